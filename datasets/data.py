@@ -1,0 +1,82 @@
+"""The three splits of a data set, held in memory, and the batches cut from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+SPLITS = ("train", "validation", "test")
+
+
+class Samples(Protocol):
+    """Labelled images that can be gathered by index; `Split` and the lazy `synthetic.Prototypes` are such."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images float32 [b, C, H, W], normalised, and labels int64 [b], for indices int64 [b]."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Labelled images in memory.
+
+    images: uint8 or float32 [M, C, H, W], as stored; labels: int64 [M];
+    mean, std: one number per channel, in the units of `images`; a batch is (images - mean) / std.
+    Raises ValueError when the shapes or types do not fit together.
+    """
+
+    images: Tensor
+    labels: Tensor
+    mean: Sequence[float]
+    std: Sequence[float]
+    _mean: Tensor = field(init=False, repr=False)
+    _std: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.images.dim() != 4 or self.images.dtype not in (torch.uint8, torch.float32):
+            raise ValueError(
+                f"images {self.images.dtype} {list(self.images.shape)}: must be uint8 or float32 [M, C, H, W]"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(
+                f"labels {self.labels.dtype} {list(self.labels.shape)}: must be int64 [{len(self.images)}]"
+            )
+        channels = self.images.shape[1]
+        if len(self.mean) != channels or len(self.std) != channels or min(self.std) <= 0:
+            raise ValueError(f"mean and std: must be {channels} numbers each, std > 0")
+        object.__setattr__(self, "_mean", torch.tensor(self.mean, dtype=torch.float32).view(1, -1, 1, 1))
+        object.__setattr__(self, "_std", torch.tensor(self.std, dtype=torch.float32).view(1, -1, 1, 1))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images float32 [b, C, H, W], normalised, and labels int64 [b], for indices int64 [b].
+
+        The result is a copy; an index out of range raises IndexError.
+        """
+        # index_select makes the copy, so the arithmetic may work in place.
+        images = self.images.index_select(0, indices).to(torch.float32)
+        return images.sub_(self._mean).div_(self._std), self.labels.index_select(0, indices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """A data set: its splits, its name, the number of classes and the shape (C, H, W) of one image."""
+
+    name: str
+    classes: int
+    shape: tuple[int, int, int]
+    train: Samples
+    validation: Samples
+    test: Samples
+
+    def split(self, name: str) -> Samples:
+        """The split called `name`; ValueError names the known ones."""
+        if name not in SPLITS:
+            raise ValueError(f"split {name}: must be one of {', '.join(SPLITS)}")
+        return getattr(self, name)

@@ -1,0 +1,16 @@
+"""What a model must be able to take in and give out."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Shape of one sample and the number of classes.
+
+    A model built for it maps float images [b, channels, height, width] to logits [b, classes].
+    """
+
+    channels: int
+    height: int
+    width: int
+    classes: int

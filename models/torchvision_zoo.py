@@ -1,0 +1,115 @@
+"""Every torchvision classification model by name, untrained, on images of any size.
+
+Images are adapted inside the module that is built, so that every arm of a study sees the same:
+grey images are repeated to three channels; the ResNet family gets the stem that is usual for small images
+(K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2: 3×3 convolution
+of stride 1, no max-pooling) up to 64 pixels a side; other families get small images enlarged bilinearly to the
+smallest side they can use. All weights are drawn from torch's global generator, which the caller seeds.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from .spec import InputSpec
+
+SMALL_IMAGES = ("auto", "resize")
+SMALL_STEM_UP_TO = 64  # pixels a side; Tiny ImageNet's size, the largest for which this stem is usual
+RESNET_FAMILY = ("resnet", "resnext", "wide_resnet")
+
+# Pixels a side. 32 is what most families divide the image by, so the last feature map is one pixel; the others need
+# more for their unpadded stems. tests/models/test_torchvision_zoo.py runs all of them at their smallest.
+SMALLEST = 32
+SMALLEST_OF = {"alexnet": 63, "inception": 75}
+# Fixed-size models: the image is enlarged to a square whose side is a multiple of this.
+MULTIPLE_OF = {"maxvit_t": 224, "vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torchvision:
+    """A model of torchvision's registry.
+
+    name: as in `torchvision.models.list_models(module=torchvision.models)`;
+    small_images: "auto" (ResNet family: small-image stem; others: enlarge) or "resize" (enlarge for all).
+    Raises ValueError for an unknown `small_images`.
+    """
+
+    name: str
+    small_images: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.small_images not in SMALL_IMAGES:
+            raise ValueError(f"model.small_images={self.small_images}: must be one of {', '.join(SMALL_IMAGES)}")
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """Module from images [b, 1 or 3, H, W] to logits [b, classes], in train and in eval mode alike.
+
+        Raises ValueError for an unknown name and for images with neither 1 nor 3 channels.
+        """
+        if spec.channels not in (1, 3):
+            raise ValueError(f"dataset.channels={spec.channels}: model {self.name} takes 1 or 3")
+        small_stem = self.small_images == "auto" and _takes_small_stem(self.name, spec)
+        size = (spec.height, spec.width) if small_stem else usable_size(self.name, spec.height, spec.width)
+        network = _network(self.name, size, spec.classes)
+        if small_stem:
+            _give_small_stem(network)
+        return Adapted(network, size)
+
+
+class Adapted(nn.Module):
+    """A network for three-channel images of `size` (height, width), fed with what the data set has."""
+
+    def __init__(self, network: nn.Module, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, classes] of images [b, 1 or 3, H, W]."""
+        if images.shape[-2:] != self.size:
+            images = interpolate(images, size=self.size, mode="bilinear", align_corners=False)
+        return self.network(images.expand(-1, 3, -1, -1))
+
+
+def usable_size(name: str, height: int, width: int) -> tuple[int, int]:
+    """The (height, width) that model `name` gets images of that height and width in, never smaller than they are."""
+    multiple = MULTIPLE_OF.get(name)
+    if multiple is None:
+        smallest = SMALLEST_OF.get(name.split("_")[0], SMALLEST)
+        return max(height, smallest), max(width, smallest)
+    # A transformer on one patch has nothing to attend to: at least two patches a side.
+    patches = -(-max(height, width) // multiple)
+    side = multiple * max(patches, 2 if name.startswith("vit") else 1)
+    return side, side
+
+
+def _takes_small_stem(name: str, spec: InputSpec) -> bool:
+    return name.startswith(RESNET_FAMILY) and max(spec.height, spec.width) <= SMALL_STEM_UP_TO
+
+
+def _network(name: str, size: tuple[int, int], classes: int) -> nn.Module:
+    # torchvision takes a second to import, and the built-in small models do without it.
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ValueError(f"model.name={name}: unknown to torchvision; known: {', '.join(known)}")
+    options: dict[str, object] = {"num_classes": classes}
+    if name in ("googlenet", "inception_v3"):
+        # Without auxiliary heads the output is the logits alone; init_weights is their own initialisation.
+        options |= {"aux_logits": False, "init_weights": True}
+    elif name.startswith("vit"):
+        options["image_size"] = size[0]
+    elif name == "maxvit_t":
+        options["input_size"] = size
+    return models.get_model(name, weights=None, **options)
+
+
+def _give_small_stem(network: nn.Module) -> None:
+    old = network.get_submodule("conv1")
+    assert isinstance(old, nn.Conv2d)
+    stem = nn.Conv2d(old.in_channels, old.out_channels, kernel_size=3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")  # as torchvision does
+    network.set_submodule("conv1", stem)
+    network.set_submodule("maxpool", nn.Identity())

@@ -1,0 +1,210 @@
+"""`daso-bench`: reads the command line, hands over to the part that does it, ends with an honest exit code.
+
+Only what every command needs is imported at the top: `--help` and `list` answer without torch and Hydra.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from .. import __version__
+from ..strategies.errors import ConfigError, MachineError, nearest
+from . import listing
+from .overrides import key_of
+
+OK, FAILED, WRONG_REQUEST, MACHINE, INTERRUPTED = 0, 1, 2, 3, 130
+
+_HELP = """\
+daso-bench {version}: run and compare data-parallel training strategies
+
+  daso-bench [KEY=VALUE ...]          one run: progress, a summary, an exit code that tells the truth
+  daso-bench -m KEY=A,B KEY=0,1,2     a sweep: every combination, arms interleaved, finished runs skipped
+  daso-bench +study=NAME [KEY=VALUE]  a named sweep and its report
+  daso-bench --dry-run ...            what would run, where, with which values; nothing is started
+
+  daso-bench list [GROUP]             what can be chosen: {plurals}
+  daso-bench status DIR               how the runs below DIR are
+  daso-bench resume DIR               go on with what is not finished below DIR
+  daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
+  daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
+
+Examples
+  daso-bench                                       ddp on small handwritten digits, 2 virtual nodes x 2 ranks
+  daso-bench strategy=daso model=resnet50
+  daso-bench strategy=daso cluster.nodes=3 cluster.ranks_per_node=[2,1,1] train.target=0.95
+  daso-bench -m strategy=ddp,daso seed=0,1,2 study.name=first
+  daso-bench run.name=Zürich 'run.tag=lr=0.1 #2'   names, tags and folders are text, whatever they look like
+  daso-bench 'run.name="Zürich #1"'                quoting them yourself, inside the shell's quotes, works too
+
+Choices (KEY=NAME)
+{choices}
+Values: seed, results_dir, run.name/tag/arm/repeat, study.name, train.epochs, train.global_batch_size,
+  train.target, train.eval_every_samples, ...; --dry-run shows all of them as they would be.
+
+Options
+  -m, --multirun        sweep over the values separated by commas
+  --dry-run             show, do not run
+  --config-dir DIR      a folder of your own YAML files, laid out like conf/ (strategy/mine.yaml, ...)
+  --version, -h, --help
+
+A run goes to results_dir/study.name/<run id>; relative paths count from where you type the command.
+A finished run is not repeated: run.repeat=1 makes a second one.
+
+Exit codes: 0 finished; 1 a run failed, diverged, timed out or was cancelled; 2 the request was wrong;
+  3 this machine cannot do it; 130 interrupted.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """A wrong option is a wrong request like any other: one sentence, exit code 2."""
+        raise ConfigError(f"{message} (daso-bench --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console command. Exits with the codes that --help lists."""
+    try:
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except ConfigError as error:
+        code = _complain(error, WRONG_REQUEST)
+    except MachineError as error:
+        code = _complain(error, MACHINE)
+    except KeyboardInterrupt:
+        code = _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # `daso-bench list | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = OK
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what `arguments` ask for; returns the exit code. Raises ConfigError, MachineError."""
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "list": _list,
+        "status": _status,
+        "resume": _resume,
+        "evaluate": _evaluate,
+        "report": _report,
+    }
+    first = arguments[0] if arguments else ""
+    if first in commands:
+        return commands[first](list(arguments[1:]))
+    options = _options(arguments)
+    if options.help:
+        print(help_text())
+        return OK
+    if options.version:
+        print(f"daso-bench {__version__}")
+        return OK
+    for word in options.words:
+        if "=" not in word and not word.startswith("~"):
+            near = nearest(word, commands)
+            hint = f"; did you mean `daso-bench {near}`?" if near else ""
+            raise ConfigError(f"{word}: neither a command ({', '.join(commands)}) nor KEY=VALUE{hint}")
+    from .start import dry_run, start
+
+    many = options.multirun or any(key_of(word) == "study" for word in options.words)
+    go = dry_run if options.dry_run else start
+    return go(options.words, many=many, config_dir=_folder(options.config_dir), cwd=Path.cwd())
+
+
+def help_text() -> str:
+    """What `--help` prints; the choices are read from conf/."""
+    choices = ""
+    for group in listing.GROUPS:
+        names = [entry.name for entry in listing.entries(group)]
+        shown = names if len(names) <= listing.MANY else [*_some(names), f"... ({len(names)} in all)"]
+        choices += f"  {'+study' if group == 'study' else group:<10} {', '.join(shown)}\n"
+    plurals = ", ".join(listing.plural(group) for group in listing.GROUPS)
+    return _HELP.format(version=__version__, plurals=plurals, choices=choices).rstrip()
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    known = ("small_cnn", "mlp", "resnet18", "resnet50", "vgg16")
+    return [name for name in known if name in names] or list(names[:5])
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="daso-bench", add_help=False, allow_abbrev=False)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--config-dir")
+    parser.add_argument("--version", action="store_true")
+    parser.add_argument("-h", "--help", action="store_true")
+    return parser.parse_intermixed_args(arguments)
+
+
+def _list(arguments: list[str]) -> int:
+    parser = _Parser(prog="daso-bench list", allow_abbrev=False)
+    parser.add_argument("group", nargs="?", help="strategies, models, datasets, ...")
+    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    options = parser.parse_args(arguments)
+    folder = _folder(options.config_dir)
+    print(listing.listing(options.group, [folder] if folder else []))
+    return OK
+
+
+def _status(arguments: list[str]) -> int:
+    folder = _directory("status", "a run directory, a study or a results folder", arguments)
+    from .display import make_console, say, states_table
+    from .overview import states
+
+    console = make_console()
+    console.print(states_table(states(folder)))
+    say(console, str(folder.absolute()), "dim")
+    return OK
+
+
+def _resume(arguments: list[str]) -> int:
+    folder = _directory("resume", "a run directory, a study or a results folder", arguments)
+    from .start import resume
+
+    return resume(folder)
+
+
+def _evaluate(arguments: list[str]) -> int:
+    folder = _directory("evaluate", "a run directory", arguments)
+    from .start import evaluate
+
+    return evaluate(folder)
+
+
+def _report(arguments: list[str]) -> int:
+    parser = _Parser(prog="daso-bench report", allow_abbrev=False)
+    parser.add_argument("dir", type=Path, help="a study or a results folder")
+    parser.add_argument("--output", type=Path, help="default: DIR/report")
+    options = parser.parse_args(arguments)
+    if not options.dir.is_dir():
+        raise ConfigError(f"{options.dir}: no such folder")
+    from .report.build import report
+
+    print(report(options.dir, options.output or options.dir / "report"))
+    return OK
+
+
+def _directory(command: str, what: str, arguments: list[str]) -> Path:
+    parser = _Parser(prog=f"daso-bench {command}", allow_abbrev=False)
+    parser.add_argument("dir", type=Path, help=what)
+    folder: Path = parser.parse_args(arguments).dir
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder")
+    return folder
+
+
+def _folder(text: str | None) -> Path | None:
+    if text is None:
+        return None
+    folder = Path(text).absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir={text}: no such folder")
+    return folder
+
+
+def _complain(error: object, code: int) -> int:
+    print(f"daso-bench: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,301 @@
+"""What people see of a run: a live line on a terminal, plain lines elsewhere, a table at the end.
+
+Everything is fed by the supervisor's events and by status.json; names and paths are printed as they are,
+never read as markup.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
+
+PLAIN_EVERY_S = 10.0
+PLAIN_WIDTH = 160  # a log file has no width; at 80 the tables would break
+_MISSING = "-"
+_STYLES = {"finished": "green", "running": "cyan", "queued": "dim", "diverged": "yellow"}
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is, wide where there is no terminal."""
+    console = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    return (
+        console
+        if console.is_terminal
+        else Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=PLAIN_WIDTH)
+    )
+
+
+@contextmanager
+def progress(console: Console, title: str) -> Iterator[OnEvent]:
+    """Show one run while it goes; gives the function to hand the supervisor's events to."""
+    if not console.is_terminal:
+        yield PlainLines(lambda line: say(console, line))
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        TextColumn("left", style="dim"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield LiveLine(bar, title)
+
+
+class LiveLine:
+    """Keeps a progress bar of rich up to date; called with every event of the supervisor."""
+
+    def __init__(self, bar: Progress, title: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(title, total=None, numbers="starting")
+
+    def __call__(self, event: Event) -> None:
+        note = notice(event)
+        if note:
+            self._bar.console.print(Text(note))
+        if _is_progress(event):
+            state = event["progress"]
+            self._bar.update(
+                self._task,
+                total=state.get("steps"),
+                completed=state.get("step") or 0,
+                numbers=numbers(state),
+            )
+
+
+class PlainLines:
+    """One line per epoch, and one at least every `PLAIN_EVERY_S` seconds with news."""
+
+    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._began: float | None = None
+        self._last_s = 0.0
+        self._epoch: Any = None
+
+    def __call__(self, event: Event) -> None:
+        note = notice(event)
+        if note:
+            self._tell(f"  {note}")
+        if not _is_progress(event) or event["progress"].get("step") is None:
+            return
+        state, now = event["progress"], self._clock()
+        self._began = now if self._began is None else self._began
+        if state.get("epoch") == self._epoch and now - self._last_s < PLAIN_EVERY_S:
+            return
+        self._epoch, self._last_s = state.get("epoch"), now
+        left_s = time_left_s(now - self._began, state)
+        self._tell(f"  {numbers(state)}" + (f"  left {duration(left_s)}" if left_s is not None else ""))
+
+
+def notice(event: Event) -> str | None:
+    """The sentence for an event that is not progress, or None."""
+    if event.get("kind") == "trouble":
+        return f"trouble: {event.get('reason')}; ending the run"
+    if event.get("kind") == "interrupt":
+        return (
+            f"{event.get('signal')}: asking the ranks to stop, up to {event.get('wait_s'):g} s "
+            "(once more: kill them)"
+        )
+    return None
+
+
+def numbers(state: Mapping[str, Any]) -> str:
+    """Epoch, step, samples/s, loss, accuracy and phase of a progress event, as far as they are known."""
+    parts = []
+    if state.get("epoch") is not None:
+        parts.append(
+            f"epoch {min(state['epoch'] + 1, state.get('epochs') or state['epoch'] + 1)}"
+            f"/{state.get('epochs', '?')}"
+        )
+    if state.get("step") is not None:
+        parts.append(f"step {state['step']}/{state.get('steps', '?')}")
+    if _number(state.get("samples_per_s")) is not None:
+        parts.append(f"{rate(state['samples_per_s'])} samples/s")
+    if _number(state.get("loss")) is not None:
+        parts.append(f"loss {float(state['loss']):.4f}")
+    if _number(state.get("accuracy")) is not None:
+        parts.append(f"accuracy {percent(state['accuracy'])}")
+    if state.get("phase"):
+        parts.append(str(state["phase"]))
+    return "  ".join(parts)
+
+
+def time_left_s(elapsed_s: float, state: Mapping[str, Any]) -> float | None:
+    """Seconds left at the pace so far; None before there is a pace."""
+    step, steps = _number(state.get("step")), _number(state.get("steps"))
+    if not step or not steps or elapsed_s <= 0:
+        return None
+    return max(0.0, elapsed_s * (steps - step) / step)
+
+
+def run_table(status: Mapping[str, Any]) -> Table:
+    """The summary of one run, a line per number. `status`: its status.json."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in _summary_rows(status):
+        table.add_row(key, Text(value, style=_STYLES.get(value, "")))
+    return table
+
+
+def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """The summaries of several runs, one line each: (run id, its status.json)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", overflow="fold")
+    table.add_column("status")
+    headers = ("accuracy", "to target", "train", "samples/s", "inter", "intra")
+    for header in headers:
+        table.add_column(header, justify="right")
+    table.add_column("notes", overflow="fold")
+    for name, status in rows:
+        found = _figures(status)
+        word = str(status.get("status"))
+        notes = "; ".join([*_labels(status), *_timing(status)])
+        table.add_row(
+            Text(name),
+            Text(word, style=_STYLES.get(word, "red")),
+            *(found[header] for header in headers),
+            Text(notes),
+        )
+    return table
+
+
+def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Where each run stands, for `daso-bench status`: (run, its status.json)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", overflow="fold")
+    table.add_column("state")
+    for header in ("attempt", "progress", "accuracy"):
+        table.add_column(header, justify="right")
+    table.add_column("reason", overflow="fold")
+    for name, status in rows:
+        state, word = status.get("progress") or {}, str(status.get("status"))
+        done = f"{state['step']}/{state.get('steps', '?')}" if state.get("step") is not None else _MISSING
+        accuracy = _figures(status)["accuracy"]
+        if accuracy == _MISSING:
+            accuracy = _with(percent, state.get("accuracy"))
+        table.add_row(
+            Text(name),
+            Text(word, style=_STYLES.get(word, "red")),
+            str(len(status.get("attempts") or ())) or _MISSING,
+            done,
+            accuracy,
+            Text(str(status.get("reason") or "")),
+        )
+    return table
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print `text` as it is, unbroken: a path or a command stays one piece to copy."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """12.3 s, 3 min 05 s, 2 h 07 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: float) -> str:
+    """Bytes in powers of 1024 with their unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def rate(value: float) -> str:
+    """Samples per second, three significant digits or whole."""
+    return f"{float(value):,.0f}" if float(value) >= 100 else f"{float(value):.3g}"
+
+
+def percent(share: float) -> str:
+    """0.9567 as 95.67 %."""
+    return f"{100 * float(share):.2f} %"
+
+
+def _summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    summary = status.get("summary") or {}
+    found = _figures(status)
+    rows = [("status", str(status.get("status")))]
+    if status.get("reason"):
+        rows.append(("reason", str(status["reason"])))
+    measured = [
+        ("final accuracy", found["accuracy"]),
+        ("best accuracy", _with(percent, summary.get("best_accuracy"))),
+        (f"time to {_target(summary.get('target'))}", found["to target"]),
+        ("training time", found["train"]),
+        ("samples/s", found["samples/s"]),
+        ("bytes between nodes", found["inter"]),
+        ("bytes inside nodes", found["intra"]),
+    ]
+    return [
+        *rows,
+        *(row for row in measured if row[1] != _MISSING),
+        *(("note", label) for label in _labels(status)),
+        *(("note", reason) for reason in _timing(status)),
+    ]
+
+
+def _figures(status: Mapping[str, Any]) -> dict[str, str]:
+    summary = status.get("summary") or {}
+    payload = summary.get("payload_bytes") or {}
+    to_target = _with(duration, summary.get("to_target_train_s"))
+    if summary.get("target") is not None and to_target == _MISSING:
+        to_target = "not reached"
+    return {
+        "accuracy": _with(percent, summary.get("final_accuracy")),
+        "to target": to_target,
+        "train": _with(duration, summary.get("train_s")),
+        "samples/s": _with(rate, summary.get("samples_per_s")),
+        "inter": _with(size, payload.get("inter")),
+        "intra": _with(size, payload.get("intra")),
+    }
+
+
+def _target(value: Any) -> str:
+    return percent(value) if isinstance(value, int | float) and 0 < value <= 1 else str(value)
+
+
+def _labels(status: Mapping[str, Any]) -> list[str]:
+    both = [*(status.get("labels") or ()), *((status.get("summary") or {}).get("labels") or ())]
+    return [str(label) for label in dict.fromkeys(both)]
+
+
+def _timing(status: Mapping[str, Any]) -> list[str]:
+    timing = status.get("timing") or {}
+    if timing.get("valid", True):
+        return []
+    return [f"timing not valid: {reason}" for reason in timing.get("reasons") or ["no reason given"]]
+
+
+def _with(show: Callable[[float], str], value: Any) -> str:
+    return _MISSING if _number(value) is None else show(float(value))
+
+
+def _number(value: Any) -> float | None:
+    """A number, also one that JSON holds as text ("NaN"); None for anything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_progress(event: Event) -> bool:
+    return event.get("kind") == "progress" and event.get("rank") == 0

@@ -1,0 +1,48 @@
+"""Ctrl-C and its kin while a run is on: counted, not raised, so that the run can stop in good order."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from .faults import signal_name
+
+
+class Interrupts:
+    """Counts SIGINT, SIGTERM and SIGHUP while it is entered (in the main thread; elsewhere none arrive)."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._impatient = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job of a script
+                    self._before[number] = signal.signal(number, self._count)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    @contextmanager
+    def impatiently(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt at once within the block: nobody is there yet who could stop in order."""
+        self._impatient = True
+        try:
+            if self.names:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._impatient = False
+
+    def _count(self, number: int, _frame: FrameType | None) -> None:
+        self.names.append(signal_name(number))
+        if self._impatient:
+            raise KeyboardInterrupt

@@ -1,0 +1,258 @@
+"""Runs one run on this machine: a process per rank, born of a forkserver, watched to its end."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Literal
+
+from ..strategies.errors import ConfigError, MachineError
+from .environment import threads_per_rank, timing_validity, usable_cores
+from .forkserver_guard import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from .interrupts import Interrupts
+from .rank_process import RankTask, run_rank_process
+from .run_directory import RunDirectory
+from .supervisor import Event, Supervisor
+from .verdict import Outcome, Rank
+
+HOST = "127.0.0.1"
+ENTRY = "daso_bench.runner.worker:run_rank"
+PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.worker")
+STATUS_EVERY_S = 2.0
+_ALWAYS_PRELOADED = ("daso_bench.runner.forkserver_guard", "daso_bench.runner.rank_process")
+# While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
+# not its threads. The ranks set their own number (torch.set_num_threads).
+_SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_PROGRESS_KEYS = ("step", "steps", "epoch", "epochs", "samples")
+_log = logging.getLogger("daso_bench.supervisor")
+
+
+def warm(preload: Sequence[str] = PRELOAD) -> None:
+    """Start the forkserver, which then loads `preload` on its own time; no-op if it runs with the same list.
+
+    Call it from the main thread: the kernel ties the forkserver's life to the thread that started it.
+    Raises MachineError if it cannot be started.
+    """
+    server = forkserver._forkserver  # pyright: ignore[reportPrivateUsage] (no public way to stop it)
+    modules = [*_ALWAYS_PRELOADED, *preload]
+    if server._preload_modules != modules:  # pyright: ignore[reportAttributeAccessIssue]
+        server._stop()  # pyright: ignore[reportAttributeAccessIssue] (does nothing if none runs)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
+    with _forkserver_environment(), _no_main():
+        try:
+            forkserver.ensure_running()
+        except OSError as error:
+            raise MachineError(f"cannot start processes (folder for sockets: TMPDIR): {error}") from error
+
+
+def launch(
+    directory: RunDirectory,
+    *,
+    ranks: int,
+    threads: int | Literal["auto"],
+    port: int | None,
+    stall_s: float,
+    entry: str = ENTRY,
+    on_event: Callable[[Event], None] | None = None,
+    preload: Sequence[str] = PRELOAD,
+) -> Outcome:
+    """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
+
+    `threads`: per rank. `port`: of the rendezvous, None for a free one. `stall_s`: seconds without progress
+    of any rank after which the run is given up. `on_event` gets dicts with a `kind`: start (attempt, ranks,
+    threads, port, pids), progress (rank, progress, call), interrupt (signal, wait_s), trouble (rank, reason),
+    end (status, reason, exit_code).
+
+    Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the port is
+    taken or the directory cannot be written: all found before the attempt begins, so nothing has changed.
+    Raises MachineError if processes cannot be started; that is a failed attempt.
+    """
+    count = threads_per_rank(threads, ranks)
+    valid, reasons = timing_validity(ranks, count, usable_cores())
+    with (
+        directory.lock(),
+        closing(_listen(port)) as listener,
+        _logging_to(directory.supervisor_log),
+        Interrupts() as interrupts,
+    ):
+        attempt = directory.begin_attempt(timing={"valid": valid, "reasons": reasons})
+        reporter = _Reporter(directory, on_event)
+        born: list[Rank] = []
+        supervisor = Supervisor(born, stall_s=stall_s, interrupts=interrupts, on_event=reporter)
+        try:
+            with interrupts.impatiently():
+                warm(preload)
+                for rank in range(ranks):
+                    born.append(_bear(directory, rank, ranks, count, entry, listener))
+            bound = listener.getsockname()[1]
+            listener.close()  # rank 0 has it; were it open here too, its death would leave others waiting
+            pids = [rank.process.pid for rank in born]
+            reporter(
+                {
+                    "kind": "start",
+                    "attempt": attempt,
+                    "ranks": ranks,
+                    "threads": count,
+                    "port": bound,
+                    "pids": pids,
+                }
+            )
+            outcome = supervisor.watch()
+        except KeyboardInterrupt:
+            reason = f"interrupted by {(interrupts.names or ['SIGINT'])[0]} at its start"
+            outcome = Outcome(status="cancelled", reason=reason, exit_code=130, summary=None)
+        except BaseException as error:
+            supervisor.kill()
+            directory.end_attempt("failed", f"supervisor: {type(error).__name__}: {error}")
+            raise
+        finally:
+            supervisor.kill()
+        reporter.end(outcome)
+    return outcome
+
+
+class _Reporter:
+    """Passes events on, and keeps status.json and the supervisor's log up to date with them."""
+
+    def __init__(self, directory: RunDirectory, on_event: Callable[[Event], None] | None) -> None:
+        self._directory = directory
+        self._on_event = on_event
+        self._progress: dict[str, Any] = {}
+        self._written_s = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        if event["kind"] != "progress":
+            _log.info("%s", event)
+        elif event["rank"] == 0:
+            self._progress = {key: event["progress"].get(key) for key in _PROGRESS_KEYS}
+            if time.monotonic() - self._written_s >= STATUS_EVERY_S:
+                self._write()
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def end(self, outcome: Outcome) -> None:
+        summary = outcome.summary or {}
+        self._directory.end_attempt(
+            outcome.status,
+            outcome.reason,
+            progress=self._progress,
+            summary=outcome.summary,
+            reached=summary.get("reached"),
+            labels=summary.get("labels", []),
+        )
+        self(
+            {
+                "kind": "end",
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "exit_code": outcome.exit_code,
+            }
+        )
+
+    def _write(self) -> None:
+        self._written_s = time.monotonic()
+        try:
+            self._directory.update(progress=self._progress)
+        except (ConfigError, MachineError) as error:  # progress is for show; the run itself may still finish
+            _log.warning("%s", error)
+
+
+def _bear(
+    directory: RunDirectory, rank: int, ranks: int, threads: int, entry: str, listener: socket.socket
+) -> Rank:
+    """Start one rank and give it its end of the line, rank 0 also the open socket of the rendezvous."""
+    task = RankTask(
+        run_dir=str(directory.path),
+        run_id=directory.run_id,
+        log=str(directory.rank_log(rank)),
+        rank=rank,
+        ranks=ranks,
+        port=listener.getsockname()[1],
+        threads=threads,
+        entry=entry,
+    )
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    process: ForkServerProcess = multiprocessing.get_context("forkserver").Process(
+        target=run_rank_process, args=(task, theirs, listener if rank == 0 else None), name=f"rank {rank}"
+    )
+    try:
+        with closing(theirs), _no_main():
+            process.start()
+    except (OSError, EOFError) as error:
+        ours.close()
+        raise MachineError(f"rank {rank} cannot be started: {error or 'the forkserver died'}") from error
+    return Rank(number=rank, process=process, line=ours, log=directory.rank_log(rank))
+
+
+def _listen(port: int | None) -> socket.socket:
+    """An open, listening socket: a port that is ours from now on, so that no other run can take it."""
+    if port is not None and not 1 <= port <= 65535:
+        raise ConfigError(f"launcher.port={port}: must be null (a free one) or between 1 and 65535")
+    try:
+        return socket.create_server((HOST, port or 0), backlog=1024)
+    except OSError as error:
+        raise MachineError(
+            f"launcher.port={port}: cannot be used on {HOST}: {os.strerror(error.errno or 0)}; "
+            "launcher.port=null takes a free one"
+        ) from error
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    try:
+        handler = logging.FileHandler(path)
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be written: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s supervisor %(levelname)s: %(message)s"))
+    propagate = _log.propagate
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _log.propagate = False  # the command line says to people what they need to know
+    try:
+        yield
+    finally:
+        _log.propagate = propagate
+        _log.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _forkserver_environment() -> Iterator[None]:
+    """What the forkserver inherits and this process does not keep (see forkserver_guard for the signals)."""
+    changed = {
+        SUPERVISOR_VARIABLE: str(os.getpid()),
+        "PYTHONSAFEPATH": "1",  # else a random.py in the user's folder would be imported for the library's
+        **dict.fromkeys(_SINGLE_THREADED, "1"),
+    }
+    before = {name: os.environ.get(name) for name in changed}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide `__main__` from multiprocessing, which would run the user's script again in every rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,310 @@
+"""Records on disk: JSON Lines that survive a kill, JSON that is never half written, and what the rows mean.
+
+One writer per file. Every line is valid JSON: NaN and the infinities are the strings "NaN", "Infinity" and
+"-Infinity", a missing number is null. The fields of every file are listed in docs/records.md.
+"""
+
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self
+
+Row = dict[str, Any]
+
+SCHEMA_VERSION = 1
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: Any) -> Any:
+    """`value` with every float that JSON does not know replaced by its string; containers are copied."""
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            return "NaN"
+        return "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(value: Any) -> Any:
+    """The inverse of `encode`: a value that is exactly one of the three strings becomes a float again."""
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, dict):
+        return {key: decode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    return value
+
+
+class RecordWriter:
+    """Appends rows to a JSON Lines file, one whole line at a time, each handed to the system at once.
+
+    If a kill left the file without a newline at its end, the next row starts on a fresh line: the cut line
+    stays for the reader to report and costs nothing but itself. Raises OSError if the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._file: BinaryIO = open(self.path, "ab")  # noqa: SIM115 (held until close)
+        if _lacks_newline(self.path):
+            self._file.write(b"\n")
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append `row`. Raises TypeError for a value that JSON cannot hold (a tensor, a path)."""
+        line = json.dumps(encode(row), allow_nan=False) + "\n"
+        self._file.write(line.encode("ascii"))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lacks_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """One line that was not exactly one record.
+
+    `kind`: "cut" ends too early, "glued" held several whole records, "broken" is no record. `used`: the whole
+    records taken from it. `last`: only blank lines follow, so a kill explains it; else it is serious.
+    """
+
+    line: int
+    kind: Literal["cut", "glued", "broken"]
+    last: bool
+    used: int
+
+    def sentence(self, name: str) -> str:
+        """What happened to which line of the file called `name`."""
+        what = {
+            "cut": "the line is cut",
+            "glued": f"{self.used} records on one line, split and used",
+            "broken": "not a record",
+        }[self.kind]
+        if self.kind == "cut" and self.used:
+            what = f"{self.used} records on one line used, the rest is cut"
+        if self.kind == "broken" and self.used:
+            what = f"{self.used} records used, the rest of the line is not a record"
+        where = "last line" if self.last else "DAMAGE IN THE MIDDLE"
+        return f"{name}, line {self.line} ({where}): {what}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """The whole records of a file in their order, and what was not whole."""
+
+    rows: list[Row]
+    damage: list[Damage]
+
+
+def read_records(path: Path) -> Read:
+    """Read every whole record of a JSON Lines file; damage is reported by line, never raised.
+
+    Raises FileNotFoundError or another OSError only if the file itself cannot be read.
+    """
+    lines = Path(path).read_bytes().split(b"\n")
+    used_lines = [number for number, line in enumerate(lines, 1) if line.strip()]
+    last_line = used_lines[-1] if used_lines else 0
+    rows: list[Row] = []
+    damage: list[Damage] = []
+    for number in used_lines:
+        found, kind = _records_of(lines[number - 1])
+        rows += found
+        if kind is not None:
+            damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(found)))
+    return Read(rows, damage)
+
+
+def _records_of(line: bytes) -> tuple[list[Row], Literal["cut", "glued", "broken"] | None]:
+    """All whole records at the start of `line`, and what is wrong with it (None: exactly one record)."""
+    rest = line.decode("utf-8", errors="replace").strip()
+    decoder = json.JSONDecoder()
+    found: list[Row] = []
+    while rest:
+        try:
+            value, end = decoder.raw_decode(rest)
+        except (ValueError, RecursionError):
+            # A line whose writer was killed begins like a record; anything else never was one.
+            return found, "cut" if rest.startswith("{") and not rest.endswith("}") else "broken"
+        if not isinstance(value, dict):
+            return found, "broken"
+        found.append(decode(value))
+        rest = rest[end:].lstrip()
+    return found, None if len(found) == 1 else "glued"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` so that a reader, or a crash, sees the old file or the new one and never a mixture."""
+    path = Path(path)
+    text = json.dumps(encode(value), allow_nan=False, indent=2) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(text.encode("ascii"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """The value `write_json` wrote. Raises OSError if unreadable, ValueError if it is not JSON."""
+    return decode(json.loads(Path(path).read_text(encoding="utf-8")))
+
+
+def surviving(rows: Iterable[Row]) -> list[Row]:
+    """The rows of the line of work that survived, in file order; the file itself keeps every attempt.
+
+    An attempt that began at step s (its row of kind "start"; without one, just before its smallest step)
+    replaces all that earlier attempts recorded after s. Where two attempts recorded the same step of one
+    kind, the later wins.
+    """
+    rows = list(rows)
+    first_new = _first_new_steps(rows)
+    winner: dict[tuple[Any, int], int] = {}
+    for row in rows:
+        if "step" in row:
+            key = (row.get("kind"), row["step"])
+            winner[key] = max(winner.get(key, 0), _attempt(row))
+    kept: list[Row] = []
+    for row in rows:
+        step, attempt = row.get("step"), _attempt(row)
+        if step is not None:
+            replaced = any(later > attempt and step >= first for later, first in first_new.items())
+            if replaced or winner[(row.get("kind"), step)] != attempt:
+                continue
+        kept.append(row)
+    return kept
+
+
+def _attempt(row: Row) -> int:
+    return row.get("attempt") or 1
+
+
+def _first_new_steps(rows: Sequence[Row]) -> dict[int, int]:
+    """Attempt -> the first step that it does itself."""
+    steps: dict[int, list[int]] = defaultdict(list)
+    starts: dict[int, int] = {}
+    for row in rows:
+        if row.get("kind") == "start":
+            starts[_attempt(row)] = row["step"]
+        elif row.get("step") is not None:
+            steps[_attempt(row)].append(row["step"])
+    from_rows = {attempt: min(numbers) for attempt, numbers in steps.items()}
+    return from_rows | {attempt: step + 1 for attempt, step in starts.items()}
+
+
+def best(rows: Iterable[Row], field: str = "accuracy", *, lowest: bool = False) -> Row | None:
+    """The first row with the best `field`; NaN, infinity and missing never are; None if none is left."""
+    finite = [row for row in rows if _finite(row.get(field))]
+    if not finite:
+        return None
+    return min(finite, key=lambda row: row[field]) if lowest else max(finite, key=lambda row: row[field])
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """A target was met at an evaluation: it happened in (after, stamp], in seconds of T_train, and samples.
+
+    `scored_s` and `scored_samples` are the midpoints of the logarithms, sqrt(after * stamp). If the first
+    evaluation meets the target there is nothing to halve: `at_first` is True and the stamp itself is scored.
+    `wall_s` is T_wall at the end of the evaluation (None if it was not recorded). Source: the measuring rules
+    (time to accuracy), "crossing".
+    """
+
+    index: int
+    after_s: float
+    stamp_s: float
+    scored_s: float
+    wall_s: float | None
+    after_samples: float
+    stamp_samples: float
+    scored_samples: float
+    at_first: bool
+
+
+def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
+    """Whether an evaluation row meets `target`; NaN and missing never do.
+
+    Accuracy (a share, 0 to 1) must be at least the target, any other metric (loss) at most. Where the row
+    counts hits, the target is a number right, ceil(target * count): rounding cannot decide.
+    """
+    value = row.get(metric)
+    if value is None or not _finite(value):
+        return False
+    if metric != "accuracy":
+        return value <= target
+    correct, count = row.get("correct"), row.get("count")
+    if isinstance(correct, int) and isinstance(count, int) and count > 0:
+        return correct >= math.ceil(round(target * count, 6))
+    return value >= target
+
+
+def crossing(
+    rows: Iterable[Row],
+    target: float,
+    which: Literal["first", "confirmed", "for_good"] = "first",
+    *,
+    metric: str = "accuracy",
+) -> Crossing | None:
+    """Where `target` was met, from rows of kind "evaluation" in order (others are skipped); None if never.
+
+    "first": the first evaluation that meets it. "confirmed": the first whose next one meets it too.
+    "for_good": the first from which on all do.
+    """
+    evaluations = [row for row in rows if row.get("kind", "evaluation") == "evaluation"]
+    met = [meets(row, target, metric) for row in evaluations]
+    for index, here in enumerate(met):
+        if not here:
+            continue
+        if which == "confirmed" and not (index + 1 < len(met) and met[index + 1]):
+            continue
+        if which == "for_good" and not all(met[index:]):
+            continue
+        return _crossing_at(evaluations, index)
+    return None
+
+
+def _crossing_at(evaluations: Sequence[Row], index: int) -> Crossing:
+    row = evaluations[index]
+    before = evaluations[index - 1] if index else {"train_s": 0.0, "samples": 0}
+    at_first = before["train_s"] <= 0
+    return Crossing(
+        index=index,
+        after_s=before["train_s"],
+        stamp_s=row["train_s"],
+        scored_s=row["train_s"] if at_first else math.sqrt(before["train_s"] * row["train_s"]),
+        wall_s=row.get("wall_s"),
+        after_samples=before["samples"],
+        stamp_samples=row["samples"],
+        scored_samples=row["samples"] if at_first else math.sqrt(before["samples"] * row["samples"]),
+        at_first=at_first,
+    )

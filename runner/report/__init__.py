@@ -1,0 +1,1 @@
+"""The report: run directories in, one offline page, tables and figures out."""

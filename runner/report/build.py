@@ -1,0 +1,247 @@
+"""`report(directory, output)`: one offline page, CSV tables and SVG figures from run directories alone."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from ...strategies.errors import ConfigError
+from . import words
+from .arms import Comparison, common_settings, compare, own_settings
+from .command import command_of
+from .headline import ArmLine, headline
+from .load import Run, find_runs, load_run
+from .look import swatch
+from .tables import arms_rows, evaluations_rows, runs_rows, write_csv
+
+WORLDS = {"local": "local processes, real time"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure on the page; `svg` is None if it could not be drawn, and `failure` says why."""
+
+    title: str
+    file: str
+    caption: str
+    alternative: str
+    table: str
+    svg: Markup | None
+    failure: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A comparison as the page shows it."""
+
+    comparison: Comparison
+    title: str
+    facts: list[tuple[str, str]]
+    warnings: list[str]
+    lines: list[ArmLine]
+    pictures: list[Picture]
+    common: dict[str, str]
+    own: list[tuple[Run, dict[str, str]]]
+
+
+def report(directory: Path, output: Path) -> Path:
+    """Write index.html, runs.csv, evaluations.csv, arms.csv and figures to `output`; returns the page's path.
+
+    Reads only run directories at or below `directory`; equal input gives equal bytes, wherever either lies.
+    Raises ConfigError if there is no such folder or no run in it, OSError if `output` cannot be written.
+    """
+    directory, output = Path(directory), Path(output)
+    if not directory.is_dir():
+        raise ConfigError(f"report {directory}: no such folder")
+    runs = [load_run(path, _place(path, directory)) for path in find_runs(directory)]
+    if not runs:
+        raise ConfigError(f"report {directory}: no run directory in it (a folder with status.json)")
+    comparisons = compare(runs)
+    output.mkdir(parents=True, exist_ok=True)
+    # Tables first: a figure that fails must not cost them.
+    write_csv(output / "runs.csv", runs_rows(comparisons))
+    write_csv(output / "evaluations.csv", evaluations_rows(comparisons))
+    write_csv(output / "arms.csv", arms_rows(comparisons))
+    sections = [
+        _section(comparison, output, f"{number}_" if len(comparisons) > 1 else "")
+        for number, comparison in enumerate(comparisons, 1)
+    ]
+    page = output / "index.html"
+    page.write_text(_render(sections, runs), encoding="utf-8")
+    return page
+
+
+def _place(path: Path, directory: Path) -> str:
+    place = path.relative_to(directory).as_posix()
+    return "the run" if place == "." else place
+
+
+def _section(comparison: Comparison, output: Path, prefix: str) -> Section:
+    runs = comparison.runs
+    common = common_settings(runs)
+    return Section(
+        comparison=comparison,
+        title=f"{comparison.model} on {comparison.dataset}",
+        facts=_facts(comparison),
+        warnings=_comparison_warnings(comparison),
+        lines=headline(comparison),
+        pictures=_pictures(comparison, output, prefix),
+        common=common,
+        own=[(run, own_settings(run, common)) for run in runs],
+    )
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    runs = comparison.runs
+    worlds = sorted({WORLDS.get(run.name("launcher"), run.name("launcher")) for run in runs})
+    found = [("World", "; ".join(worlds)), ("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
+    if comparison.targets:
+        found.append(("Target", "; ".join(f"{runs[0].metric} {target:g}" for target in comparison.targets)))
+    batches = sorted({str((run.config.get("train") or {}).get("global_batch_size")) for run in runs})
+    found.append(("Global batch", ", ".join(batches) + " samples"))
+    counts = sorted({row["count"] for run in runs for row in run.evaluations if row.get("count")})
+    if len(counts) == 1:
+        found.append(("Judged on", f"{counts[0]:,} samples, each once"))
+    return found
+
+
+def _cluster(run: Run) -> str:
+    cluster = run.config.get("cluster") or {}
+    nodes, ranks = cluster.get("nodes"), cluster.get("ranks_per_node")
+    if isinstance(ranks, list) and len(set(ranks)) == 1:
+        ranks = ranks[0]
+    if isinstance(ranks, list):
+        return f"{nodes} nodes with {' + '.join(map(str, ranks))} ranks"
+    return f"{nodes} nodes × {ranks} ranks"
+
+
+def _comparison_warnings(comparison: Comparison) -> list[str]:
+    """What makes the arms of a comparison less than comparable."""
+    found = []
+    train = [run.config.get("train") or {} for run in comparison.runs]
+    cadences = {(str(t.get("eval_every_samples")), str(t.get("eval_phase"))) for t in train}
+    if len(cadences) > 1:
+        found.append("Runs evaluate at different intervals: their crossings are not known equally well.")
+    if len(comparison.targets) > 1:
+        found.append("Runs have different targets: their times to target are not comparable.")
+    before = [run.crossing.index + 1 for run in comparison.runs if run.crossing]
+    if before and min(before) < 20:
+        found.append(
+            f"Few evaluations up to the crossing ({min(before)} in the shortest case; 20 are wanted before a"
+            " verdict on time to target): the interval of each crossing is wide."
+        )
+    return found
+
+
+def _pictures(comparison: Comparison, output: Path, prefix: str) -> list[Picture]:
+    try:
+        # Imported here: without a working plotting library the tables are still worth having.
+        with _no_backend_asked_for():
+            from .figures import alternative, draw, plans
+    except Exception as error:
+        return [_failed("Figures", error)]
+    pictures = []
+    for plan in plans(comparison):
+        try:
+            svg = draw(plan, comparison)
+        except Exception as error:
+            pictures.append(_failed(plan.title, error))
+            continue
+        file = f"{prefix}{plan.name}.svg"
+        (output / file).write_text(svg, encoding="utf-8")
+        pictures.append(
+            Picture(
+                title=plan.title,
+                file=file,
+                caption=plan.caption,
+                alternative=alternative(plan, comparison),
+                table=plan.table,
+                svg=_inline(svg, f"{prefix}{plan.name}-"),
+                failure="",
+            )
+        )
+    return pictures
+
+
+@contextmanager
+def _no_backend_asked_for() -> Iterator[None]:
+    """Without MPLBACKEND while matplotlib is imported: nothing opens a window, a wrong name would raise."""
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        yield
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+
+
+def _failed(title: str, error: Exception) -> Picture:
+    said = f"not drawn: {type(error).__name__}: {error}"
+    return Picture(title=title, file="", caption="", alternative="", table="", svg=None, failure=said)
+
+
+def _inline(svg: str, prefix: str) -> Markup:
+    """The `<svg>` element alone, its ids made unique on the page."""
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r'\bid="', f'id="{prefix}', element)
+    element = re.sub(r'href="#', f'href="#{prefix}', element)
+    element = re.sub(r"url\(#", f"url(#{prefix}", element)
+    return Markup(element)
+
+
+def _render(sections: Sequence[Section], runs: Sequence[Run]) -> str:
+    folder = resources.files(__name__.rpartition(".")[0])
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    studies = sorted({run.study for run in runs})
+    return template.render(
+        css=Markup((folder / "style.css").read_text(encoding="utf-8")),
+        studies=studies,
+        worlds=sorted({world for section in sections for name, world in section.facts if name == "World"}),
+        sections=sections,
+        runs=runs,
+        untimed=_untimed(runs),
+        trouble=[run for run in runs if run.state != "finished"],
+        resumed=[run for run in runs if run.resumed],
+        damage=[sentence for run in runs for sentence in run.damage],
+        environments=_environments(runs),
+        command_of=command_of,
+        words=words,
+        swatch=swatch,
+    )
+
+
+def _untimed(runs: Iterable[Run]) -> list[tuple[str, int]]:
+    """Each reason why times are not to be trusted, with the number of runs that give it."""
+    counts: dict[str, int] = defaultdict(int)
+    for run in runs:
+        for reason in run.timing_reasons:
+            counts[reason] += 1
+    return sorted(counts.items())
+
+
+def _environments(runs: Iterable[Run]) -> list[tuple[list[str], list[tuple[str, str]]]]:
+    """Distinct environments, each with the runs that had it."""
+    found: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
+    for run in runs:
+        found[tuple(_environment_facts(run.environment))].append(run.run_id)
+    return [(ids, list(facts)) for facts, ids in sorted(found.items(), key=lambda item: item[1][0])]
+
+
+def _environment_facts(environment: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [(key, str(value)) for key, value in environment.items() if not isinstance(value, list | dict)]
+    ranks = [rank for rank in environment.get("ranks") or [] if isinstance(rank, dict)]
+    if ranks:
+        fields = ("rank", "node", "device", "threads")
+        told = [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
+        facts.append(("ranks", "; ".join(told)))
+    return facts

@@ -1,0 +1,142 @@
+"""The headline table as people read it: every arm with its runs below it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import words
+from .arms import Arm, Comparison
+from .load import Run
+from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+from .tables import LINKS
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """One run of the headline table, as text."""
+
+    seed: str
+    run_id: str
+    state: str
+    counted: bool
+    to_target: str
+    interval: str
+    train: str
+    rate: str
+    accuracy: str
+    bytes: dict[str, str]
+    labels: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmLine:
+    """One arm of the headline table, as text, with its runs below it. A spread is named or left out."""
+
+    label: str
+    index: int
+    runs: str
+    reached: str
+    to_target: str
+    has_mean: bool
+    train: str
+    rate: str
+    accuracy: str
+    accuracy_spread: str
+    bytes: dict[str, str]
+    labels: list[str]
+    lines: list[RunLine]
+
+
+def headline(comparison: Comparison) -> list[ArmLine]:
+    """The table that answers: who got there, when, how fast and how well."""
+    # What holds for all runs is said once above the table, not in every line.
+    mixed = len({bool(run.timing_reasons) for run in comparison.runs}) > 1
+    return [_arm_line(arm, mixed) for arm in comparison.arms]
+
+
+def _arm_line(arm: Arm, mixed: bool) -> ArmLine:
+    others = len(arm.runs) - len(arm.counted)
+    accuracy = accuracy_mean(arm)
+    spread = [run.final_accuracy for run in arm.counted if run.final_accuracy is not None]
+    return ArmLine(
+        label=arm.label,
+        index=arm.index,
+        runs=words.count(len(arm.counted), "run") + (f" (+ {others} not counted)" if others else ""),
+        reached=_reached(arm),
+        to_target=_target_words(arm),
+        has_mean=target_mean(arm) is not None,
+        train=_typical(arm, train_mean(arm), words.seconds),
+        rate=_typical(arm, rate_mean(arm), words.rate),
+        accuracy=_typical(arm, accuracy, words.share),
+        accuracy_spread=f"range {min(spread):.4f}–{max(spread):.4f}" if accuracy is not None else "",
+        bytes={link: _typical(arm, bytes_mean(arm, link), words.size) for link in LINKS},
+        labels=list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
+        lines=[_run_line(run, mixed) for run in arm.runs],
+    )
+
+
+def _typical(arm: Arm, value: float | None, say: Callable[[float | None], str]) -> str:
+    """The mean in words, or why there is none."""
+    if value is not None:
+        return say(value)
+    return "one run" if len(arm.counted) == 1 else "no mean"
+
+
+def _reached(arm: Arm) -> str:
+    if all(run.target is None for run in arm.runs):
+        return "no target set"
+    return f"{len(arm.reached)} of {len(arm.counted)}"
+
+
+def _target_words(arm: Arm) -> str:
+    if all(run.target is None for run in arm.runs) or not arm.counted:
+        return words.MISSING
+    if len(arm.counted) == 1:
+        return "one run"
+    mean = target_mean(arm)
+    return words.seconds(mean) if mean is not None else "no mean, not all reached it"
+
+
+def _run_line(run: Run, mixed: bool) -> RunLine:
+    return RunLine(
+        seed=str(run.seed),
+        run_id=run.run_id,
+        state=run.state,
+        counted=run.counted,
+        to_target=_crossing_words(run),
+        interval=_interval_words(run),
+        train=words.seconds(run.train_s),
+        rate=words.rate(run.samples_per_s),
+        accuracy=words.share(run.final_accuracy),
+        bytes={link: words.size(run.payload_bytes(link)) for link in LINKS},
+        labels=run.labels,
+        notes=_notes(run, mixed),
+    )
+
+
+def _crossing_words(run: Run) -> str:
+    if run.target is None:
+        return words.MISSING
+    if run.crossing is None:
+        return "not reached" if run.counted else words.MISSING
+    return words.seconds(run.crossing.scored_s)
+
+
+def _interval_words(run: Run) -> str:
+    found = run.crossing
+    if found is None:
+        return ""
+    if found.at_first:
+        return f"at the first evaluation, in (0, {words.significant(found.stamp_s)}] s"
+    return f"in ({words.significant(found.after_s)}, {words.significant(found.stamp_s)}] s"
+
+
+def _notes(run: Run, mixed: bool) -> list[str]:
+    notes = [] if run.state == "finished" else [run.state]
+    if run.resumed:
+        notes.append("resumed: useful time")
+    if mixed and run.timing_reasons:
+        notes.append("timing not valid")
+    if run.damage:
+        notes.append("damaged records")
+    return notes

@@ -1,0 +1,258 @@
+"""Run directories as they lie on disk, read without trusting them: damage is noted and the rest is used."""
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..records import Crossing, Row, crossing, read_json, read_records, surviving
+
+# What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
+COUNTED = ("finished", "diverged", "timed_out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run directory. `place` is its path below the reported folder; units: docs/records.md.
+
+    `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
+    `rank_rows` holds every stretch of every attempt and rank.
+    """
+
+    place: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    status: dict[str, Any]
+    evaluations: list[Row]
+    summary: Row
+    rank_rows: list[Row]
+    replaced_rows: int
+    damage: list[str]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.status.get("run_id") or Path(self.place).name)
+
+    @property
+    def study(self) -> str:
+        return str(self.status.get("study") or _get(self.config, "study", "name") or "runs")
+
+    def name(self, group: str) -> str:
+        """The short name of what config group `group` holds ("strategy" -> "daso")."""
+        settings = self.config.get(group)
+        named = settings.get("name") if isinstance(settings, Mapping) else None
+        if isinstance(named, str) and named:
+            return named
+        # Run ids are <strategy>-<model>-<dataset>-s<seed>-<hash>, their names free of hyphens.
+        names = self.run_id.split("-")
+        if len(names) == 5 and group in ("strategy", "model", "dataset"):
+            return names[("strategy", "model", "dataset").index(group)]
+        return _target_name(settings)
+
+    @property
+    def strategy(self) -> str:
+        return self.name("strategy")
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
+    def state(self) -> str:
+        """The status word, or "unknown" if status.json could not be read."""
+        return str(self.status.get("status") or "unknown")
+
+    @property
+    def counted(self) -> bool:
+        return self.state in COUNTED
+
+    @property
+    def reason(self) -> str:
+        return str(self.status.get("reason") or "")
+
+    @property
+    def labels(self) -> list[str]:
+        found = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
+        return list(dict.fromkeys(str(label) for label in found))
+
+    @property
+    def timing_reasons(self) -> list[str]:
+        """Why the times of this run are not to be trusted; empty if they are, or if nothing was said."""
+        timing = self.status.get("timing") or {}
+        if timing.get("valid", True):
+            return []
+        return [str(reason) for reason in timing.get("reasons") or ["no reason recorded"]]
+
+    @property
+    def target(self) -> float | None:
+        return _get(self.config, "train", "target")
+
+    @property
+    def metric(self) -> str:
+        """What the target is about: "accuracy" or "loss"."""
+        return str(_get(self.config, "train", "target_metric") or "accuracy")
+
+    @cached_property
+    def crossing(self) -> Crossing | None:
+        """The first crossing of the target, from the evaluations; None without a target or a crossing."""
+        return None if self.target is None else crossing(self.evaluations, self.target, metric=self.metric)
+
+    @property
+    def resumed(self) -> bool:
+        return len(self.status.get("attempts") or []) > 1 or self.replaced_rows > 0
+
+    @property
+    def train_s(self) -> float | None:
+        """Useful training time, T_train, up to the last thing recorded."""
+        return self._latest("train_s")
+
+    @property
+    def samples(self) -> float | None:
+        return self._latest("samples")
+
+    @property
+    def samples_per_s(self) -> float | None:
+        recorded = _number(self.summary.get("samples_per_s"))
+        if recorded is not None:
+            return recorded
+        return self.samples / self.train_s if self.samples and self.train_s else None
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """Accuracy of the last evaluation; NaN stays NaN."""
+        if "final_accuracy" in self.summary:
+            return self.summary["final_accuracy"]
+        return self.evaluations[-1].get("accuracy") if self.evaluations else None
+
+    def payload_bytes(self, link: str) -> float | None:
+        """Counted bytes of the whole run over `link` ("intra" or "inter"), summed over ranks."""
+        return _number((self.summary.get("payload_bytes") or {}).get(link))
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        return {
+            str(name): value
+            for name, item in (self.summary.get("parts_s") or {}).items()
+            if (value := _number(item)) is not None
+        }
+
+    @property
+    def spent_s(self) -> float | None:
+        """Recorded training time of all attempts, redone work included: the slowest rank of every stretch."""
+        slowest: dict[tuple[Any, Any], float] = defaultdict(float)
+        for row in self.rank_rows:
+            key = (row.get("attempt"), row.get("stretch"))
+            slowest[key] = max(slowest[key], _number(row.get("train_s")) or 0.0)
+        return sum(slowest.values()) if slowest else None
+
+    @property
+    def calendar_s(self) -> float | None:
+        """From the first start to the last end, waiting between attempts included."""
+        attempts = self.status.get("attempts") or []
+        starts = [value for a in attempts if (value := _number(a.get("started_unix"))) is not None]
+        ends = [value for a in attempts if (value := _number(a.get("ended_unix"))) is not None]
+        return max(ends) - min(starts) if starts and ends else None
+
+    def _latest(self, field: str) -> float | None:
+        recorded = _number(self.summary.get(field))
+        if recorded is not None:
+            return recorded
+        return _number(self.evaluations[-1].get(field)) if self.evaluations else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    return None
+
+
+def _get(config: Mapping[str, Any], *names: str) -> Any:
+    value: Any = config
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _target_name(settings: Any) -> str:
+    """The file that a `_target_` names, or its class where one file holds several."""
+    path = (
+        str(settings.get("_target_") or "unknown").split(".")
+        if isinstance(settings, Mapping)
+        else ["unknown"]
+    )
+    several = path[-2:-1] in (["optimizers"], ["schedules"], ["small"])
+    return path[-1].lower() if several or len(path) < 2 else path[-2]
+
+
+def find_runs(directory: Path) -> Iterator[Path]:
+    """Every run directory at or below `directory`, in sorted order; what lies inside one is not searched."""
+    for folder, folders, files in os.walk(directory):
+        folders.sort()
+        if "status.json" in files or "metrics.jsonl" in files:
+            folders.clear()
+            yield Path(folder)
+
+
+def load_run(path: Path, place: str) -> Run:
+    """Read one run directory; nothing in it makes this fail, all trouble ends up in `damage`."""
+    damage: list[str] = []
+    rows = _rows(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
+    kept = surviving(rows)
+    rank_rows: list[Row] = []
+    for file in sorted((path / "ranks").glob("*.jsonl")):
+        rank_rows += _rows(file, f"{place}/ranks/{file.name}", damage)
+    status = _mapping(path / "status.json", place, read_json, damage)
+    summaries = [row for row in kept if row.get("kind") == "summary"]
+    return Run(
+        place=place,
+        config=_mapping(path / "config.yaml", place, _read_yaml, damage),
+        environment=_mapping(path / "environment.json", place, read_json, damage),
+        status=status,
+        evaluations=[row for row in kept if row.get("kind") == "evaluation" and _usable(row)],
+        summary=summaries[-1] if summaries else status.get("summary") or {},
+        rank_rows=[row for row in rank_rows if row.get("kind") == "stretch"],
+        replaced_rows=len(rows) - len(kept),
+        damage=damage,
+    )
+
+
+def _usable(row: Row) -> bool:
+    return _number(row.get("train_s")) is not None and _number(row.get("samples")) is not None
+
+
+def _rows(path: Path, name: str, damage: list[str]) -> list[Row]:
+    try:
+        read = read_records(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        damage.append(f"{name}: {error.strerror}")
+        return []
+    damage += [item.sentence(name) for item in read.damage]
+    return read.rows
+
+
+def _mapping(path: Path, place: str, read: Callable[[Path], Any], damage: list[str]) -> dict[str, Any]:
+    try:
+        value = read(path)
+    except FileNotFoundError:
+        damage.append(f"{place}/{path.name}: missing")
+    except OSError as error:
+        damage.append(f"{place}/{path.name}: {error.strerror}")
+    except (ValueError, yaml.YAMLError):
+        damage.append(f"{place}/{path.name}: cannot be read, it is damaged")
+    else:
+        if isinstance(value, dict):
+            return value
+        damage.append(f"{place}/{path.name}: not a mapping")
+    return {}
+
+
+def _read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))

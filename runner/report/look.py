@@ -1,0 +1,50 @@
+"""How an arm looks: colour, line and marker, unique per arm and the same in every figure and table."""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+# Okabe and Ito's colours for all kinds of colour vision, less the yellow that white paper swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+# Strokes and gaps in line widths; empty: solid.
+DASHES = ((), (5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6))
+# Matplotlib's marker and the same shape as an SVG path around 0, 0.
+MARKERS = (
+    ("o", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
+    ("s", "M-4-4h8v8h-8z"),
+    ("^", "M0-5l5 9h-10z"),
+    ("D", "M0-5l5 5l-5 5l-5-5z"),
+    ("v", "M0 5l5-9h-10z"),
+    ("P", "M-2-5h4v3h3v4h-3v3h-4v-3h-3v-4h3z"),
+    ("X", "M-5-3l2-2l3 3l3-3l2 2l-3 3l3 3l-2 2l-3-3l-3 3l-2-2l3-3z"),
+    ("<", "M-5 0l9-5v10z"),
+    (">", "M5 0l-9-5v10z"),
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The look of one arm; 7 colours x 4 lines x 9 markers never meet twice below 252 arms."""
+
+    colour: str
+    dashes: tuple[float, ...]
+    marker: str
+    path: str
+
+
+def look(index: int) -> Look:
+    """The look of arm number `index`."""
+    marker, path = MARKERS[index % len(MARKERS)]
+    return Look(COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)], marker, path)
+
+
+def swatch(index: int) -> Markup:
+    """The look as a small picture for a table, on white like the figures."""
+    style = look(index)
+    dashes = " ".join(f"{2.5 * length:g}" for length in style.dashes)
+    return Markup(
+        '<svg class="swatch" viewBox="0 0 40 14" aria-hidden="true">'
+        '<rect width="40" height="14" rx="3" fill="#fff"/>'
+        '<path d="M2 7h36" stroke="{0}" stroke-width="2.5" stroke-dasharray="{1}"/>'
+        '<path transform="translate(20 7)" d="{2}" fill="{0}"/></svg>'
+    ).format(style.colour, dashes, style.path)

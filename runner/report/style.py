@@ -1,0 +1,81 @@
+"""Matplotlib set up so that equal input gives equal bytes and names are names."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.ticker import FuncFormatter
+
+WIDTH = 6.2  # inches
+PART_COLOURS = {
+    "compute": "#0072B2",
+    "exposed": "#D55E00",
+    "waiting": "#E69F00",
+    "data": "#56B4E9",
+    "step_other": "#BBBBBB",
+}
+PART_HATCHES = {"compute": "", "exposed": "///", "waiting": "...", "data": "\\\\\\", "step_other": ""}
+
+SETTINGS: dict[Any, Any] = {
+    "text.parse_math": False,
+    "text.usetex": False,
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a8f98",
+    "axes.labelcolor": "#30343b",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e7e9ed",
+    "xtick.color": "#50555e",
+    "ytick.color": "#50555e",
+    "text.color": "#1d2129",
+    "hatch.linewidth": 0.6,
+    "figure.constrained_layout.use": True,
+}
+
+
+def plain(label: str) -> str:
+    """`label` as matplotlib must get it: a leading underscore would hide it from a legend."""
+    shown = "".join(
+        sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in label
+    )
+    return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
+
+
+@contextmanager
+def drawing(salt: str) -> Iterator[None]:
+    """Matplotlib's own defaults plus ours, whatever the user's settings file says. `salt` seeds the ids."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A name in a script that the font lacks shows boxes: no reason to stop.
+        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
+        matplotlib.rcdefaults()
+        settings: dict[Any, Any] = {**SETTINGS, "svg.hashsalt": salt}
+        matplotlib.rcParams.update(settings)
+        yield
+
+
+def numbers() -> FuncFormatter:
+    """Axis labels without powers of ten."""
+    return FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
+
+
+def short(label: str, most: int) -> str:
+    """The first `most` characters of `label`, the last of them an ellipsis if some are missing."""
+    return label if len(label) <= most else f"{label[: most - 1]}…"
+
+
+def wrapped(label: str, width: int = 26, lines: int = 3) -> str:
+    """`label` on up to three lines, broken after commas; no character but the overflow is lost."""
+    rows = [""]
+    for piece in label.replace(", ", ",\0 ").split("\0 "):
+        if rows[-1] and len(rows[-1]) + len(piece) > width:
+            rows.append("")
+        rows[-1] += (" " if rows[-1] else "") + piece
+    if len(rows) > lines:
+        rows[lines - 1 :] = [", ".join(rows[lines - 1 :])]
+    return "\n".join(short(row, 34) for row in rows)

@@ -1,0 +1,121 @@
+"""The CSV tables of the report: one row per run, per evaluation and per arm."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..records import crossing, encode
+from .arms import Arm, Comparison
+from .load import Run
+from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+
+LINKS = ("intra", "inter")
+PARTS = ("compute", "exposed", "waiting", "data", "step_other")
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """One header, one line per row; a missing value is empty, NaN is `NaN`, infinity is `Infinity`."""
+    cells = [{key: encode(value) for key, value in row.items()} for row in rows]
+    frame = pd.DataFrame(cells, dtype=object)
+    frame.where(frame.notna(), None).to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
+
+
+def runs_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """One row per run directory, failed ones included."""
+    return [_run_row(comparison, arm, run) for comparison, arm, run in _walk(comparisons)]
+
+
+def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """One row per surviving evaluation of every run."""
+    fields = (
+        *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
+        *("split", "accuracy", "correct", "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
+    )
+    return [
+        _who(comparison, arm, run) | {name: row.get(name) for name in fields}
+        for comparison, arm, run in _walk(comparisons)
+        for row in run.evaluations
+    ]
+
+
+def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """One row per arm; a mean only where the method allows one."""
+    return [
+        {
+            "study": comparison.study,
+            "model": comparison.model,
+            "dataset": comparison.dataset,
+            "arm": arm.label,
+            "runs": len(arm.counted),
+            "runs_not_counted": len(arm.runs) - len(arm.counted),
+            "runs_complete": len(arm.complete),
+            "reached": len(arm.reached),
+            "to_target_s_geometric_mean": target_mean(arm),
+            "train_s_geometric_mean": train_mean(arm),
+            "samples_per_s_geometric_mean": rate_mean(arm),
+            "final_accuracy_mean": accuracy_mean(arm),
+            **{f"payload_bytes_{link}_mean": bytes_mean(arm, link) for link in LINKS},
+        }
+        for comparison in comparisons
+        for arm in comparison.arms
+    ]
+
+
+def _walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]:
+    return [(c, arm, run) for c in comparisons for arm in c.arms for run in arm.runs]
+
+
+def _who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+    return {
+        "study": comparison.study,
+        "run_id": run.run_id,
+        "model": comparison.model,
+        "dataset": comparison.dataset,
+        "arm": arm.label,
+        "seed": run.seed,
+    }
+
+
+def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+    first = run.crossing
+    variants: dict[str, Any] = {}
+    for which in ("confirmed", "for_good"):
+        found = (
+            None if run.target is None else crossing(run.evaluations, run.target, which, metric=run.metric)
+        )
+        variants[f"{which}_stamp_s"] = found.stamp_s if found else None
+    summary = run.summary
+    return _who(comparison, arm, run) | {
+        "status": run.state,
+        "reason": run.reason,
+        "counted": run.counted,
+        "target": run.target,
+        "reached": None if run.target is None else first is not None,
+        "crossing_after_s": first.after_s if first else None,
+        "crossing_stamp_s": first.stamp_s if first else None,
+        "to_target_s": first.scored_s if first else None,
+        "to_target_samples": first.scored_samples if first else None,
+        "to_target_wall_s": first.wall_s if first else None,
+        **variants,
+        "evaluations": len(run.evaluations),
+        "train_s": run.train_s,
+        "samples": run.samples,
+        "samples_per_s": run.samples_per_s,
+        "final_accuracy": run.final_accuracy,
+        "best_accuracy": summary.get("best_accuracy"),
+        **{f"payload_bytes_{link}": run.payload_bytes(link) for link in LINKS},
+        **{f"ring_bytes_{link}": (summary.get("ring_bytes") or {}).get(link) for link in LINKS},
+        **{f"{part}_s": run.parts_s.get(part) for part in PARTS},
+        "process_s": summary.get("process_s"),
+        "timing_valid": (run.status.get("timing") or {}).get("valid"),
+        "timing_reasons": "; ".join(run.timing_reasons),
+        "labels": "; ".join(run.labels),
+        "resumed": run.resumed,
+        "replaced_rows": run.replaced_rows,
+        "spent_train_s": run.spent_s if run.resumed else None,
+        "calendar_s": run.calendar_s,
+        "damage": len(run.damage),
+        "run_directory": run.place,
+    }

@@ -1,0 +1,53 @@
+"""Numbers as people read them. None prints as a dash, NaN as NaN: missing and not-a-number stay apart."""
+
+import math
+from collections.abc import Callable
+
+MISSING = "–"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds with four significant digits."""
+    return _number(value, lambda v: f"{significant(v)} s")
+
+
+def rate(value: float | None) -> str:
+    """Samples per second, without decimals from 100 on."""
+    return _number(value, significant)
+
+
+def share(value: float | None) -> str:
+    """An accuracy, four decimals."""
+    return _number(value, lambda v: f"{v:.4f}")
+
+
+def size(value: float | None) -> str:
+    """Bytes with a decimal prefix (1 kB = 1,000 B)."""
+
+    def words(number: float) -> str:
+        for unit in ("B", "kB", "MB", "GB", "TB"):
+            if number < 999.5 or unit == "TB":
+                return f"{number:.0f} B" if unit == "B" else f"{significant(number, 3)} {unit}"
+            number /= 1000
+        raise AssertionError("unreachable")
+
+    return _number(value, words)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """`value` with so many significant digits, thousands separated, never in powers of ten."""
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, decimals):,.{max(0, decimals)}f}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _number(value: float | None, say: Callable[[float], str]) -> str:
+    if value is None:
+        return MISSING
+    return say(value) if math.isfinite(value) else str(value).replace("nan", "NaN")

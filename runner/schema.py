@@ -1,0 +1,340 @@
+"""What a run is: the composed configuration as frozen dataclasses, its plain YAML, and its run id.
+
+`from_composed` is used by the front end, `load` by the workers and by `resume`: they read `config.yaml` of
+the run directory and never compose.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os.path
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig
+
+from ..strategies.errors import ConfigError, above, at_least, one_of, within
+from ..strategies.topology import Topology
+from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
+
+GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
+TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
+STOPS = ("budget", "confirmed", "first")
+TARGET_METRICS = ("accuracy", "loss")
+EVAL_SPLITS = ("test", "validation")
+EVAL_MODES = ("auto", "inline")
+PRECISIONS = ("fp32", "fp64")
+LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Budget, evaluation, target and arithmetic of a run. Sizes are global: over all ranks."""
+
+    epochs: int = 12
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    global_batch_size: int = 64
+    target: float | None = None
+    target_metric: str = "accuracy"
+    stop: str = "budget"
+    eval_every_samples: int | None = None
+    eval_phase: float = 0.0
+    eval_split: str = "test"
+    eval_mode: str = "auto"
+    checkpoint_every_samples: int | str | None = "auto"
+    precision: str = "fp32"
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least("train.epochs", self.epochs, 1)
+        at_least("train.global_batch_size", self.global_batch_size, 1)
+        for key in ("max_steps", "eval_every_samples"):
+            if getattr(self, key) is not None:
+                at_least(f"train.{key}", getattr(self, key), 1)
+        for key in ("max_seconds", "clip_norm"):
+            if getattr(self, key) is not None:
+                above(f"train.{key}", getattr(self, key), 0)
+        within("train.eval_phase", self.eval_phase, 0, 1)
+        one_of("train.target_metric", self.target_metric, TARGET_METRICS)
+        one_of("train.stop", self.stop, STOPS)
+        one_of("train.eval_split", self.eval_split, EVAL_SPLITS)
+        one_of("train.eval_mode", self.eval_mode, EVAL_MODES)
+        one_of("train.precision", self.precision, PRECISIONS)
+        self._check_target()
+        self._check_checkpoints()
+
+    def _check_target(self) -> None:
+        if self.target is not None and self.target_metric == "accuracy" and not 0 < self.target <= 1:
+            raise ConfigError(
+                f"train.target={self.target}: must be above 0 and at most 1 (a share, 0.95 for 95 %)"
+            )
+        if self.target is not None and self.target_metric == "loss":
+            above("train.target", self.target, 0)
+        if self.target is None and self.stop != "budget":
+            raise ConfigError(f"train.stop={self.stop}: needs a train.target to stop at")
+
+    def _check_checkpoints(self) -> None:
+        every = self.checkpoint_every_samples
+        if isinstance(every, str) and every != "auto":
+            raise ConfigError(
+                f"train.checkpoint_every_samples={every}: must be auto, a number of samples or null"
+            )
+        if isinstance(every, int):
+            at_least("train.checkpoint_every_samples", every, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Which ranks share a node. `ranks_per_node` is one number for all nodes or one number per node."""
+
+    nodes: int = 2
+    ranks_per_node: tuple[int, ...] = (2,)
+
+    def __post_init__(self) -> None:
+        at_least("cluster.nodes", self.nodes, 1)
+        given = self.ranks_per_node
+        if len(given) not in (1, self.nodes):
+            raise ConfigError(
+                f"cluster.ranks_per_node={list(given)}: must be one number or {self.nodes} numbers "
+                f"(cluster.nodes={self.nodes})"
+            )
+        for ranks in given:
+            at_least("cluster.ranks_per_node", ranks, 1)
+        # One number and its written-out list are the same cluster, so they get the same run id.
+        object.__setattr__(self, "ranks_per_node", given * self.nodes if len(given) == 1 else given)
+
+    @property
+    def ranks_of_nodes(self) -> tuple[int, ...]:
+        """Number of ranks of each node, in node order."""
+        return self.ranks_per_node
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of all nodes together."""
+        return sum(self.ranks_per_node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherConfig:
+    """How the processes of a run are started and watched."""
+
+    name: str = "local"
+    threads_per_rank: int | str = "auto"
+    stall_s: float = 300.0
+    port: int | None = None
+    allow_oversubscription: bool = True
+
+    def __post_init__(self) -> None:
+        one_of("launcher.name", self.name, ("local",))
+        above("launcher.stall_s", self.stall_s, 0)
+        if isinstance(self.threads_per_rank, int):
+            at_least("launcher.threads_per_rank", self.threads_per_rank, 1)
+        elif self.threads_per_rank != "auto":
+            raise ConfigError(
+                f"launcher.threads_per_rank={self.threads_per_rank}: must be auto or a whole number >= 1"
+            )
+        if self.port is not None:
+            within("launcher.port", self.port, 1, 65535)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """Labels of a run. `arm` and `repeat` are part of its identity, `name` and `tag` are for people."""
+
+    name: str = ""
+    tag: str = ""
+    arm: str = ""
+    repeat: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("run.repeat", self.repeat, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyInfo:
+    """The study a run belongs to: its folder below `results_dir`."""
+
+    name: str = "runs"
+
+    def __post_init__(self) -> None:
+        if self.name in ("", ".", "..") or "/" in self.name or "\0" in self.name:
+            raise ConfigError(
+                f"study.name={self.name}: must be the name of one folder (not empty, no slash); "
+                "where studies go is results_dir"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run, checked. `strategy` is an instance of `strategy_class.Config`."""
+
+    strategy_class: type[Any]
+    strategy: Any
+    model: Any
+    dataset: Any
+    optimizer: Any
+    schedule: Any
+    cluster: ClusterConfig
+    launcher: LauncherConfig
+    train: TrainConfig
+    seed: int
+    run: RunInfo
+    study: StudyInfo
+    results_dir: Path
+
+    def __post_init__(self) -> None:
+        within("seed", self.seed, 0, LARGEST_SEED)
+        batch, ranks = self.train.global_batch_size, self.cluster.ranks
+        if batch < ranks:
+            raise ConfigError(
+                f"train.global_batch_size={batch}: must be >= {ranks}, the number of ranks "
+                f"(cluster.ranks_per_node={list(self.cluster.ranks_of_nodes)}), one sample each"
+            )
+        check = getattr(self.strategy_class, "check", None)
+        if check is not None:
+            check(self.strategy, Topology.of(self.cluster.ranks_of_nodes), self.train.epochs)
+
+
+def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
+    """The checked run of a composed configuration; relative paths count from `cwd`. Raises ConfigError."""
+    tree = {key: value for key, value in plain(cfg).items() if key != "hydra"}
+    for key in tree:
+        if key not in TOP_LEVEL:
+            raise unknown_key("", key, TOP_LEVEL)
+    missing = [key for key in TOP_LEVEL if tree.get(key) is None]
+    if missing:
+        raise ConfigError(f"{missing[0]}: must be given")
+    strategy_class = locate_target(tree["strategy"], "strategy")
+    config_class = getattr(strategy_class, "Config", None)
+    if config_class is None:
+        raise ConfigError(f"strategy.{TARGET}={strategy_class.__name__}: the class has no Config")
+    return RunConfig(
+        strategy_class=strategy_class,
+        strategy=typed(config_class, tree["strategy"], "strategy"),
+        model=_part(tree, "model"),
+        dataset=_part(_rooted(tree, cwd), "dataset"),
+        optimizer=_part(tree, "optimizer"),
+        schedule=_part(tree, "schedule"),
+        cluster=typed(ClusterConfig, tree["cluster"], "cluster"),
+        launcher=typed(LauncherConfig, tree["launcher"], "launcher"),
+        train=typed(TrainConfig, tree["train"], "train"),
+        seed=_seed(tree["seed"]),
+        run=typed(RunInfo, tree["run"], "run"),
+        study=typed(StudyInfo, tree["study"], "study"),
+        results_dir=_absolute(str(tree["results_dir"]), cwd),
+    )
+
+
+def to_plain(config: RunConfig) -> dict[str, Any]:
+    """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
+    tree = _identity(config)
+    tree["run"]["id"] = run_id(config)
+    return tree
+
+
+def load(path: Path) -> RunConfig:
+    """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
+        raise ConfigError(f"{path}: is not the configuration of a run")
+    tree["run"].pop("id", None)
+    return from_composed(tree, path.absolute().parent)
+
+
+def dump(config: RunConfig) -> str:
+    """`config.yaml` as text, keys in reading order."""
+    return yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def run_id(config: RunConfig) -> str:
+    """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, a hash of what decides the result.
+
+    Part of it: every key of strategy, model, dataset, optimizer, schedule, cluster and train, the launcher's
+    name, seed, `run.arm`, `run.repeat`. Not part of it: where results go, labels, the study, and how the
+    launcher waits, binds and divides the cores.
+    """
+    tree = _identity(config)
+    tree["launcher"] = {"name": config.launcher.name}
+    tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
+    del tree["results_dir"], tree["study"]
+    text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    names = [strategy_name(config), _name(config.model), _name(config.dataset)]
+    return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
+
+
+def strategy_name(config: RunConfig) -> str:
+    """The strategy's name for people: its `name` if it has one, else the name of its file."""
+    return _name(config.strategy_class)
+
+
+def _name(part: Any) -> str:
+    named = getattr(part, "name", None)
+    if isinstance(named, str) and named:
+        return named
+    kind = part if isinstance(part, type) else type(part)
+    return kind.__module__.rpartition(".")[2]
+
+
+def _part(tree: Mapping[str, Any], group: str) -> Any:
+    return typed(locate_target(tree[group], group), tree[group], group)
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"seed={shown(value)}: must be a whole number")
+    return value
+
+
+def _absolute(text: str, cwd: Path) -> Path:
+    # `..` is resolved by text and links are kept: the user's own spelling of the folder stays recognisable.
+    try:
+        return Path(os.path.normpath(cwd / Path(text).expanduser()))
+    except RuntimeError as error:
+        raise ConfigError(f"{text}: {error}") from error
+
+
+def _rooted(tree: dict[str, Any], cwd: Path) -> dict[str, Any]:
+    """The tree with `dataset.root` (if there is one) absolute."""
+    dataset = tree["dataset"]
+    if not isinstance(dataset, Mapping) or not dataset.get("root"):
+        return tree
+    return {**tree, "dataset": {**dataset, "root": str(_absolute(str(dataset["root"]), cwd))}}
+
+
+def _identity(config: RunConfig) -> dict[str, Any]:
+    parts = {
+        group: _dump_part(getattr(config, group)) for group in ("model", "dataset", "optimizer", "schedule")
+    }
+    return {
+        "strategy": _dump_part(config.strategy, config.strategy_class),
+        **parts,
+        "cluster": _builtin(dataclasses.asdict(config.cluster)),
+        "launcher": _builtin(dataclasses.asdict(config.launcher)),
+        "train": _builtin(dataclasses.asdict(config.train)),
+        "seed": config.seed,
+        "run": _builtin(dataclasses.asdict(config.run)),
+        "study": _builtin(dataclasses.asdict(config.study)),
+        "results_dir": str(config.results_dir),
+    }
+
+
+def _dump_part(part: Any, target: type[Any] | None = None) -> dict[str, Any]:
+    kind = target or type(part)
+    return {TARGET: f"{kind.__module__}.{kind.__qualname__}", **_builtin(dataclasses.asdict(part))}
+
+
+def _builtin(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _builtin(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_builtin(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value

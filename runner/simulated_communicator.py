@@ -1,0 +1,192 @@
+"""The communicator of virtual time: real sums on real tensors, α–β durations. Also the fake of the unit tests."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..strategies.communicator import Channel, Communicator, Work
+from ..strategies.topology import Group
+from .simulator import Operation, Simulator
+from .traffic import Traffic
+
+
+class Done(Work):
+    """An operation with nothing to wait for."""
+
+    def wait(self) -> None:
+        return
+
+    def is_completed(self) -> bool:
+        return True
+
+    def transfer_ns(self) -> int | None:
+        return 0
+
+
+class SimulatedWork(Work):
+    """A started operation of one rank; the result is delivered into the rank's tensor by `wait`."""
+
+    def __init__(self, comm: "SimulatedCommunicator", operation: Operation, output: Tensor | None, key: int) -> None:
+        self._comm, self._operation, self._output, self._key = comm, operation, output, key
+        self._launched = comm.now()
+
+    def wait(self) -> None:
+        comm = self._comm
+        entered = comm.now()
+        comm.simulator.wait(comm.rank, self._operation)
+        if comm.now() > entered:
+            comm.traffic.block(self._key, entered, comm.now())
+        if self._output is not None:
+            result = self._operation.results.get(comm.rank)
+            if result is not None:
+                self._output.copy_(result)
+            self._output = None
+
+    def is_completed(self) -> bool:
+        end = self._operation.end
+        return end is not None and end <= self._comm.now()
+
+    def transfer_ns(self) -> int | None:
+        return None if self._operation.end is None else self._operation.end - self._launched
+
+
+class Exchange(Work):
+    """All messages of one `exchange`."""
+
+    def __init__(self, works: list[SimulatedWork]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def transfer_ns(self) -> int | None:
+        durations = [work.transfer_ns() for work in self._works]
+        known = [duration for duration in durations if duration is not None]
+        return max(known, default=0) if len(known) == len(durations) else None
+
+
+class SimulatedCommunicator(Communicator):
+    """One rank's end of a `Simulator`."""
+
+    def __init__(self, simulator: Simulator, rank: int) -> None:
+        self.simulator, self.rank, self.topology = simulator, rank, simulator.topology
+        self.traffic = Traffic(self.topology, rank)
+        self._shared = 0
+
+    def all_reduce(
+        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+            total = _total(entered)
+            return dict.fromkeys(entered, total)
+
+        return self._collective("all_reduce", tensor, tensor, group, channel, async_op, combine)
+
+    def reduce(
+        self, tensor: Tensor, destination: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        owner = self.members(group)[destination]
+
+        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+            return {owner: _total(entered)}
+
+        return self._collective("reduce", tensor, tensor, group, channel, async_op, combine, destination)
+
+    def reduce_scatter(
+        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        members = self.members(group)
+        if len(members) == 1:
+            output.copy_(tensor)
+
+        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+            return dict(zip(members, _total(entered).chunk(len(members)), strict=True))
+
+        return self._collective("reduce_scatter", tensor, output, group, channel, async_op, combine)
+
+    def broadcast(
+        self, tensor: Tensor, source: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        owner = self.members(group)[source]
+
+        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+            return dict.fromkeys(entered, entered[owner].clone())
+
+        return self._collective("broadcast", tensor, tensor, group, channel, async_op, combine, source)
+
+    def all_gather(
+        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        members = self.members(group)
+        if len(members) == 1:
+            output.copy_(tensor)
+
+        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+            return dict.fromkeys(entered, torch.cat([entered[member] for member in members]))
+
+        return self._collective("all_gather", tensor, output, group, channel, async_op, combine)
+
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
+        works = [self._message(self.rank, peer, tensor, tag) for peer, tensor in sorted(sends.items())]
+        works += [self._message(peer, self.rank, tensor, tag) for peer, tensor in sorted(receives.items())]
+        return Exchange(works)
+
+    def barrier(self, group: Group, *, channel: Channel = "control") -> None:
+        self._collective("barrier", torch.empty(0), None, group, channel, False, lambda entered: {})
+
+    def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
+        members = self.members(group)
+        if self.topology.spans_nodes(members):
+            raise ValueError(f"{group} spans nodes: memory is shared inside a node only")
+        self._shared += 1
+        return self.simulator.shared.setdefault((members, self._shared), torch.zeros(numel, dtype=dtype))
+
+    def now(self) -> int:
+        return self.simulator.time[self.rank]
+
+    def _collective(self, verb: str, tensor: Tensor, output: Tensor | None, group: Group, channel: Channel,
+                    async_op: bool, combine: Callable[[dict[int, Tensor]], dict[int, Tensor]], source: int = 0) -> Work:
+        members = self.members(group)
+        if self.rank not in members:
+            raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
+        if len(members) == 1:
+            return Done()
+        payload = tensor.numel() * tensor.element_size()
+        self.traffic.count(verb, channel, members, payload, source)
+        key = self.traffic.launch(channel, members, self.now())
+        # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must not be
+        # written meanwhile.
+        operation = self.simulator.enter(self.rank, (members, key), verb, members, tensor, payload, combine)
+        work = SimulatedWork(self, operation, output, key)
+        if not async_op:
+            work.wait()
+        return work
+
+    def _message(self, source: int, destination: int, tensor: Tensor, tag: int) -> SimulatedWork:
+        payload = tensor.numel() * tensor.element_size()
+        members = (source, destination)
+        sending = self.rank == source
+        if sending:
+            self.traffic.count("send", "parameters", members, payload)
+        key: Any = ("message", source, destination, tag)
+
+        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+            return {destination: entered[source].clone()}
+
+        operation = self.simulator.enter(self.rank, key, "send", members, tensor, payload, combine)
+        return SimulatedWork(self, operation, None if sending else tensor, -1)
+
+
+def _total(entered: dict[int, Tensor]) -> Tensor:
+    """The sum in rank order, so that a run is the same bit for bit however its ranks were scheduled."""
+    first, *others = (entered[rank] for rank in sorted(entered))
+    total = first.clone()
+    for other in others:
+        total += other
+    return total

@@ -1,0 +1,199 @@
+"""The commands that start runs: one, a sweep, what is left of one; and a look at what would be started."""
+
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from rich.console import Console
+
+from ..strategies.errors import ConfigError, MachineError
+from . import display, local, sweep
+from .compose import compose
+from .environment import commit_of, threads_per_rank
+from .overrides import key_of
+from .overview import runs_below
+from .run_directory import RunDirectory
+from .schema import RunConfig, dump, load
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Run what `words` ask for: one run, or with `many` a sweep. Relative paths count from `cwd`.
+
+    Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
+    """
+    console = display.make_console()
+    composed = compose(words, sweep=many, config_dir=config_dir)
+    local.warm()  # the processes load torch while this one does
+    wanted = sweep.requests(composed, cwd)
+    if many:
+        return _run_sweep(console, wanted, with_report=any(key_of(word) == "study" for word in words))
+    config = _only(wanted)
+    display.say(console, wanted[0].title, "bold")
+    directory, ending = sweep.run_one(config, _starter(console))
+    _tell_end(console, directory, ending)
+    return ending.exit_code
+
+
+def resume(folder: Path) -> int:
+    """Go on with the run at `folder`, or all below it that are not finished; returns the exit code."""
+    console = display.make_console()
+    runs = runs_below(folder)
+    if len(runs) == 1 and runs[0].state() == "finished":
+        raise ConfigError(f"run {runs[0].run_id} is {runs[0].status()['status']} already: {runs[0].path}")
+    local.warm()
+    starter, code = _starter(console), 0
+    for run in runs:
+        if run.state() == "finished":
+            continue
+        display.say(console, f"{run.run_id}: goes on", "bold")
+        try:
+            ending = starter(run, load(run.config))
+        except (ConfigError, MachineError) as error:
+            if len(runs) == 1:
+                raise
+            display.say(console, f"{run.run_id}: {error}", "red")
+            code = code or (2 if isinstance(error, ConfigError) else 3)
+            continue
+        _tell_end(console, run, ending)
+        if ending.exit_code == sweep.INTERRUPTED:
+            return ending.exit_code
+        code = ending.exit_code or code
+    return code
+
+
+def evaluate(folder: Path) -> int:
+    """Evaluate the newest checkpoint of the run at `folder` in this process and print what came out."""
+    from .worker import evaluate as evaluate_checkpoint
+
+    run = RunDirectory.open(folder)
+    for key, value in evaluate_checkpoint(run.path).items():
+        print(f"{key}: {value}")
+    return 0
+
+
+def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Show what `start` would do, in its order; no process is started and nothing is written."""
+    console = display.make_console()
+    wanted = sweep.requests(compose(words, sweep=many, config_dir=config_dir), cwd)
+    if not many:
+        _only(wanted)
+    order = sweep.arrange(wanted)
+    for number, request in enumerate(order, 1):
+        count = f"[{number}/{len(order)}] " if many else ""
+        if request.config is None or request.path is None:
+            display.say(console, f"{count}refused: {request.error}", "red")
+            continue
+        display.say(console, f"{count}{request.title}", "bold")
+        display.say(console, f"  directory  {request.path}")
+        display.say(console, f"  processes  {_processes(request.config)}")
+        display.say(console, f"  would      {_intent(RunDirectory(request.path), many)}")
+    first = next((request.config for request in order if request.config is not None), None)
+    if first is not None:
+        display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
+        display.say(console, dump(first).rstrip())
+    return 2 if any(request.error for request in order) else 0
+
+
+def _only(wanted: Sequence[sweep.Request]) -> RunConfig:
+    (request,) = wanted
+    if request.config is None:
+        raise request.error or ConfigError("nothing to run")
+    return request.config
+
+
+def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report: bool) -> int:
+    def tell(text: str) -> None:
+        display.say(console, text)
+
+    order = sweep.arrange(wanted)
+    refused = [request for request in order if request.error is not None]
+    if len(refused) == len(order):
+        raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
+    for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
+        display.say(console, text, "red")
+    results = sweep.run_all(order, _starter(console), tell, cache(lambda: commit_of(_PACKAGE)[0]))
+    _tell_sweep(console, results)
+    code = sweep.exit_code(results)
+    for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
+        if with_report and code != sweep.INTERRUPTED:
+            _build_report(console, folder)
+        else:
+            tell(f"report: daso-bench report {shlex.quote(str(folder))}")
+    return code
+
+
+def _starter(console: Console) -> sweep.Start:
+    def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+        launcher = config.launcher
+        with display.progress(console, directory.run_id) as on_event:
+            ending = local.launch(
+                directory,
+                ranks=config.cluster.ranks,
+                threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
+                port=launcher.port,
+                stall_s=launcher.stall_s,
+                on_event=on_event,
+                allow_oversubscription=launcher.allow_oversubscription,
+            )
+        if ending.exit_code and ending.details:
+            display.say(console, ending.details.rstrip(), "dim")
+        return ending
+
+    return start_run
+
+
+def _tell_end(console: Console, directory: RunDirectory, ending: sweep.Ending) -> None:
+    console.print(display.run_table(directory.status()))
+    display.say(console, f"run directory: {directory.path}")
+    if ending.status in ("failed", "cancelled", "timed_out"):
+        display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
+
+
+def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
+    done = [r.request.path for r in results if r.request.path is not None and r.word in ("ran", "skipped")]
+    if done:
+        console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))
+    failures = sweep.failures(results)
+    if failures:
+        display.say(console, f"{len(failures)} of {len(results)} did not end in a result:", "red")
+    for result in failures:
+        word = result.ending.status if result.ending else result.word
+        display.say(console, f"  {word}: {result.request.title}: {result.reason or 'no reason given'}")
+        if result.request.path is not None:
+            display.say(console, f"    {result.request.path}")
+
+
+def _build_report(console: Console, folder: Path) -> None:
+    from .report.build import report
+
+    try:
+        display.say(console, f"report: {report(folder, folder / 'report')}", "bold")
+    except ConfigError as error:  # the runs have told already why there is nothing to report
+        display.say(console, f"no report: {error}", "red")
+
+
+def _processes(config: RunConfig) -> str:
+    nodes = config.cluster.ranks_of_nodes
+    launcher = config.launcher
+    threads = launcher.threads_per_rank
+    each = threads_per_rank("auto" if isinstance(threads, str) else threads, config.cluster.ranks)
+    shape = f"{len(nodes)} x {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
+    return (
+        f"{config.cluster.ranks} ranks on {len(nodes)} nodes ({shape}), {each} threads each, {launcher.name}"
+    )
+
+
+def _intent(directory: RunDirectory, many: bool) -> str:
+    state = directory.state()
+    if state in ("new", "queued"):
+        return "run"
+    if state == "resumable" and many:
+        return "go on with it"
+    if state == "resumable":
+        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(directory.path))})"
+    if state == "finished" and many:
+        return "skip: finished already"
+    return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"

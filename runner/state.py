@@ -1,0 +1,83 @@
+"""What a checkpoint holds of one rank, and how it comes back: everything that decides the next step, bit for bit."""
+
+import logging
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..strategies.errors import ConfigError
+from ..strategies.topology import WORLD
+from . import checkpoint
+
+if TYPE_CHECKING:
+    from .loop import Account
+    from .session import Session
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str, Any]:
+    """This rank's state: tensors, numbers, strings and containers only."""
+    progress, clock = session.progress, session.clock
+    return {
+        "format": FORMAT,
+        "ranks_of_nodes": list(session.comm.topology.ranks_of_nodes),
+        "progress": {name: getattr(progress, name) for name in ("step", "epoch", "batch", "samples")},
+        "model": session.replica.model.state_dict(),
+        "optimizer": session.replica.optimizer.state_dict(),
+        "strategy": session.strategy.state_dict(),
+        "rng": session.replica.rng_state(),
+        "losses": [session.losses, session.epoch_losses, session.finite],
+        "loss_samples": [session.loss_samples, session.epoch_samples],
+        "traffic": session.comm.traffic.state_dict(),
+        "account": asdict(account),
+        "wall_ns": account.wall_before_ns + clock.total() - begun_ns,
+        "process_ns": account.process_before_ns + clock.total(),
+    }
+
+
+def restore(session: "Session", account: "Account") -> str | None:
+    """Load the newest whole checkpoint that all ranks agree on; returns its name, None if there is none.
+
+    Rank 0 chooses and tells: a file that only one rank finds damaged must not part them.
+    """
+    if session.checkpoints is None:
+        return None
+    chosen = torch.full((1,), -1, dtype=torch.int64)
+    if session.comm.rank == 0:
+        path, damage = checkpoint.newest_valid(session.checkpoints)
+        for sentence in damage:
+            log.warning("checkpoint not used: %s", sentence)
+        chosen[0] = int(path.name.removeprefix("step_")) if path else -1
+    session.comm.broadcast(chosen, 0, WORLD, channel="control").wait()
+    if chosen.item() < 0:
+        return None
+    path = session.checkpoints / f"step_{int(chosen.item()):010d}"
+    state = checkpoint.read(path / checkpoint.rank_file(session.comm.rank))
+    shape = list(session.comm.topology.ranks_of_nodes)
+    if state["format"] != FORMAT or state["ranks_of_nodes"] != shape:
+        raise ConfigError(
+            f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, this run is format "
+            f"{FORMAT} on ranks {shape}"
+        )
+    _apply(session, account, state)
+    return path.name
+
+
+def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> None:
+    for name, value in state["progress"].items():
+        setattr(session.progress, name, value)
+    session.replica.model.load_state_dict(state["model"])
+    session.replica.optimizer.load_state_dict(state["optimizer"])
+    session.strategy.load_state_dict(state["strategy"])
+    session.replica.load_rng_state(state["rng"])
+    for target, saved in zip((session.losses, session.epoch_losses, session.finite), state["losses"], strict=True):
+        target.copy_(saved)
+    session.loss_samples, session.epoch_samples = state["loss_samples"]
+    session.comm.traffic.load_state_dict(state["traffic"])
+    for entry in fields(account):
+        setattr(account, entry.name, state["account"][entry.name])
+    account.wall_before_ns, account.process_before_ns = state["wall_ns"], state["process_ns"]

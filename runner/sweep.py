@@ -1,0 +1,208 @@
+"""One run or many, in an order that is fair to the arms: checked before the first starts, none stops another.
+
+A *block* is one (seed, run.repeat); inside a block every arm runs once, and the order of the arms moves on by
+one from block to block (ABC, BCA, CAB), so that a machine that warms up or gets busy does not favour an arm.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ..strategies.errors import ConfigError, MachineError
+from .run_directory import RunDirectory
+from .schema import RunConfig, RunInfo, from_composed, run_id, to_plain
+
+Word = Literal["ran", "skipped", "refused", "impossible", "not started"]
+INTERRUPTED = 130
+
+
+class Ending(Protocol):
+    """How a run ended: what `local.launch` returns."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def exit_code(self) -> int: ...
+
+
+class Composed(Protocol):
+    """A run as it was composed, or why it was not."""
+
+    @property
+    def words(self) -> Sequence[str]: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def error(self) -> ConfigError | None: ...
+
+
+Start = Callable[[RunDirectory, RunConfig], Ending]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run that was asked for: a checked configuration, or the error that refuses it."""
+
+    words: tuple[str, ...]
+    config: RunConfig | None
+    error: ConfigError | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Its run directory, absolute; None for a refused one."""
+        if self.config is None:
+            return None
+        return self.config.results_dir / self.config.study.name / run_id(self.config)
+
+    @property
+    def title(self) -> str:
+        """Its run id, or what was typed for it."""
+        return run_id(self.config) if self.config else " ".join(self.words)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a request."""
+
+    request: Request
+    word: Word
+    reason: str | None = None
+    ending: Ending | None = None
+
+    @property
+    def failed(self) -> bool:
+        """A run that ended in no result. A diverged run is a result of its strategy, not a failure."""
+        return self.ending is not None and self.ending.status not in ("finished", "diverged")
+
+
+def requests(composed: Iterable[Composed], cwd: Path) -> list[Request]:
+    """Check every composed run; the same run asked for twice is refused the second time."""
+    found: list[Request] = []
+    seen: dict[Path, Request] = {}
+    for job in composed:
+        request = _request(job, cwd)
+        twin = seen.get(request.path) if request.path else None
+        if twin is not None:
+            text = f"{request.title}: asked for twice; run.arm or run.repeat tells two equal runs apart"
+            request = Request(request.words, None, ConfigError(text))
+        elif request.path is not None:
+            seen[request.path] = request
+        found.append(request)
+    return found
+
+
+def arrange(wanted: Sequence[Request]) -> list[Request]:
+    """The runs in the order to start them (see the module's first lines); refused ones last."""
+    blocks: dict[tuple[int, int], dict[str, Request]] = {}
+    arms: dict[str, None] = {}
+    for request in wanted:
+        if request.config is not None:
+            arm = _arm(request.config)
+            arms.setdefault(arm)
+            blocks.setdefault((request.config.seed, request.config.run.repeat), {})[arm] = request
+    order: list[Request] = []
+    names = list(arms)
+    for number, block in enumerate(blocks.values()):
+        turn = number % len(names)
+        order += [block[name] for name in names[turn:] + names[:turn] if name in block]
+    return order + [request for request in wanted if request.config is None]
+
+
+def run_one(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending]:
+    """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
+    directory = RunDirectory.create(to_plain(config), config.results_dir)
+    return directory, start(directory, config)
+
+
+def run_all(
+    wanted: Sequence[Request], start: Start, tell: Callable[[str], None], commit: Callable[[], str | None]
+) -> list[Result]:
+    """Run what is not finished, in the given order. `commit`: the present one, asked only to compare."""
+    results: list[Result] = []
+    for number, request in enumerate(wanted, 1):
+        if results and _was_interrupted(results[-1]):
+            results += [Result(rest, "not started", "interrupted before it") for rest in wanted[number - 1 :]]
+            break
+        result = _run(request, f"[{number}/{len(wanted)}]", start, tell, commit)
+        results.append(result)
+        if result.word != "ran":
+            tell(f"[{number}/{len(wanted)}] {request.title}: {result.word}: {result.reason}")
+    return results
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """130 interrupted, 1 if a run failed, 3 if the machine could not, 2 if only requests were refused, 0."""
+    if any(_was_interrupted(result) for result in results):
+        return INTERRUPTED
+    if any(result.failed for result in results):
+        return 1
+    words = {result.word for result in results}
+    return 3 if "impossible" in words else 2 if "refused" in words else 0
+
+
+def failures(results: Sequence[Result]) -> list[Result]:
+    """Everything that did not end in a result, for the list at the end."""
+    return [result for result in results if result.failed or result.word not in ("ran", "skipped")]
+
+
+def _request(job: Composed, cwd: Path) -> Request:
+    if job.config is None:
+        return Request(tuple(job.words), None, job.error)
+    try:
+        return Request(tuple(job.words), from_composed(job.config, cwd))
+    except ConfigError as error:
+        return Request(tuple(job.words), None, error)
+
+
+def _arm(config: RunConfig) -> str:
+    same_block = dataclasses.replace(config, seed=0, run=RunInfo(arm=config.run.arm))
+    return f"{config.study.name}/{run_id(same_block)}"
+
+
+def _run(
+    request: Request,
+    count: str,
+    start: Start,
+    tell: Callable[[str], None],
+    commit: Callable[[], str | None],
+) -> Result:
+    if request.config is None or request.path is None:
+        return Result(request, "refused", str(request.error))
+    try:
+        state = RunDirectory(request.path).state()
+        if state == "finished":
+            return Result(request, "skipped", f"{_finished_at(request.path, commit)}: {request.path}")
+        if state == "resumable":
+            tell(f"{count} {request.title}: goes on after an attempt that did not finish")
+            directory = RunDirectory.open(request.path)
+        else:
+            # A run that somebody else has right now is refused by name in here.
+            tell(f"{count} {request.title}")
+            directory = RunDirectory.create(to_plain(request.config), request.config.results_dir)
+        ending = start(directory, request.config)
+    except ConfigError as error:
+        return Result(request, "refused", str(error))
+    except MachineError as error:
+        return Result(request, "impossible", str(error))
+    return Result(request, "ran", ending.reason, ending)
+
+
+def _finished_at(path: Path, commit: Callable[[], str | None]) -> str:
+    from .records import read_json
+
+    directory = RunDirectory(path)
+    word = f"{directory.status()['status']} already"
+    try:
+        before = read_json(directory.environment).get("commit")
+    except (OSError, ValueError):
+        return word
+    now = commit() if before else None
+    return f"{word}, by commit {before[:8]} and not the present {now[:8]}" if now and now != before else word
+
+
+def _was_interrupted(result: Result) -> bool:
+    return result.ending is not None and result.ending.exit_code == INTERRUPTED

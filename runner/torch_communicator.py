@@ -1,0 +1,284 @@
+"""The communicator of real processes: gloo on CPUs, NCCL on GPUs. The only file that calls `torch.distributed`."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing import shared_memory
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..strategies.communicator import Channel, Communicator, Work
+from ..strategies.topology import WORLD, Group, Topology, peers
+from .simulated_communicator import Done
+from .traffic import Traffic
+
+
+class Announcer(Protocol):
+    """Whoever wants to know which collective this rank is in (the heartbeat, for the report on a hang)."""
+
+    call: str
+
+
+class TorchWork(Work):
+    """A started collective of `torch.distributed`. Waiting is stamped; completion too, without polling."""
+
+    def __init__(self, comm: "TorchCommunicator", work: dist.Work, key: int, name: str, stamp: bool) -> None:
+        self._comm, self._work, self._key, self._name = comm, work, key, name
+        self._launched = comm.now()
+        self._completed: int | None = None
+        self._waited = False
+        if stamp:
+            work.get_future().add_done_callback(self._stamp)
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        comm = self._comm
+        entered = comm.now()
+        with comm.announced(self._name):
+            self._work.wait()
+        self._waited = True
+        comm.traffic.block(self._key, entered, comm.now())
+        if self._completed is None:
+            self._completed = comm.now()
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def transfer_ns(self) -> int | None:
+        return None if self._completed is None else self._completed - self._launched
+
+    def _stamp(self, _: Any) -> None:
+        self._completed = self._comm.now()
+
+
+class ExchangeWork(Work):
+    """Messages waited for on a helper thread: gloo's point-to-point work says `is_completed` only after `wait`."""
+
+    def __init__(self, comm: "TorchCommunicator", future: "Future[int]") -> None:
+        self._comm, self._future, self._launched = comm, future, comm.now()
+
+    def wait(self) -> None:
+        self._future.result()
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def transfer_ns(self) -> int | None:
+        return self._future.result() - self._launched if self._future.done() else None
+
+
+class TorchCommunicator(Communicator):
+    """One rank's process groups: one per channel and group of ranks, made on all ranks in the same order.
+
+    Args:
+        topology: the placement of ranks on nodes.
+        rank: this rank.
+        store: the rendezvous of exactly the ranks of this run.
+        device: where tensors of the gradients and parameters channels live; `control` is always gloo on the CPU.
+        timeout_s: seconds after which a collective that does not end raises.
+    """
+
+    def __init__(self, topology: Topology, rank: int, store: dist.Store, device: torch.device, timeout_s: float) -> None:
+        self.topology, self.rank, self.device = topology, rank, device
+        self.traffic = Traffic(topology, rank)
+        self.on_call: Announcer | None = None
+        self.backend = "nccl" if device.type == "cuda" else "gloo"
+        timeout = timedelta(seconds=timeout_s)
+        dist.init_process_group(
+            self.backend, store=store, rank=rank, world_size=topology.ranks, timeout=timeout,
+            device_id=device if device.type == "cuda" else None,
+        )
+        self._groups: dict[tuple[Channel, tuple[int, ...]], dist.ProcessGroup] = {}
+        most = max(topology.ranks_of_nodes)
+        everyone = topology.members(WORLD, 0)
+        nodes = [topology.on_node(node) for node in range(topology.nodes)]
+        peer_groups = [topology.members(peers(q), 0) for q in range(most)]
+        wanted: dict[Channel, list[tuple[int, ...]]] = {
+            "gradients": [everyone, *nodes, peer_groups[0]],
+            "parameters": [everyone, *nodes, *peer_groups],
+            "control": [everyone, *nodes],
+        }
+        for channel, members_of in wanted.items():
+            for members in dict.fromkeys(members_of):
+                if len(members) > 1:
+                    backend = "gloo" if channel == "control" else self.backend
+                    self._groups[channel, members] = dist.new_group(list(members), timeout=timeout, backend=backend)
+        self._helper: ThreadPoolExecutor | None = None
+        self._shared: list[shared_memory.SharedMemory] = []
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """One dummy collective on every group, so that connections exist before the first one that counts."""
+        for (channel, members), group in self._groups.items():
+            if self.rank in members:
+                device = torch.device("cpu") if channel == "control" else self.device
+                dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+    def all_reduce(
+        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.all_reduce(tensor, group=pg, async_op=True)
+
+        return self._collective("all_reduce", tensor, group, channel, async_op, start)
+
+    def reduce(
+        self, tensor: Tensor, destination: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.reduce(tensor, group_dst=destination, group=pg, async_op=True)
+
+        return self._collective("reduce", tensor, group, channel, async_op, start, destination)
+
+    def reduce_scatter(
+        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        if len(self.members(group)) == 1:
+            output.copy_(tensor)
+
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.reduce_scatter(output, list(tensor.chunk(pg.size())), group=pg, async_op=True)
+
+        return self._collective("reduce_scatter", tensor, group, channel, async_op, start)
+
+    def broadcast(
+        self, tensor: Tensor, source: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.broadcast(tensor, group_src=source, group=pg, async_op=True)
+
+        return self._collective("broadcast", tensor, group, channel, async_op, start, source)
+
+    def all_gather(
+        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        if len(self.members(group)) == 1:
+            output.copy_(tensor)
+
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.all_gather(list(output.chunk(pg.size())), tensor, group=pg, async_op=True)
+
+        return self._collective("all_gather", tensor, group, channel, async_op, start)
+
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
+        pg = self._groups["parameters", self.members(WORLD)]
+        started: list[dist.Work | None] = []
+        for peer, tensor in sorted(sends.items()):
+            self.traffic.count("send", "parameters", (self.rank, peer), tensor.numel() * tensor.element_size())
+            started.append(dist.isend(tensor, group=pg, group_dst=peer, tag=tag))
+        for peer, tensor in sorted(receives.items()):
+            started.append(dist.irecv(tensor, group=pg, group_src=peer, tag=tag))
+
+        def wait() -> int:
+            for work in started:
+                if work is not None:
+                    work.wait()
+            return self.now()
+
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, thread_name_prefix="exchange")
+        return ExchangeWork(self, self._helper.submit(wait))
+
+    def barrier(self, group: Group, *, channel: Channel = "control") -> None:
+        self._collective("barrier", torch.empty(0), group, channel, False,
+                         lambda pg: dist.barrier(group=pg, async_op=True))
+
+    def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
+        members = self.members(group)
+        if self.topology.spans_nodes(members):
+            raise ValueError(f"{group} spans nodes: memory is shared inside a node only")
+        size = max(1, numel * torch.empty(0, dtype=dtype).element_size())
+        if len(members) == 1:
+            return torch.zeros(numel, dtype=dtype)
+        name = torch.zeros(64, dtype=torch.uint8)
+        first = members[0] == self.rank
+        if first:
+            block = shared_memory.SharedMemory(create=True, size=size)
+            name[: len(block.name)] = torch.tensor(list(block.name.encode()), dtype=torch.uint8)
+        self.broadcast(name, 0, group, channel="control").wait()
+        if not first:
+            block = shared_memory.SharedMemory(bytes(name.tolist()).rstrip(b"\0").decode())
+        self.barrier(group)
+        # Unlinked as soon as all have it: the memory lives until the last rank ends, and nothing is left behind by a crash.
+        if first:
+            block.unlink()
+        self._shared.append(block)
+        return torch.frombuffer(block.buf, dtype=dtype, count=numel)
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    @contextmanager
+    def announced(self, name: str) -> Iterator[None]:
+        """Tell `on_call` that this rank may now stand still in `name`."""
+        if self.on_call is None:
+            yield
+            return
+        self.on_call.call = name
+        yield
+        self.on_call.call = ""
+
+    def start_sum(self, tensor: Tensor, group: Group) -> "torch.futures.Future[Tensor]":
+        """Start an all-reduce of a gradient bucket for a DDP communication hook; the future holds the summed tensor."""
+        members = self.members(group)
+        if len(members) == 1:
+            done: torch.futures.Future[Tensor] = torch.futures.Future()
+            done.set_result(tensor)
+            return done
+        self.traffic.count("all_reduce", "gradients", members, tensor.numel() * tensor.element_size())
+        work = dist.all_reduce(tensor, group=self._groups["gradients", members], async_op=True)
+        assert work is not None
+        return work.get_future().then(_first)
+
+    def ddp_group(self) -> dist.ProcessGroup | None:
+        """The process group over which `DistributedDataParallel` agrees on its buckets."""
+        return self._groups.get(("gradients", self.members(WORLD)))
+
+    def close(self) -> None:
+        """Leave the process groups (after the last collective, when all ranks are here)."""
+        if self._helper is not None:
+            self._helper.shutdown()
+        dist.destroy_process_group()
+
+    def _collective(self, verb: str, tensor: Tensor, group: Group, channel: Channel, async_op: bool, start: Any,
+                    source: int = 0) -> Work:
+        members = self.members(group)
+        if self.rank not in members:
+            raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
+        if len(members) == 1:
+            return Done()
+        self.traffic.count(verb, channel, members, tensor.numel() * tensor.element_size(), source)
+        key = self.traffic.launch(channel, members, self.now())
+        # A blocking call knows its end by itself; gloo's reduce_scatter has no future to be told by.
+        stamp = async_op and verb != "reduce_scatter"
+        work = TorchWork(self, start(self._groups[channel, members]), key, f"{verb} on {channel}/{group}", stamp)
+        if not async_op:
+            work.wait()
+        return work
+
+
+def _first(future: "torch.futures.Future[list[Tensor]]") -> Tensor:
+    return future.value()[0]
+
+
+def connect(
+    topology: Topology, rank: int, *, host: str, port: int, listener_fd: int | None, device: torch.device, timeout_s: float
+) -> TorchCommunicator:
+    """Meet the other ranks at `host:port`; rank 0 serves on the already listening socket `listener_fd`."""
+    # One machine: gloo must not resolve the host name, which may point at an address that nobody listens on.
+    if host == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.TCPStore(
+        host, port, topology.ranks, is_master=rank == 0, timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False, master_listen_fd=listener_fd if rank == 0 else None,
+    )
+    return TorchCommunicator(topology, rank, store, device, timeout_s)
+
+

@@ -1,0 +1,125 @@
+"""What one rank sends and waits for: calls, bytes per link class, and the stamps that split waiting from transfer."""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..strategies.topology import Topology
+
+LINKS = ("intra", "inter")
+
+
+@dataclass
+class Blocked:
+    """One stretch of time in which this rank stood still for a collective, nanoseconds on its own clock."""
+
+    key: int
+    entered: int
+    left: int
+
+
+@dataclass
+class Traffic:
+    """Counters of one rank's collectives.
+
+    `payload_bytes` are counted: the bytes of the tensor handed to each call, under `inter` when the group spans nodes.
+    `ring_bytes` are modelled: what this rank sends when each collective runs as a ring (chain for broadcast and reduce) laid
+    out in rank order, under the class of the link to its successor. `launches` maps a collective's key, equal on all its
+    members, to the time at which this rank entered it.
+    """
+
+    topology: Topology
+    rank: int
+    calls: Counter[str] = field(default_factory=Counter)
+    payload_bytes: Counter[str] = field(default_factory=Counter)
+    ring_bytes: Counter[str] = field(default_factory=Counter)
+    verbs: Counter[str] = field(default_factory=Counter)
+    launches: dict[int, int] = field(default_factory=dict)
+    blocked: list[Blocked] = field(default_factory=list)
+    blocked_ns: int = 0
+    _sequence: Counter[int] = field(default_factory=Counter)
+
+    def launch(self, channel: str, members: tuple[int, ...], now: int) -> int:
+        """Stamp the entry into the next collective over `members`; returns its key, the same on every member."""
+        text = f"{channel}{members}"
+        group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
+        key = group << 32 | self._sequence[group]
+        self._sequence[group] += 1
+        self.launches[key] = now
+        return key
+
+    def count(self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0) -> None:
+        """Book one call over `members` with `payload` bytes. Control traffic is counted as verbs only."""
+        self.verbs[f"{channel}.{verb}"] += 1
+        if channel == "control":
+            return
+        link = LINKS[self.topology.spans_nodes(members)]
+        self.calls[link] += 1
+        self.payload_bytes[link] += payload
+        place = members.index(self.rank)
+        successor = members[(place + 1) % len(members)]
+        hop = LINKS[self.topology.spans_nodes((self.rank, successor))]
+        self.ring_bytes[hop] += ring_bytes(verb, len(members), payload, (place - source) % len(members))
+
+    def block(self, key: int, entered: int, left: int) -> None:
+        """Note that this rank stood still from `entered` to `left` for the collective `key`."""
+        self.blocked.append(Blocked(key, entered, left))
+        self.blocked_ns += left - entered
+
+    def clear(self) -> None:
+        """Forget everything (after the undone warm-up step)."""
+        for counter in (self.calls, self.payload_bytes, self.ring_bytes, self.verbs):
+            counter.clear()
+        self.clear_stamps()
+        self.blocked_ns = 0
+
+    def clear_stamps(self) -> None:
+        """Forget the stamps of the train stretch that just ended."""
+        self.launches.clear()
+        self.blocked.clear()
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """calls, payload_bytes and ring_bytes per link class."""
+        return {
+            name: {link: counter[link] for link in LINKS}
+            for name, counter in (
+                ("calls", self.calls),
+                ("payload_bytes", self.payload_bytes),
+                ("ring_bytes", self.ring_bytes),
+            )
+        }
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        """Counters for a checkpoint."""
+        return {**self.totals(), "verbs": dict(self.verbs)}
+
+    def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
+        """Restore `state_dict`."""
+        self.clear()
+        self.calls.update(state["calls"])
+        self.payload_bytes.update(state["payload_bytes"])
+        self.ring_bytes.update(state["ring_bytes"])
+        self.verbs.update(state["verbs"])
+
+
+def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
+    """Modelled bytes that one member sends; `distance` counts from the source (or destination) along the ring.
+
+    `payload` is the whole vector for all verbs but all_gather, where it is one member's piece.
+    """
+    if verb == "all_reduce":
+        return 2 * (members - 1) * payload // members
+    if verb == "reduce_scatter":
+        return (members - 1) * payload // members
+    if verb == "all_gather":
+        return (members - 1) * payload
+    if verb == "broadcast":  # a chain: the last one before the source sends nothing on
+        return 0 if distance == members - 1 else payload
+    if verb == "reduce":  # the chain's other direction: everybody but the destination sends once
+        return 0 if distance == 0 else payload
+    return payload
+
+
+def waiting_ns(entered: int, left: int, last_launch: int) -> int:
+    """How much of a blocked time went by until the last member had entered: min(left, last) - entered, never negative."""
+    return max(0, min(left, last_launch) - entered)

@@ -1,0 +1,555 @@
+"""DASO: gradients are averaged inside each node in every step, parameters between nodes every few batches, without blocking.
+
+One rank per node at a time takes part in the global all-reduce; its result is merged `wait_batches` later, weighted for
+its age, and broadcast in the node. Blocking epochs at the start and at the end average parameters in every step.
+
+Update rule (N nodes, G ranks a node; y_j: node j's parameters when merged, s_j: when the transfer started, n: batches
+between, λ: `staleness_weight`; the active group peers(q) moves on by one after every global synchronisation):
+
+    every batch     g_node = Σ_{r in node} n_r·g_r / Σ_{r in node} n_r,   θ = optimizer(θ, g_node)
+    S (start)       members of peers(q): asynchronous all-reduce SUM of a copy of θ
+    M (merge)       x_j = (λ·n·y_j + Σ_k s_k) / (λ·n + N), then broadcast from local rank q to the node
+    A (average)     x = (1/N)·Σ_k θ_k, blocking, then broadcast from local rank q to the node
+    D (discard)     wait for a transfer and drop its result
+
+Bytes: cycling sends 2·(N-1)/N · 4(m+1)/B per node and batch between nodes (B: `sync_every`; one element carries the
+node's wish to stop), on the active rank's link alone; blocking epochs send B times as much.
+
+Paper: D. Coquelin, C. Debus, M. Götz, F. von der Lehr, J. Kahn, M. Siggel, A. Streit, Accelerating neural network training
+with distributed asynchronous and selective optimization (DASO), Journal of Big Data 9:14 (2022),
+doi:10.1186/s40537-021-00556-1, arXiv:2104.05588. The abstracts give neither the merge formula nor the schedule: both are
+those of the authors' public code (HeAT, `heat.optim.DASO`).
+
+Ours differs: a transfer is merged exactly `wait_batches` later and weighted as such, and is not started when the epoch's last
+average would overwrite it; blocking epochs average in full precision (16-bit transport sends differences);
+BatchNorm statistics are averaged over ranks; `warmup_epochs` and `cooldown_epochs` scale with the length of the run;
+`merge: delta`, `wait_batches: 0`, `blocking: gradients` and `optimizer_state` are options of ours.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .base import Strategy
+from .communicator import Communicator, Work
+from .errors import ConfigError, above, at_least, one_of
+from .progress import Progress
+from .replica import Replica
+from .topology import LEADERS, NODE, WORLD, Topology, peers
+
+Phase = Literal["warm-up", "cycling", "cool-down"]
+TRANSPORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DASOConfig:
+    """The keys of `strategy=daso`; periods are in batches, phases in epochs."""
+
+    sync_every: int = 4  # B, batches between starts; the first cycling value
+    wait_batches: int = 1  # W, batches between start and merge; 0 = blocking
+    warmup_epochs: int | str = "auto"  # blocking epochs at the start; auto = max(1, round(4/90 · epochs))
+    cooldown_epochs: int | str = "auto"  # blocking epochs at the end
+    max_sync_every: int | None = None  # B after a reset; null = sync_every
+    reset_wait_divisor: int = 4  # W after a reset = max_sync_every // this
+    wait_update: str = "decrement"  # on a plateau: W - 1, or `scale`: W // reduction_factor
+    plateau_threshold: float = 0.05  # relative improvement of the epoch loss that counts
+    plateau_patience: int = 2  # bad epochs tolerated
+    reduction_factor: int = 2  # B is divided by this on a plateau
+    staleness_weight: float = 2.0  # λ, weight of the own parameters per batch waited
+    merge: str = "weighted"  # or `delta`: keep all progress made while waiting
+    blocking: str = "parameters"  # what blocking epochs average; or `gradients`
+    transport_dtype: str | None = None  # 16-bit differences in blocking epochs: bfloat16 | float16
+    chunk_elements: int = 0  # elements per all-reduce; 0 = one piece
+    buffers: str = "average"  # BatchNorm statistics at epoch ends and evaluation: average | broadcast | none
+    optimizer_state: str = "keep"  # momenta at epoch ends: keep | average | reset
+    allow_no_cycling: bool = False  # permit runs whose warm-up and cool-down leave no cycling epoch
+
+    def __post_init__(self) -> None:
+        at_least("strategy.sync_every", self.sync_every, 1)
+        at_least("strategy.wait_batches", self.wait_batches, 0)
+        if self.wait_batches > self.sync_every:
+            raise ConfigError(
+                f"strategy.wait_batches={self.wait_batches}: must be <= strategy.sync_every={self.sync_every}"
+            )
+        if self.largest_sync_every < self.sync_every:
+            raise ConfigError(
+                f"strategy.max_sync_every={self.max_sync_every}: must be >= strategy.sync_every={self.sync_every}"
+            )
+        for key in ("warmup_epochs", "cooldown_epochs"):
+            value = getattr(self, key)
+            if isinstance(value, str) and value != "auto":
+                raise ConfigError(f"strategy.{key}={value}: must be auto or an integer >= 0")
+            if isinstance(value, int):
+                at_least(f"strategy.{key}", value, 0)
+        at_least("strategy.reset_wait_divisor", self.reset_wait_divisor, 1)
+        at_least("strategy.plateau_threshold", self.plateau_threshold, 0)
+        at_least("strategy.plateau_patience", self.plateau_patience, 0)
+        at_least("strategy.reduction_factor", self.reduction_factor, 2)
+        above("strategy.staleness_weight", self.staleness_weight, 0)
+        at_least("strategy.chunk_elements", self.chunk_elements, 0)
+        one_of("strategy.wait_update", self.wait_update, ["decrement", "scale"])
+        one_of("strategy.merge", self.merge, ["weighted", "delta"])
+        one_of("strategy.blocking", self.blocking, ["parameters", "gradients"])
+        one_of("strategy.buffers", self.buffers, ["average", "broadcast", "none"])
+        one_of("strategy.optimizer_state", self.optimizer_state, ["keep", "average", "reset"])
+        if self.transport_dtype is not None:
+            one_of("strategy.transport_dtype", self.transport_dtype, TRANSPORT)
+
+    @property
+    def largest_sync_every(self) -> int:
+        """B after a reset."""
+        return self.sync_every if self.max_sync_every is None else self.max_sync_every
+
+    def blocking_epochs(self, epochs: int) -> tuple[int, int]:
+        """(warm-up, cool-down) epochs of a run of so many epochs, `auto` resolved as the reference's 4 of its 90."""
+        auto = max(1, round(4 / 90 * epochs))
+        warmup, cooldown = (
+            auto if isinstance(value, str) else value for value in (self.warmup_epochs, self.cooldown_epochs)
+        )
+        return warmup, cooldown
+
+
+@dataclass
+class PlateauRule:
+    """B and W, shrunk on every plateau of the epoch loss and reset at the bottom. Pure arithmetic, equal on all ranks."""
+
+    config: DASOConfig
+    sync_every: int
+    wait_batches: int
+    best: float = math.nan
+    bad_epochs: int = 0
+
+    def observe(self, loss: float) -> bool:
+        """Take in one epoch's loss; True on a plateau, when B and W have changed. NaN never is an improvement."""
+        if math.isfinite(loss) and (
+            math.isnan(self.best) or loss < self.best - self.config.plateau_threshold * abs(self.best)
+        ):
+            self.best, self.bad_epochs = loss, 0
+            return False
+        self.bad_epochs += 1
+        if self.bad_epochs <= self.config.plateau_patience:
+            return False
+        self.bad_epochs = 0
+        if self.sync_every == 1:
+            self.sync_every = self.config.largest_sync_every
+            reset = max(1, self.config.largest_sync_every // self.config.reset_wait_divisor)
+            self.wait_batches = reset if self.wait_batches else 0
+            return True
+        self.sync_every = max(1, self.sync_every // self.config.reduction_factor)
+        if self.wait_batches:
+            scaled = self.wait_batches // self.config.reduction_factor
+            wait = self.wait_batches - 1 if self.config.wait_update == "decrement" else scaled
+            self.wait_batches = min(max(wait, 1), self.sync_every)
+        return True
+
+
+@dataclass
+class Transfer:
+    """A global all-reduce on its way. Ranks outside the active group hold no buffer, only the dates."""
+
+    start: int
+    due: int
+    local_rank: int
+    buffer: Tensor | None = None
+    snapshot: Tensor | None = None
+    work: Work | None = None
+
+    def settle(self) -> int:
+        """Wait until `buffer` holds the sum; returns the transfer's nanoseconds. Safe to call again."""
+        if self.work is None:
+            return 0
+        self.work.wait()
+        duration, self.work = self.work.transfer_ns() or 0, None
+        return duration
+
+
+class DASO(Strategy):
+    """The schedule, the merge and the rotation. Every rank computes the same events from (epoch, batch, B, W)."""
+
+    Config = DASOConfig
+    reads_epoch_loss = True
+    config: DASOConfig
+
+    @classmethod
+    def check(cls, config: DASOConfig, topology: Topology, epochs: int) -> None:
+        if not topology.uniform:
+            raise ConfigError(
+                f"daso needs the same number of ranks on every node, got {list(topology.ranks_of_nodes)}"
+            )
+        warmup, cooldown = config.blocking_epochs(epochs)
+        if warmup + cooldown >= epochs and not config.allow_no_cycling:
+            raise ConfigError(
+                f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no asynchronous epoch "
+                f"in train.epochs={epochs}: lower them, train longer, or set strategy.allow_no_cycling=true"
+            )
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        self.check(self.config, comm.topology, progress.epochs)
+        self.replica, self.comm = replica, comm
+        self.nodes = comm.topology.nodes
+        self.ranks_per_node = comm.topology.ranks_of_nodes[0]
+        self.warmup_epochs, self.cooldown_epochs = self.config.blocking_epochs(progress.epochs)
+        self.epochs = progress.epochs
+        self.rule = PlateauRule(self.config, self.config.sync_every, self.config.wait_batches)
+        self.active = 0  # q, the local rank whose group synchronises next
+        self.pending: list[Transfer] = []
+        self.steps_of_phase: Counter[str] = Counter()
+        self.epochs_of_phase: Counter[str] = Counter()
+        self.first_cycling_step: int | None = None
+        self.equal = True  # whether all nodes hold the same parameters now
+        self.wished = self.agreed = False
+        self.reference: Tensor | None = None
+        self._clear_epoch()
+        self.blocked_ns = self.transfer_ns = 0
+        replica.average_gradients_over(NODE)
+        if self.config.transport_dtype is not None:
+            self.transport = TRANSPORT[self.config.transport_dtype]
+            self._probe_transport()
+            self.reference = replica.flat()
+
+    def phase(self, epoch: int) -> Phase:
+        """The phase of an epoch (0-based)."""
+        if epoch < self.warmup_epochs:
+            return "warm-up"
+        return "cool-down" if epoch >= self.epochs - self.cooldown_epochs else "cycling"
+
+    def before_step(self, progress: Progress) -> None:
+        self.agreed = False
+        blocking = self.phase(progress.epoch) != "cycling"
+        if self.nodes > 1 and blocking and self.config.blocking == "gradients":
+            flat = self._average_over_nodes(self.replica.gradients, progress.batch)
+            self.replica.load_gradients(flat)
+
+    def after_step(self, progress: Progress) -> None:
+        phase = self.phase(progress.epoch)
+        self.steps_of_phase[phase] += 1
+        if phase == "cycling" and self.first_cycling_step is None:
+            self.first_cycling_step = progress.step
+        if self.nodes == 1:
+            return
+        # Equal gradients on equal parameters leave them equal; a local step does not.
+        self.equal = self.equal and phase != "cycling" and self.config.blocking == "gradients"
+        batch, last = progress.batch, progress.steps_per_epoch - 1
+        period, wait = self.rule.sync_every, self.rule.wait_batches
+        if batch == last or (phase != "cycling" and self.config.blocking == "parameters"):
+            self._average(progress)
+        elif phase == "cycling" and wait == 0:
+            if batch % period == 0:
+                self._average(progress)
+        elif phase == "cycling":
+            # Start before merge: when both fall on one batch (W = B) the buffer must hold the unmerged parameters, or the
+            # steps made while waiting are lost twice.
+            if batch % period == 0 and batch + wait < last:
+                self._start(batch, wait)
+            if self.pending and self.pending[0].due == batch:
+                self._merge(self.pending.pop(0), batch)
+        if batch == last:
+            self._epoch_end_buffers()
+
+    def after_epoch(self, progress: Progress) -> None:
+        self.epochs_of_phase[self.phase(progress.epoch)] += 1
+        following = progress.epoch + 1
+        if following >= self.epochs or self.phase(following) != "cycling":
+            return
+        assert progress.epoch_loss is not None, "the loop must provide the global epoch loss"
+        changed = self.rule.observe(progress.epoch_loss)
+        rule = self.rule
+        # Rank 0 decides: the loss is equal on all ranks already, but a difference in the last bit would part them for good.
+        decision = torch.tensor(
+            [rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best], dtype=torch.float64
+        )
+        self.comm.broadcast(decision, 0, WORLD, channel="control").wait()
+        period, wait, bad, best = decision.tolist()
+        rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best = int(period), int(wait), int(bad), best
+        self.decisions.append({"loss": progress.epoch_loss, "plateau": changed, "bad_epochs": rule.bad_epochs})
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        # A node's wish is known to its ranks at once, to the others with the next sum that reaches them.
+        self.wished = self.wished or wished
+        return wished if self.nodes == 1 else self.agreed
+
+    def settle(self) -> None:
+        for transfer in self.pending:
+            self.transfer_ns += transfer.settle()
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
+        if self.nodes > 1 and not self.equal:
+            mean = parameters.clone()
+            if self.comm.local_rank == 0:
+                self.comm.all_reduce(mean, LEADERS).wait()
+                mean /= self.nodes
+            self.comm.broadcast(mean, 0, NODE).wait()
+            self.replica.load(mean)
+        self._apply_buffer_policy()
+        try:
+            yield
+        finally:
+            self.replica.load(parameters)
+            self.replica.buffers.unpack(buffers)
+
+    def finish(self) -> None:
+        if self.nodes == 1:
+            return
+        for transfer in self.pending:
+            self._note("D", transfer.start, transfer.local_rank)
+            transfer.settle()
+        self.pending.clear()
+        if not self.equal:
+            self.replica.load(self._average_over_nodes(self.replica.flat, batch=-1))
+            self.equal = True
+
+    def state_dict(self) -> dict[str, Any]:
+        self.settle()
+        return {
+            "nodes": self.nodes,
+            "ranks_per_node": self.ranks_per_node,
+            "active": self.active,
+            "rule": [self.rule.sync_every, self.rule.wait_batches, self.rule.best, self.rule.bad_epochs],
+            "pending": [[t.start, t.due, t.local_rank, t.buffer, t.snapshot] for t in self.pending],
+            "reference": self.reference,
+            "equal": self.equal,
+            "wished": self.wished,
+            "steps_of_phase": dict(self.steps_of_phase),
+            "epochs_of_phase": dict(self.epochs_of_phase),
+            "first_cycling_step": self.first_cycling_step,
+            "events": [list(event) for event in self.events],
+            "waits": list(self.waits),
+            "spread": self.spread,
+            "times": [self.blocked_ns, self.transfer_ns],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if (state["nodes"], state["ranks_per_node"]) != (self.nodes, self.ranks_per_node):
+            raise ConfigError(
+                f"this checkpoint is of {state['nodes']} nodes x {state['ranks_per_node']} ranks, the run has "
+                f"{self.nodes} x {self.ranks_per_node}: daso resumes only on the same shape"
+            )
+        self.active = state["active"]
+        self.rule = PlateauRule(self.config, *state["rule"])
+        self.pending = [Transfer(start, due, q, buffer, snapshot) for start, due, q, buffer, snapshot in state["pending"]]
+        self.reference = state["reference"]
+        self.equal = state["equal"]
+        self.wished = state["wished"]
+        self.steps_of_phase = Counter(state["steps_of_phase"])
+        self.epochs_of_phase = Counter(state["epochs_of_phase"])
+        self.first_cycling_step = state["first_cycling_step"]
+        self.epoch_period = (self.rule.sync_every, self.rule.wait_batches)
+        self.events = [(batch, letter, q) for batch, letter, q in state["events"]]
+        self.waits = list(state["waits"])
+        self.spread = state["spread"]
+        self.blocked_ns, self.transfer_ns = state["times"]
+
+    def record(self, progress: Progress) -> dict[str, Any]:
+        counts = Counter(letter for _, letter, _ in self.events)
+        row = {
+            "phase": self.phase(progress.epoch),
+            "sync_every": self.epoch_period[0],
+            "wait_batches": self.epoch_period[1],
+            "active": self.active,
+            "starts": counts["S"],
+            "merges": counts["M"],
+            "averages": counts["A"],
+            "discards": counts["D"],
+            "waited_batches": self.waits,
+            "spread": self.spread,
+            "decisions": self.decisions,
+        }
+        self._clear_epoch()
+        return row
+
+    def summary(self) -> dict[str, Any]:
+        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns else None
+        return {
+            "warmup_epochs": self.warmup_epochs,
+            "cooldown_epochs": self.cooldown_epochs,
+            "steps_of_phase": dict(self.steps_of_phase),
+            "epochs_of_phase": dict(self.epochs_of_phase),
+            "transfer_s": self.transfer_ns / 1e9,
+            "blocked_s": self.blocked_ns / 1e9,
+            "overlap": overlap,
+        }
+
+    def labels(self, target_step: int | None) -> list[str]:
+        remarks = []
+        if self.nodes == 1:
+            remarks.append("one node: no global synchronisation")
+        elif self.first_cycling_step is None:
+            remarks.append("no asynchronous phase")
+        elif target_step is not None and self.first_cycling_step >= target_step:
+            remarks.append("no asynchronous phase before the target")
+        if self.cooldown_epochs and self.epochs_of_phase["cool-down"] < self.cooldown_epochs:
+            remarks.append("ended before its cool-down")
+        return remarks
+
+    # ---------------------------------------------------------------- events
+
+    def _start(self, batch: int, wait: int) -> None:
+        q = self._advance()
+        self._note("S", batch, q)
+        transfer = Transfer(batch, batch + wait, q)
+        if self.comm.local_rank == q:
+            # A copy, never the live parameters: the optimizer writes them while the sum is on its way.
+            transfer.buffer = self._filled(self.replica.flat)
+            if self.config.merge == "delta":
+                transfer.snapshot = transfer.buffer.clone()
+            transfer.work = self._sum_over_nodes(transfer.buffer, q)
+        self.pending.append(transfer)
+
+    def _merge(self, transfer: Transfer, batch: int) -> None:
+        self._note("M", batch, transfer.local_rank)
+        waited = batch - transfer.start
+        self.waits.append(waited)
+        entered = self.comm.now()
+        self.transfer_ns += transfer.settle()
+        if transfer.buffer is None:
+            merged = self.replica.parameters.empty(extra=1)
+        else:
+            self.blocked_ns += self.comm.now() - entered
+            merged = self._merged(transfer.buffer, transfer.snapshot, waited)
+        self._spread_in_node(merged, transfer.local_rank)
+        self.replica.load(merged)
+
+    def _merged(self, total: Tensor, snapshot: Tensor | None, waited: int) -> Tensor:
+        """The merge formula on [m+1] vectors; the last element, the count of wishes, passes unweighted."""
+        own = self._filled(self.replica.flat)
+        if snapshot is not None:
+            merged = own + (total / self.nodes - snapshot)
+        else:
+            weight = self.config.staleness_weight * waited
+            merged = (weight * own + total) / (weight + self.nodes)
+        merged[-1] = total[-1]
+        return merged
+
+    def _average(self, progress: Progress) -> None:
+        last = progress.last_batch
+        before = self.replica.flat() if last else None
+        flat = self._average_over_nodes(self.replica.flat, progress.batch, self._compressed(progress.epoch))
+        self.replica.load(flat)
+        self.equal = True
+        if self.reference is not None:
+            self.reference.copy_(flat[:-1])
+        if before is not None:
+            mean = flat[:-1]
+            norm = torch.linalg.vector_norm(mean)
+            self.spread = (torch.linalg.vector_norm(before - mean) / norm).item() if norm > 0 else 0.0
+
+    def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
+        """Event A on what `pack(out)` writes: the mean over nodes [m+1] on every rank, the wishes' count last."""
+        q = self._advance()
+        self._note("A", batch, q)
+        entered = self.comm.now()
+        flat = self._filled(pack)
+        if self.comm.local_rank == q:
+            if compressed:
+                self._average_differences(flat, q)
+            else:
+                work = self._sum_over_nodes(flat, q)
+                work.wait()
+                self.transfer_ns += work.transfer_ns() or 0
+                flat[:-1] /= self.nodes
+            self.blocked_ns += self.comm.now() - entered
+        self._spread_in_node(flat, q)
+        return flat
+
+    def _average_differences(self, flat: Tensor, q: int) -> None:
+        """16-bit transport: only differences to the last common parameters are narrowed, so small updates survive."""
+        assert self.reference is not None
+        narrow = flat.clone()
+        narrow[:-1] -= self.reference
+        narrow = narrow.to(self.transport)
+        work = self._sum_over_nodes(narrow, q)
+        work.wait()
+        self.transfer_ns += work.transfer_ns() or 0
+        flat.copy_(narrow)
+        flat[:-1] = self.reference + flat[:-1] / self.nodes
+
+    def _sum_over_nodes(self, buffer: Tensor, q: int) -> Work:
+        size = self.config.chunk_elements or buffer.numel()
+        return Chunks([self.comm.all_reduce(piece, peers(q), async_op=True) for piece in buffer.split(size)])
+
+    def _spread_in_node(self, flat: Tensor, q: int) -> None:
+        self.comm.broadcast(flat, q, NODE).wait()
+        self.agreed = self.agreed or flat[-1].item() > 0
+        # This node's wish travelled with the sum just used or, if it is younger, travels with the next one.
+        if self.agreed:
+            self.wished = False
+
+    # ---------------------------------------------------------------- helpers
+
+    def _filled(self, pack: Any) -> Tensor:
+        flat = self.replica.parameters.empty(extra=1)
+        pack(flat)
+        flat[-1] = float(self.wished or self.replica.wished)
+        return flat
+
+    def _advance(self) -> int:
+        q, self.active = self.active, (self.active + 1) % self.ranks_per_node
+        return q
+
+    def _note(self, letter: str, batch: int, q: int) -> None:
+        self.events.append((batch, letter, q))
+
+    def _clear_epoch(self) -> None:
+        self.events: list[tuple[int, str, int]] = []
+        self.waits: list[int] = []
+        self.spread: float | None = None
+        self.decisions: list[dict[str, Any]] = []
+        self.epoch_period = (self.rule.sync_every, self.rule.wait_batches)
+
+    def _compressed(self, epoch: int) -> bool:
+        return self.reference is not None and self.phase(epoch) != "cycling"
+
+    def _probe_transport(self) -> None:
+        try:
+            self.comm.all_reduce(torch.ones(1, dtype=self.transport, device=self.replica.parameters.device), WORLD).wait()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"strategy.transport_dtype={self.config.transport_dtype}: this backend cannot sum it ({error})"
+            ) from error
+
+    def _apply_buffer_policy(self) -> None:
+        if self.config.buffers == "average":
+            self.average_buffers()
+        elif self.config.buffers == "broadcast" and self.replica.buffers.numel:
+            flat = self.replica.buffers.pack()
+            self.comm.broadcast(flat, 0, WORLD).wait()
+            self.replica.buffers.unpack(flat)
+
+    def _epoch_end_buffers(self) -> None:
+        self._apply_buffer_policy()
+        if self.config.optimizer_state == "reset":
+            self.replica.optimizer.state.clear()
+        elif self.config.optimizer_state == "average":
+            state = self.replica.optimizer_state()
+            if not state.numel:
+                return
+            flat = state.pack()
+            self.comm.all_reduce(flat, WORLD).wait()
+            state.unpack(flat / self.comm.topology.ranks)
+
+
+class Chunks(Work):
+    """Several all-reduces of one buffer, waited for as one."""
+
+    def __init__(self, works: list[Work]) -> None:
+        self.works = works
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def transfer_ns(self) -> int | None:
+        durations = [work.transfer_ns() for work in self.works]
+        known = [d for d in durations if d is not None]
+        return max(known) if len(known) == len(durations) else None

@@ -1,0 +1,79 @@
+"""One table for packing tensors into a flat buffer and back.
+
+Frozen parameters are left out by whoever makes the list, tied ones appear once (`named_parameters` drops repeats), and
+zero-size, non-contiguous and mixed-dtype tensors are slots like any other. Packing and unpacking walk the same table, so
+they cannot disagree.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor's place in the flat buffer: elements `[offset, offset + numel)`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    numel: int
+
+
+class Layout:
+    """The fixed order, offsets and types of a list of named tensors.
+
+    The flat buffer is float64 if any tensor is, else float32: sums and merges of narrower types happen in float32, and
+    every narrower value survives the round trip exactly.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        self.tensors: list[Tensor] = []
+        self.slots: list[Slot] = []
+        offset = 0
+        for name, tensor in named:
+            if not tensor.is_floating_point():
+                raise ValueError(f"{name}: only floating-point tensors can be packed, got {tensor.dtype}")
+            self.tensors.append(tensor)
+            self.slots.append(Slot(name, tuple(tensor.shape), tensor.dtype, offset, tensor.numel()))
+            offset += tensor.numel()
+        self.numel = offset
+        wide = any(slot.dtype == torch.float64 for slot in self.slots)
+        self.dtype = torch.float64 if wide else torch.float32
+        self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
+
+    def empty(self, extra: int = 0) -> Tensor:
+        """A new flat buffer [numel + extra] on the tensors' device."""
+        return torch.empty(self.numel + extra, dtype=self.dtype, device=self.device)
+
+    def pack(self, out: Tensor | None = None, tensors: list[Tensor] | None = None) -> Tensor:
+        """Copy the tensors (or `tensors` of the same shapes) into `out[:numel]`, a new buffer by default; returns it."""
+        out = self.empty() if out is None else out
+        if self.slots:
+            with torch.no_grad():
+                torch._foreach_copy_(self._views(out), self._like(tensors))
+        return out
+
+    def unpack(self, flat: Tensor, tensors: list[Tensor] | None = None) -> None:
+        """Copy `flat[:numel]` back into the tensors (or into `tensors` of the same shapes)."""
+        if self.slots:
+            with torch.no_grad():
+                torch._foreach_copy_(self._like(tensors), self._views(flat))
+
+    def digest(self) -> int:
+        """A 62-bit hash of names, shapes, types and offsets, equal on ranks whose tables agree."""
+        text = ";".join(f"{s.name}{s.shape}{s.dtype}{s.offset}" for s in self.slots)
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2
+
+    def _like(self, tensors: list[Tensor] | None) -> list[Tensor]:
+        if tensors is None:
+            return [tensor.detach() for tensor in self.tensors]
+        assert [t.shape for t in tensors] == [t.shape for t in self.tensors], "tensors do not fit the table"
+        return tensors
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [flat[s.offset : s.offset + s.numel].view(s.shape) for s in self.slots]

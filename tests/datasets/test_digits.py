@@ -1,0 +1,63 @@
+"""The digits file: real, complete, split once and for all."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from daso_bench.datasets import digits
+from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.digits import Digits
+
+SIZES = {"train": 1149, "validation": 288, "test": 360}
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return Digits().load()
+
+
+def stored(data: Data, name: str) -> Split:
+    split = data.split(name)
+    assert isinstance(split, Split)
+    return split
+
+
+def test_sizes_shapes_and_values(data: Data) -> None:
+    assert (data.name, data.classes, data.shape) == ("digits", 10, (1, 8, 8))
+    for name, size in SIZES.items():
+        split = stored(data, name)
+        assert split.images.shape == (size, 1, 8, 8)
+        assert (int(split.images.min()), int(split.images.max())) == (0, 16)
+
+
+def test_the_splits_partition_the_whole_set_and_are_stratified(data: Data) -> None:
+    """The counts by class are those of the UCI set's test part."""
+    counts = {name: stored(data, name).labels.bincount(minlength=10) for name in SIZES}
+    assert sum(counts.values()).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    for name, size in SIZES.items():
+        expected = sum(counts.values()) * (size / 1797)
+        assert (counts[name] - expected).abs().max() <= 1
+
+
+def test_the_training_split_is_normalised_by_its_own_statistics(data: Data) -> None:
+    images, _ = data.train.batch(torch.arange(SIZES["train"]))
+    assert abs(images.mean()) < 1e-3
+    assert abs(images.std() - 1) < 1e-3
+
+
+def test_the_content_is_frozen(data: Data) -> None:
+    """Another split or other images would make old records incomparable."""
+    digest = hashlib.sha256()
+    for name in SIZES:
+        split = stored(data, name)
+        digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
+    assert digest.hexdigest() == "066750b64fb387f4020cf4a1478a6320ccbe16d76f7197f86de07b8fd9bf2fb8"
+
+
+def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(digits, "FILE", tmp_path / "digits.npz")
+    for call in (Digits().prepare, Digits().load):
+        with pytest.raises(FileNotFoundError, match=r"digits\.npz: missing; install daso-bench again"):
+            call()

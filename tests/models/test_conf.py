@@ -1,0 +1,52 @@
+"""The config files of the models show every field, and the typed config accepts them."""
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from torchvision import models
+
+import daso_bench
+from daso_bench.models import generate
+from daso_bench.models.small import MLP, SmallCNN
+from daso_bench.models.torchvision_zoo import Torchvision
+
+FOLDER = Path(daso_bench.__file__).parent / "conf" / "model"
+FILES = sorted(FOLDER.glob("*.yaml"))
+OURS = {"mlp": MLP(), "small_cnn": SmallCNN(), "small_cnn_bn": SmallCNN(norm="batch")}
+REGISTRY = models.list_models(module=models)
+
+
+def read(path: Path) -> tuple[type, dict[str, Any]]:
+    config = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(config, dict)
+    module, name = config.pop("_target_").rsplit(".", 1)
+    return getattr(importlib.import_module(module), name), {str(key): value for key, value in config.items()}
+
+
+def test_there_is_one_file_for_each_model_of_ours_and_of_torchvision() -> None:
+    assert [path.stem for path in FILES] == sorted([*OURS, *REGISTRY])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_keys_are_the_fields_and_values_make_the_model_of_that_name(path: Path) -> None:
+    kind, config = read(path)
+    assert set(config) == {field.name for field in dataclasses.fields(kind)}
+    model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), config))
+    assert model == OURS.get(path.stem, Torchvision(name=path.stem))
+    assert model.name == path.stem
+
+
+def test_the_generator_writes_what_is_checked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked_in = {path.name: path.read_text() for path in generate.generated()}
+    assert len(checked_in) == len(REGISTRY)
+    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    (tmp_path / "mlp.yaml").write_text("_target_: daso_bench.models.small.MLP\n")
+    (tmp_path / "gone.yaml").write_text(generate.text("gone"))  # a model that torchvision had once
+    generate.main()
+    written = {path.name: path.read_text() for path in tmp_path.glob("*.yaml")}
+    assert written.pop("mlp.yaml") == "_target_: daso_bench.models.small.MLP\n"
+    assert written == checked_in

@@ -1,0 +1,89 @@
+"""The small models: shapes, sizes, learning, and the seed that decides their weights."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from daso_bench.models.small import MLP, SmallCNN
+from daso_bench.models.spec import InputSpec
+
+DIGITS, FASHION, COLOUR = InputSpec(1, 8, 8, 10), InputSpec(1, 28, 28, 10), InputSpec(3, 32, 32, 7)
+MODELS = [MLP(), MLP(hidden=[]), MLP(hidden=[5, 4]), SmallCNN(), SmallCNN(norm="batch"), SmallCNN(channels=[4])]
+
+
+def images_for(spec: InputSpec, batch: int = 3) -> torch.Tensor:
+    return torch.randn(
+        batch, spec.channels, spec.height, spec.width, generator=torch.Generator().manual_seed(0)
+    )
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("spec", [DIGITS, FASHION, COLOUR, InputSpec(2, 3, 50, 4)], ids=str)
+def test_images_become_logits_and_every_parameter_gets_a_gradient(
+    model: MLP | SmallCNN, spec: InputSpec
+) -> None:
+    built = model.build(spec)
+    logits = built(images_for(spec))
+    assert logits.shape == (3, spec.classes)
+    cross_entropy(logits, torch.tensor([0, 1, 2])).backward()
+    assert all(parameter.grad is not None for parameter in built.parameters())
+
+
+def test_parameters_by_hand() -> None:
+    assert parameters(MLP().build(DIGITS)) == 64 * 64 + 64 + 64 * 10 + 10
+    convolutions = (9 * 1 + 1) * 8 + (9 * 8 + 1) * 16 + (9 * 16 + 1) * 32
+    assert parameters(SmallCNN().build(DIGITS)) == convolutions + (2 * 2 * 32 + 1) * 10 == 7178
+    assert parameters(SmallCNN().build(FASHION)) == convolutions + (3 * 3 * 32 + 1) * 10 == 8778
+    assert parameters(SmallCNN().build(InputSpec(3, 32, 32, 10))) == 11162
+
+
+def test_only_the_batch_variant_normalises() -> None:
+    def norms(norm: str) -> int:
+        built = SmallCNN(norm=norm).build(DIGITS)
+        return sum(isinstance(module, nn.BatchNorm2d) for module in built.modules())
+
+    assert (norms("none"), norms("batch")) == (0, 3)
+    assert (SmallCNN().name, SmallCNN(norm="batch").name, MLP().name) == ("small_cnn", "small_cnn_bn", "mlp")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_the_global_seed_decides_the_weights(model: MLP | SmallCNN) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return nn.utils.parameters_to_vector(model.build(DIGITS).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize("model", [MLP(), SmallCNN(norm="batch")], ids=str)
+def test_it_learns_four_images_by_heart(model: MLP | SmallCNN) -> None:
+    torch.manual_seed(0)
+    built = model.build(DIGITS)
+    optimizer = torch.optim.SGD(built.parameters(), lr=0.1, momentum=0.9)
+    images, labels = images_for(DIGITS, 4), torch.tensor([3, 1, 4, 9])
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = cross_entropy(built(images), labels)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MLP(hidden=[64, 0]), r"model\.hidden\[1\]=0: must be >= 1"),
+        (lambda: SmallCNN(channels=[]), r"model\.channels=\[\]: must name at least one width"),
+        (lambda: SmallCNN(channels=[-1]), r"model\.channels\[0\]=-1: must be >= 1"),
+        (lambda: SmallCNN(norm="group"), r"model\.norm=group: must be one of none, batch"),
+    ],
+)
+def test_wrong_values_are_refused(make: type[MLP], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        make()

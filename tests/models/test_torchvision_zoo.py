@@ -1,0 +1,150 @@
+"""Every torchvision classification model takes small and grey images and gives logits."""
+
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
+from torchvision import models
+
+from daso_bench.models.spec import InputSpec
+from daso_bench.models.torchvision_zoo import Adapted, Torchvision, usable_size
+
+NAMES = models.list_models(module=models)
+GREY_8, COLOUR_32 = InputSpec(1, 8, 8, 10), InputSpec(3, 32, 32, 7)
+
+
+class ParametersOnMeta(TorchFunctionMode):
+    """Parameters have a shape and no data, while the arithmetic of a constructor (RegNet's) really happens."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 -- torch's signature
+        kwargs = dict(kwargs or {})
+        if func in (torch.empty, torch.zeros, torch.ones):
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def without_data(name: str) -> AbstractContextManager[object]:
+    return ParametersOnMeta() if name.startswith("regnet") else torch.device("meta")
+
+
+def images_for(spec: InputSpec, batch: int = 2, device: str = "cpu") -> Tensor:
+    return torch.linspace(-1, 1, batch * spec.channels * spec.height * spec.width, device=device).view(
+        batch, spec.channels, spec.height, spec.width
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_every_model_gives_logits_in_train_and_eval_mode(name: str) -> None:
+    for spec, train in ((GREY_8, True), (COLOUR_32, False)):
+        with without_data(name):
+            model = Torchvision(name=name).build(spec).train(train)
+        logits = model(images_for(spec, device="meta"))
+        assert logits.shape == (2, spec.classes)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "mobilenet_v3_small", "vit_b_16"])
+@pytest.mark.parametrize("spec", [GREY_8, COLOUR_32], ids=str)
+def test_a_real_step_gives_every_parameter_a_finite_gradient(name: str, spec: InputSpec) -> None:
+    torch.manual_seed(0)
+    model = Torchvision(name=name).build(spec)
+    logits = model(images_for(spec))
+    assert logits.shape == (2, spec.classes)
+    cross_entropy(logits, torch.tensor([1, 2])).backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+
+
+def test_the_resnet_family_gets_the_small_stem_up_to_64_pixels() -> None:
+    def stem(name: str, side: int, small_images: str = "auto") -> tuple[object, bool, object]:
+        with torch.device("meta"):
+            built = Torchvision(name=name, small_images=small_images).build(InputSpec(3, side, side, 10))
+        assert isinstance(built, Adapted)
+        conv = built.network.get_submodule("conv1")
+        assert isinstance(conv, nn.Conv2d)
+        pooled = isinstance(built.network.get_submodule("maxpool"), nn.MaxPool2d)
+        return (*conv.kernel_size, *conv.stride, *conv.padding), pooled, built.size
+
+    small, usual = (3, 3, 1, 1, 1, 1), (7, 7, 2, 2, 3, 3)
+    for name in ("resnet18", "resnext50_32x4d", "wide_resnet50_2"):
+        assert stem(name, 8) == (small, False, (8, 8))
+        assert stem(name, 64) == (small, False, (64, 64))
+        assert stem(name, 65) == (usual, True, (65, 65))
+        assert stem(name, 8, "resize") == (usual, True, (32, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "size"),
+    [
+        ("vgg16", (8, 8), (32, 32)),
+        ("vgg16", (28, 50), (32, 50)),
+        ("vgg16", (224, 224), (224, 224)),
+        ("alexnet", (32, 32), (63, 63)),
+        ("inception_v3", (32, 32), (75, 75)),
+        ("vit_b_16", (8, 8), (32, 32)),
+        ("vit_b_16", (33, 10), (48, 48)),
+        ("vit_h_14", (224, 224), (224, 224)),
+        ("vit_b_32", (8, 8), (64, 64)),
+        ("maxvit_t", (8, 8), (224, 224)),
+        ("maxvit_t", (225, 8), (448, 448)),
+    ],
+)
+def test_small_images_are_enlarged_to_what_the_model_can_use(
+    name: str, given: tuple[int, int], size: tuple[int, int]
+) -> None:
+    assert usable_size(name, *given) == size
+
+
+@pytest.mark.parametrize("name", ["alexnet", "inception_v3"])
+def test_one_pixel_less_is_not_enough(name: str) -> None:
+    side = usable_size(name, 1, 1)[0]
+    with torch.device("meta"):
+        built = Torchvision(name=name).build(InputSpec(3, side, side, 10)).eval()
+    assert isinstance(built, Adapted)
+    built.network(torch.zeros(2, 3, side, side, device="meta"))
+    with pytest.raises(RuntimeError):
+        built.network(torch.zeros(2, 3, side - 1, side - 1, device="meta"))
+
+
+def test_the_network_sees_the_grey_image_three_times_and_enlarged() -> None:
+    seen: list[Tensor] = []
+    network = nn.Sequential(nn.Identity(), nn.Flatten())
+    network[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    Adapted(network, (4, 4))(torch.tensor([[[[1.0, 3.0], [5.0, 7.0]]]]))
+    assert seen[0].shape == (1, 3, 4, 4)
+    assert torch.equal(seen[0][0, 0], seen[0][0, 2])
+    assert seen[0][0, 0, 0].tolist() == [1.0, 1.5, 2.5, 3.0]  # bilinear, pixel centres kept
+
+
+@pytest.mark.parametrize("name", ["resnet18", "googlenet", "mobilenet_v3_small"])
+def test_the_global_seed_decides_all_weights(name: str) -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return nn.utils.parameters_to_vector(Torchvision(name=name).build(GREY_8).parameters())
+
+    first = weights(1)
+    assert torch.equal(first, weights(1))
+    assert not torch.equal(first, weights(2))
+
+
+def test_wrong_requests_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^model\.small_images=never: must be one of auto, resize$"):
+        Torchvision(name="resnet18", small_images="never")
+    with pytest.raises(ValueError, match=r"^model\.name=resnet19: unknown to torchvision; known: alexnet, "):
+        Torchvision(name="resnet19").build(GREY_8)
+    with pytest.raises(ValueError, match=r"^dataset\.channels=4: model resnet18 takes 1 or 3$"):
+        Torchvision(name="resnet18").build(InputSpec(4, 8, 8, 10))
+
+
+def test_torchvision_is_imported_by_build_only() -> None:
+    code = (
+        "import sys; from daso_bench.models.torchvision_zoo import Torchvision; import daso_bench.models.small; "
+        "Torchvision(name='resnet18'); assert 'torchvision' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

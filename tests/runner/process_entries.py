@@ -1,0 +1,157 @@
+"""What ranks do in the tests of the launcher; imported by the ranks, without torch unless a name says so."""
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from daso_bench.runner.rank_process import Link
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+Listener = socket.socket | None
+
+
+def plan(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "plan.json").read_text())
+
+
+def wait_for_ever() -> NoReturn:
+    ours, theirs = socket.socketpair()
+    while True:
+        ours.recv(1)
+        print(theirs)
+
+
+def works(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    steps = plan(run_dir).get("steps", 5)
+    print(f"rank {rank} speaks")
+    for step in range(1, steps + 1):
+        link.steps = step
+        link.progress(step=step, steps=steps, epoch=0, epochs=1, samples=8 * step)
+        time.sleep(0.1)
+    seen = {"rank": rank, "ranks": ranks, "port": port, "listens": listener is not None, "threads": threads}
+    (run_dir / f"seen_{rank}.json").write_text(json.dumps(seen))
+    link.finish(
+        "finished", {"reached": True, "labels": ["text"], "loss": float("nan")} if rank == 0 else None
+    )
+
+
+def ends_as_planned(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    status, reason = plan(run_dir)["ends"][rank]
+    link.finish(status, {"reached": False}, reason)
+
+
+def fails(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    """Rank `bad` does `how`; the others wait for it in a socket read, for ever."""
+    todo = plan(run_dir)
+    link.call = "all_reduce/gradients"
+    link.progress(step=1)
+    if rank == todo["bad"]:
+        time.sleep(0.2)
+        _fail(todo["how"])
+        return
+    if todo.get("others") == "complain":
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:12345")
+    wait_for_ever()
+
+
+def _fail(how: str) -> None:
+    match how:
+        case "raise":
+            raise RuntimeError("boom\nsecond line")
+        case "config":
+            raise ConfigError("strategy.sync_every=0: must be >= 1")
+        case "machine":
+            raise MachineError("no such device")
+        case "disk":
+            raise OSError(28, "No space left on device")
+        case "sys.exit":
+            sys.exit(0)
+        case "os._exit":
+            os._exit(0)
+        case "abort":
+            os.abort()
+        case "return":
+            return
+        case "wait":
+            wait_for_ever()
+        case _:
+            raise AssertionError(how)
+
+
+def sleeps_with_the_lock(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    """Rank 0 sleeps in native code that keeps Python's lock, so that its heartbeat stops."""
+    import ctypes
+
+    link.progress(step=1)
+    time.sleep(0.7)
+    if rank == 0:
+        ctypes.PyDLL(None).sleep(60)
+    wait_for_ever()
+
+
+def stops_when_asked(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    step = 0
+    while not link.interrupted():
+        step += 1
+        link.progress(step=step)
+        time.sleep(0.05)
+    link.finish("cancelled", None, link.interrupted())
+
+
+def ignores_requests(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    while True:
+        link.progress(now=time.monotonic())
+        time.sleep(0.05)
+
+
+def floods(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    """Progress far larger than a socket's buffer."""
+    link.progress(step=1, text="x" * 2_000_000)
+    link.finish("finished", None)
+
+
+def adds_with_torch(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
+) -> None:
+    """A gloo sum over the rendezvous that the supervisor opened."""
+    preloaded = "torch" in sys.modules
+    import torch
+    import torch.distributed as dist
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    # The store takes the descriptor over and closes it.
+    descriptor = None if listener is None else listener.detach()
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage] (torch documents it there)
+        "127.0.0.1", port, ranks, is_master=rank == 0, master_listen_fd=descriptor, wait_for_workers=False
+    )
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    total = torch.tensor([float(rank + 1)])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    summary = {
+        "preloaded": preloaded,
+        "sum": total.item(),
+        "threads_before": before,
+        "threads": torch.get_num_threads(),
+        "variable": os.environ["OMP_NUM_THREADS"],
+    }
+    link.finish("finished", summary if rank == 0 else None)

@@ -1,0 +1,153 @@
+"""Run directories made by hand, as the launcher and the ranks would leave them."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from daso_bench.runner.records import RecordWriter, write_json
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., Path]:
+    """`_make_run` for every test."""
+    return _make_run
+
+
+def _config(strategy: str, seed: int, target: float | None, arm: str, **more: Any) -> dict[str, Any]:
+    """A resolved configuration as config.yaml holds it."""
+    specific = {"ddp": {}, "daso": {"sync_every": 4, "warmup_epochs": 2}}.get(strategy, {"period": 8})
+    return {
+        "strategy": {"_target_": f"daso_bench.strategies.{strategy}.Some"}
+        | specific
+        | more.get("strategy", {}),
+        "model": {"_target_": "daso_bench.models.small.SmallCNN", "channels": [8, 16, 32], "norm": "none"},
+        "dataset": {"_target_": "daso_bench.datasets.digits.Digits"},
+        "optimizer": {"_target_": "daso_bench.runner.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
+        "schedule": {"_target_": "daso_bench.runner.schedules.Cosine", "warmup_epochs": 1.0, "final": 0.0},
+        "cluster": {"nodes": 2, "ranks_per_node": [2, 2]},
+        "launcher": {"name": "local", "threads_per_rank": "auto", "stall_s": 300.0, "port": None},
+        "train": {"epochs": 12, "global_batch_size": 64, "target": target, "target_metric": "accuracy"}
+        | {"eval_every_samples": 1000, "eval_phase": 0.0}
+        | more.get("train", {}),
+        "seed": seed,
+        "run": {"name": "", "tag": "", "arm": arm, "repeat": 0},
+        "study": {"name": more.get("study", "quick")},
+        "results_dir": "/somewhere/else/results",
+    }
+
+
+def _evaluations(accuracies: Sequence[float], train_s: float) -> list[dict[str, Any]]:
+    """One evaluation every 1,000 samples and `train_s` seconds of training; clocks add up."""
+    return [
+        {
+            "kind": "evaluation",
+            "attempt": 1,
+            "index": number - 1,
+            "step": 10 * number,
+            "epoch": number - 1,
+            "samples": 1000 * number,
+            "split": "test",
+            "accuracy": accuracy,
+            "correct": None if math.isnan(accuracy) else round(accuracy * 360),
+            "count": 360,
+            "loss": math.nan if math.isnan(accuracy) else 2.3 * (1 - accuracy),
+            "train_loss": 2.0,
+            "train_s": train_s * number,
+            "wall_s": (train_s + 10.0) * number,
+            "eval_s": 10.0,
+        }
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+
+
+def _make_run(
+    root: Path,
+    strategy: str = "ddp",
+    seed: int = 0,
+    accuracies: Sequence[float] = (0.60, 0.76, 0.74, 0.78),
+    *,
+    target: float | None = 0.75,
+    train_s: float = 90.0,
+    status: str = "finished",
+    reason: str | None = None,
+    arm: str = "",
+    labels: Sequence[str] = (),
+    untimed: Sequence[str] = (),
+    payload: tuple[float, float] = (3.0e6, 6.0e6),
+    rows: Sequence[dict[str, Any]] | None = None,
+    attempts: Sequence[dict[str, Any]] = (),
+    tail: str = "",
+    **more: Any,
+) -> Path:
+    """One run directory below `root`; `rows` replaces the evaluations, `tail` is appended to metrics.jsonl."""
+    settings = _config(strategy, seed, target, arm, **more)
+    digest = f"{abs(sum(map(ord, json.dumps(settings)))):08x}"
+    run_id = f"{strategy}-small_cnn-digits-s{seed}-{digest}"
+    settings["run"]["id"] = run_id
+    path = root / settings["study"]["name"] / run_id
+    (path / "ranks").mkdir(parents=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    environment = {
+        "python": "3.11.2",
+        "torch": "2.14.1",
+        "daso_bench": "0.1.0",
+        "commit": "1a2b3c4",
+        "cores": 2,
+    }
+    ranks = [{"rank": r, "node": r // 2, "device": "cpu", "threads": 1} for r in range(4)]
+    write_json(path / "environment.json", environment | {"world": "local", "ranks": ranks})
+    done = list(_evaluations(accuracies, train_s) if rows is None else rows)
+    timing = {"valid": not untimed, "reasons": list(untimed)}
+    write_json(
+        path / "status.json",
+        {
+            "schema_version": 1,
+            "run_id": run_id,
+            "study": settings["study"]["name"],
+            "status": status,
+            "timing": timing,
+            "reason": reason,
+            "labels": list(labels),
+            "attempts": list(attempts) or [{"number": 1, "started_unix": 1000, "ended_unix": 1400}],
+            "summary": None,
+        },
+    )
+    with RecordWriter(path / "metrics.jsonl") as writer:
+        for row in done:
+            writer.write(row)
+        if status in ("finished", "diverged") and done:
+            writer.write(_summary(done[-1], payload))
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write(tail)
+    for rank in range(2):
+        with RecordWriter(path / "ranks" / f"{rank}.jsonl") as writer:
+            for index, row in enumerate(done):
+                writer.write(
+                    {"kind": "stretch", "attempt": row["attempt"], "stretch": index, "train_s": train_s}
+                )
+    return path
+
+
+def _summary(last: dict[str, Any], payload: tuple[float, float]) -> dict[str, Any]:
+    """The closing row of an attempt whose last evaluation is `last`."""
+    spent = last["train_s"]
+    parts = {"compute": 0.6, "exposed": 0.2, "waiting": 0.1, "data": 0.04, "step_other": 0.06}
+    return {
+        "kind": "summary",
+        "attempt": last["attempt"],
+        "step": last["step"],
+        "samples": last["samples"],
+        "train_s": spent,
+        "process_s": 1.2 * spent,
+        "final_accuracy": last["accuracy"],
+        "best_accuracy": last["accuracy"],
+        "samples_per_s": last["samples"] / spent,
+        "payload_bytes": {"intra": payload[0], "inter": payload[1]},
+        "ring_bytes": {"intra": payload[0] * 1.5, "inter": payload[1] * 1.5},
+        "parts_s": {name: share * spent for name, share in parts.items()},
+        "labels": [],
+    }

@@ -1,0 +1,36 @@
+"""A supervisor as a program of its own, for tests that send it signals: ROOT RUN_ID ENTRY RANKS [PRELOAD]."""
+
+import json
+import sys
+from pathlib import Path
+
+from daso_bench.runner.local import launch
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+
+def main() -> int:
+    root, run_id, entry, ranks, *preload = sys.argv[1:]
+    try:
+        directory = RunDirectory.create({"study": {"name": "study"}, "run": {"id": run_id}}, Path(root))
+        (directory.path / "plan.json").write_text(json.dumps({"steps": 30}))
+        outcome = launch(
+            directory,
+            ranks=int(ranks),
+            threads=1,
+            port=None,
+            stall_s=60,
+            entry=entry,
+            on_event=lambda event: print(json.dumps(event), flush=True),
+            preload=preload,
+        )
+    except (ConfigError, MachineError) as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 3
+    if "torch" in sys.modules:
+        raise AssertionError("the supervisor imported torch")
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

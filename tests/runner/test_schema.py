@@ -1,0 +1,257 @@
+"""`RunConfig`: the round trip through config.yaml, the run id, and what is refused before a process starts."""
+
+import copy
+import dataclasses
+import re
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from daso_bench.runner import listing
+from daso_bench.runner.schema import (
+    ClusterConfig,
+    LauncherConfig,
+    RunConfig,
+    RunInfo,
+    StudyInfo,
+    TrainConfig,
+    dump,
+    from_composed,
+    load,
+    run_id,
+    to_plain,
+)
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import Topology
+
+HERE = Path("/somewhere/deep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    size: int = 3
+    root: str = ""
+
+
+class Strategy:
+    checked: ClassVar[list[tuple[Any, Topology, int]]] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        sync_every: int = 4
+
+    @classmethod
+    def check(cls, config: Any, topology: Topology, epochs: int) -> None:
+        cls.checked.append((config, topology, epochs))
+        if not topology.uniform:
+            raise ConfigError("strategy: needs equal nodes")
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The module `fake_parts` for `_target_`."""
+    module = types.ModuleType("fake_parts")
+    for kind in (Thing, Strategy):
+        monkeypatch.setattr(kind, "__module__", "fake_parts")
+        setattr(module, kind.__name__, kind)
+    monkeypatch.setitem(sys.modules, "fake_parts", module)
+    Strategy.checked.clear()
+    yield
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    """A composed configuration; a key such as `train__epochs` changes a value."""
+    made = listing.primary()
+    composed: dict[str, Any] = {
+        key: copy.deepcopy(made[key]) for key in ("seed", "results_dir", "study", "run", "train")
+    }
+    composed["strategy"] = {"_target_": "fake_parts.Strategy", "sync_every": 4}
+    for group in ("model", "dataset", "optimizer", "schedule"):
+        composed[group] = {"_target_": "fake_parts.Thing"}
+    for group, choice in (("cluster", "laptop"), ("launcher", "local")):
+        composed[group] = yaml.safe_load((listing.CONF / group / f"{choice}.yaml").read_text())
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        node = composed
+        for name in path:
+            node = node[name]
+        node[last] = value
+    return composed
+
+
+def config(**changes: Any) -> RunConfig:
+    return from_composed(tree(**changes), HERE)
+
+
+def test_every_default_of_the_yaml_is_the_default_of_the_class() -> None:
+    made = config()
+    assert made.train == TrainConfig()
+    assert made.run == RunInfo()
+    assert made.study == StudyInfo()
+    assert made.cluster == ClusterConfig()
+    assert made.launcher == LauncherConfig()
+
+
+def test_interpolations_of_the_composed_configuration_are_resolved() -> None:
+    composed = OmegaConf.create(tree(run__repeat="${seed}", seed=3))
+    assert from_composed(composed, HERE).run.repeat == 3
+
+
+def test_yaml_keys_are_the_fields() -> None:
+    composed = tree()
+    for group, kind in [
+        ("train", TrainConfig),
+        ("run", RunInfo),
+        ("study", StudyInfo),
+        ("cluster", ClusterConfig),
+        ("launcher", LauncherConfig),
+    ]:
+        assert list(composed[group]) == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_the_round_trip_through_config_yaml_is_equal(tmp_path: Path) -> None:
+    for text in ("Zürich #1", "1e3", "lr=0.1", "12:30:00", "yes", "null", "${oops", "a\nb", "  "):
+        made = config(run__tag=text, run__name=text, train__target=0.95, cluster__ranks_per_node=[3, 3])
+        file = tmp_path / "config.yaml"
+        file.write_text(dump(made), "utf-8")
+        again = load(file)
+        assert again == made
+        assert again.run.tag == text
+        assert yaml.safe_load(file.read_text("utf-8"))["run"]["id"] == run_id(made)
+        assert run_id(again) == run_id(made)
+
+
+def test_load_refuses_what_is_no_run(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for text in ("", "a: [", "just text", "run: 3"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=re.escape(str(file))):
+            load(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "missing.yaml")
+
+
+def test_relative_paths_count_from_where_the_command_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    made = config(results_dir="../out", dataset__root="../imgs")
+    assert made.results_dir == Path("/somewhere/out")
+    assert made.dataset.root == "/somewhere/imgs"
+    assert config(dataset__root="~/imgs").dataset.root == "/home/ada/imgs"
+    assert config(results_dir="/abs/x").results_dir == Path("/abs/x")
+    assert config(dataset__root="").dataset.root == ""
+
+
+DECIDES = {
+    "seed": 1,
+    "run__arm": "b",
+    "run__repeat": 1,
+    "strategy__sync_every": 5,
+    "model__size": 4,
+    "dataset__size": 4,
+    "optimizer__size": 4,
+    "schedule__size": 4,
+    "cluster__nodes": 3,
+    "cluster__ranks_per_node": [1, 2],
+    "train__epochs": 13,
+    "train__target": 0.9,
+    "train__global_batch_size": 65,
+}
+DECIDES_NOT = {
+    "results_dir": "elsewhere",
+    "run__name": "x",
+    "run__tag": "x",
+    "study__name": "x",
+    "launcher__threads_per_rank": 2,
+    "launcher__stall_s": 1,
+    "launcher__port": 2000,
+    "launcher__allow_oversubscription": False,
+    "cluster__ranks_per_node": [2, 2],
+}
+
+
+def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Strategy, "check")
+    bare = run_id(config())
+    assert re.fullmatch(r"fake_parts-fake_parts-fake_parts-s0-[0-9a-f]{8}", bare)
+    ids = [run_id(config(**{key: value})) for key, value in DECIDES.items()]
+    assert len({bare, *ids}) == len(ids) + 1
+    assert {run_id(config(**{key: value})) for key, value in DECIDES_NOT.items()} == {bare}
+
+
+def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
+    """A golden value: a change of it means that no finished run is recognised any more."""
+    assert run_id(config()) == "fake_parts-fake_parts-fake_parts-s0-8c3b5002"
+
+
+def test_names_in_the_run_id_are_safe_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Strategy, "name", "a/b c", raising=False)
+    assert run_id(config()).startswith("a_b_c-")
+
+
+def test_the_strategy_is_asked_with_the_topology_and_the_epochs() -> None:
+    made = config(cluster__nodes=3, train__epochs=5)
+    assert Strategy.checked == [(made.strategy, Topology.of([2, 2, 2]), 5)]
+    with pytest.raises(ConfigError, match="needs equal nodes"):
+        config(cluster__ranks_per_node=[3, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train__global_batch_size": 3}, "train.global_batch_size=3: must be >= 4, the number of ranks"),
+        ({"train__epochs": 0}, "train.epochs=0: must be >= 1"),
+        ({"train__max_steps": 0}, "train.max_steps=0: must be >= 1"),
+        ({"train__max_seconds": 0}, "train.max_seconds=0.0: must be > 0"),
+        ({"train__eval_phase": 2}, "train.eval_phase=2.0: must be between 0 and 1"),
+        ({"train__target": 95}, "train.target=95.0: must be above 0 and at most 1 (a share, 0.95 for 95 %)"),
+        ({"train__target": float("nan")}, "train.target=nan: must be above 0"),
+        ({"train__stop": "first"}, "train.stop=first: needs a train.target"),
+        ({"train__stop": "never"}, "train.stop=never: unknown; known: budget, confirmed, first"),
+        ({"train__precision": "fp61"}, "train.precision=fp61: unknown (did you mean 'fp64'?)"),
+        ({"train__checkpoint_every_samples": "often"}, "train.checkpoint_every_samples=often: must be auto"),
+        ({"train__checkpoint_every_samples": 0}, "train.checkpoint_every_samples=0: must be >= 1"),
+        ({"cluster__nodes": 0}, "cluster.nodes=0: must be >= 1"),
+        ({"cluster__nodes": 3, "cluster__ranks_per_node": [1, 2]}, "must be one number or 3 numbers"),
+        ({"cluster__ranks_per_node": [2, 0]}, "cluster.ranks_per_node=0: must be >= 1"),
+        ({"launcher__threads_per_rank": "many"}, "launcher.threads_per_rank=many: must be auto or"),
+        ({"launcher__threads_per_rank": 0}, "launcher.threads_per_rank=0: must be >= 1"),
+        ({"launcher__port": 70000}, "launcher.port=70000: must be between 1 and 65535"),
+        ({"launcher__name": "slrum"}, "launcher.name=slrum: unknown"),
+        ({"launcher__stall_s": 0}, "launcher.stall_s=0.0: must be > 0"),
+        ({"seed": "x"}, "seed=x: must be a whole number"),
+        ({"seed": True}, "seed=true: must be a whole number"),
+        ({"seed": -1}, "seed=-1: must be between 0 and"),
+        ({"study__name": "a/b"}, "study.name=a/b: must be the name of one folder"),
+        ({"study__name": ""}, "study.name=: must be the name of one folder"),
+        ({"run__repeat": -1}, "run.repeat=-1: must be >= 0"),
+        ({"strategy__foo": 1}, "strategy.foo: unknown key; known: strategy.sync_every"),
+        ({"train__foo": 1}, "train.foo: unknown key"),
+        ({"foo": 1}, "foo: unknown key"),
+        ({"train": 3}, "train=3: must hold keys and values"),
+        ({"strategy": None}, "strategy: must be given"),
+        ({"strategy": {"_target_": "fake_parts.Thing"}}, "strategy._target_=Thing: the class has no Config"),
+        ({"model": {"_target_": "fake_parts.Nosuch"}}, "model._target_=fake_parts.Nosuch: cannot be imported"),
+    ],
+)
+def test_a_bad_request_is_one_clear_sentence(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_to_plain_holds_builtin_values_only() -> None:
+    def kinds(value: Any) -> set[type]:
+        if isinstance(value, dict):
+            return set().union(*map(kinds, value.values()))
+        return set().union(*map(kinds, value)) if isinstance(value, list) else {type(value)}
+
+    assert kinds(to_plain(config())) <= {int, float, str, bool, type(None)}
+    assert to_plain(config())["cluster"] == {"nodes": 2, "ranks_per_node": [2, 2]}
