@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .data import Data, Split
+from .data import SPLITS, Data, Split
 
 FILE = Path(__file__).with_name("digits.npz")
 # Mean and standard deviation of the training split; pixels are 0 to 16.
@@ -19,7 +19,7 @@ MEAN, STD = 4.887, 6.020
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """1,149 training, 288 validation and 360 test images [1, 8, 8], 10 classes, in a fixed stratified split."""
+    """1,149 training, 288 validation and 360 test images [1, 8, 8], 10 classes; the split is fixed."""
 
     def prepare(self) -> None:
         """Checks that the file is there. Raises FileNotFoundError when the installation lacks it."""
@@ -32,7 +32,7 @@ class Digits:
         with np.load(FILE, allow_pickle=False) as file:
             images = torch.from_numpy(file["images"]).unsqueeze(1)
             labels = torch.from_numpy(file["labels"]).to(torch.int64)
-            index = {name: torch.from_numpy(file[name].astype(np.int64)) for name in ("train", "validation", "test")}
+            index = {name: torch.from_numpy(file[name].astype(np.int64)) for name in SPLITS}
         splits = {
             name: Split(images=images[chosen], labels=labels[chosen], mean=(MEAN,), std=(STD,))
             for name, chosen in index.items()

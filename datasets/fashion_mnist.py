@@ -71,9 +71,9 @@ class FashionMNIST:
             found = find_files(own)
         if found is None:
             raise FileNotFoundError(
-                f"Fashion-MNIST is neither in {own.absolute()} nor in {DEBIAN_FOLDER}: put torchvision's copy below "
-                f"dataset.root={self.root}, or install Debian's package dataset-fashion-mnist, "
-                "or set dataset.download=true"
+                f"Fashion-MNIST is neither in {own.absolute()} nor in {DEBIAN_FOLDER}: "
+                f"put torchvision's copy below dataset.root={self.root}, or install Debian's package "
+                "dataset-fashion-mnist, or set dataset.download=true"
             )
         return found
 
@@ -89,7 +89,7 @@ def find_files(folder: Path) -> dict[str, Path] | None:
 
 
 def split_by_class(labels: Tensor, held_out_per_class: int) -> tuple[Tensor, Tensor]:
-    """Indices int64, ascending, of (the rest, the held-out samples): equally many of each class, drawn once."""
+    """Indices int64, ascending, of (the rest, the held-out samples), as many of each class, drawn once."""
     generator = torch.Generator().manual_seed(stream_seed(SPLIT_SEED, "fashion_mnist", "validation"))
     order = torch.randperm(len(labels), generator=generator)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
@@ -113,8 +113,11 @@ def _read(files: dict[str, Path], part: str) -> tuple[Tensor, Tensor]:
 
 
 def _download(folder: Path) -> None:
-    """Fetches the files into `folder`. A file appears under its name only when it is complete, so two processes
-    that download at the same time, or one that is killed, do no harm."""
+    """Fetches the files into `folder`.
+
+    A file gets its name only when it is complete, so two processes that download at once, or one that is
+    killed, do no harm.
+    """
     from torchvision.datasets import FashionMNIST as TorchvisionFashionMNIST
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +125,9 @@ def _download(folder: Path) -> None:
         try:
             TorchvisionFashionMNIST(temporary, download=True)
         except (RuntimeError, OSError) as error:
-            raise FileNotFoundError(f"dataset.download=true: Fashion-MNIST could not be fetched: {error}") from error
+            raise FileNotFoundError(
+                f"dataset.download=true: Fashion-MNIST could not be fetched: {error}"
+            ) from error
         for name in NAMES:
             complete = Path(temporary) / "FashionMNIST" / "raw" / name
             if complete.is_file():

@@ -30,6 +30,6 @@ def read_idx(path: Path) -> np.ndarray:
     expected = header + math.prod(shape)
     if len(content) != expected:
         raise OSError(
-            f"{path}: {len(content)} bytes where {expected} belong to shape {shape}; delete it and get it again"
+            f"{path}: {len(content)} bytes where {expected} belong to {shape}; delete it and get it again"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()

@@ -1,4 +1,4 @@
-"""Writes datasets/digits.npz from scikit-learn's copy of the digits; needs scikit-learn, which the project does not.
+"""Writes datasets/digits.npz from scikit-learn's copy of the digits; only this script needs scikit-learn.
 
     python datasets/make_digits.py
 

@@ -22,7 +22,7 @@ class Sampler:
     """Cuts `samples` indices into global batches and those into pieces, one per rank.
 
     samples: size of the training split; global_batch_size: samples per step over all ranks;
-    seed: the already derived seed of the data order; piece_shift: rank r gets piece (r + piece_shift) % ranks.
+    seed: of the data order, already derived; piece_shift: rank r gets piece (r + piece_shift) % ranks.
     Raises ValueError when a rank could get no sample.
     """
 
@@ -149,16 +149,14 @@ def _check_split(
         raise ValueError(f"minimum={minimum}, maximum={maximum}: must be multiples >= 0 of quantum={quantum}")
     fits = minimum * len(shares) <= size and (maximum is None or size <= maximum * len(shares))
     if not fits or (maximum is not None and maximum < minimum):
-        raise ValueError(
-            f"size={size}: {len(shares)} parts between {minimum} and {maximum} cannot sum to it"
-        )
+        raise ValueError(f"size={size}: {len(shares)} parts between {minimum} and {maximum} cannot sum to it")
 
 
 def _water_fill(units: int, shares: tuple[float, ...], low: int, high: int) -> list[float]:
     """Real numbers clamp(scale · share, low, high) that sum to `units`.
 
-    The way CSS flexible boxes do it (W3C CSS Flexible Box Layout 1, section 9.7): divide what is left among the free positions,
-    fix those that broke the bound which is broken more in total, repeat.
+    As flexible boxes are laid out (W3C, CSS Flexible Box Layout 1, section 9.7): divide what is left among
+    the free positions, fix those beyond the bound that is broken more in total, repeat.
     """
     values = [0.0] * len(shares)
     free = list(range(len(shares)))

@@ -1,6 +1,6 @@
 """Learnable images of any size, made while they are asked for: for throughput runs and big models.
 
-A sample is its class's pattern plus noise: x = (pattern[label] + noise · n) / sqrt(1 + noise²), n standard normal.
+A sample is its class's pattern plus noise: x = (pattern[label] + noise · n) / sqrt(1 + noise²), n ~ N(0, 1).
 Held in memory: one small pattern per class, a pool of noise images and three whole numbers per sample.
 """
 

@@ -1,4 +1,4 @@
-"""Writes conf/model/<name>.yaml for every torchvision classification model; the files are part of the project.
+"""Writes conf/model/<name>.yaml for every torchvision classification model; the files are checked in.
 
     python -m daso_bench.models.generate
 

@@ -84,7 +84,7 @@ class SmallCNN:
 
 
 def _coarse_grid(side: int, depth: int) -> tuple[int, int]:
-    """(kernel, cells) of the means along one side of an image, after `depth` convolutions, all but one halving it."""
+    """(kernel, cells) of the means along a side, after `depth` convolutions of which all but one halve it."""
     for _ in range(depth - 1):
         side = (side + 1) // 2
     kernel = max(1, side // GRID)

@@ -1,9 +1,9 @@
 """Every torchvision classification model by name, untrained, on images of any size.
 
 Images are adapted inside the module that is built, so that every arm of a study sees the same:
-grey images are repeated to three channels; the ResNet family gets the stem that is usual for small images
-(K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2: 3×3 convolution
-of stride 1, no max-pooling) up to 64 pixels a side; other families get small images enlarged bilinearly to the
+grey images are repeated to three channels; up to 64 pixels a side the ResNet family gets the usual stem for
+small images (K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2:
+3×3 convolution of stride 1, no max-pooling); other families get small images enlarged bilinearly to the
 smallest side they can use. All weights are drawn from torch's global generator, which the caller seeds.
 """
 
@@ -18,12 +18,13 @@ SMALL_IMAGES = ("auto", "resize")
 SMALL_STEM_UP_TO = 64  # pixels a side; Tiny ImageNet's size, the largest for which this stem is usual
 RESNET_FAMILY = ("resnet", "resnext", "wide_resnet")
 
-# Pixels a side. 32 is what most families divide the image by, so the last feature map is one pixel; the others need
-# more for their unpadded stems. tests/models/test_torchvision_zoo.py runs all of them at their smallest.
+# Pixels a side. 32 is what most families divide the image by, so their last feature map is one pixel;
+# the others need more for their unpadded stems. The tests run all of them at their smallest.
 SMALLEST = 32
 SMALLEST_OF = {"alexnet": 63, "inception": 75}
-# Fixed-size models: the image is enlarged to a square whose side is a multiple of this.
-MULTIPLE_OF = {"maxvit_t": 224, "vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14}
+# Models of one size: images are enlarged to a square whose side is a multiple of this.
+PATCH = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14}
+MULTIPLE_OF = {"maxvit_t": 224, **PATCH}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,9 @@ class Torchvision:
 
     def __post_init__(self) -> None:
         if self.small_images not in SMALL_IMAGES:
-            raise ValueError(f"model.small_images={self.small_images}: must be one of {', '.join(SMALL_IMAGES)}")
+            raise ValueError(
+                f"model.small_images={self.small_images}: must be one of {', '.join(SMALL_IMAGES)}"
+            )
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Module from images [b, 1 or 3, H, W] to logits [b, classes], in train and in eval mode alike.
@@ -73,14 +76,14 @@ class Adapted(nn.Module):
 
 
 def usable_size(name: str, height: int, width: int) -> tuple[int, int]:
-    """The (height, width) that model `name` gets images of that height and width in, never smaller than they are."""
+    """The (height, width) to which images are enlarged for model `name`; they are never made smaller."""
     multiple = MULTIPLE_OF.get(name)
     if multiple is None:
         smallest = SMALLEST_OF.get(name.split("_")[0], SMALLEST)
         return max(height, smallest), max(width, smallest)
     # A transformer on one patch has nothing to attend to: at least two patches a side.
     patches = -(-max(height, width) // multiple)
-    side = multiple * max(patches, 2 if name.startswith("vit") else 1)
+    side = multiple * max(patches, 2 if name in PATCH else 1)
     return side, side
 
 

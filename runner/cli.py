@@ -25,7 +25,8 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench +study=NAME [KEY=VALUE]  a named sweep and its report
   daso-bench --dry-run ...            what would run, where, with which values; nothing is started
 
-  daso-bench list [GROUP]             what can be chosen: {plurals}
+  daso-bench list [GROUP]             what can be chosen; GROUP is one of
+                                      {plurals}
   daso-bench status DIR               how the runs below DIR are
   daso-bench resume DIR               go on with what is not finished below DIR
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process

@@ -54,7 +54,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     importlib.import_module("hydra_plugins.daso_bench").register()
     quoted = quote_text(words, sweep=sweep)
     folders = [config_dir] if config_dir else []
-    own = [word for word in quoted if key_of(word).partition(".")[0] != "hydra"]
+    own = [word for word in quoted if not key_of(word).startswith(("hydra.", "hydra/"))]
     collector = _Collector(own, folders)
     # In a sweep the words go past Hydra's own composition, which would hold them against the *default*
     # strategy: `strategy=daso,hsgd strategy.sync_every=2` is right for both and wrong for ddp.

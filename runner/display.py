@@ -147,6 +147,15 @@ def run_table(status: Mapping[str, Any]) -> Table:
     return table
 
 
+def one_line(status: Mapping[str, Any]) -> str:
+    """The end of one run of a sweep in a line: status, the numbers there are, reason."""
+    found = _figures(status)
+    shown = [f"{key} {found[key]}" for key in ("accuracy", "to target", "train") if found[key] != _MISSING]
+    return "  ".join(
+        [str(status.get("status")), *shown, *([str(status["reason"])] if status.get("reason") else [])]
+    )
+
+
 def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """The summaries of several runs, one line each: (run id, its status.json)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -156,15 +165,20 @@ def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     for header in headers:
         table.add_column(header, justify="right")
     table.add_column("notes", overflow="fold")
-    for name, status in rows:
+    notes_of = [[*_labels(status), *_timing(status)] for _, status in rows]
+    common = (
+        [note for note in notes_of[0] if all(note in notes for notes in notes_of)] if len(rows) > 1 else []
+    )
+    if common:
+        table.caption, table.caption_justify = Text(f"all runs: {'; '.join(common)}"), "left"
+    for (name, status), notes in zip(rows, notes_of, strict=True):
         found = _figures(status)
         word = str(status.get("status"))
-        notes = "; ".join([*_labels(status), *_timing(status)])
         table.add_row(
             Text(name),
             Text(word, style=_STYLES.get(word, "red")),
             *(found[header] for header in headers),
-            Text(notes),
+            Text("; ".join(note for note in notes if note not in common)),
         )
     return table
 
@@ -186,7 +200,7 @@ def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
         table.add_row(
             Text(name),
             Text(word, style=_STYLES.get(word, "red")),
-            str(len(status.get("attempts") or ())) or _MISSING,
+            str(len(status.get("attempts") or ())),
             done,
             accuracy,
             Text(str(status.get("reason") or "")),

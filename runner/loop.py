@@ -288,7 +288,7 @@ class Loop:
         most = int(self._gather(torch.tensor([flat.shape[1]])).max())
         padded = torch.full((2, most), -1, dtype=torch.int64)
         padded[:, : flat.shape[1]] = flat
-        everybody = self._gather(padded.flatten()).view(-1, 2, most)
+        everybody = self._gather(padded.flatten()).view(self.s.comm.topology.ranks, 2, most)
         return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
 
     # ------------------------------------------------------------------ start and end
@@ -365,7 +365,10 @@ class Loop:
     def _times(self) -> dict[str, Any]:
         segments = self.s.clock.closed()
         total = sum(segments.values()) + self.account.process_before_ns
-        return {"segments_s": self._seconds(segments), "process_s": total / 1e9, "startup_s": segments["startup"] / 1e9}
+        return {
+            "segments_s": self._seconds(segments), "wall_s": self.s.clock.total() / 1e9, "process_s": total / 1e9,
+            "startup_s": segments["startup"] / 1e9,
+        }
 
     def _where(self) -> dict[str, Any]:
         progress = self.s.progress

@@ -40,7 +40,8 @@ def quote(text: str) -> str:
 def spelling(word: str) -> str:
     """How to type an override whose value the grammar refused, for a POSIX shell."""
     key, _, value = word.partition("=")
-    return shlex.quote(f"{key}={quote(value)}" if "'" in value else f'{key}="{value}"')
+    plain = not re.search(r"""['"\\]|\$\{""", value)
+    return shlex.quote(f'{key}="{value}"' if plain else f"{key}={quote(value)}")
 
 
 def _quote_word(word: str, sweep: bool) -> str:

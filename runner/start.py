@@ -114,7 +114,9 @@ def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report
         raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
     for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
         display.say(console, text, "red")
-    results = sweep.run_all(order, _starter(console), tell, cache(lambda: commit_of(_PACKAGE)[0]))
+    results = sweep.run_all(
+        order, _starter(console, tell_end=True), tell, cache(lambda: commit_of(_PACKAGE)[0])
+    )
     _tell_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
@@ -125,7 +127,7 @@ def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report
     return code
 
 
-def _starter(console: Console) -> sweep.Start:
+def _starter(console: Console, *, tell_end: bool = False) -> sweep.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
         launcher = config.launcher
         with display.progress(console, directory.run_id) as on_event:
@@ -136,10 +138,11 @@ def _starter(console: Console) -> sweep.Start:
                 port=launcher.port,
                 stall_s=launcher.stall_s,
                 on_event=on_event,
-                allow_oversubscription=launcher.allow_oversubscription,
             )
         if ending.exit_code and ending.details:
             display.say(console, ending.details.rstrip(), "dim")
+        if tell_end:
+            display.say(console, f"  {display.one_line(directory.status())}")
         return ending
 
     return start_run

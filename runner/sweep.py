@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..strategies.errors import ConfigError, MachineError
+from .environment import usable_cores
+from .records import read_json
 from .run_directory import RunDirectory
 from .schema import RunConfig, RunInfo, from_composed, run_id, to_plain
 
@@ -60,8 +62,11 @@ class Request:
 
     @property
     def title(self) -> str:
-        """Its run id, or what was typed for it."""
-        return run_id(self.config) if self.config else " ".join(self.words)
+        """Its run id and name, or what was typed for it."""
+        if self.config is None:
+            return " ".join(self.words)
+        name = self.config.run.name
+        return run_id(self.config) + (f" ({name})" if name else "")
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ def arrange(wanted: Sequence[Request]) -> list[Request]:
 
 def run_one(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending]:
     """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
+    check_machine(config)
     directory = RunDirectory.create(to_plain(config), config.results_dir)
     return directory, start(directory, config)
 
@@ -149,6 +155,15 @@ def failures(results: Sequence[Result]) -> list[Result]:
     return [result for result in results if result.failed or result.word not in ("ran", "skipped")]
 
 
+def check_machine(config: RunConfig) -> None:
+    """Raises MachineError when there are more ranks than cores and that is not allowed."""
+    ranks, cores = config.cluster.ranks, usable_cores()
+    if not config.launcher.allow_oversubscription and ranks > cores:
+        raise MachineError(
+            f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
+        )
+
+
 def _request(job: Composed, cwd: Path) -> Request:
     if job.config is None:
         return Request(tuple(job.words), None, job.error)
@@ -173,6 +188,7 @@ def _run(
     if request.config is None or request.path is None:
         return Result(request, "refused", str(request.error))
     try:
+        check_machine(request.config)
         state = RunDirectory(request.path).state()
         if state == "finished":
             return Result(request, "skipped", f"{_finished_at(request.path, commit)}: {request.path}")
@@ -192,8 +208,6 @@ def _run(
 
 
 def _finished_at(path: Path, commit: Callable[[], str | None]) -> str:
-    from .records import read_json
-
     directory = RunDirectory(path)
     word = f"{directory.status()['status']} already"
     try:

@@ -30,9 +30,8 @@ def translate(error: Exception, words: Sequence[str], folders: Sequence[Path] = 
     if no_key:
         return _unknown_key(no_key["key"], words, folders)
     if "Ambiguous value" in text:
-        return ConfigError(
-            f"{_first_line(text).rpartition(' ')[2]}: several values need a sweep: daso-bench -m"
-        )
+        word = _first_line(text).partition("'")[2].rstrip("'")
+        return ConfigError(f"{word}: several values need a sweep: daso-bench -m")
     cause = error.__cause__
     return ConfigError(_first_line(text) + (f": {_first_line(str(cause))}" if cause else ""))
 

@@ -74,9 +74,8 @@ def unknown_key(where: str, key: str, names: Iterable[str]) -> ConfigError:
     names = list(names)
     near = nearest(key, names)
     hint = f" (did you mean {prefix}{near}?)" if near else ""
-    return ConfigError(
-        f"{prefix}{key}: unknown key{hint}; known: {', '.join(prefix + name for name in names)}"
-    )
+    known = ", ".join(prefix + name for name in names) or "none"
+    return ConfigError(f"{prefix}{key}: unknown key{hint}; known: {known}")
 
 
 def locate_target(node: DictConfig | Mapping[str, Any], group: str) -> type[Any]:

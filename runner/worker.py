@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ def run_rank(
         ConfigError: the run directory asks for something that cannot be.
         RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
     """
+    started = time.monotonic_ns()
     torch.set_num_threads(threads)
     config = schema.load(run_dir / "config.yaml")
     topology = Topology.of(config.cluster.ranks_of_nodes)
@@ -65,7 +67,7 @@ def run_rank(
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
         return TorchReplica(model, criterion, comm)
 
-    world = World(config.launcher.name, comm, make_replica, device, common_clock=True)
+    world = World(config.launcher.name, comm, make_replica, device, common_clock=True, started_ns=started)
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
         session = Session(config, world, config.dataset.load(), own, metrics, link, attempt, run_dir / "checkpoints")

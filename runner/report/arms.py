@@ -1,6 +1,7 @@
 """Which runs belong together: comparisons (one study, model, dataset) made of arms (all but seeds equal)."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,13 +100,18 @@ def _arms(runs: Sequence[Run]) -> list[Arm]:
         name = (run.config.get("run") or {}).get("arm") or ""
         members[json.dumps([run.strategy, name, sorted(settings(run).items())], default=str)].append(run)
     # The baseline first, the rest by name.
-    ordered = sorted(members.items(), key=lambda item: (item[1][0].strategy != "ddp", item[0]))
+    ordered = sorted(members.items(), key=lambda item: (item[1][0].strategy != "ddp", _natural(item[0])))
     groups = [sorted(group, key=_order_in_arm) for _, group in ordered]
     labels = _labels([group[0] for group in groups])
     return [
         Arm(label=label, index=index, runs=group)
         for index, (label, group) in enumerate(zip(labels, groups, strict=True))
     ]
+
+
+def _natural(text: str) -> list[str | int]:
+    """Sorts 4 before 16, not after it."""
+    return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split("([0-9]+)", text))]
 
 
 def _order_in_arm(run: Run) -> tuple[Any, ...]:

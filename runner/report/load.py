@@ -37,7 +37,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return str(self.status.get("run_id") or Path(self.place).name)
+        return str(self.status.get("run_id") or _get(self.config, "run", "id") or Path(self.place).name)
 
     @property
     def study(self) -> str:

@@ -69,13 +69,15 @@ def short(label: str, most: int) -> str:
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
-def wrapped(label: str, width: int = 26, lines: int = 3) -> str:
-    """`label` on up to three lines, broken after commas; no character but the overflow is lost."""
-    rows = [""]
-    for piece in label.replace(", ", ",\0 ").split("\0 "):
-        if rows[-1] and len(rows[-1]) + len(piece) > width:
-            rows.append("")
-        rows[-1] += (" " if rows[-1] else "") + piece
-    if len(rows) > lines:
-        rows[lines - 1 :] = [", ".join(rows[lines - 1 :])]
-    return "\n".join(short(row, 34) for row in rows)
+def wrapped(label: str, width: int = 26, most_rows: int = 3) -> str:
+    """`label` on up to `most_rows` rows of about `width` signs, broken after commas only."""
+    rows: list[str] = []
+    *pieces, last = label.split(", ")
+    for piece in [*(f"{piece}," for piece in pieces), last]:
+        if rows and len(rows[-1]) + len(piece) < width:
+            rows[-1] += f" {piece}"
+        else:
+            rows.append(piece)
+    if len(rows) > most_rows:
+        rows[most_rows - 1 :] = [" ".join(rows[most_rows - 1 :])]
+    return "\n".join(short(row, width + 10) for row in rows)

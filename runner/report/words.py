@@ -38,8 +38,9 @@ def significant(value: float, digits: int = 4) -> str:
     """`value` with so many significant digits, thousands separated, never in powers of ten."""
     if value == 0:
         return "0"
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, decimals):,.{max(0, decimals)}f}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, decimals)}f}"
 
 
 def count(number: int, noun: str) -> str:

@@ -36,7 +36,7 @@ def test_an_index_out_of_range_is_refused() -> None:
 
 
 def test_images_and_labels_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="images torch.int64"):
+    with pytest.raises(ValueError, match=r"^images torch\.int64"):
         a_split(torch.zeros(3, 2, 2, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"labels torch.int64 \[3\]: must be int64 \[4\]"):
         a_split(torch.zeros(4, 2, 2, 2))

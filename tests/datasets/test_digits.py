@@ -34,11 +34,10 @@ def test_sizes_shapes_and_values(data: Data) -> None:
 
 def test_the_splits_partition_the_whole_set_and_are_stratified(data: Data) -> None:
     """The counts by class are those of the UCI set's test part."""
-    counts = {name: stored(data, name).labels.bincount(minlength=10) for name in SIZES}
-    assert sum(counts.values()).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    for name, size in SIZES.items():
-        expected = sum(counts.values()) * (size / 1797)
-        assert (counts[name] - expected).abs().max() <= 1
+    counts = torch.stack([stored(data, name).labels.bincount(minlength=10) for name in SIZES])
+    assert counts.sum(0).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    for row, size in zip(counts, SIZES.values(), strict=True):
+        assert (row - counts.sum(0) * (size / 1797)).abs().max() <= 1
 
 
 def test_the_training_split_is_normalised_by_its_own_statistics(data: Data) -> None:

@@ -1,7 +1,7 @@
 """Fashion-MNIST: where it is looked for, what is read, and the way out when it is not there.
 
-The reading is tested on files made here, in the real format and size but with counted pixels; the real files are
-tested where Debian's package has put them.
+The reading is tested on files made here, in the real format and size but with counted pixels; the real files
+are tested where Debian's package has put them.
 """
 
 import gzip
@@ -108,7 +108,7 @@ def test_files_swapped_or_labels_out_of_range_are_named(tmp_path: Path, no_debia
 
 
 class FakeDownload:
-    """Stands for torchvision's class: writes its layout below the given root, or fails as without a network."""
+    """Stands for torchvision's class: writes its layout below the root, or fails as without a network."""
 
     calls: int = 0
     fails: bool = False
@@ -173,7 +173,9 @@ def test_the_validation_split_is_the_same_every_time_and_disjoint() -> None:
     assert held_out.tolist() != list(range(50))
 
 
-@pytest.mark.skipif(find_files(DEBIAN_FOLDER) is None, reason="Debian's dataset-fashion-mnist is not installed")
+@pytest.mark.skipif(
+    find_files(DEBIAN_FOLDER) is None, reason="Debian's dataset-fashion-mnist is not installed"
+)
 def test_the_real_files(tmp_path: Path) -> None:
     data = FashionMNIST(root=str(tmp_path)).load()
     train = data.train

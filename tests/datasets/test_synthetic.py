@@ -48,7 +48,7 @@ def test_a_linear_model_learns_it_and_the_test_split_too() -> None:
 
 
 def test_much_noise_hides_the_patterns_in_single_images() -> None:
-    """At noise 100 the nearest pattern is right hardly more often than by chance, at the default nearly always."""
+    """At noise 100 the nearest pattern is right hardly more often than by chance."""
     hits = {}
     for noise in (1.0, 100.0):
         dataset = Synthetic(noise=noise, height=8, width=8)

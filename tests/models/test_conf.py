@@ -36,6 +36,7 @@ def test_keys_are_the_fields_and_values_make_the_model_of_that_name(path: Path) 
     kind, config = read(path)
     assert set(config) == {field.name for field in dataclasses.fields(kind)}
     model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), config))
+    assert isinstance(model, MLP | SmallCNN | Torchvision)
     assert model == OURS.get(path.stem, Torchvision(name=path.stem))
     assert model.name == path.stem
 

@@ -32,5 +32,7 @@ def main() -> int:
     return outcome.exit_code
 
 
+if __name__ == "__mp_main__":
+    raise AssertionError("a rank ran the user's script again")
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from daso_bench.runner import listing
 from daso_bench.runner.overview import runs_below, states
 from daso_bench.runner.records import write_json
@@ -43,13 +42,17 @@ def test_all_groups_are_listed_and_a_long_one_is_summed_up(monkeypatch: pytest.M
 
 
 def test_an_unknown_group_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"list modles: unknown \(did you mean 'models'\?\); known: strategies,"):
+    with pytest.raises(
+        ConfigError, match=r"list modles: unknown \(did you mean 'models'\?\); known: strategies,"
+    ):
         listing.listing("modles")
 
 
 def test_a_folder_of_ones_own_comes_first(tmp_path: Path) -> None:
     (tmp_path / "strategy").mkdir()
-    (tmp_path / "strategy" / "mine.yaml").write_text("# @package _global_\n#\n# of my own\n_target_: a.B\nx: 1\n")
+    (tmp_path / "strategy" / "mine.yaml").write_text(
+        "# @package _global_\n#\n# of my own\n_target_: a.B\nx: 1\n"
+    )
     (tmp_path / "strategy" / "bare.yaml").write_text("x: 1\n")
     found = {entry.name: entry.description for entry in listing.entries("strategy", [tmp_path])}
     assert found["mine"] == "of my own"

@@ -306,6 +306,7 @@ class Supervised:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            cwd=root,
             env=os.environ | {"PYTHONPATH": str(HERE)},
         )
         self.directory = RunDirectory(root / "study" / run_id)
@@ -342,6 +343,8 @@ class Supervised:
 @pytest.fixture
 def supervised(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
     made: list[Supervised] = []
+    # A file in the user's folder that would break every process which imported it for the library's.
+    (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong selectors')")
 
     def start(*arguments: Any, **settings: Any) -> Supervised:
         made.append(Supervised(tmp_path, *arguments, **settings))

@@ -158,10 +158,11 @@ def test_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def no_space(*_: object) -> None:
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(OSError, match="no space"):
-        records.write_json(path, {"status": "finished"})
-    monkeypatch.undo()
+    for step in ("fsync", "replace"):
+        monkeypatch.setattr(os, step, no_space)
+        with pytest.raises(OSError, match="no space"):
+            records.write_json(path, {"status": "finished"})
+        monkeypatch.undo()
     value = records.read_json(path)
     assert value["status"] == "running"
     assert math.isnan(value["loss"])
@@ -261,3 +262,9 @@ def test_a_loss_must_be_at_most_the_target() -> None:
     assert found is not None
     assert (found.index, found.after_s, found.stamp_s) == (2, 20.0, 30.0)
     assert crossing(rows, 0.3, metric="loss") is None
+
+
+def test_the_step_after_the_start_is_replaced_whatever_its_kind() -> None:
+    rows = [{"kind": "epoch", "attempt": 1, "step": step} for step in (10, 11)]
+    rows.append({"kind": "start", "attempt": 2, "step": 10})
+    assert [row["step"] for row in surviving(rows)] == [10, 10]

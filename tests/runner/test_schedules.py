@@ -1,13 +1,13 @@
 """Schedules: values by hand, and the properties that hold for every one of them."""
 
+import itertools
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from daso_bench.runner.schedules import Constant, Cosine, Step
 from daso_bench.strategies.errors import ConfigError
+from hypothesis import given
+from hypothesis import strategies as st
 
 Schedule = Constant | Step | Cosine
 
@@ -51,7 +51,7 @@ def test_a_factor_is_a_share(schedule: Schedule, samples: int, epochs: int, at: 
 
 @given(schedules, st.integers(10, 2000), st.integers(6, 50))
 def test_the_warmup_rises_to_one_without_a_jump(schedule: Schedule, samples: int, epochs: int) -> None:
-    """Where no milestone lies in the warm-up: linear before its end, and no jump of more than a sample there."""
+    """Where no milestone lies in it: linear, and at its end no jump of more than a sample."""
     total, end = samples * epochs, schedule.warmup_epochs * samples
     if isinstance(schedule, Step) and any(share * total <= end + 1 for share in schedule.milestones):
         return
@@ -67,7 +67,7 @@ def test_cosine_falls_to_its_final_fraction(warmup: float, final: float, samples
     schedule, total = Cosine(warmup_epochs=warmup, final=final), samples * epochs
     start = math.ceil(warmup * samples)
     values = [schedule.factor(start + (total - start) * i // 20, total, samples) for i in range(21)]
-    assert all(later <= earlier + 1e-12 for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(values))
     assert values[-1] == pytest.approx(final, abs=1e-12)
 
 

@@ -1,19 +1,16 @@
-"""`RunConfig`: the round trip through config.yaml, the run id, and what is refused before a process starts."""
+"""`RunConfig`: round trip through config.yaml, the run id, and what is refused before a process starts."""
 
 import copy
 import dataclasses
 import re
 import sys
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
-
 from daso_bench.runner import listing
 from daso_bench.runner.schema import (
     ClusterConfig,
@@ -30,6 +27,7 @@ from daso_bench.runner.schema import (
 )
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
+from omegaconf import OmegaConf
 
 HERE = Path("/somewhere/deep")
 
@@ -55,7 +53,7 @@ class Strategy:
 
 
 @pytest.fixture(autouse=True)
-def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module `fake_parts` for `_target_`."""
     module = types.ModuleType("fake_parts")
     for kind in (Thing, Strategy):
@@ -63,7 +61,6 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "fake_parts", module)
     Strategy.checked.clear()
-    yield
 
 
 def tree(**changes: Any) -> dict[str, Any]:
@@ -237,7 +234,10 @@ def test_the_strategy_is_asked_with_the_topology_and_the_epochs() -> None:
         ({"train": 3}, "train=3: must hold keys and values"),
         ({"strategy": None}, "strategy: must be given"),
         ({"strategy": {"_target_": "fake_parts.Thing"}}, "strategy._target_=Thing: the class has no Config"),
-        ({"model": {"_target_": "fake_parts.Nosuch"}}, "model._target_=fake_parts.Nosuch: cannot be imported"),
+        (
+            {"model": {"_target_": "fake_parts.Nosuch"}},
+            "model._target_=fake_parts.Nosuch: cannot be imported",
+        ),
     ],
 )
 def test_a_bad_request_is_one_clear_sentence(changes: dict[str, Any], message: str) -> None:

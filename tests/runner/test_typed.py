@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from daso_bench.runner.typed import escape, locate_target, typed
+from daso_bench.strategies.errors import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-
-from daso_bench.runner.typed import escape, locate_target, typed
-from daso_bench.strategies.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,10 @@ def test_interpolations_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"stpes": 3}, "group.stpes: unknown key (did you mean group.steps?); known: group.steps, group.share"),
+        (
+            {"stpes": 3},
+            "group.stpes: unknown key (did you mean group.steps?); known: group.steps, group.share",
+        ),
         ({"steps": "abc"}, "group.steps=abc: must be a whole number"),
         ({"steps": 1.5}, "group.steps=1.5: must be a whole number"),
         ({"steps": None}, "group.steps=null: must be a whole number"),

@@ -23,7 +23,7 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
     return {
         "strategy": {"_target_": f"daso_bench.strategies.{strategy}.Some"}
         | specific
-        | more.get("strategy", {}),
+        | more.get("settings", {}),
         "model": {"_target_": "daso_bench.models.small.SmallCNN", "channels": [8, 16, 32], "norm": "none"},
         "dataset": {"_target_": "daso_bench.datasets.digits.Digits"},
         "optimizer": {"_target_": "daso_bench.runner.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
@@ -83,7 +83,7 @@ def _make_run(
     tail: str = "",
     **more: Any,
 ) -> Path:
-    """One run directory below `root`; `rows` replaces the evaluations, `tail` is appended to metrics.jsonl."""
+    """One run directory below `root`; `rows` replaces the evaluations, `tail` ends metrics.jsonl."""
     settings = _config(strategy, seed, target, arm, **more)
     digest = f"{abs(sum(map(ord, json.dumps(settings)))):08x}"
     run_id = f"{strategy}-small_cnn-digits-s{seed}-{digest}"

@@ -1,0 +1,149 @@
+"""What the ranks of the tests over gloo do; imported by the ranks themselves."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+from daso_bench.runner.torch_communicator import TorchCommunicator, connect
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.warmup import undone_step
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import NODE, WORLD, Topology, peers
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def meet(nodes: list[int], rank: int, port: int, listener: socket.socket | None) -> TorchCommunicator:
+    torch.set_num_threads(1)
+    fd = listener.fileno() if listener else None
+    return connect(Topology.of(nodes), rank, host="127.0.0.1", port=port, listener_fd=fd, device=torch.device("cpu"),
+                   timeout_s=30)
+
+
+def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Every verb of the communicator on 2 x 2 ranks."""
+    comm = meet([2, 2], rank, port, listener)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
+        x = torch.full((5,), rank + 1, dtype=dtype)
+        comm.all_reduce(x, WORLD).wait()
+        assert x.tolist() == [10] * 5
+    x = torch.tensor([float(rank)])
+    work = comm.all_reduce(x, peers(comm.local_rank), async_op=True)
+    work.wait()
+    assert x.item() == [2, 4, 2, 4][rank]
+    assert work.is_completed()
+    assert (work.transfer_ns() or 0) > 0
+    x = torch.tensor([rank])
+    comm.broadcast(x, 1, NODE).wait()
+    assert x.item() == [1, 1, 3, 3][rank]
+    x = torch.tensor([float(rank)])
+    comm.reduce(x, 1, NODE).wait()
+    assert rank % 2 == 0 or x.item() == [0, 1, 0, 5][rank]
+    out = torch.zeros(8)
+    comm.all_gather(out, torch.tensor([float(rank), 7.0]), WORLD).wait()
+    assert out.tolist() == [0, 7, 1, 7, 2, 7, 3, 7]
+    piece = torch.zeros(2)
+    comm.reduce_scatter(piece, torch.arange(8.0), WORLD).wait()
+    assert piece.tolist() == [8 * rank, 8 * rank + 4]
+    got = torch.zeros(1)
+    comm.exchange({(rank + 1) % 4: torch.tensor([float(rank)])}, {(rank - 1) % 4: got}, tag=3).wait()
+    assert got.item() == (rank - 1) % 4
+    memory = comm.shared(6, torch.float32, NODE)
+    memory[comm.local_rank] = 5 + rank
+    comm.barrier(NODE)
+    assert memory[:2].tolist() == [[5, 6], [5, 6], [7, 8], [7, 8]][rank]
+    comm.barrier(WORLD)
+    link.finish("finished", comm.traffic.totals() | {"verbs": dict(comm.traffic.verbs)}, None)
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 300), nn.ReLU(), nn.Linear(300, 5)).to(dtype)
+
+
+def batch(rank: int, step: int, ranks: int, size: int = 6) -> Batch:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn(size, 1, 8, 8, generator=generator)
+    return Batch(inputs, (inputs.mean((1, 2, 3)) > 0).long(), (size,) * ranks)
+
+
+def hook(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Our one hook against PyTorch's built-in averaging, bit for bit on 2 ranks."""
+    comm = meet([2], rank, port, listener)
+    ours = TorchReplica(net(), nn.CrossEntropyLoss(), comm)
+    ours.optimizer = torch.optim.SGD(ours.parameters.tensors, lr=0.1, momentum=0.9)
+    ours.average_gradients_over(WORLD)
+    plain = net()
+    module = DistributedDataParallel(plain, process_group=comm.ddp_group(), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for step in range(8):
+        piece = batch(rank, step, ranks)
+        ours.compute_gradients(piece)
+        ours.optimizer.step()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(piece.inputs), piece.targets).backward()
+        optimizer.step()
+        for mine, theirs in zip(ours.model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(mine, theirs), step
+    link.finish("finished", {"verbs": dict(comm.traffic.verbs)}, None)
+
+
+def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """y = w·x, w = 1, loss = mean y; rank 0 has x = 1, 2, 3, rank 1 has x = 10: the gradient is 4, not 6."""
+    comm = meet([2], rank, port, listener)
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.w * x
+
+    class Mean(nn.Module):
+        def forward(self, y: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return y.mean()
+
+    replica = TorchReplica(Scale(), Mean(), comm)
+    replica.average_gradients_over(WORLD)
+    x = torch.tensor([[1.0], [2.0], [3.0]]) if rank == 0 else torch.tensor([[10.0]])
+    replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
+    assert replica.gradients().tolist() == [4.0]
+    assert not replica.wished
+    replica.wish = rank == 1
+    replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
+    assert replica.wished, "one rank's wish is heard by all in the same step"
+    replica.wish = False
+    bad = x * float("nan") if rank == 0 else x
+    replica.compute_gradients(Batch(bad, torch.zeros(len(x)), (3, 1)))
+    assert replica.wished, "so is a loss that is not finite"
+    link.finish("finished", None, None)
+
+
+def undone(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """The warm-up step leaves parameters, buffers, optimizer and random numbers as they were, and fixes the bucket layout."""
+    comm = meet([3], rank, port, listener)
+    finals = []
+    for warm_ups in (1, 2):
+        torch.manual_seed(5)
+        model = nn.Sequential(net(), nn.Dropout(0.3), nn.Linear(5, 5), nn.BatchNorm1d(5))
+        replica = TorchReplica(model, nn.CrossEntropyLoss(), comm)
+        replica.optimizer = torch.optim.SGD(replica.parameters.tensors, lr=0.1, momentum=0.9)
+        replica.average_gradients_over(WORLD)
+        before = [t.clone() for t in model.state_dict().values()]
+        rng = torch.get_rng_state()
+        for _ in range(warm_ups):
+            undone_step(replica, batch(rank, 77, ranks))
+        for now, then in zip(model.state_dict().values(), before, strict=True):
+            assert torch.equal(now, then)
+        assert torch.equal(rng, torch.get_rng_state())
+        assert not replica.optimizer.state
+        for step in range(5):
+            replica.compute_gradients(batch(rank, step, ranks))
+            replica.optimizer.step()
+        finals.append(replica.flat())
+    assert torch.equal(*finals), "a second undone step changes nothing: the layout is final after the first"
+    link.finish("finished", None, None)
+
+

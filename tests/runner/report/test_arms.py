@@ -1,0 +1,63 @@
+"""What belongs together, how it is called, and the command that repeats it."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daso_bench.runner.report.arms import Comparison, common_settings, compare, own_settings
+from daso_bench.runner.report.command import command_of
+from daso_bench.runner.report.load import find_runs, load_run
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+Make = Callable[..., Path]
+ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]
+
+
+def compared(root: Path) -> list[Comparison]:
+    return compare(load_run(path, path.name) for path in find_runs(root))
+
+
+def test_seeds_make_no_arms_and_settings_do(make_run: Make, tmp_path: Path) -> None:
+    for seed in (10, 9, 0):
+        make_run(tmp_path, "daso", seed)
+        make_run(tmp_path, "daso", seed, settings={"sync_every": 16})
+        make_run(tmp_path, "ddp", seed)
+        make_run(tmp_path, "ddp", seed, arm="A'")
+    (comparison,) = compared(tmp_path)
+    assert [arm.label for arm in comparison.arms] == [
+        *("ddp", "ddp [A']", "daso, strategy.sync_every=4", "daso, strategy.sync_every=16")
+    ]
+    assert [[run.seed for run in arm.runs] for arm in comparison.arms] == [[0, 9, 10]] * 4
+
+
+def test_common_and_own_settings_make_the_whole(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 1)
+    make_run(tmp_path, "ddp", 2, train={"epochs": 3})
+    (comparison,) = compared(tmp_path)
+    common = common_settings(comparison.runs)
+    assert common["train.global_batch_size"] == "64"
+    assert "train.epochs" not in common
+    assert "seed" not in common
+    for run in comparison.runs:
+        assert own_settings(run, common).keys() == {"seed", "train.epochs"}
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_the_command_gives_the_same_values(make_run: Make, tmp_path: Path, value: Any) -> None:
+    run = load_run(make_run(tmp_path, settings={"odd": value, "list": [3, 1]}), "place")
+    words = shlex.split(command_of(run))
+    assert words[:3] == ["daso-bench", "strategy=ddp", "model=small_cnn"]
+    given = {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(words[1:])}
+    assert given["strategy.odd"] == value
+    assert isinstance(given["strategy.odd"], bool) == isinstance(value, bool)
+    assert given["strategy.list"] == [3, 1]
+    assert (given["optimizer"], given["schedule"], given["seed"]) == ("sgd", "cosine", 0)
+    assert given["cluster.ranks_per_node"] == [2, 2]
+    assert "results_dir" not in given
+
+
+def test_text_below_run_is_given_as_it_is(make_run: Make, tmp_path: Path) -> None:
+    run = load_run(make_run(tmp_path, arm="A' $x|"), "place")
+    assert "run.arm=A' $x|" in shlex.split(command_of(run))

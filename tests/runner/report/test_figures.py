@@ -1,0 +1,126 @@
+"""What the figures show: arms told apart, nothing lost on a logarithmic scale, no curve without legend."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from daso_bench.runner.report.arms import Comparison, compare
+from daso_bench.runner.report.curves import ARMS_PER_PANEL, by_samples, by_time, curves
+from daso_bench.runner.report.lanes import link_bytes, target_strip, throughput
+from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.look import look
+from daso_bench.runner.report.style import drawing, wrapped
+from matplotlib.axes import Axes
+
+Make = Callable[..., Path]
+
+
+def compared(root: Path) -> Comparison:
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    return comparison
+
+
+def markers(axes: Axes) -> list[tuple[str, float]]:
+    """Marker and place of every single mark."""
+    places = [
+        (str(line.get_marker()), np.asarray(line.get_xdata(), dtype=float)) for line in axes.get_lines()
+    ]
+    return [(marker, float(place[0])) for marker, place in places if len(place) == 1]
+
+
+def test_no_two_arms_look_alike() -> None:
+    looks = [look(index) for index in range(252)]
+    assert len(set(looks)) == 252
+    assert len({style.colour for style in looks[:7]}) == 7
+
+
+def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tmp_path: Path) -> None:
+    for number in range(14):
+        make_run(tmp_path, "daso", settings={"sync_every": number + 1})
+    with drawing("test"):
+        figure = curves(compared(tmp_path), by_samples, "samples")
+        figure.draw_without_rendering()
+        labels = []
+        for axes in figure.axes:
+            legend = axes.get_legend()
+            assert legend is not None
+            labels += [text.get_text() for text in legend.get_texts()]
+            assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
+    assert len(figure.axes) == 14 // ARMS_PER_PANEL
+    assert len(set(labels)) == 14
+
+
+def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_path: Path) -> None:
+    for strategy in ("_x", "$y$"):
+        make_run(tmp_path, "ddp", settings={"name": strategy})
+    make_run(tmp_path, "zero", accuracies=(), status="failed")
+    with drawing("test"):
+        legend = curves(compared(tmp_path), by_time, "time").axes[0].get_legend()
+    assert legend is not None
+    assert sorted(text.get_text().lstrip("\N{ZERO WIDTH SPACE}") for text in legend.get_texts()) == [
+        *("$y$ (1 run)", "_x (1 run)", "zero (1 run, nothing to show)")
+    ]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_run_has_its_curve_and_a_bold_median(make_run: Make, tmp_path: Path, seeds: int) -> None:
+    for seed in range(seeds):
+        make_run(tmp_path, "ddp", seed, (0.1 * seed, 0.5, 0.6), target=None)
+    with drawing("test"):
+        lines = curves(compared(tmp_path), by_samples, "samples").axes[0].get_lines()
+    assert len(lines) == (1 if seeds == 1 else seeds + 1)
+    if seeds == 3:
+        assert np.asarray(lines[-1].get_ydata()) == pytest.approx([0.1, 0.5, 0.6])
+        assert lines[-1].get_linewidth() > lines[0].get_linewidth()
+
+
+def test_unequal_grids_have_no_median(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 0, (0.5, 0.6), target=None)
+    make_run(tmp_path, "ddp", 1, (0.5, 0.6, 0.7), target=None)
+    with drawing("test"):
+        assert len(curves(compared(tmp_path), by_samples, "samples").axes[0].get_lines()) == 2
+
+
+def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 0)
+    make_run(tmp_path, "ddp", 1, (0.1, 0.2))
+    with drawing("test"):
+        axes = target_strip(compared(tmp_path)).axes[0]
+    (hit, miss) = markers(axes)
+    assert hit == ("o", pytest.approx(127.28, abs=0.01))
+    assert miss[0] == "x"
+    assert miss[1] > 180
+    assert "not reached" in [text.get_text() for text in axes.texts]
+
+
+def test_zero_bytes_are_written_out_and_do_not_stretch_the_scale(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", payload=(2e6, 3e6))
+    make_run(tmp_path, "daso", payload=(0, 1e6))
+    with drawing("test"):
+        axes = link_bytes(compared(tmp_path)).axes[0]
+    assert sorted(place for _, place in markers(axes)) == [1e6, 2e6, 3e6]
+    assert [text.get_text() for text in axes.texts] == ["0 B inside nodes (1 run)"]
+    assert axes.get_xlim()[0] == pytest.approx(1e5)
+
+
+def test_only_zero_bytes(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", payload=(0, 0))
+    with drawing("test"):
+        figure = link_bytes(compared(tmp_path))
+        figure.draw_without_rendering()
+    assert len(figure.axes[0].texts) == 2
+
+
+def test_throughput_marks_what_did_not_finish(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 0)
+    make_run(tmp_path, "ddp", 1, status="failed")
+    with drawing("test"):
+        found = markers(throughput(compared(tmp_path)).axes[0])
+    assert sorted(marker for marker, _ in found) == ["o", "x"]
+
+
+def test_long_labels_are_broken_at_commas() -> None:
+    label = "daso, strategy.sync_every=16, train.precision=fp64, seed=1"
+    assert wrapped(label).replace("\n", " ") == label
+    assert max(map(len, wrapped(label).splitlines())) <= 36

@@ -1,0 +1,91 @@
+"""Small complete runs for tests: a configuration, tiny data, models of every awkward kind."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from daso_bench.datasets.data import Data, Split
+from daso_bench.models.small import MLP, SmallCNN
+from daso_bench.models.spec import InputSpec
+from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.schedules import Constant
+from daso_bench.runner.schema import ClusterConfig, LauncherConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
+from daso_bench.strategies.daso import DASO
+from daso_bench.strategies.ddp import DDP
+from torch import Tensor, nn
+
+STRATEGIES = {"ddp": DDP, "daso": DASO}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blobs:
+    """Four classes of 1×4×4 images around four corners; learnable in a few steps."""
+
+    samples: int = 96
+    test_samples: int = 30
+    name: str = "blobs"
+
+    def load(self) -> Data:
+        """The same data on every rank."""
+
+        def split(size: int, seed: int) -> Split:
+            generator = torch.Generator().manual_seed(seed)
+            labels = torch.arange(size) % 4
+            images = torch.randn(size, 1, 4, 4, generator=generator)
+            images += torch.nn.functional.one_hot(labels, 16).view(size, 1, 4, 4) * 3.0
+            return Split(images=images.float(), labels=labels, mean=(0.0,), std=(1.0,))
+
+        test = split(self.test_samples, 2)
+        return Data(name=self.name, classes=4, shape=(1, 4, 4), train=split(self.samples, 1), validation=split(12, 3), test=test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awkward:
+    """Frozen, tied, zero-size and float64 parameters beside ordinary ones, batch norm and dropout."""
+
+    name: str = "awkward"
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """A module for 4×4 images."""
+        return AwkwardModule(spec.classes)
+
+
+class AwkwardModule(nn.Module):
+    """See `Awkward`."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(16, 16)
+        self.frozen.requires_grad_(False)
+        self.tied = nn.Linear(16, 16)
+        self.again = self.tied
+        self.norm = nn.BatchNorm1d(16)
+        self.dropout = nn.Dropout(0.2)
+        self.nothing = nn.Parameter(torch.empty(0))
+        self.head = nn.Linear(16, classes)
+        self.scale = nn.Parameter(torch.ones(16, 2).t()[0])
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.norm(self.tied(self.frozen(images.flatten(1))))
+        x = self.dropout(torch.relu(self.again(x))) * self.scale + self.nothing.sum()
+        return self.head(x)
+
+
+def config(strategy: str = "ddp", *, keys: dict[str, Any] | None = None, ranks: list[int] | None = None, seed: int = 0,
+           model: Any = None, dataset: Any = None, optimizer: Any = None, results: Path = Path("/nowhere"),
+           schedule: Any = None, run: dict[str, Any] | None = None, launcher: dict[str, Any] | None = None,
+           **train: Any) -> RunConfig:
+    """A run of 96 samples, batch 16: 6 steps an epoch; 2 nodes of 2 ranks."""
+    kind = STRATEGIES[strategy]
+    ranks = ranks or [2, 2]
+    return RunConfig(
+        strategy_class=kind, strategy=kind.Config(**(keys or {})), model=model or MLP(hidden=(12,)),
+        dataset=dataset or Blobs(), optimizer=optimizer or SGD(lr=0.05), schedule=schedule or Constant(),
+        cluster=ClusterConfig(nodes=len(ranks), ranks_per_node=tuple(ranks)), launcher=LauncherConfig(**(launcher or {})),
+        train=TrainConfig(**{"epochs": 4, "global_batch_size": 16, **train}), seed=seed, run=RunInfo(**(run or {})),
+        study=StudyInfo(), results_dir=results,
+    )
+
+
+__all__ = ["MLP", "Awkward", "Blobs", "SmallCNN", "config"]

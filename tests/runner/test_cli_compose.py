@@ -1,0 +1,150 @@
+"""Composing: what Hydra makes of the user's words, and its errors said in one sentence of ours."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from daso_bench.runner.compose import Composed, compose
+from daso_bench.strategies.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of the test's own; after the test it must be as empty as before."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's --config-dir with two strategies that have a key in common which ddp has not."""
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "strategy").mkdir()
+    for name in ("one", "two"):
+        (folder / "strategy" / f"{name}.yaml").write_text("# mine\n_target_: mine.Mine\nperiod: 4\n")
+    (folder / "study").mkdir()
+    (folder / "study" / "mine.yaml").write_text(
+        "# @package _global_\n# my study\nstudy:\n  name: mine\nhydra:\n  mode: MULTIRUN\n"
+        "  sweeper:\n    params:\n      strategy: one,two\n      seed: 1,2\n"
+    )
+    return folder
+
+
+def one(*words: str, config_dir: Path | None = None) -> Composed:
+    (found,) = compose(words, sweep=False, config_dir=config_dir)
+    return found
+
+
+def refusal(*words: str, config_dir: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(words, sweep=False, config_dir=config_dir)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_bare_run_has_the_documented_defaults_and_leaves_nothing_behind(elsewhere: Path) -> None:
+    argv, environment = sys.argv, dict(os.environ)
+    config = one().config
+    assert config is not None
+    assert config.strategy._target_.endswith("ddp.DDP")
+    assert (config.train.epochs, config.train.global_batch_size, config.seed) == (12, 64, 0)
+    assert (config.cluster.nodes, config.cluster.ranks_per_node, config.launcher.name) == (2, 2, "local")
+    assert list(elsewhere.iterdir()) == []
+    assert sys.argv == argv
+    assert dict(os.environ) == environment
+
+
+def test_text_survives_hydra() -> None:
+    config = one("run.tag=1e3", "run.name=Zürich #1", "dataset.root=~/a=b", "dataset=fashion_mnist").config
+    assert config is not None
+    assert (config.run.tag, config.run.name, config.dataset.root) == ("1e3", "Zürich #1", "~/a=b")
+
+
+def test_a_sweep_is_the_grid_and_leaves_nothing_behind(elsewhere: Path) -> None:
+    found = compose(["optimizer=sgd,adamw", "seed=0,1", "run.tag=x,1e3", "train.epochs=3"], sweep=True)
+    rows = [
+        (job.config.optimizer._target_.rpartition(".")[2], job.config.seed, job.config.run.tag)
+        for job in found
+        if job.config
+    ]
+    assert rows == [(o, s, t) for o in ("SGD", "AdamW") for s in (0, 1) for t in ("x", "1e3")]
+    assert {job.config.train.epochs for job in found if job.config} == {3}
+    assert found[0].words == ("optimizer=sgd", "seed=0", "run.tag='x'", "train.epochs=3")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_job_that_does_not_compose_stops_no_other() -> None:
+    found = compose(["strategy=ddp,nosuch", "seed=1,2"], sweep=True)
+    assert [job.config is not None for job in found] == [True, True, False, False]
+    assert str(found[2].error).startswith("strategy=nosuch: unknown; known: ")
+    assert found[3].words == ("strategy=nosuch", "seed=2")
+
+
+def test_a_key_that_only_the_swept_strategies_have_is_no_error(own: Path) -> None:
+    found = compose(["strategy=one,two", "strategy.period=8"], sweep=True, config_dir=own)
+    assert [job.config.strategy.period for job in found if job.config] == [8, 8]
+    found = compose(["strategy=one,ddp", "strategy.period=8"], sweep=True, config_dir=own)
+    assert found[0].config is not None
+    assert str(found[1].error) == "strategy.period: unknown key; known: none (strategy=ddp)"
+
+
+def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
+    found = compose(["+study=mine"], sweep=True, config_dir=own)
+    assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [
+        ("mine", 1),
+        ("mine", 2),
+        ("mine", 1),
+        ("mine", 2),
+    ]
+    found = compose(["+study=mine", "seed=7", "study.name=other"], sweep=True, config_dir=own)
+    assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [("other", 7)] * 2
+
+
+def test_the_quick_study_is_ddp_and_daso_with_three_seeds() -> None:
+    found = compose(["+study=quick"], sweep=True)
+    rows = {(job.config.strategy._target_.rpartition(".")[2], job.config.seed) for job in found if job.config}
+    assert rows == {(strategy, seed) for strategy in ("DDP", "DASO") for seed in (0, 1, 2)}
+    assert {(job.config.train.target, job.config.study.name) for job in found if job.config} == {
+        (0.95, "quick")
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
+        (["model=resnet51"], "model=resnet51: unknown (did you mean 'resnet50'?)"),
+        (["model=resnet51"], "`daso-bench list models` shows all"),
+        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: quick"),
+        (["study=quick"], "study: a study is added with a plus: +study=NAME"),
+        (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),
+        (["optimzer=sgd"], "optimzer: unknown key (did you mean optimizer?); known: strategy, model, "),
+        (["optimizer.bta1=1", "optimizer=adamw"], "(did you mean optimizer.beta1?); known: optimizer.lr, "),
+        (["optimizer.bta1=1", "optimizer=adamw"], "(optimizer=adamw)"),
+        (["cluster.nods=1"], "cluster.nods: unknown key (did you mean cluster.nodes?)"),
+        (["hydra.nosuch=1"], "hydra.nosuch: unknown key"),
+        (["seed=1,2"], "seed=1,2: several values need a sweep: daso-bench -m"),
+        (["model={a:1}"], "model: takes one name, model=NAME"),
+        (["train.target=a#b"], "train.target=a#b: the value holds a character that needs quotes"),
+        (["train.target=a#b"], "this spelling works: 'train.target=\"a#b\"'"),
+        (["+seed=3"], "Could not append to config. An item is already at 'seed'."),
+        (["~nosuch"], "Could not delete from config. 'nosuch' does not exist."),
+    ],
+)
+def test_what_does_not_compose_is_one_sentence(words: list[str], message: str) -> None:
+    assert message in refusal(*words)
+
+
+def test_errors_name_the_choices_of_a_config_dir(own: Path) -> None:
+    assert "known: daso, ddp, one, two" in refusal("strategy=tow", config_dir=own)
+    assert "strategy.perod: unknown key (did you mean strategy.period?); known: strategy.period" in refusal(
+        "strategy=one", "strategy.perod=1", config_dir=own
+    )
+
+
+def test_only_listed_values_can_be_swept() -> None:
+    with pytest.raises(ConfigError, match=r"train\.target=interval\(0,1\): a sweep needs its values listed"):
+        compose(["train.target=interval(0,1)"], sweep=True)
