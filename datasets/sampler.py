@@ -130,8 +130,8 @@ def split(
     wanted = [round(value, 9) for value in _water_fill(units, shares, low, high)]
     numbers = [math.floor(value) for value in wanted]
     by_remainder = sorted(range(len(shares)), key=lambda i: (round(numbers[i] - wanted[i], 9), i))
-    # Less than one unit per position is left over, so one pass hands out all of it.
-    for i in [i for i in by_remainder if numbers[i] < high][: units - sum(numbers)]:
+    # Only positions below their bound have a remainder, and they are more than the units left over.
+    for i in by_remainder[: units - sum(numbers)]:
         numbers[i] += 1
     numbers = [number * quantum for number in numbers]
     if rest:

@@ -1,8 +1,9 @@
 """Checkpoints that survive a kill at any moment and that are never executed.
 
-A checkpoint is a folder `checkpoints/step_<n>/` with one file per rank, the model a user would be given, and a manifest of sizes
-and checksums. It is written under a temporary name, flushed and renamed by rank 0 once all ranks are done; the one before is
-kept. Files are read with `weights_only=True`: numbers, strings, containers and tensors, no code.
+A checkpoint is a folder `checkpoints/step_<n>/` with one file per rank, the model a user would be given, and
+a manifest of sizes and checksums. It is written under a temporary name, flushed and renamed by rank 0 once
+all ranks are done; the one before is kept. Files are read with `weights_only=True`: numbers, strings,
+containers and tensors, no code.
 """
 
 import hashlib
@@ -47,12 +48,20 @@ def write_file(path: Path, content: Any) -> None:
     # torch's writer reports a full disk as RuntimeError, the file itself as OSError.
     except (OSError, RuntimeError) as error:
         raise MachineError(
-            f"{path}: cannot be saved ({error}); earlier checkpoints are kept: free space, then `daso-bench resume`"
+            f"{path}: cannot be saved ({error}); earlier checkpoints are kept: free space, "
+            "then `daso-bench resume`"
         ) from error
 
 
-def save(folder: Path, step: int, rank: int, state: dict[str, Any], model: dict[str, Any] | None,
-         barrier: Callable[[], None], ranks: int) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    rank: int,
+    state: dict[str, Any],
+    model: dict[str, Any] | None,
+    barrier: Callable[[], None],
+    ranks: int,
+) -> Path:
     """Write this rank's part of the checkpoint of `step`; returns its folder once it is complete.
 
     Args:
@@ -71,7 +80,10 @@ def save(folder: Path, step: int, rank: int, state: dict[str, Any], model: dict[
     barrier()
     if rank == 0:
         names = [*map(rank_file, range(ranks)), MODEL]
-        manifest = {"step": step, "files": {n: [(partial / n).stat().st_size, _checksum(partial / n)] for n in names}}
+        manifest = {
+            "step": step,
+            "files": {n: [(partial / n).stat().st_size, _checksum(partial / n)] for n in names},
+        }
         with (partial / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file)
             file.flush()
@@ -86,7 +98,10 @@ def save(folder: Path, step: int, rank: int, state: dict[str, Any], model: dict[
 
 
 def complete(folder: Path) -> list[Path]:
-    """Checkpoint folders that carry their final name, newest first. Leftovers of a killed save are not among them."""
+    """Checkpoint folders that carry their final name, newest first.
+
+    Leftovers of a killed save are not among them.
+    """
     found = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name)]
     return sorted(found, reverse=True)
 
@@ -135,13 +150,17 @@ def read(file: Path) -> Any:
 
 
 def save_final(folder: Path, model: dict[str, Any]) -> None:
-    """Keep the finished run's model as `final/model.pt` and drop the resume states, which nobody needs any more."""
+    """Keep the finished run's model as `final/model.pt`."""
     final = folder / FINAL
     final.mkdir(parents=True, exist_ok=True)
     partial = final / f".{MODEL}.partial"
     write_file(partial, model)
     partial.rename(final / MODEL)
     _sync(final)
+
+
+def drop_resume_states(folder: Path) -> None:
+    """Remove what only a resume needs: not before the run is known to be finished."""
     for old in complete(folder):
         shutil.rmtree(old)
 

@@ -1,8 +1,9 @@
 """Where one rank's time goes: segments that cover the process, and the parts of the segment `train`.
 
-Stamps come from the rank's own monotonic clock (nanoseconds); reading it adds no collective and no device synchronise.
-`train` is cut into stretches by the points where all ranks meet outside of training (an inline evaluation, a checkpoint):
-T_train = Σ_j max_i d_i(j), with d_i(j) rank i's time in `train` during stretch j. Rules: time-to-accuracy method, version 2.0.
+Stamps come from the rank's own monotonic clock (nanoseconds); reading it adds no collective and no device
+synchronise. `train` is cut into stretches by the points where all ranks meet outside of training (an inline
+evaluation, a checkpoint): T_train = Σ_j max_i d_i(j), with d_i(j) rank i's time in `train` during stretch j.
+Rules: time-to-accuracy method, version 2.0.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +18,10 @@ PARTS = ("compute", "exposed", "waiting", "data", "step_other")
 
 @dataclass
 class Stretch:
-    """One rank's train stretch, nanoseconds. `blocked` is not yet split into transfer (`exposed`) and `waiting`."""
+    """One rank's train stretch, nanoseconds.
+
+    `blocked` is not yet split into transfer (`exposed`) and `waiting`.
+    """
 
     train: int
     compute: int
@@ -33,8 +37,8 @@ class Clock:
         self._now, self._traffic = now, traffic
         self.started = self._since = now() if started is None else started
         self.segment = "startup"
-        self.segments = dict.fromkeys(SEGMENTS, 0)
-        self._laps = dict.fromkeys(("compute", "data", "step_other"), 0)
+        self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
+        self._laps: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
         self._lap_since = self._blocked_before = 0
         self._stretch_train = self._stretch_blocked = 0
 
@@ -67,7 +71,9 @@ class Clock:
         """What this rank did in `train` since the last call. Call outside of `train`."""
         assert self.segment != "train", "a stretch ends where training pauses"
         train = self.segments["train"] - self._stretch_train
-        stretch = Stretch(train, self._laps["compute"], self._stretch_blocked, self._laps["data"], self._laps["step_other"])
+        stretch = Stretch(
+            train, self._laps["compute"], self._stretch_blocked, self._laps["data"], self._laps["step_other"]
+        )
         self._stretch_train = self.segments["train"]
         self._stretch_blocked = 0
         self._laps = dict.fromkeys(self._laps, 0)
@@ -86,8 +92,8 @@ class Clock:
 def waiting_of(traffic: Traffic, launches_of_ranks: list[dict[int, int]]) -> int:
     """Nanoseconds that this rank, blocked in collectives, waited for a member that had not entered yet.
 
-    `launches_of_ranks` are the entry stamps of all ranks, on one common clock. For a collective entered at a_i and left at
-    z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the blocked time is transfer.
+    `launches_of_ranks` are the entry stamps of all ranks, on one common clock. For a collective entered at
+    a_i and left at z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the blocked time is transfer.
     """
     last: dict[int, int] = {}
     for launches in launches_of_ranks:

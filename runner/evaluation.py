@@ -1,4 +1,7 @@
-"""Exact evaluation: every sample once, for any number of ranks; hits and counts are summed, never averages averaged."""
+"""Exact evaluation:
+
+every sample once, for any number of ranks; hits and counts are summed, never averages averaged.
+"""
 
 import math
 from dataclasses import dataclass
@@ -38,7 +41,10 @@ class Score:
         return self.accuracy if metric == "accuracy" else self.loss
 
     def reaches(self, target: float, metric: str) -> bool:
-        """Whether the target is reached: ceil(target·M) right answers of M, or a loss of at most `target`. NaN never does."""
+        """Whether the target is reached:
+
+        ceil(target·M) right answers of M, or a loss of at most `target`. NaN never does.
+        """
         if metric == "loss":
             return self.loss <= target
         # The product may miss a whole number by a rounding error: 0.95 · 360 must be 342.
@@ -46,8 +52,14 @@ class Score:
 
 
 @torch.no_grad()
-def score(model: nn.Module, samples: "Samples", indices: Tensor, device: torch.device, dtype: torch.dtype,
-          batch_size: int = 256) -> Score:
+def score(
+    model: nn.Module,
+    samples: "Samples",
+    indices: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    batch_size: int = 256,
+) -> Score:
     """Score `model` on `samples[indices]`; outputs [b, classes] are compared with labels [b].
 
     A sample whose outputs are not all finite counts as wrong. The model's mode is restored.

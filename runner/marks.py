@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Marks:
-    """Marks every `every` samples, shifted by `phase` (0 … 1) of it; `every` None: no marks. Sample 0 is no mark."""
+    """Marks every `every` samples, shifted by `phase` (0 … 1) of it.
+
+    `every` None: no marks. Sample 0 is no mark.
+    """
 
     every: int | None
     phase: float = 0.0

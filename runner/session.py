@@ -13,7 +13,6 @@ from ..datasets.data import Data
 from ..datasets.sampler import Sampler
 from ..models.spec import InputSpec
 from ..strategies.base import Strategy
-from ..strategies.communicator import Communicator
 from ..strategies.errors import ConfigError
 from ..strategies.progress import Progress
 from ..strategies.replica import Batch, Replica
@@ -22,18 +21,12 @@ from ..strategies.topology import WORLD
 from .clock import Clock
 from .marks import Marks
 from .schema import RunConfig
-from .traffic import Traffic
+from .traffic import CountedCommunicator
 from .warmup import undone_step
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
-
-class CountingCommunicator(Communicator):
-    """A communicator with a traffic book; both worlds' are."""
-
-    traffic: Traffic
 
 
 class Listener(Protocol):
@@ -68,7 +61,7 @@ class World:
     """
 
     name: str
-    comm: CountingCommunicator
+    comm: CountedCommunicator
     make_replica: Callable[[nn.Module, nn.Module], Replica]
     device: torch.device
     common_clock: bool
@@ -77,7 +70,10 @@ class World:
 
 @dataclass
 class Session:
-    """The state of one rank's run. `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `own` (every rank)."""
+    """The state of one rank's run.
+
+    `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `own` (every rank).
+    """
 
     config: RunConfig
     world: World
@@ -94,7 +90,10 @@ class Session:
         self.clock = Clock(comm.now, comm.traffic, self.world.started_ns)
         self.dtype = DTYPES[config.train.precision]
         self.sampler = Sampler(
-            len(self.data.train), config.train.global_batch_size, comm.topology.ranks, derive(config.seed, "data"),
+            len(self.data.train),
+            config.train.global_batch_size,
+            comm.topology.ranks,
+            derive(config.seed, "data"),
             config.strategy_class.piece_shift,
         )
         self.progress = Progress(config.train.epochs, self.sampler.steps_per_epoch)
@@ -104,13 +103,18 @@ class Session:
         every = config.train.eval_every_samples or len(self.data.train)
         self.evaluation_marks = Marks(every, config.train.eval_phase)
         self.checkpoint_marks = Marks(self._checkpoint_every())
-        self.losses = torch.zeros((), dtype=torch.float64, device=self.world.device)  # Σ n_r · loss since the last evaluation
+        self.losses = torch.zeros(
+            (), dtype=torch.float64, device=self.world.device
+        )  # Σ n_r · loss since the last evaluation
         self.epoch_losses = torch.zeros_like(self.losses)
         self.finite = torch.ones((), dtype=torch.bool, device=self.world.device)
         self.loss_samples = self.epoch_samples = 0
 
     def prepare(self) -> None:
-        """Make replicas equal, set the strategy up, and do one step that is undone. Ends `startup` up to the barrier."""
+        """Make replicas equal, set the strategy up, and do one step that is undone.
+
+        Ends `startup` up to the barrier.
+        """
         self._equal_start()
         self.strategy.setup(self.replica, self.comm, self.progress)
         undone_step(self.replica, self._warmup_batch())
@@ -126,7 +130,10 @@ class Session:
         )
 
     def set_learning_rate(self, step_samples: int) -> float:
-        """Set the rate of the step that adds `step_samples` global samples; a function of global samples alone."""
+        """Set the rate of the step that adds `step_samples` global samples.
+
+        A function of global samples alone.
+        """
         factor = self.config.schedule.factor(
             self.progress.samples + step_samples, self.total_samples, len(self.data.train)
         )
@@ -137,7 +144,8 @@ class Session:
 
     def _replica(self) -> Replica:
         channels, height, width = self.data.shape
-        # The model's own random numbers come from torch's generator: give it this run's stream, then a stream per rank.
+        # The model's own random numbers come from torch's generator: give it this run's stream, then a stream
+        # per rank.
         torch.manual_seed(derive(self.config.seed, "init"))
         model = self.config.model.build(InputSpec(channels, height, width, self.data.classes))
         model = model.to(self.world.device, self.dtype).train()
@@ -151,9 +159,10 @@ class Session:
         batches = {0, self.sampler.steps_per_epoch - 1}
         smallest = min(min(self.sampler.samples_of_rank(batch)) for batch in batches)
         if smallest < 2 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            size = self.config.train.global_batch_size
             raise ConfigError(
-                f"train.global_batch_size={self.config.train.global_batch_size}: gives a rank a single sample, which batch "
-                f"normalisation refuses; use at least 2 x {self.comm.topology.ranks} ranks"
+                f"train.global_batch_size={size}: gives a rank one sample, "
+                f"which batch normalisation refuses; use at least 2 x {self.comm.topology.ranks} ranks"
             )
 
     def _checkpoint_every(self) -> int | None:
@@ -164,7 +173,10 @@ class Session:
         return every
 
     def _equal_start(self) -> None:
-        """Rank 0's parameters and buffers on every rank, after all initialisation; the tables must agree first."""
+        """Rank 0's parameters and buffers on every rank, after all initialisation.
+
+        The tables must agree first.
+        """
         replica, ranks = self.replica, self.comm.topology.ranks
         digests = torch.zeros(2 * ranks, dtype=torch.int64)
         own = torch.tensor([replica.parameters.digest(), replica.buffers.digest()])

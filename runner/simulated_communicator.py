@@ -1,4 +1,7 @@
-"""The communicator of virtual time: real sums on real tensors, α–β durations. Also the fake of the unit tests."""
+"""The communicator of virtual time:
+
+real sums on real tensors, α–β durations. Also the fake of the unit tests.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..strategies.communicator import Channel, Communicator, Work
+from ..strategies.communicator import Channel, Work
 from ..strategies.topology import Group
 from .simulator import Operation, Simulator
-from .traffic import Traffic
+from .traffic import CountedCommunicator, Traffic
 
 
 class Done(Work):
@@ -28,7 +31,9 @@ class Done(Work):
 class SimulatedWork(Work):
     """A started operation of one rank; the result is delivered into the rank's tensor by `wait`."""
 
-    def __init__(self, comm: "SimulatedCommunicator", operation: Operation, output: Tensor | None, key: int) -> None:
+    def __init__(
+        self, comm: "SimulatedCommunicator", operation: Operation, output: Tensor | None, key: int
+    ) -> None:
         self._comm, self._operation, self._output, self._key = comm, operation, output, key
         self._launched = comm.now()
 
@@ -71,7 +76,7 @@ class Exchange(Work):
         return max(known, default=0) if len(known) == len(durations) else None
 
 
-class SimulatedCommunicator(Communicator):
+class SimulatedCommunicator(CountedCommunicator):
     """One rank's end of a `Simulator`."""
 
     def __init__(self, simulator: Simulator, rank: int) -> None:
@@ -89,7 +94,13 @@ class SimulatedCommunicator(Communicator):
         return self._collective("all_reduce", tensor, tensor, group, channel, async_op, combine)
 
     def reduce(
-        self, tensor: Tensor, destination: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        tensor: Tensor,
+        destination: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         owner = self.members(group)[destination]
 
@@ -99,7 +110,13 @@ class SimulatedCommunicator(Communicator):
         return self._collective("reduce", tensor, tensor, group, channel, async_op, combine, destination)
 
     def reduce_scatter(
-        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         members = self.members(group)
         if len(members) == 1:
@@ -111,7 +128,13 @@ class SimulatedCommunicator(Communicator):
         return self._collective("reduce_scatter", tensor, output, group, channel, async_op, combine)
 
     def broadcast(
-        self, tensor: Tensor, source: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        tensor: Tensor,
+        source: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         owner = self.members(group)[source]
 
@@ -121,7 +144,13 @@ class SimulatedCommunicator(Communicator):
         return self._collective("broadcast", tensor, tensor, group, channel, async_op, combine, source)
 
     def all_gather(
-        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         members = self.members(group)
         if len(members) == 1:
@@ -150,8 +179,17 @@ class SimulatedCommunicator(Communicator):
     def now(self) -> int:
         return self.simulator.time[self.rank]
 
-    def _collective(self, verb: str, tensor: Tensor, output: Tensor | None, group: Group, channel: Channel,
-                    async_op: bool, combine: Callable[[dict[int, Tensor]], dict[int, Tensor]], source: int = 0) -> Work:
+    def _collective(
+        self,
+        verb: str,
+        tensor: Tensor,
+        output: Tensor | None,
+        group: Group,
+        channel: Channel,
+        async_op: bool,
+        combine: Callable[[dict[int, Tensor]], dict[int, Tensor]],
+        source: int = 0,
+    ) -> Work:
         members = self.members(group)
         if self.rank not in members:
             raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
@@ -160,8 +198,8 @@ class SimulatedCommunicator(Communicator):
         payload = tensor.numel() * tensor.element_size()
         self.traffic.count(verb, channel, members, payload, source)
         key = self.traffic.launch(channel, members, self.now())
-        # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must not be
-        # written meanwhile.
+        # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must
+        # not be written meanwhile.
         operation = self.simulator.enter(self.rank, (members, key), verb, members, tensor, payload, combine)
         work = SimulatedWork(self, operation, output, key)
         if not async_op:

@@ -17,7 +17,10 @@ StepTime = Callable[[int, int], int]
 
 
 class SimulatedReplica(Replica):
-    """A replica on a virtual clock. Ranks share a process, so each keeps its own state of torch's generator."""
+    """A replica on a virtual clock.
+
+    Ranks share a process, so each keeps its own state of torch's generator.
+    """
 
     def __init__(
         self, model: nn.Module, criterion: nn.Module, comm: SimulatedCommunicator, step_time: StepTime

@@ -39,9 +39,17 @@ class SimulatedRun:
     sessions: list[Session]
 
 
-def simulate(config: RunConfig, data: Data, *, network: Network | None = None, step_time: StepTime = lambda rank, n: 0,
-             checkpoints: Path | None = None, attempt: int = 1, listeners: Callable[[int], Listener] = lambda rank: Nobody(),
-             loop: type[Loop] = Loop) -> SimulatedRun:
+def simulate(
+    config: RunConfig,
+    data: Data,
+    *,
+    network: Network | None = None,
+    step_time: StepTime = lambda rank, n: 0,
+    checkpoints: Path | None = None,
+    attempt: int = 1,
+    listeners: Callable[[int], Listener] = lambda rank: Nobody(),
+    loop: type[Loop] = Loop,
+) -> SimulatedRun:
     """Train `config` on `data` with every rank in virtual time; deterministic, bit for bit."""
     topology = Topology.of(config.cluster.ranks_of_nodes)
     simulator = Simulator(topology, network)
@@ -56,7 +64,14 @@ def simulate(config: RunConfig, data: Data, *, network: Network | None = None, s
 
         world = World("simulated", comm, make_replica, torch.device("cpu"), common_clock=True)
         sessions[rank] = Session(
-            config, world, data, own[rank], metrics if rank == 0 else None, listeners(rank), attempt, checkpoints
+            config,
+            world,
+            data,
+            own[rank],
+            metrics if rank == 0 else None,
+            listeners(rank),
+            attempt,
+            checkpoints,
         )
         return loop(sessions[rank]).run()
 

@@ -1,7 +1,7 @@
 """Virtual time: every rank is a greenlet, and the one with the smallest clock runs next.
 
-A rank that polls at time t has therefore seen everything that happened before t. Clocks are integer nanoseconds, so sums
-of durations are exact. A run that cannot go on says who waits for what.
+A rank that polls at time t has therefore seen everything that happened before t. Clocks are integer
+nanoseconds, so sums of durations are exact. A run that cannot go on says who waits for what.
 """
 
 import heapq
@@ -26,9 +26,10 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """α–β cost per link class: `latency_s` seconds a message, `bytes_per_s` on a link; defaults are free and infinite.
+    """α–β cost per link class: `latency_s` seconds a message, `bytes_per_s` on a link. Default: free.
 
-    All-reduce costs a ring's 2(n-1)·α + 2(n-1)/n · bytes/β, broadcast and reduce a pipelined tree's ⌈log2 n⌉·α + bytes/β.
+    All-reduce costs a ring's 2(n-1)·α + 2(n-1)/n · bytes/β, broadcast and reduce a pipelined tree's ⌈log2
+    n⌉·α + bytes/β.
     """
 
     intra_latency_s: float = 0.0
@@ -84,7 +85,10 @@ class Simulator:
         self._rank_of: dict[greenlet, int] = {}
 
     def run(self, body: Callable[[int], Any]) -> list[Any]:
-        """Run `body(rank)` for every rank to its end; returns their results. An exception of any rank ends the run."""
+        """Run `body(rank)` for every rank to its end.
+
+        Returns their results. An exception of any rank ends the run.
+        """
         self._hub = getcurrent()
         results: list[Any] = [None] * self.topology.ranks
 
@@ -113,8 +117,16 @@ class Simulator:
         if nanoseconds:
             self._sleep_until(self.time[rank] + nanoseconds)
 
-    def enter(self, rank: int, key: Any, verb: str, members: tuple[int, ...], what: Any, payload: int,
-              combine: Callable[[dict[int, Any]], dict[int, Any]]) -> Operation:
+    def enter(
+        self,
+        rank: int,
+        key: Any,
+        verb: str,
+        members: tuple[int, ...],
+        what: Any,
+        payload: int,
+        combine: Callable[[dict[int, Any]], dict[int, Any]],
+    ) -> Operation:
         """`rank` enters the operation `key`; the last one to enter fixes its end and computes all results."""
         operation = self._operations.setdefault(key, Operation(verb, members))
         if (operation.verb, operation.members) != (verb, members):

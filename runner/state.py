@@ -1,4 +1,7 @@
-"""What a checkpoint holds of one rank, and how it comes back: everything that decides the next step, bit for bit."""
+"""What a checkpoint holds of one rank, and how it comes back:
+
+everything that decides the next step, bit for bit.
+"""
 
 import logging
 from dataclasses import asdict, fields
@@ -11,7 +14,7 @@ from ..strategies.topology import WORLD
 from . import checkpoint
 
 if TYPE_CHECKING:
-    from .loop import Account
+    from .ledger import Account
     from .session import Session
 
 log = logging.getLogger(__name__)
@@ -60,8 +63,8 @@ def restore(session: "Session", account: "Account") -> str | None:
     shape = list(session.comm.topology.ranks_of_nodes)
     if state["format"] != FORMAT or state["ranks_of_nodes"] != shape:
         raise ConfigError(
-            f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, this run is format "
-            f"{FORMAT} on ranks {shape}"
+            f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, "
+            f"this run is format {FORMAT} on ranks {shape}"
         )
     _apply(session, account, state)
     return path.name
@@ -74,7 +77,9 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     session.replica.optimizer.load_state_dict(state["optimizer"])
     session.strategy.load_state_dict(state["strategy"])
     session.replica.load_rng_state(state["rng"])
-    for target, saved in zip((session.losses, session.epoch_losses, session.finite), state["losses"], strict=True):
+    for target, saved in zip(
+        (session.losses, session.epoch_losses, session.finite), state["losses"], strict=True
+    ):
         target.copy_(saved)
     session.loss_samples, session.epoch_samples = state["loss_samples"]
     session.comm.traffic.load_state_dict(state["traffic"])

@@ -1,4 +1,7 @@
-"""The communicator of real processes: gloo on CPUs, NCCL on GPUs. The only file that calls `torch.distributed`."""
+"""The communicator of real processes:
+
+gloo on CPUs, NCCL on GPUs. The only file that calls `torch.distributed`.
+"""
 
 import os
 import time
@@ -12,11 +15,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store, TCPStore
 
-from ..strategies.communicator import Channel, Communicator, Work
+from ..strategies.communicator import Channel, Work
 from ..strategies.topology import WORLD, Group, Topology, peers
 from .simulated_communicator import Done
-from .traffic import Traffic
+from .traffic import CountedCommunicator, Traffic
 
 
 class Announcer(Protocol):
@@ -59,7 +63,10 @@ class TorchWork(Work):
 
 
 class ExchangeWork(Work):
-    """Messages waited for on a helper thread: gloo's point-to-point work says `is_completed` only after `wait`."""
+    """Messages waited for on a helper thread:
+
+    gloo's point-to-point work says `is_completed` only after `wait`.
+    """
 
     def __init__(self, comm: "TorchCommunicator", future: "Future[int]") -> None:
         self._comm, self._future, self._launched = comm, future, comm.now()
@@ -74,25 +81,32 @@ class ExchangeWork(Work):
         return self._future.result() - self._launched if self._future.done() else None
 
 
-class TorchCommunicator(Communicator):
+class TorchCommunicator(CountedCommunicator):
     """One rank's process groups: one per channel and group of ranks, made on all ranks in the same order.
 
     Args:
         topology: the placement of ranks on nodes.
         rank: this rank.
         store: the rendezvous of exactly the ranks of this run.
-        device: where tensors of the gradients and parameters channels live; `control` is always gloo on the CPU.
+        device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
+            CPU.
         timeout_s: seconds after which a collective that does not end raises.
     """
 
-    def __init__(self, topology: Topology, rank: int, store: dist.Store, device: torch.device, timeout_s: float) -> None:
+    def __init__(
+        self, topology: Topology, rank: int, store: Store, device: torch.device, timeout_s: float
+    ) -> None:
         self.topology, self.rank, self.device = topology, rank, device
         self.traffic = Traffic(topology, rank)
         self.on_call: Announcer | None = None
         self.backend = "nccl" if device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group(
-            self.backend, store=store, rank=rank, world_size=topology.ranks, timeout=timeout,
+            self.backend,
+            store=store,
+            rank=rank,
+            world_size=topology.ranks,
+            timeout=timeout,
             device_id=device if device.type == "cuda" else None,
         )
         self._groups: dict[tuple[Channel, tuple[int, ...]], dist.ProcessGroup] = {}
@@ -109,7 +123,9 @@ class TorchCommunicator(Communicator):
             for members in dict.fromkeys(members_of):
                 if len(members) > 1:
                     backend = "gloo" if channel == "control" else self.backend
-                    self._groups[channel, members] = dist.new_group(list(members), timeout=timeout, backend=backend)
+                    made = dist.new_group(list(members), timeout=timeout, backend=backend)
+                    if isinstance(made, dist.ProcessGroup):  # else: this rank is no member
+                        self._groups[channel, members] = made
         self._helper: ThreadPoolExecutor | None = None
         self._shared: list[shared_memory.SharedMemory] = []
         self.warm_up()
@@ -130,7 +146,13 @@ class TorchCommunicator(Communicator):
         return self._collective("all_reduce", tensor, group, channel, async_op, start)
 
     def reduce(
-        self, tensor: Tensor, destination: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        tensor: Tensor,
+        destination: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         def start(pg: dist.ProcessGroup) -> dist.Work | None:
             return dist.reduce(tensor, group_dst=destination, group=pg, async_op=True)
@@ -138,7 +160,13 @@ class TorchCommunicator(Communicator):
         return self._collective("reduce", tensor, group, channel, async_op, start, destination)
 
     def reduce_scatter(
-        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         if len(self.members(group)) == 1:
             output.copy_(tensor)
@@ -149,7 +177,13 @@ class TorchCommunicator(Communicator):
         return self._collective("reduce_scatter", tensor, group, channel, async_op, start)
 
     def broadcast(
-        self, tensor: Tensor, source: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        tensor: Tensor,
+        source: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         def start(pg: dist.ProcessGroup) -> dist.Work | None:
             return dist.broadcast(tensor, group_src=source, group=pg, async_op=True)
@@ -157,7 +191,13 @@ class TorchCommunicator(Communicator):
         return self._collective("broadcast", tensor, group, channel, async_op, start, source)
 
     def all_gather(
-        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         if len(self.members(group)) == 1:
             output.copy_(tensor)
@@ -171,7 +211,9 @@ class TorchCommunicator(Communicator):
         pg = self._groups["parameters", self.members(WORLD)]
         started: list[dist.Work | None] = []
         for peer, tensor in sorted(sends.items()):
-            self.traffic.count("send", "parameters", (self.rank, peer), tensor.numel() * tensor.element_size())
+            self.traffic.count(
+                "send", "parameters", (self.rank, peer), tensor.numel() * tensor.element_size()
+            )
             started.append(dist.isend(tensor, group=pg, group_dst=peer, tag=tag))
         for peer, tensor in sorted(receives.items()):
             started.append(dist.irecv(tensor, group=pg, group_src=peer, tag=tag))
@@ -187,8 +229,9 @@ class TorchCommunicator(Communicator):
         return ExchangeWork(self, self._helper.submit(wait))
 
     def barrier(self, group: Group, *, channel: Channel = "control") -> None:
-        self._collective("barrier", torch.empty(0), group, channel, False,
-                         lambda pg: dist.barrier(group=pg, async_op=True))
+        self._collective(
+            "barrier", torch.empty(0), group, channel, False, lambda pg: dist.barrier(group=pg, async_op=True)
+        )
 
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
         members = self.members(group)
@@ -198,17 +241,15 @@ class TorchCommunicator(Communicator):
         if len(members) == 1:
             return torch.zeros(numel, dtype=dtype)
         name = torch.zeros(64, dtype=torch.uint8)
-        first = members[0] == self.rank
-        if first:
-            block = shared_memory.SharedMemory(create=True, size=size)
-            name[: len(block.name)] = torch.tensor(list(block.name.encode()), dtype=torch.uint8)
+        own = shared_memory.SharedMemory(create=True, size=size) if members[0] == self.rank else None
+        if own is not None:
+            name[: len(own.name)] = torch.tensor(list(own.name.encode()), dtype=torch.uint8)
         self.broadcast(name, 0, group, channel="control").wait()
-        if not first:
-            block = shared_memory.SharedMemory(bytes(name.tolist()).rstrip(b"\0").decode())
+        block = own or shared_memory.SharedMemory(bytes(name.tolist()).rstrip(b"\0").decode())
         self.barrier(group)
-        # Unlinked as soon as all have it: the memory lives until the last rank ends, and nothing is left behind by a crash.
-        if first:
-            block.unlink()
+        # Unlinked as soon as all have it: it lives until the last rank ends, and a crash leaves nothing behind.
+        if own is not None:
+            own.unlink()
         self._shared.append(block)
         return torch.frombuffer(block.buf, dtype=dtype, count=numel)
 
@@ -226,7 +267,10 @@ class TorchCommunicator(Communicator):
         self.on_call.call = ""
 
     def start_sum(self, tensor: Tensor, group: Group) -> "torch.futures.Future[Tensor]":
-        """Start an all-reduce of a gradient bucket for a DDP communication hook; the future holds the summed tensor."""
+        """Start an all-reduce of a gradient bucket for a DDP communication hook.
+
+        The future holds the summed tensor.
+        """
         members = self.members(group)
         if len(members) == 1:
             done: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -247,8 +291,16 @@ class TorchCommunicator(Communicator):
             self._helper.shutdown()
         dist.destroy_process_group()
 
-    def _collective(self, verb: str, tensor: Tensor, group: Group, channel: Channel, async_op: bool, start: Any,
-                    source: int = 0) -> Work:
+    def _collective(
+        self,
+        verb: str,
+        tensor: Tensor,
+        group: Group,
+        channel: Channel,
+        async_op: bool,
+        start: Any,
+        source: int = 0,
+    ) -> Work:
         members = self.members(group)
         if self.rank not in members:
             raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
@@ -258,7 +310,9 @@ class TorchCommunicator(Communicator):
         key = self.traffic.launch(channel, members, self.now())
         # A blocking call knows its end by itself; gloo's reduce_scatter has no future to be told by.
         stamp = async_op and verb != "reduce_scatter"
-        work = TorchWork(self, start(self._groups[channel, members]), key, f"{verb} on {channel}/{group}", stamp)
+        work = TorchWork(
+            self, start(self._groups[channel, members]), key, f"{verb} on {channel}/{group}", stamp
+        )
         if not async_op:
             work.wait()
         return work
@@ -269,16 +323,26 @@ def _first(future: "torch.futures.Future[list[Tensor]]") -> Tensor:
 
 
 def connect(
-    topology: Topology, rank: int, *, host: str, port: int, listener_fd: int | None, device: torch.device, timeout_s: float
+    topology: Topology,
+    rank: int,
+    *,
+    host: str,
+    port: int,
+    listener_fd: int | None,
+    device: torch.device,
+    timeout_s: float,
 ) -> TorchCommunicator:
     """Meet the other ranks at `host:port`; rank 0 serves on the already listening socket `listener_fd`."""
     # One machine: gloo must not resolve the host name, which may point at an address that nobody listens on.
     if host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.TCPStore(
-        host, port, topology.ranks, is_master=rank == 0, timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False, master_listen_fd=listener_fd if rank == 0 else None,
+    store = TCPStore(
+        host,
+        port,
+        topology.ranks,
+        is_master=rank == 0,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=listener_fd if rank == 0 else None,
     )
     return TorchCommunicator(topology, rank, store, device, timeout_s)
-
-

@@ -1,15 +1,16 @@
-"""The replica of real processes: one `DistributedDataParallel`, one communication hook, one mutable record it reads.
+"""The replica of real processes: one `DistributedDataParallel`, one communication hook, one record it reads.
 
-Everything that a strategy may ask of gradient averaging (which group, which weights) is a field of `GradientAveraging`; a
-second DDP wrapper on the same module would fire its hooks as well.
+Everything that a strategy may ask of gradient averaging (which group, which weights) is a field of
+`GradientAveraging`; a second DDP wrapper on the same module would fire its hooks as well.
 """
 
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from ..strategies.replica import Batch, Replica
@@ -18,12 +19,17 @@ from .torch_communicator import TorchCommunicator
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
 _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
-FORWARD_SYNC = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+_NO_FORWARD_SYNC: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers": False
+}
 
 
 @dataclass
 class GradientAveraging:
-    """What the hook does with the next bucket: sum over `group` after scaling by `weight` (n_r / Σ n_r in the group)."""
+    """What the hook does with the next bucket:
+
+    sum over `group` after scaling by `weight` (n_r / Σ n_r in the group).
+    """
 
     group: Group | None = None
     weight: float = 1.0
@@ -34,14 +40,16 @@ class GradientAveraging:
 class WithLoss(nn.Module):
     """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a wish.
 
-    `wish` is a parameter of value zero whose gradient is whatever this rank has to say. DDP averages it with the last
+    `wish` is a parameter of value zero whose gradient is whatever this rank has to say. DDP averages it with
+    the last
     bucket: all ranks hear of a wish in the step in which it is made, and no collective is added.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         super().__init__()
         self.model, self.criterion = model, criterion
-        # Of the model's own type: DDP never mixes types in a bucket, and another type would be another collective.
+        # Of the model's own type: DDP never mixes types in a bucket, and another type would be another
+        # collective.
         dtype = next(model.parameters()).dtype
         self.wish = nn.Parameter(torch.zeros(1, dtype=dtype))
         self.register_buffer("says", torch.zeros(1, dtype=dtype), persistent=False)
@@ -50,7 +58,8 @@ class WithLoss(nn.Module):
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         loss = self.criterion(self.model(inputs), targets)
         says = torch.maximum(self.says, (~torch.isfinite(loss.detach())).to(self.says.dtype))
-        # The wish joins through an addition of zero: bits of the loss and of all gradients are those of the plain model.
+        # The wish joins through an addition of zero: bits of the loss and of all gradients are those of the
+        # plain model.
         return loss + (self.wish * says).sum().to(loss.dtype), loss.detach()
 
 
@@ -74,8 +83,9 @@ class TorchReplica(Replica):
             device_ids=[device.index] if device.type == "cuda" else None,
             process_group=self.comm.ddp_group(),
             gradient_as_bucket_view=True,
-            # Buffers are averaged where a model is evaluated or saved: no arm pays a hidden broadcast in each step.
-            **{FORWARD_SYNC: False},
+            # Buffers are averaged where a model is evaluated or saved: no arm pays a hidden broadcast in each
+            # step.
+            **_NO_FORWARD_SYNC,
         )
         ddp.register_comm_hook(self, _hook)
         self._module = ddp
@@ -97,8 +107,8 @@ class TorchReplica(Replica):
         else:
             with self.comm.announced(f"backward, all_reduce on gradients/{averaging.group}"):
                 joined.backward()
-            # The last bucket is launched when the last gradient is there: what backward() takes from then on is waiting for
-            # the sums, exposed. Buckets that ended earlier were hidden behind computation.
+            # The last bucket is launched when the last gradient is there: what backward() takes from then on
+            # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
             traffic = self.comm.traffic
             if averaging.key in traffic.launches and averaging.weight < 1:
                 traffic.launches[averaging.key] = averaging.last_launch
@@ -106,6 +116,10 @@ class TorchReplica(Replica):
         wish = self._with_loss.wish.grad
         self.wished = wish is not None and bool(wish.item() != 0)
         return loss
+
+    def ddp_module(self) -> nn.Module:
+        """The module that forward passes go through: a `DistributedDataParallel` if ranks are several."""
+        return self._module
 
     def rng_state(self) -> dict[str, Tensor]:
         state = {"cpu": torch.get_rng_state()}
@@ -120,7 +134,7 @@ class TorchReplica(Replica):
 
 
 # PyTorch compares the annotations with the types themselves, so they must not be strings.
-def _hook(replica: TorchReplica, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _hook(replica: TorchReplica, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     averaging, buffer = replica.averaging, bucket.buffer()
     averaging.last_launch = replica.comm.now()
     if averaging.group is None or averaging.weight == 1:

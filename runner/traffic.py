@@ -1,9 +1,13 @@
-"""What one rank sends and waits for: calls, bytes per link class, and the stamps that split waiting from transfer."""
+"""What one rank sends and waits for:
+
+calls, bytes per link class, and the stamps that split waiting from transfer.
+"""
 
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..strategies.communicator import Communicator
 from ..strategies.topology import Topology
 
 LINKS = ("intra", "inter")
@@ -22,10 +26,10 @@ class Blocked:
 class Traffic:
     """Counters of one rank's collectives.
 
-    `payload_bytes` are counted: the bytes of the tensor handed to each call, under `inter` when the group spans nodes.
-    `ring_bytes` are modelled: what this rank sends when each collective runs as a ring (chain for broadcast and reduce) laid
-    out in rank order, under the class of the link to its successor. `launches` maps a collective's key, equal on all its
-    members, to the time at which this rank entered it.
+    `payload_bytes` are counted: the bytes of the tensor handed to each call, under `inter` when the group
+    spans nodes. `ring_bytes` are modelled: what this rank sends when each collective runs as a ring (chain
+    for broadcast and reduce) laid out in rank order, under the class of the link to its successor. `launches`
+    maps a collective's key, equal on all its members, to the time at which this rank entered it.
     """
 
     topology: Topology
@@ -40,7 +44,10 @@ class Traffic:
     _sequence: Counter[int] = field(default_factory=Counter)
 
     def launch(self, channel: str, members: tuple[int, ...], now: int) -> int:
-        """Stamp the entry into the next collective over `members`; returns its key, the same on every member."""
+        """Stamp the entry into the next collective over `members`.
+
+        Returns its key, the same on every member.
+        """
         text = f"{channel}{members}"
         group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
         key = group << 32 | self._sequence[group]
@@ -102,8 +109,14 @@ class Traffic:
         self.verbs.update(state["verbs"])
 
 
+class CountedCommunicator(Communicator):
+    """A communicator that keeps a traffic book; those of both worlds do."""
+
+    traffic: Traffic
+
+
 def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
-    """Modelled bytes that one member sends; `distance` counts from the source (or destination) along the ring.
+    """Modelled bytes that one member sends; `distance` counts from source or destination along the ring.
 
     `payload` is the whole vector for all verbs but all_gather, where it is one member's piece.
     """
@@ -121,5 +134,8 @@ def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
 
 
 def waiting_ns(entered: int, left: int, last_launch: int) -> int:
-    """How much of a blocked time went by until the last member had entered: min(left, last) - entered, never negative."""
+    """How much of a blocked time went by until the last member had entered:
+
+    min(left, last) - entered, never negative.
+    """
     return max(0, min(left, last_launch) - entered)

@@ -1,8 +1,8 @@
 """One full step that leaves no trace.
 
-It builds what is built lazily (kernels, connections, optimizer state) before the clock starts. It is also what makes a resumed
-run continue bit for bit: a fresh DistributedDataParallel reduces its first step in another bucket layout than all
-later ones, at start and at resume alike; here that step is undone.
+It builds what is built lazily (kernels, connections, optimizer state) before the clock starts. It is also
+what makes a resumed run continue bit for bit: a fresh DistributedDataParallel reduces its first step in
+another bucket layout than all later ones, at start and at resume alike; here that step is undone.
 """
 
 import torch
@@ -11,7 +11,10 @@ from ..strategies.replica import Batch, Replica
 
 
 def undone_step(replica: Replica, batch: Batch) -> None:
-    """Forward, backward, gradient averaging and optimizer step on `batch`; then all state is as before, bit for bit."""
+    """Forward, backward, gradient averaging and optimizer step on `batch`.
+
+    Then all state is as before, bit for bit.
+    """
     tensors = list(replica.model.state_dict().values())
     saved = [tensor.clone() for tensor in tensors]
     rng = replica.rng_state()

@@ -1,4 +1,7 @@
-"""What a rank does: read the run directory, meet the others, train, leave. No state reaches it in another way."""
+"""What a rank does:
+
+read the run directory, meet the others, train, leave. No state reaches it in another way.
+"""
 
 import json
 import logging
@@ -31,7 +34,9 @@ class Link(Listener, Protocol):
 
     call: str
 
-    def finish(self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None) -> None: ...
+    def finish(
+        self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
+    ) -> None: ...
 
 
 def run_rank(
@@ -56,7 +61,12 @@ def run_rank(
     device = _device(topology.local_ranks[rank], config.launcher.allow_oversubscription)
     link.call = "rendezvous"
     comm = connect(
-        topology, rank, host="127.0.0.1", port=port, listener_fd=listener.fileno() if listener else None, device=device,
+        topology,
+        rank,
+        host="127.0.0.1",
+        port=port,
+        listener_fd=listener.fileno() if listener else None,
+        device=device,
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
     )
     link.call = ""
@@ -70,12 +80,16 @@ def run_rank(
     world = World(config.launcher.name, comm, make_replica, device, common_clock=True, started_ns=started)
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        session = Session(config, world, config.dataset.load(), own, metrics, link, attempt, run_dir / "checkpoints")
+        session = Session(
+            config, world, config.dataset.load(), own, metrics, link, attempt, run_dir / "checkpoints"
+        )
         result = Loop(session).run()
         if metrics is not None:
             metrics.close()
     comm.barrier(WORLD)
     link.finish(result.status, result.summary if rank == 0 else None, result.reason)
+    if rank == 0 and result.status == "finished":
+        checkpoint.drop_resume_states(run_dir / "checkpoints")
     comm.close()
 
 
@@ -97,13 +111,18 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         file = path / checkpoint.MODEL
     data = config.dataset.load()
     dtype = DTYPES[config.train.precision]
-    model = config.model.build(InputSpec(*data.shape, data.classes)).to(dtype=dtype)
+    channels, height, width = data.shape
+    model = config.model.build(InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
     model.load_state_dict(checkpoint.read(file)["model"])
     samples = data.split(config.train.eval_split)
     result = score(model, samples, torch.arange(len(samples)), torch.device("cpu"), dtype)
     return {
-        "accuracy": result.accuracy, "correct": result.correct, "count": result.count, "loss": result.loss,
-        "split": config.train.eval_split, "file": str(file),
+        "accuracy": result.accuracy,
+        "correct": result.correct,
+        "count": result.count,
+        "loss": result.loss,
+        "split": config.train.eval_split,
+        "file": str(file),
     }
 
 
@@ -115,9 +134,16 @@ def _device(local_rank: int, oversubscribe: bool) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _write_environment(run_dir: Path, comm: TorchCommunicator, threads: int, device: torch.device, attempt: int) -> None:
-    """environment.json from all ranks' own rows, by rank 0; later attempts on other machines keep theirs beside it."""
-    row = rank_row(rank=comm.rank, node=comm.node, local_rank=comm.local_rank, device=str(device), threads=threads)
+def _write_environment(
+    run_dir: Path, comm: TorchCommunicator, threads: int, device: torch.device, attempt: int
+) -> None:
+    """environment.json from all ranks' own rows, by rank 0.
+
+    Later attempts on other machines keep theirs beside it.
+    """
+    row = rank_row(
+        rank=comm.rank, node=comm.node, local_rank=comm.local_rank, device=str(device), threads=threads
+    )
     row["pid"] = os.getpid()
     rows = [json.loads(text) for text in _gather_text(comm, json.dumps(row))]
     if comm.rank == 0:
@@ -135,4 +161,7 @@ def _gather_text(comm: TorchCommunicator, text: str) -> list[str]:
     everybody = torch.zeros(ranks * len(padded), dtype=torch.uint8)
     comm.all_gather(everybody, padded, WORLD, channel="control").wait()
     pieces = everybody.view(ranks, -1)
-    return [bytes(piece[:length].tolist()).decode() for piece, length in zip(pieces, lengths.tolist(), strict=True)]
+    return [
+        bytes(piece[:length].tolist()).decode()
+        for piece, length in zip(pieces, lengths.tolist(), strict=True)
+    ]

@@ -1,6 +1,7 @@
 """The contract of a data-parallel strategy: what is communicated, and when. Nothing else.
 
-The train loop owns forward, backward, optimizer, schedule, clipping, precision and data, and names no strategy:
+The train loop owns forward, backward, optimizer, schedule, clipping, precision and data, and names no
+strategy:
 
     loss = replica.compute_gradients(batch)
     strategy.before_step(progress)
@@ -26,9 +27,9 @@ from .topology import WORLD, Topology
 class Strategy(ABC):
     """What is communicated when. All methods but `setup` have defaults that do nothing or the obvious.
 
-    `Config` is the frozen dataclass of the strategy's keys. `piece_shift` moves the pieces of each global batch by so
-    many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at the price of one
-    all-reduce of two numbers an epoch.
+    `Config` is the frozen dataclass of the strategy's keys. `piece_shift` moves the pieces of each global
+    batch by so many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at
+    the price of one all-reduce of two numbers an epoch.
     """
 
     Config: ClassVar[type]
@@ -51,7 +52,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        """Remember replica and communicator, ask for gradient averaging, allocate. Replicas are equal already."""
+        """Remember replica and communicator, ask for gradient averaging, allocate.
+
+        Replicas are equal already.
+        """
 
     def before_step(self, progress: Progress) -> None:
         """Gradients are there: make them the ones to apply."""
@@ -63,11 +67,12 @@ class Strategy(ABC):
         """An epoch has ended, its last `after_step` done."""
 
     def agree(self, progress: Progress, wished: bool) -> bool:
-        """Whether *all* ranks know, as of this step, that some rank wishes to stop, to save, or is not finite.
+        """Whether *all* ranks know, as of this step, that some rank wishes to stop or is not finite.
 
-        `wished` tells whether a rank of my gradient group did. The answer must be equal on all ranks at every step and
-        may only use what ranks exchange anyway; once it is true the loop asks everybody, over the control channel, what it
-        is. Default: right for strategies that average gradients over the world in each step.
+        `wished` tells whether a rank of my gradient group did. The answer must be equal on all ranks at every
+        step and may only use what ranks exchange anyway; once it is true the loop asks everybody, over the
+        control channel, what it is. Default: right for strategies that average gradients over the world in
+        each step.
         """
         return wished
 
@@ -76,10 +81,10 @@ class Strategy(ABC):
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """Inside, the replica's model is the one that a user would be given; afterwards everything is as before.
+        """Inside, the replica's model is the one a user would be given; afterwards everything is as before.
 
-        Default: the own parameters with floating-point buffers averaged over all ranks (a mean of BatchNorm variances,
-        not the pooled variance; integer counters are left alone).
+        Default: the own parameters with floating-point buffers averaged over all ranks (a mean of BatchNorm
+            variances, not the pooled variance; integer counters are left alone).
         """
         saved = self.replica.buffers.pack()
         self.average_buffers()
@@ -92,7 +97,10 @@ class Strategy(ABC):
         """The run ends here: complete what is in flight and make all replicas equal."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything of this rank that a resume needs beyond the replica: tensors, numbers, strings, lists, dicts."""
+        """Everything of this rank that a resume needs beyond the replica:
+
+        tensors, numbers, strings, lists, dicts.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -107,7 +115,10 @@ class Strategy(ABC):
         return {}
 
     def labels(self, target_step: int | None) -> list[str]:
-        """Remarks without which a number of this run would mislead (`target_step`: when the target was reached)."""
+        """Remarks without which a number of this run would mislead (`target_step`:
+
+        when the target was reached).
+        """
         return []
 
     def average_buffers(self) -> None:

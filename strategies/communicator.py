@@ -1,7 +1,7 @@
 """The few verbs with which a strategy talks to other ranks.
 
-A strategy never calls `torch.distributed`: it is handed a `Communicator`, so that one source runs over gloo, over NCCL
-and in virtual time, and a test can count what it does. Implementations live in `runner/`.
+A strategy never calls `torch.distributed`: it is handed a `Communicator`, so that one source runs over gloo,
+over NCCL and in virtual time, and a test can count what it does. Implementations live in `runner/`.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,10 @@ from torch import Tensor
 from .topology import Group, Topology
 
 Channel = Literal["gradients", "parameters", "control"]
-"""A channel is a process group of its own per group of ranks: traffic of different kinds never shares an order."""
+"""A channel is a process group of its own per group of ranks:
+
+traffic of different kinds never shares an order.
+"""
 
 
 class Work(ABC):
@@ -36,10 +39,10 @@ class Work(ABC):
 class Communicator(ABC):
     """The link of one rank to the others.
 
-    Reductions are sums, in place. `source` and `destination` count inside the group. Every member of a group calls the same
-    verbs on it, per channel, in the same order; a rank that is not a member must not call. Groups of one rank
-    return at once and count no traffic. With `async_op` a verb returns before the tensor holds the result, and the
-    tensor belongs to the operation until `wait`.
+    Reductions are sums, in place. `source` and `destination` count inside the group. Every member of a group
+    calls the same verbs on it, per channel, in the same order; a rank that is not a member must not call.
+    Groups of one rank return at once and count no traffic. With `async_op` a verb returns before the tensor
+    holds the result, and the tensor belongs to the operation until `wait`.
     """
 
     topology: Topology
@@ -67,25 +70,52 @@ class Communicator(ABC):
 
     @abstractmethod
     def reduce(
-        self, tensor: Tensor, destination: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        tensor: Tensor,
+        destination: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
-        """Sum `tensor` over the group, result on `destination`; on other members the content is undefined after."""
+        """Sum `tensor` over the group, result on `destination`.
+
+        On other members the content is undefined after.
+        """
 
     @abstractmethod
     def reduce_scatter(
-        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         """Sum `tensor` [n·k] over n members and keep slice `[i·k, (i+1)·k)` in `output` [k] on member i."""
 
     @abstractmethod
     def broadcast(
-        self, tensor: Tensor, source: int, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        tensor: Tensor,
+        source: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         """Copy `tensor` from member `source` to all members."""
 
     @abstractmethod
     def all_gather(
-        self, output: Tensor, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
     ) -> Work:
         """Collect every member's `tensor` [k] into `output` [n·k], in member order, on all members."""
 
@@ -102,7 +132,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
-        """Zeroed memory [numel] that all members, on one node, read and write. Writes are ordered by `barrier` only.
+        """Zeroed memory [numel] that all members, on one node, read and write; `barrier` alone orders writes.
 
         Raises:
             ValueError: the group spans nodes.

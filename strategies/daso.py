@@ -1,10 +1,12 @@
-"""DASO: gradients are averaged inside each node in every step, parameters between nodes every few batches, without blocking.
+"""DASO: gradients are averaged in each node every step, parameters between nodes rarely, without blocking.
 
-One rank per node at a time takes part in the global all-reduce; its result is merged `wait_batches` later, weighted for
-its age, and broadcast in the node. Blocking epochs at the start and at the end average parameters in every step.
+One rank per node at a time takes part in the global all-reduce; its result is merged `wait_batches` later,
+weighted for its age, and broadcast in the node. Blocking epochs at the start and at the end average
+parameters in every step.
 
-Update rule (N nodes, G ranks a node; y_j: node j's parameters when merged, s_j: when the transfer started, n: batches
-between, λ: `staleness_weight`; the active group peers(q) moves on by one after every global synchronisation):
+Update rule (N nodes, G ranks a node; y_j: node j's parameters when merged, s_j: when the transfer started, n:
+batches between, λ: `staleness_weight`; the active group peers(q) moves on by one after every global
+synchronisation):
 
     every batch     g_node = Σ_{r in node} n_r·g_r / Σ_{r in node} n_r,   θ = optimizer(θ, g_node)
     S (start)       members of peers(q): asynchronous all-reduce SUM of a copy of θ
@@ -12,17 +14,19 @@ between, λ: `staleness_weight`; the active group peers(q) moves on by one after
     A (average)     x = (1/N)·Σ_k θ_k, blocking, then broadcast from local rank q to the node
     D (discard)     wait for a transfer and drop its result
 
-Bytes: cycling sends 2·(N-1)/N · 4(m+1)/B per node and batch between nodes (B: `sync_every`; one element carries the
-node's wish to stop), on the active rank's link alone; blocking epochs send B times as much.
+Bytes: cycling sends 2·(N-1)/N · 4(m+1)/B per node and batch between nodes (B: `sync_every`; one element
+    carries the node's wish to stop), on the active rank's link alone; blocking epochs send B times as much.
 
-Paper: D. Coquelin, C. Debus, M. Götz, F. von der Lehr, J. Kahn, M. Siggel, A. Streit, Accelerating neural network training
-with distributed asynchronous and selective optimization (DASO), Journal of Big Data 9:14 (2022),
-doi:10.1186/s40537-021-00556-1, arXiv:2104.05588. The abstracts give neither the merge formula nor the schedule: both are
-those of the authors' public code (HeAT, `heat.optim.DASO`).
+Paper: D. Coquelin, C. Debus, M. Götz, F. von der Lehr, J. Kahn, M. Siggel, A. Streit, Accelerating neural
+    network training with distributed asynchronous and selective optimization (DASO), Journal of Big Data 9:14
+    (2022), doi:10.1186/s40537-021-00556-1, arXiv:2104.05588. The abstracts give neither the merge formula nor
+    the
+schedule: both are those of the authors' public code (HeAT, `heat.optim.DASO`).
 
-Ours differs: a transfer is merged exactly `wait_batches` later and weighted as such, and is not started when the epoch's last
-average would overwrite it; blocking epochs average in full precision (16-bit transport sends differences);
-BatchNorm statistics are averaged over ranks; `warmup_epochs` and `cooldown_epochs` scale with the length of the run;
+Ours differs: a transfer is merged exactly `wait_batches` later and weighted as such, and is not started when
+the epoch's last average would overwrite it; blocking epochs average in full precision (16-bit transport sends
+differences); BatchNorm statistics are averaged over ranks; `warmup_epochs` and `cooldown_epochs` scale with
+the length of the run;
 `merge: delta`, `wait_batches: 0`, `blocking: gradients` and `optimizer_state` are options of ours.
 """
 
@@ -79,7 +83,8 @@ class DASOConfig:
             )
         if self.largest_sync_every < self.sync_every:
             raise ConfigError(
-                f"strategy.max_sync_every={self.max_sync_every}: must be >= strategy.sync_every={self.sync_every}"
+                f"strategy.max_sync_every={self.max_sync_every}: must be >= "
+                f"strategy.sync_every={self.sync_every}"
             )
         for key in ("warmup_epochs", "cooldown_epochs"):
             value = getattr(self, key)
@@ -107,7 +112,7 @@ class DASOConfig:
         return self.sync_every if self.max_sync_every is None else self.max_sync_every
 
     def blocking_epochs(self, epochs: int) -> tuple[int, int]:
-        """(warm-up, cool-down) epochs of a run of so many epochs, `auto` resolved as the reference's 4 of its 90."""
+        """(warm-up, cool-down) epochs of a run of `epochs`; `auto` is the reference's share, 4 in 90."""
         auto = max(1, round(4 / 90 * epochs))
         warmup, cooldown = (
             auto if isinstance(value, str) else value for value in (self.warmup_epochs, self.cooldown_epochs)
@@ -117,7 +122,10 @@ class DASOConfig:
 
 @dataclass
 class PlateauRule:
-    """B and W, shrunk on every plateau of the epoch loss and reset at the bottom. Pure arithmetic, equal on all ranks."""
+    """B and W, shrunk on every plateau of the epoch loss and reset at the bottom.
+
+    Pure arithmetic, equal on all ranks.
+    """
 
     config: DASOConfig
     sync_every: int
@@ -126,7 +134,10 @@ class PlateauRule:
     bad_epochs: int = 0
 
     def observe(self, loss: float) -> bool:
-        """Take in one epoch's loss; True on a plateau, when B and W have changed. NaN never is an improvement."""
+        """Take in one epoch's loss.
+
+        True on a plateau, when B and W have changed. NaN never is an improvement.
+        """
         if math.isfinite(loss) and (
             math.isnan(self.best) or loss < self.best - self.config.plateau_threshold * abs(self.best)
         ):
@@ -170,7 +181,10 @@ class Transfer:
 
 
 class DASO(Strategy):
-    """The schedule, the merge and the rotation. Every rank computes the same events from (epoch, batch, B, W)."""
+    """The schedule, the merge and the rotation.
+
+    Every rank computes the same events from (epoch, batch, B, W).
+    """
 
     Config = DASOConfig
     reads_epoch_loss = True
@@ -185,8 +199,9 @@ class DASO(Strategy):
         warmup, cooldown = config.blocking_epochs(epochs)
         if warmup + cooldown >= epochs and not config.allow_no_cycling:
             raise ConfigError(
-                f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no asynchronous epoch "
-                f"in train.epochs={epochs}: lower them, train longer, or set strategy.allow_no_cycling=true"
+                f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no "
+                f"asynchronous epoch in train.epochs={epochs}: lower them, train longer, or set "
+                "strategy.allow_no_cycling=true"
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
@@ -243,8 +258,8 @@ class DASO(Strategy):
             if batch % period == 0:
                 self._average(progress)
         elif phase == "cycling":
-            # Start before merge: when both fall on one batch (W = B) the buffer must hold the unmerged parameters, or the
-            # steps made while waiting are lost twice.
+            # Start before merge: when both fall on one batch (W = B) the buffer must hold the unmerged
+            # parameters, or the steps made while waiting are lost twice.
             if batch % period == 0 and batch + wait < last:
                 self._start(batch, wait)
             if self.pending and self.pending[0].due == batch:
@@ -260,14 +275,22 @@ class DASO(Strategy):
         assert progress.epoch_loss is not None, "the loop must provide the global epoch loss"
         changed = self.rule.observe(progress.epoch_loss)
         rule = self.rule
-        # Rank 0 decides: the loss is equal on all ranks already, but a difference in the last bit would part them for good.
+        # Rank 0 decides: the loss is equal on all ranks already, but a difference in the last bit would part
+        # them for good.
         decision = torch.tensor(
             [rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best], dtype=torch.float64
         )
         self.comm.broadcast(decision, 0, WORLD, channel="control").wait()
         period, wait, bad, best = decision.tolist()
-        rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best = int(period), int(wait), int(bad), best
-        self.decisions.append({"loss": progress.epoch_loss, "plateau": changed, "bad_epochs": rule.bad_epochs})
+        rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best = (
+            int(period),
+            int(wait),
+            int(bad),
+            best,
+        )
+        self.decisions.append(
+            {"loss": progress.epoch_loss, "plateau": changed, "bad_epochs": rule.bad_epochs}
+        )
 
     def agree(self, progress: Progress, wished: bool) -> bool:
         # A node's wish is known to its ranks at once, to the others with the next sum that reaches them.
@@ -329,12 +352,14 @@ class DASO(Strategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if (state["nodes"], state["ranks_per_node"]) != (self.nodes, self.ranks_per_node):
             raise ConfigError(
-                f"this checkpoint is of {state['nodes']} nodes x {state['ranks_per_node']} ranks, the run has "
-                f"{self.nodes} x {self.ranks_per_node}: daso resumes only on the same shape"
+                f"this checkpoint is of {state['nodes']} nodes x {state['ranks_per_node']} ranks, "
+                f"the run has {self.nodes} x {self.ranks_per_node}: daso resumes only on the same shape"
             )
         self.active = state["active"]
         self.rule = PlateauRule(self.config, *state["rule"])
-        self.pending = [Transfer(start, due, q, buffer, snapshot) for start, due, q, buffer, snapshot in state["pending"]]
+        self.pending = [
+            Transfer(start, due, q, buffer, snapshot) for start, due, q, buffer, snapshot in state["pending"]
+        ]
         self.reference = state["reference"]
         self.equal = state["equal"]
         self.wished = state["wished"]
@@ -442,7 +467,10 @@ class DASO(Strategy):
             self.spread = (torch.linalg.vector_norm(before - mean) / norm).item() if norm > 0 else 0.0
 
     def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
-        """Event A on what `pack(out)` writes: the mean over nodes [m+1] on every rank, the wishes' count last."""
+        """Event A on what `pack(out)` writes:
+
+        the mean over nodes [m+1] on every rank, the wishes' count last.
+        """
         q = self._advance()
         self._note("A", batch, q)
         entered = self.comm.now()
@@ -460,7 +488,10 @@ class DASO(Strategy):
         return flat
 
     def _average_differences(self, flat: Tensor, q: int) -> None:
-        """16-bit transport: only differences to the last common parameters are narrowed, so small updates survive."""
+        """16-bit transport:
+
+        only differences to the last common parameters are narrowed, so small updates survive.
+        """
         assert self.reference is not None
         narrow = flat.clone()
         narrow[:-1] -= self.reference
@@ -509,10 +540,12 @@ class DASO(Strategy):
 
     def _probe_transport(self) -> None:
         try:
-            self.comm.all_reduce(torch.ones(1, dtype=self.transport, device=self.replica.parameters.device), WORLD).wait()
+            self.comm.all_reduce(
+                torch.ones(1, dtype=self.transport, device=self.replica.parameters.device), WORLD
+            ).wait()
         except RuntimeError as error:
             raise ConfigError(
-                f"strategy.transport_dtype={self.config.transport_dtype}: this backend cannot sum it ({error})"
+                f"strategy.transport_dtype={self.config.transport_dtype}: this backend cannot sum it: {error}"
             ) from error
 
     def _apply_buffer_policy(self) -> None:

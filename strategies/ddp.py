@@ -1,4 +1,4 @@
-"""Synchronous data parallelism: gradients are averaged over all ranks in every step. The baseline of every claim.
+"""Synchronous data parallelism: gradients are averaged over all ranks in every step. Every claim's baseline.
 
 Update rule (n_r: samples of rank r in this step):
 
@@ -7,10 +7,12 @@ Update rule (n_r: samples of rank r in this step):
 
 Bytes: a ring sends 2·(R-1)/R · 4m bytes per rank and step (m trainable fp32 elements).
 
-Paper: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020, arXiv:2006.15704.
+Paper: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020,
+    arXiv:2006.15704.
 
-Ours differs from `torch.nn.parallel.DistributedDataParallel` only in that gradients are weighted by samples, and that
-buffers are not broadcast in each forward pass but averaged over ranks where the model is evaluated or saved.
+Ours differs from `torch.nn.parallel.DistributedDataParallel` only in that gradients are weighted by samples,
+and that buffers are not broadcast in each forward pass but averaged over ranks where the model is evaluated
+or saved.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """One table for packing tensors into a flat buffer and back.
 
-Frozen parameters are left out by whoever makes the list, tied ones appear once (`named_parameters` drops repeats), and
-zero-size, non-contiguous and mixed-dtype tensors are slots like any other. Packing and unpacking walk the same table, so
-they cannot disagree.
+Frozen parameters are left out by whoever makes the list, tied ones appear once (`named_parameters` drops
+repeats), and zero-size, non-contiguous and mixed-dtype tensors are slots like any other. Packing and
+unpacking walk the same table, so they cannot disagree.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ class Slot:
 class Layout:
     """The fixed order, offsets and types of a list of named tensors.
 
-    The flat buffer is float64 if any tensor is, else float32: sums and merges of narrower types happen in float32, and
-    every narrower value survives the round trip exactly.
+    The flat buffer is float64 if any tensor is, else float32: sums and merges of narrower types happen in
+    float32, and every narrower value survives the round trip exactly.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
@@ -51,18 +51,21 @@ class Layout:
         return torch.empty(self.numel + extra, dtype=self.dtype, device=self.device)
 
     def pack(self, out: Tensor | None = None, tensors: list[Tensor] | None = None) -> Tensor:
-        """Copy the tensors (or `tensors` of the same shapes) into `out[:numel]`, a new buffer by default; returns it."""
+        """Copy the tensors (or `tensors` of the same shapes) into `out[:numel]`, a new buffer by default.
+
+        Returns it.
+        """
         out = self.empty() if out is None else out
         if self.slots:
             with torch.no_grad():
-                torch._foreach_copy_(self._views(out), self._like(tensors))
+                torch._foreach_copy_(self._views(out), self._like(tensors))  # pyright: ignore[reportPrivateImportUsage] (no public name)
         return out
 
     def unpack(self, flat: Tensor, tensors: list[Tensor] | None = None) -> None:
         """Copy `flat[:numel]` back into the tensors (or into `tensors` of the same shapes)."""
         if self.slots:
             with torch.no_grad():
-                torch._foreach_copy_(self._like(tensors), self._views(flat))
+                torch._foreach_copy_(self._like(tensors), self._views(flat))  # pyright: ignore[reportPrivateImportUsage] (as above)
 
     def digest(self) -> int:
         """A 62-bit hash of names, shapes, types and offsets, equal on ranks whose tables agree."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class Progress:
     """The loop's position, equal on all ranks at the same step.
 
-    `step` counts optimizer steps of the whole run from 0, `batch` those of the epoch; `samples` counts global samples
-    whose gradients have been applied; `samples_of_rank` are the samples n_r of each rank in the present step.
-    `epoch_loss` is the mean training loss over all samples and ranks of the epoch just ended (float64), there only for
-    strategies with `reads_epoch_loss`.
+    `step` counts optimizer steps of the whole run from 0, `batch` those of the epoch; `samples` counts global
+    samples whose gradients have been applied; `samples_of_rank` are the samples n_r of each rank in the
+    present step. `epoch_loss` is the mean training loss over all samples and ranks of the epoch just ended
+    (float64), there only for strategies with `reads_epoch_loss`.
     """
 
     epochs: int

@@ -15,7 +15,10 @@ from .topology import Group
 
 @dataclass(frozen=True)
 class Batch:
-    """This rank's piece of a global batch: inputs [b, C, H, W], targets [b], and the pieces' sizes on all ranks."""
+    """This rank's piece of a global batch:
+
+    inputs [b, C, H, W], targets [b], and the pieces' sizes on all ranks.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -36,7 +39,8 @@ class Replica(ABC):
         self.model = model
         self.criterion = criterion
         self.parameters = Layout((n, p) for n, p in model.named_parameters() if p.requires_grad)
-        # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction and are left alone.
+        # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction and are left
+        # alone.
         self.buffers = Layout((n, b) for n, b in model.named_buffers() if b.is_floating_point())
         self.wish = False
         self.wished = False
@@ -67,7 +71,7 @@ class Replica(ABC):
         nn.utils.clip_grad_norm_(self.parameters.tensors, max_norm)
 
     def optimizer_state(self) -> Layout:
-        """The optimizer's floating-point state of one element per parameter element (momenta), in parameter order."""
+        """The optimizer's state with one element per parameter element (momenta), in parameter order."""
         named = []
         for slot, parameter in zip(self.parameters.slots, self.parameters.tensors, strict=True):
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -77,14 +81,14 @@ class Replica(ABC):
 
     @abstractmethod
     def average_gradients_over(self, group: Group | None) -> None:
-        """From now on `compute_gradients` leaves the sample-weighted mean Σ n_r·g_r / Σ n_r over the group (None: own)."""
+        """From now on `compute_gradients` leaves Σ n_r·g_r / Σ n_r over the group (None: own ones)."""
 
     @abstractmethod
     def compute_gradients(self, batch: Batch) -> Tensor:
-        """Forward and backward; returns this rank's mean loss (a scalar tensor, detached, not averaged over ranks).
+        """Forward and backward; returns this rank's mean loss (a detached scalar, not averaged over ranks).
 
-        Carries `wish` to the ranks that average gradients together and leaves in `wished` whether any of them had it, or had
-        a loss that was not finite.
+        Carries `wish` to the ranks that average gradients together and leaves in `wished` whether any of them
+        had it, or had a loss that was not finite.
         """
 
     @abstractmethod

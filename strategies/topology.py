@@ -13,7 +13,8 @@ from typing import Literal
 class Group:
     """A set of ranks, named from the point of view of one of its members.
 
-    `world` is everybody, `node` the ranks of my node, `peers` the ranks with local rank `local_rank`, one per node.
+    `world` is everybody, `node` the ranks of my node, `peers` the ranks with local rank `local_rank`, one per
+    node.
     """
 
     kind: Literal["world", "node", "peers"]
@@ -37,7 +38,10 @@ LEADERS = peers(0)
 
 @dataclass(frozen=True)
 class Topology:
-    """The placement of R ranks on N nodes; `node_of_rank[r]` is the node (0 … N-1) of rank r. Nodes may be ragged."""
+    """The placement of R ranks on N nodes.
+
+    `node_of_rank[r]` is the node (0 … N-1) of rank r. Nodes may be ragged.
+    """
 
     node_of_rank: tuple[int, ...]
     local_ranks: tuple[int, ...] = field(init=False, compare=False)

@@ -40,7 +40,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def plain(label: str) -> str:
-    """`label` as matplotlib must get it: a leading underscore would hide it from a legend."""
+    """`label` as matplotlib must get it: a leading underscore would hide it (before 3.10)."""
     shown = "".join(
         sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in label
     )

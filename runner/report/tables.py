@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..records import crossing, encode
+from ..records import best, crossing, encode
 from .arms import Arm, Comparison
 from .load import Run
 from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
@@ -86,7 +86,7 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
             None if run.target is None else crossing(run.evaluations, run.target, which, metric=run.metric)
         )
         variants[f"{which}_stamp_s"] = found.stamp_s if found else None
-    summary = run.summary
+    summary, top = run.summary, best(run.evaluations)
     return _who(comparison, arm, run) | {
         "status": run.state,
         "reason": run.reason,
@@ -104,7 +104,7 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
         "samples": run.samples,
         "samples_per_s": run.samples_per_s,
         "final_accuracy": run.final_accuracy,
-        "best_accuracy": summary.get("best_accuracy"),
+        "best_accuracy": top["accuracy"] if top else None,
         **{f"payload_bytes_{link}": run.payload_bytes(link) for link in LINKS},
         **{f"ring_bytes_{link}": (summary.get("ring_bytes") or {}).get(link) for link in LINKS},
         **{f"{part}_s": run.parts_s.get(part) for part in PARTS},

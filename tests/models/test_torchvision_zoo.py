@@ -23,7 +23,7 @@ IN_PLACE = (Tensor.normal_, Tensor.uniform_, Tensor.fill_, Tensor.zero_, Tensor.
 class ParametersOnMeta(TorchFunctionMode):
     """Parameters have a shape and no data and are not initialised; all else in a constructor really happens.
 
-    `torch.device("meta")` would stop RegNet, which computes its widths with tensors, and initialise for nothing.
+    `torch.device("meta")` would stop RegNet, which computes its widths with tensors.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

@@ -5,20 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
 from daso_bench.runner.torch_communicator import TorchCommunicator, connect
 from daso_bench.runner.torch_replica import TorchReplica
 from daso_bench.runner.warmup import undone_step
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import NODE, WORLD, Topology, peers
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 
 def meet(nodes: list[int], rank: int, port: int, listener: socket.socket | None) -> TorchCommunicator:
     torch.set_num_threads(1)
     fd = listener.fileno() if listener else None
-    return connect(Topology.of(nodes), rank, host="127.0.0.1", port=port, listener_fd=fd, device=torch.device("cpu"),
-                   timeout_s=30)
+    return connect(
+        Topology.of(nodes),
+        rank,
+        host="127.0.0.1",
+        port=port,
+        listener_fd=fd,
+        device=torch.device("cpu"),
+        timeout_s=30,
+    )
 
 
 def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
@@ -59,7 +67,9 @@ def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thread
 
 def net(dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 300), nn.ReLU(), nn.Linear(300, 5)).to(dtype)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 300), nn.ReLU(), nn.Linear(300, 5)
+    ).to(dtype)
 
 
 def batch(rank: int, step: int, ranks: int, size: int = 6) -> Batch:
@@ -122,7 +132,7 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
 
 
 def undone(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """The warm-up step leaves parameters, buffers, optimizer and random numbers as they were, and fixes the bucket layout."""
+    """The warm-up step leaves all state as it was, and fixes the layout of the buckets."""
     comm = meet([3], rank, port, listener)
     finals = []
     for warm_ups in (1, 2):
@@ -145,5 +155,3 @@ def undone(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
         finals.append(replica.flat())
     assert torch.equal(*finals), "a second undone step changes nothing: the layout is final after the first"
     link.finish("finished", None, None)
-
-

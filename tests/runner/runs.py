@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from daso_bench.datasets.data import Data, Split
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
@@ -13,7 +15,6 @@ from daso_bench.runner.schedules import Constant
 from daso_bench.runner.schema import ClusterConfig, LauncherConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
-from torch import Tensor, nn
 
 STRATEGIES = {"ddp": DDP, "daso": DASO}
 
@@ -37,7 +38,14 @@ class Blobs:
             return Split(images=images.float(), labels=labels, mean=(0.0,), std=(1.0,))
 
         test = split(self.test_samples, 2)
-        return Data(name=self.name, classes=4, shape=(1, 4, 4), train=split(self.samples, 1), validation=split(12, 3), test=test)
+        return Data(
+            name=self.name,
+            classes=4,
+            shape=(1, 4, 4),
+            train=split(self.samples, 1),
+            validation=split(12, 3),
+            test=test,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +80,38 @@ class AwkwardModule(nn.Module):
         return self.head(x)
 
 
-def config(strategy: str = "ddp", *, keys: dict[str, Any] | None = None, ranks: list[int] | None = None, seed: int = 0,
-           model: Any = None, dataset: Any = None, optimizer: Any = None, results: Path = Path("/nowhere"),
-           schedule: Any = None, run: dict[str, Any] | None = None, launcher: dict[str, Any] | None = None,
-           **train: Any) -> RunConfig:
+def config(
+    strategy: str = "ddp",
+    *,
+    keys: dict[str, Any] | None = None,
+    ranks: list[int] | None = None,
+    seed: int = 0,
+    model: Any = None,
+    dataset: Any = None,
+    optimizer: Any = None,
+    results: Path = Path("/nowhere"),
+    schedule: Any = None,
+    run: dict[str, Any] | None = None,
+    launcher: dict[str, Any] | None = None,
+    **train: Any,
+) -> RunConfig:
     """A run of 96 samples, batch 16: 6 steps an epoch; 2 nodes of 2 ranks."""
     kind = STRATEGIES[strategy]
     ranks = ranks or [2, 2]
     return RunConfig(
-        strategy_class=kind, strategy=kind.Config(**(keys or {})), model=model or MLP(hidden=(12,)),
-        dataset=dataset or Blobs(), optimizer=optimizer or SGD(lr=0.05), schedule=schedule or Constant(),
-        cluster=ClusterConfig(nodes=len(ranks), ranks_per_node=tuple(ranks)), launcher=LauncherConfig(**(launcher or {})),
-        train=TrainConfig(**{"epochs": 4, "global_batch_size": 16, **train}), seed=seed, run=RunInfo(**(run or {})),
-        study=StudyInfo(), results_dir=results,
+        strategy_class=kind,
+        strategy=kind.Config(**(keys or {})),
+        model=model or MLP(hidden=[12]),
+        dataset=dataset or Blobs(),
+        optimizer=optimizer or SGD(lr=0.05),
+        schedule=schedule or Constant(),
+        cluster=ClusterConfig(nodes=len(ranks), ranks_per_node=tuple(ranks)),
+        launcher=LauncherConfig(**(launcher or {})),
+        train=TrainConfig(**{"epochs": 4, "global_batch_size": 16, **train}),
+        seed=seed,
+        run=RunInfo(**(run or {})),
+        study=StudyInfo(),
+        results_dir=results,
     )
 
 

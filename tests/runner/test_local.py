@@ -307,7 +307,7 @@ class Supervised:
             text=True,
             start_new_session=True,
             cwd=root,
-            env=os.environ | {"PYTHONPATH": str(HERE)},
+            env=os.environ | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
         )
         self.directory = RunDirectory(root / "study" / run_id)
 

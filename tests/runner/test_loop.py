@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import Awkward, Blobs, config
+
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint
 from daso_bench.runner.clock import PARTS
@@ -13,7 +15,6 @@ from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulator import AlphaBeta
 from daso_bench.strategies.errors import ConfigError
-from runs import Awkward, Blobs, config
 
 CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 
@@ -58,7 +59,9 @@ def dies_after(step: int) -> type[Loop]:
 @pytest.mark.parametrize("save_every", [7, 6, 12, 1, 9])
 def test_resume_is_bit_for_bit(tmp_path: Path, strategy: str, save_every: int):
     keys = {**CYCLING, "sync_every": 3, "wait_batches": 2} if strategy == "daso" else {}
-    cfg = config(strategy, keys=keys, model=Awkward(), checkpoint_every_samples=save_every * 16, eval_every_samples=40)
+    cfg = config(
+        strategy, keys=keys, model=Awkward(), checkpoint_every_samples=save_every * 16, eval_every_samples=40
+    )
     whole = run(cfg, checkpoints=tmp_path / "whole")
     with pytest.raises(Dies):
         run(cfg, checkpoints=tmp_path / "broken", loop=dies_after(14))
@@ -66,7 +69,11 @@ def test_resume_is_bit_for_bit(tmp_path: Path, strategy: str, save_every: int):
     assert resumed.metrics.rows[0]["resumed_from"] == f"step_{14 // save_every * save_every:010d}"
     assert_same(whole, resumed)
     first = resumed.metrics.rows[0]["step"]
-    expected = [(r["step"], r["accuracy"], r["loss"], r["train_loss"]) for r in evaluations(whole) if r["step"] > first]
+    expected = [
+        (r["step"], r["accuracy"], r["loss"], r["train_loss"])
+        for r in evaluations(whole)
+        if r["step"] > first
+    ]
     assert [(r["step"], r["accuracy"], r["loss"], r["train_loss"]) for r in evaluations(resumed)] == expected
 
 
@@ -74,7 +81,12 @@ def test_resume_with_a_transfer_pending(tmp_path: Path):
     # Epoch 1 begins with `0 S0`: the checkpoint after its first batch holds a transfer that is merged later.
     keys = {**CYCLING, "sync_every": 4, "wait_batches": 3}
     cfg = config("daso", keys=keys, checkpoint_every_samples=7 * 16)
-    whole = run(cfg, checkpoints=tmp_path / "whole", network=AlphaBeta(inter_latency_s=0.05), step_time=lambda r, n: 10**7)
+    whole = run(
+        cfg,
+        checkpoints=tmp_path / "whole",
+        network=AlphaBeta(inter_latency_s=0.05),
+        step_time=lambda r, n: 10**7,
+    )
     with pytest.raises(Dies):
         run(cfg, checkpoints=tmp_path / "broken", loop=dies_after(8))
     state = checkpoint.read(tmp_path / "broken" / "step_0000000007" / "rank_0.pt")
@@ -165,10 +177,12 @@ def test_batch_norm_statistics_agree_where_the_model_is_judged(tmp_path: Path, s
     from daso_bench.models.spec import InputSpec
     from daso_bench.runner.evaluation import score
 
-    cfg = config(strategy, keys=CYCLING if strategy == "daso" else {}, model=SmallCNN(norm="batch"), dataset=Blobs())
+    cfg = config(
+        strategy, keys=CYCLING if strategy == "daso" else {}, model=SmallCNN(norm="batch"), dataset=Blobs()
+    )
     done = run(cfg, checkpoints=tmp_path)
     data = cfg.dataset.load()
-    alone = cfg.model.build(InputSpec(*data.shape, data.classes))
+    alone = cfg.model.build(InputSpec(*data.shape, classes=data.classes))
     alone.load_state_dict(checkpoint.read(tmp_path / "final" / "model.pt")["model"])
     got = score(alone, data.test, torch.arange(len(data.test)), torch.device("cpu"), torch.float32)
     assert got.correct == evaluations(done)[-1]["correct"]
@@ -181,7 +195,8 @@ def test_batch_norm_statistics_agree_where_the_model_is_judged(tmp_path: Path, s
 
 def test_evaluation_cadence_counts_samples():
     rows = evaluations(run(config(eval_every_samples=40, eval_phase=0.5, epochs=2)))
-    # Marks at 20, 60, 100, 140, 180 of 192 samples; a step of 16 ends at or behind each; the end is always evaluated.
+    # Marks at 20, 60, 100, 140, 180 of 192 samples; a step of 16 ends at or behind each; the end is always
+    # evaluated.
     assert [row["samples"] for row in rows] == [32, 64, 112, 144, 192]
 
 
@@ -321,8 +336,11 @@ def test_waiting_is_told_from_transfer():
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
 def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
     cfg = config(strategy, keys=CYCLING if strategy == "daso" else {})
-    done = run(cfg, network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
-               step_time=lambda rank, n: (rank + 1) * 5_000_000)
+    done = run(
+        cfg,
+        network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
+        step_time=lambda rank, n: (rank + 1) * 5_000_000,
+    )
     for own, session in zip(done.own, done.sessions, strict=True):
         stretches = [row for row in own.rows if row["kind"] == "stretch"]
         train = sum(row["train_s"] for row in stretches)
@@ -354,7 +372,9 @@ def test_steps_launch_no_collective_of_the_loops_own(strategy: str):
     for samples in (96, 192):
         done = run(config(strategy, keys=keys, dataset=Blobs(samples=samples)))
         verbs = done.sessions[0].comm.traffic.verbs
-        counts.append((sum(n for name, n in verbs.items() if name.startswith("control")), verbs["gradients.all_reduce"]))
+        counts.append(
+            (sum(n for name, n in verbs.items() if name.startswith("control")), verbs["gradients.all_reduce"])
+        )
     (control, gradients), (control_twice, gradients_twice) = counts
     assert control == control_twice
     assert (gradients, gradients_twice) == (24, 48)
@@ -362,7 +382,11 @@ def test_steps_launch_no_collective_of_the_loops_own(strategy: str):
 
 @pytest.mark.parametrize("cadence", [16, 48, 192])
 def test_the_cadence_does_not_change_training_time(cadence: int):
-    done = run(config(eval_every_samples=cadence), step_time=lambda rank, n: 10**7, network=AlphaBeta(inter_latency_s=1e-3))
+    done = run(
+        config(eval_every_samples=cadence),
+        step_time=lambda rank, n: 10**7,
+        network=AlphaBeta(inter_latency_s=1e-3),
+    )
     assert evaluations(done)[-1]["train_s"] == pytest.approx(24 * 0.016)
 
 

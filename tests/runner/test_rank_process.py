@@ -134,15 +134,18 @@ def test_a_rank_leaves_when_its_supervisor_is_gone() -> None:
 
 
 def test_a_supervisor_that_does_not_read_holds_no_rank_up() -> None:
-    """Full line: the beats are dropped; a rank that reports waits, but leaves once the supervisor is gone."""
+    """Full line: beats are dropped and the rank still hears; its report waits, but not for a dead supervisor."""
     process, line = child(
-        "link.progress(text='x' * 5_000)\ntime.sleep(0.1)\nlink.interrupt()\n"
-        "import daso_bench.runner.rank_process as m\nm.BEAT_S = 0.001\ntime.sleep(1.5)\n"
-        "print('alive', flush=True)\nlink.finish('finished', {'text': 'x' * 2_000_000})\nprint('sent')"
+        "import daso_bench.runner.rank_process as m\nm.BEAT_S = 0.001\nlink.progress(text='x' * 5_000)\n"
+        "time.sleep(1.5)\nprint('full', flush=True)\nwhile not link.interrupted(): time.sleep(0.01)\n"
+        "print('heard', flush=True)\nlink.finish('finished', {'text': 'x' * 2_000_000})\nprint('sent')"
     )
     with process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "alive\n"
+        assert process.stdout.readline() == "full\n"
+        line.send(b"interrupt\n")
+        assert select.select([process.stdout], [], [], 5)[0] != []
+        assert process.stdout.readline() == "heard\n"
         assert select.select([process.stdout], [], [], 0.5)[0] == []
         line.close()
         assert process.wait(5) == 1

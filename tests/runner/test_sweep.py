@@ -125,6 +125,12 @@ def test_a_repeat_is_a_block_and_missing_arms_are_left_out(world: World) -> None
     assert arranged[2].config.run.repeat == 1
 
 
+def test_the_order_moves_on_from_repeat_to_repeat_too(world: World) -> None:
+    wanted = [Request((), world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)]
+    runs = [(r.config.strategy.kind, r.config.run.repeat) for r in arrange(wanted) if r.config]
+    assert runs == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
+
+
 def test_labels_do_not_make_an_arm_but_run_arm_does(world: World) -> None:
     def named(arm: str, name: str, seed: int) -> Request:
         config = world.config("A", seed)

@@ -1,4 +1,7 @@
-"""Real processes over gloo: the communicator's verbs, the gradient hook, and whole runs against virtual time."""
+"""Real processes over gloo:
+
+the communicator's verbs, the gradient hook, and whole runs against virtual time.
+"""
 
 import os
 import signal
@@ -7,18 +10,21 @@ from typing import Any
 
 import pytest
 import torch
+from runs import Awkward, config
+
 from daso_bench.runner import checkpoint, local, schema, worker
 from daso_bench.runner.clock import PARTS
 from daso_bench.runner.records import read_json, read_records, surviving
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
 from daso_bench.runner.verdict import Outcome
-from runs import Awkward, config
 
 CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 
 
-def launch(cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any) -> tuple[RunDirectory, Outcome]:
+def launch(
+    cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
+) -> tuple[RunDirectory, Outcome]:
     directory = directory or RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60, **more)
     return directory, outcome
@@ -27,7 +33,9 @@ def launch(cfg: schema.RunConfig, directory: RunDirectory | None = None, **more:
 def entry(tmp_path: Path, name: str, ranks: int) -> dict[str, Any]:
     cfg = config(ranks=[ranks], results=tmp_path)
     directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
-    outcome = local.launch(directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries:{name}")
+    outcome = local.launch(
+        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries:{name}"
+    )
     assert outcome.status == "finished", outcome.details
     return outcome.summary or {}
 
@@ -38,7 +46,8 @@ def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
 
 def test_every_verb(tmp_path: Path):
     summary = entry(tmp_path, "verbs", 4)
-    # Rank 0: five all-reduces over both nodes and one over peers; broadcast and reduce stay inside; control is not counted.
+    # Rank 0: five all-reduces over both nodes and one over peers; broadcast and reduce stay inside; control
+    # is not counted.
     assert summary["verbs"]["parameters.all_reduce"] == 6
     assert summary["calls"] == {"intra": 3, "inter": 8}
 
@@ -49,7 +58,8 @@ def test_gradient_averaging(tmp_path: Path, name: str, ranks: int):
 
 
 def test_one_all_reduce_per_bucket_and_step_and_nothing_else(tmp_path: Path):
-    # Before the step after the first the buckets are rebuilt; 8 steps of one 349 kB model: one bucket each but the first.
+    # Before the step after the first the buckets are rebuilt; 8 steps of one 349 kB model: one bucket each
+    # but the first.
     summary = entry(tmp_path, "hook", 2)
     assert set(summary["verbs"]) <= {"gradients.all_reduce", "parameters.broadcast", "control.all_gather"}
     assert summary["verbs"]["gradients.all_reduce"] <= 9
@@ -57,8 +67,12 @@ def test_one_all_reduce_per_bucket_and_step_and_nothing_else(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("strategy", "keys"),
-    [("ddp", {}), ("daso", CYCLING), ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}),
-     ("daso", {**CYCLING, "blocking": "gradients", "optimizer_state": "average"})],
+    [
+        ("ddp", {}),
+        ("daso", CYCLING),
+        ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}),
+        ("daso", {**CYCLING, "blocking": "gradients", "optimizer_state": "average"}),
+    ],
 )
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-6), ("fp64", 1e-12)])
 def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, strategy, keys, precision, tolerance):
@@ -81,11 +95,22 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, strategy, ke
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
 def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path: Path, strategy: str):
-    keys = {"warmup_epochs": 5, "cooldown_epochs": 5, "sync_every": 3, "wait_batches": 3} if strategy == "daso" else {}
+    keys = (
+        {"warmup_epochs": 5, "cooldown_epochs": 5, "sync_every": 3, "wait_batches": 3}
+        if strategy == "daso"
+        else {}
+    )
 
     def make(results: Path) -> schema.RunConfig:
-        return config(strategy, keys=keys, model=Awkward(), epochs=60, checkpoint_every_samples=7 * 16, results=results,
-                      eval_every_samples=480)
+        return config(
+            strategy,
+            keys=keys,
+            model=Awkward(),
+            epochs=60,
+            checkpoint_every_samples=7 * 16,
+            results=results,
+            eval_every_samples=480,
+        )
 
     whole, outcome = launch(make(tmp_path / "whole"))
     assert outcome.status == "finished", outcome.details
@@ -109,8 +134,11 @@ def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path: Path, strategy
     start = [row for row in read_records(broken.metrics).rows if row["kind"] == "start"][1]
     assert start["resumed_from"] is not None
     history = [
-        [(row["step"], row["accuracy"], row["loss"], row["train_loss"]) for row in surviving(read_records(d.metrics).rows)
-         if row["kind"] == "evaluation"]
+        [
+            (row["step"], row["accuracy"], row["loss"], row["train_loss"])
+            for row in surviving(read_records(d.metrics).rows)
+            if row["kind"] == "evaluation"
+        ]
         for d in (broken, whole)
     ]
     assert history[0] == history[1]
@@ -119,7 +147,9 @@ def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path: Path, strategy
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
 def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, strategy: str):
-    cfg = config(strategy, keys=CYCLING if strategy == "daso" else {}, results=tmp_path, model=Awkward(), epochs=30)
+    cfg = config(
+        strategy, keys=CYCLING if strategy == "daso" else {}, results=tmp_path, model=Awkward(), epochs=30
+    )
     directory, outcome = launch(cfg)
     assert outcome.status == "finished", outcome.details
     for rank in range(4):
@@ -127,14 +157,20 @@ def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, str
         stretches = [row for row in rows if row["kind"] == "stretch"]
         last = next(row for row in rows if row["kind"] == "segments")
         train = last["segments_s"]["train"]
-        assert sum(row["parts_s"][part] for row in stretches for part in PARTS) == pytest.approx(train, rel=0.01)
+        assert sum(row["parts_s"][part] for row in stretches for part in PARTS) == pytest.approx(
+            train, rel=0.01
+        )
         assert sum(last["segments_s"].values()) == pytest.approx(last["wall_s"], rel=0.01)
     alone = worker.evaluate(directory.path)
     row = [row for row in read_records(directory.metrics).rows if row["kind"] == "evaluation"][-1]
     assert (alone["correct"], alone["count"]) == (row["correct"], row["count"])
     machine = read_json(directory.environment)
     assert [(r["rank"], r["node"], r["local_rank"], r["threads"]) for r in machine["ranks"]] == [
-        (0, 0, 0, 1), (1, 0, 1, 1), (2, 1, 0, 1), (3, 1, 1, 1)]
+        (0, 0, 0, 1),
+        (1, 0, 1, 1),
+        (2, 1, 0, 1),
+        (3, 1, 1, 1),
+    ]
 
 
 def test_a_run_that_diverges_is_a_row_with_a_status(tmp_path: Path):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulator import Network, Simulator
@@ -12,11 +14,13 @@ from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import Topology
-from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """outputs = x @ w with w starting at `start`: with the mean as criterion the gradient is the mean of x."""
+    """outputs = x @ w with w starting at `start`:
+
+    with the mean as criterion the gradient is the mean of x.
+    """
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()
@@ -35,7 +39,10 @@ class Mean(nn.Module):
 
 @dataclass
 class Trace:
-    """One rank's history: parameters after each step, events of each epoch, (phase, B, W) of each epoch, clock after each epoch."""
+    """One rank's history:
+
+    parameters after each step, events of each epoch, (phase, B, W) of each epoch, clock after each epoch.
+    """
 
     parameters: list[Tensor] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -57,13 +64,25 @@ def constant(value: float = 1.0, size: int = 1, dtype: torch.dtype = torch.float
 
 
 def drive(
-    make: Callable[[], Strategy], ranks_of_nodes: list[int], *, epochs: int = 1, steps_per_epoch: int, data: Data | None = None,
-    model: Callable[[], nn.Module] | None = None, criterion: nn.Module | None = None,
-    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None, network: Network | None = None,
-    step_ns: int = 0, losses: Callable[[int], float] | None = None, wish: Callable[[int, int], bool] = lambda rank, step: False,
+    make: Callable[[], Strategy],
+    ranks_of_nodes: list[int],
+    *,
+    epochs: int = 1,
+    steps_per_epoch: int,
+    data: Data | None = None,
+    model: Callable[[], nn.Module] | None = None,
+    criterion: nn.Module | None = None,
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
+    network: Network | None = None,
+    step_ns: int = 0,
+    losses: Callable[[int], float] | None = None,
+    wish: Callable[[int, int], bool] = lambda rank, step: False,
     keep: bool = True,
 ) -> list[Trace]:
-    """Run one strategy object per rank; returns the ranks' traces. Defaults: one float64 parameter at 0, gradient 1, SGD lr 1."""
+    """Run one strategy object per rank.
+
+    Returns the ranks' traces. Defaults: one float64 parameter at 0, gradient 1, SGD lr 1.
+    """
     topology = Topology.of(ranks_of_nodes)
     simulator = Simulator(topology, network)
     feed = data or constant()

@@ -1,24 +1,26 @@
-"""DASO against the equations, traces and tables of its description (numbers computed by hand, not by this code)."""
+"""DASO against the equations, traces and tables of its description, computed by hand."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from daso_bench.runner.simulator import AlphaBeta
-from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
-from daso_bench.strategies.ddp import DDP
-from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.topology import Topology
 from harness import Linear, Mean, Trace, constant, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-CYCLING = {"warmup_epochs": 0, "cooldown_epochs": 0}
+from daso_bench.runner.simulator import AlphaBeta
+from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import Topology
+
+CYCLING: dict[str, Any] = {"warmup_epochs": 0, "cooldown_epochs": 0}
 
 
-def daso(**keys):
+def daso(**keys: Any):
     return lambda: DASO(DASOConfig(**keys))
 
 
@@ -36,8 +38,11 @@ def values(trace: Trace) -> list[float]:
 @pytest.mark.parametrize(
     ("keys", "steps", "epochs"),
     [
-        (dict(sync_every=4, wait_batches=1), 10,
-         ["0 S0 | 1 M0 | 4 S1 | 5 M1 | 9 A2", "0 S3 | 1 M3 | 4 S0 | 5 M0 | 9 A1"]),
+        (
+            dict(sync_every=4, wait_batches=1),
+            10,
+            ["0 S0 | 1 M0 | 4 S1 | 5 M1 | 9 A2", "0 S3 | 1 M3 | 4 S0 | 5 M0 | 9 A1"],
+        ),
         (dict(sync_every=2, wait_batches=1), 7, ["0 S0 | 1 M0 | 2 S1 | 3 M1 | 4 S2 | 5 M2 | 6 A3"]),
         (dict(sync_every=1, wait_batches=1), 6, ["0 S0 | 1 S1 M0 | 2 S2 M1 | 3 S3 M2 | 4 M3 | 5 A0"]),
         (dict(sync_every=4, wait_batches=4), 10, ["0 S0 | 4 S1 M0 | 8 M1 | 9 A2"]),
@@ -66,7 +71,9 @@ def test_each_start_is_merged_exactly_wait_batches_later(steps, period, wait, lo
     trace = drive(make, [local, local], epochs=2, steps_per_epoch=steps, keep=False)[0]
     q = 0
     for text, record in zip(trace.events, trace.records, strict=True):
-        events = [(int(part.split()[0]), e[0], int(e[1:])) for part in text.split(" | ") for e in part.split()[1:]]
+        events = [
+            (int(part.split()[0]), e[0], int(e[1:])) for part in text.split(" | ") for e in part.split()[1:]
+        ]
         starts = [(batch, rank) for batch, letter, rank in events if letter == "S"]
         merges = [(batch, rank) for batch, letter, rank in events if letter == "M"]
         assert merges == [(batch + wait, rank) for batch, rank in starts]
@@ -84,7 +91,10 @@ def test_each_start_is_merged_exactly_wait_batches_later(steps, period, wait, lo
 
 def scripted(table: dict[tuple[int, int], float]):
     """gradient(rank, step) from a table, else 0."""
-    return lambda rank, step: (torch.tensor([[table.get((rank, step), 0.0)]], dtype=torch.float64), torch.zeros(1))
+    return lambda rank, step: (
+        torch.tensor([[table.get((rank, step), 0.0)]], dtype=torch.float64),
+        torch.zeros(1),
+    )
 
 
 def test_merge_by_hand():
@@ -104,7 +114,10 @@ def test_delta_merge_keeps_all_progress():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    nodes=st.integers(2, 5), waited=st.integers(1, 4), weight=st.floats(0.1, 10), seed=st.integers(0, 999),
+    nodes=st.integers(2, 5),
+    waited=st.integers(1, 4),
+    weight=st.floats(0.1, 10),
+    seed=st.integers(0, 999),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_identities_of_mean_and_spread(nodes, waited, weight, seed, dtype):
@@ -116,15 +129,22 @@ def test_identities_of_mean_and_spread(nodes, waited, weight, seed, dtype):
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
         return (steps[step, rank] if step <= waited else torch.zeros(size, dtype=dtype))[None], torch.zeros(1)
 
-    keys = dict(sync_every=waited, wait_batches=waited, staleness_weight=weight, **CYCLING)
-    traces = drive(daso(**keys), [1] * nodes, steps_per_epoch=waited + 2, data=data,
-                   model=lambda: Linear(torch.zeros(size, dtype=dtype)))
+    keys: dict[str, Any] = dict(sync_every=waited, wait_batches=waited, staleness_weight=weight, **CYCLING)
+    traces = drive(
+        daso(**keys),
+        [1] * nodes,
+        steps_per_epoch=waited + 2,
+        data=data,
+        model=lambda: Linear(torch.zeros(size, dtype=dtype)),
+    )
     sent = torch.stack([t.parameters[0] for t in traces]).double()
     merged = torch.stack([t.parameters[waited] for t in traces]).double()
     final = torch.stack([-steps[: waited + 1, node].sum(0) for node in range(nodes)]).double()
     a = weight * waited / (weight * waited + nodes)
     scale = 1 + steps.abs().max().item()
-    assert torch.allclose(merged.mean(0), a * final.mean(0) + (1 - a) * sent.mean(0), atol=tolerance * scale * 10, rtol=0)
+    assert torch.allclose(
+        merged.mean(0), a * final.mean(0) + (1 - a) * sent.mean(0), atol=tolerance * scale * 10, rtol=0
+    )
     spread = merged - merged[0]
     assert torch.allclose(spread, a * (final - final[0]), atol=tolerance * scale * 10, rtol=0)
     assert all(torch.equal(t.parameters[-1], traces[0].parameters[-1]) for t in traces), "equal after A"
@@ -134,8 +154,13 @@ def test_identities_of_mean_and_spread(nodes, waited, weight, seed, dtype):
 @pytest.mark.parametrize("nodes", [2, 3, 8])
 def test_equal_nodes_without_a_step_do_not_change(nodes, dtype, tolerance):
     start = torch.tensor([0.1, -3.7, 1e4], dtype=dtype)
-    traces = drive(daso(sync_every=3, wait_batches=3, staleness_weight=1.7, **CYCLING), [1] * nodes, steps_per_epoch=9,
-                   data=constant(0.0, 3, dtype), model=lambda: Linear(start))
+    traces = drive(
+        daso(sync_every=3, wait_batches=3, staleness_weight=1.7, **CYCLING),
+        [1] * nodes,
+        steps_per_epoch=9,
+        data=constant(0.0, 3, dtype),
+        model=lambda: Linear(start),
+    )
     for trace in traces:
         assert torch.allclose(trace.parameters[-1], start, rtol=tolerance, atol=0)
 
@@ -157,13 +182,21 @@ def test_constant_gradient(keys, steps, expected):
 
 @pytest.mark.parametrize(
     ("nodes", "speeds"),
-    [(2, (0.667, 0.750, 0.875, 0.917)), (4, (0.600, 0.667, 0.833, 0.875)), (16, (0.529, 0.556, 0.778, 0.800)),
-     (64, (0.508, 0.515, 0.758, 0.765))],
+    [
+        (2, (0.667, 0.750, 0.875, 0.917)),
+        (4, (0.600, 0.667, 0.833, 0.875)),
+        (16, (0.529, 0.556, 0.778, 0.800)),
+        (64, (0.508, 0.515, 0.758, 0.765)),
+    ],
 )
 def test_speed_of_the_mean_against_synchronous_sgd(nodes, speeds):
     for (period, wait), speed in zip([(1, 1), (2, 1), (4, 1), (8, 2)], speeds, strict=True):
         steps = 184 if period == 1 else 64  # W = B settles slowly: its error shrinks by 1 - a a step
-        theta = values(drive(daso(sync_every=period, wait_batches=wait, **CYCLING), [1] * nodes, steps_per_epoch=steps)[0])
+        theta = values(
+            drive(daso(sync_every=period, wait_batches=wait, **CYCLING), [1] * nodes, steps_per_epoch=steps)[
+                0
+            ]
+        )
         # Between equal places of two late cycles: the start and the epoch's end do not count.
         late = steps - 16 + wait
         early = late - 8 * 4
@@ -197,12 +230,20 @@ OPTIMIZERS = {
 
 
 def both(make, optimizer: str, dtype: torch.dtype, nodes: Sequence[int] = (2, 2)) -> tuple[Tensor, Tensor]:
-    kinds = dict(model=lambda: small_net(dtype), criterion=nn.CrossEntropyLoss(), data=noise(dtype),
-                 optimizer=OPTIMIZERS[optimizer], epochs=2, steps_per_epoch=10)
-    return drive(make, list(nodes), **kinds)[0].parameters[-1], drive(ddp, list(nodes), **kinds)[0].parameters[-1]
+    kinds: dict[str, Any] = dict(
+        model=lambda: small_net(dtype),
+        criterion=nn.CrossEntropyLoss(),
+        data=noise(dtype),
+        optimizer=OPTIMIZERS[optimizer],
+        epochs=2,
+        steps_per_epoch=10,
+    )
+    return drive(make, list(nodes), **kinds)[0].parameters[-1], drive(ddp, list(nodes), **kinds)[
+        0
+    ].parameters[-1]
 
 
-BLOCKING = dict(warmup_epochs=2, cooldown_epochs=0, allow_no_cycling=True)
+BLOCKING: dict[str, Any] = dict(warmup_epochs=2, cooldown_epochs=0, allow_no_cycling=True)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -219,7 +260,9 @@ def test_adam_needs_gradients_to_be_averaged():
     assert torch.allclose(by_gradients, wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("keys", [BLOCKING, dict(sync_every=2, wait_batches=2, **CYCLING), dict(wait_batches=0, **CYCLING)])
+@pytest.mark.parametrize(
+    "keys", [BLOCKING, dict(sync_every=2, wait_batches=2, **CYCLING), dict(wait_batches=0, **CYCLING)]
+)
 def test_one_node_is_ddp_bit_for_bit(keys):
     got, wanted = both(daso(**keys), "momentum", torch.float32, nodes=[3])
     assert torch.equal(got, wanted)
@@ -229,8 +272,16 @@ def test_one_node_is_ddp_bit_for_bit(keys):
 
 
 def test_replicas_of_a_node_stay_equal_and_all_are_equal_after_each_epoch():
-    traces = drive(daso(sync_every=4, wait_batches=3, **CYCLING), [2, 2], epochs=3, steps_per_epoch=5,
-                   model=small_net, criterion=nn.CrossEntropyLoss(), data=noise(), optimizer=OPTIMIZERS["momentum"])
+    traces = drive(
+        daso(sync_every=4, wait_batches=3, **CYCLING),
+        [2, 2],
+        epochs=3,
+        steps_per_epoch=5,
+        model=small_net,
+        criterion=nn.CrossEntropyLoss(),
+        data=noise(),
+        optimizer=OPTIMIZERS["momentum"],
+    )
     differed = False
     for step in range(15):
         now = [trace.parameters[step] for trace in traces]
@@ -259,13 +310,17 @@ def flat(epoch: int) -> float:
     return 1.0
 
 
-@pytest.mark.parametrize(("epochs", "each"), [(3, 1), (12, 1), (20, 1), (33, 1), (34, 2), (90, 4), (100, 4), (300, 13)])
+@pytest.mark.parametrize(
+    ("epochs", "each"), [(3, 1), (12, 1), (20, 1), (33, 1), (34, 2), (90, 4), (100, 4), (300, 13)]
+)
 def test_auto_scales_the_reference(epochs, each):
     assert DASOConfig().blocking_epochs(epochs) == (each, each)
 
 
 def test_flat_loss_20_epochs():
-    wanted = spans((1, None), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (1, None))
+    wanted = spans(
+        (1, None), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (1, None)
+    )
     assert schedule(20, flat) == wanted
 
 
@@ -279,13 +334,17 @@ def test_flat_loss_90_epochs():
 
 def test_larger_maximum_after_the_reset():
     got = schedule(90, flat, max_sync_every=8)
-    assert got[4:25] == spans((3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (8, 2)), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)))
+    assert got[4:25] == spans(
+        (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (8, 2)), (3, (4, 1)), (3, (2, 1)), (3, (1, 1))
+    )
     assert got[85] == (8, 2)
 
 
 def test_no_warmup_starts_cycling_at_once():
     got = schedule(20, flat, warmup_epochs=0, cooldown_epochs=2)
-    assert got == spans((4, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (4, 1)), (3, (2, 1)), (2, (1, 1)), (2, None))
+    assert got == spans(
+        (4, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (4, 1)), (3, (2, 1)), (2, (1, 1)), (2, None)
+    )
 
 
 def test_without_patience():
@@ -306,7 +365,10 @@ def test_nan_is_never_an_improvement():
 
 @pytest.mark.parametrize(
     ("update", "wanted"),
-    [("decrement", [(8, 4), (4, 3), (2, 2), (1, 1), (8, 2)]), ("scale", [(8, 4), (4, 2), (2, 1), (1, 1), (8, 2)])],
+    [
+        ("decrement", [(8, 4), (4, 3), (2, 2), (1, 1), (8, 2)]),
+        ("scale", [(8, 4), (4, 2), (2, 1), (1, 1), (8, 2)]),
+    ],
 )
 def test_updates_of_the_wait(update, wanted):
     rule = PlateauRule(DASOConfig(sync_every=8, wait_batches=4, wait_update=update), 8, 4)
@@ -318,12 +380,25 @@ def test_updates_of_the_wait(update, wanted):
 
 
 @settings(max_examples=50, deadline=None)
-@given(period=st.integers(1, 16), wait=st.integers(0, 16), factor=st.integers(2, 20), largest=st.integers(1, 40),
-       divisor=st.integers(1, 9), update=st.sampled_from(["decrement", "scale"]))
+@given(
+    period=st.integers(1, 16),
+    wait=st.integers(0, 16),
+    factor=st.integers(2, 20),
+    largest=st.integers(1, 40),
+    divisor=st.integers(1, 9),
+    update=st.sampled_from(["decrement", "scale"]),
+)
 def test_the_wait_never_exceeds_the_period(period, wait, factor, largest, divisor, update):
     wait, largest = min(wait, period), max(largest, period)
-    config = DASOConfig(sync_every=period, wait_batches=wait, max_sync_every=largest, reduction_factor=factor,
-                        reset_wait_divisor=divisor, wait_update=update, plateau_patience=0)
+    config = DASOConfig(
+        sync_every=period,
+        wait_batches=wait,
+        max_sync_every=largest,
+        reduction_factor=factor,
+        reset_wait_divisor=divisor,
+        wait_update=update,
+        plateau_patience=0,
+    )
     rule = PlateauRule(config, period, wait)
     for _ in range(60):
         rule.observe(1.0)
@@ -355,7 +430,10 @@ def test_refused_keys(keys, words):
 
 @pytest.mark.parametrize(
     ("epochs", "keys", "words"),
-    [(3, dict(warmup_epochs=2, cooldown_epochs=2), ["=2", "train.epochs=3"]), (2, {}, ["=1", "train.epochs=2"])],
+    [
+        (3, dict(warmup_epochs=2, cooldown_epochs=2), ["=2", "train.epochs=3"]),
+        (2, {}, ["=1", "train.epochs=2"]),
+    ],
 )
 def test_runs_without_an_asynchronous_epoch_are_refused(epochs, keys, words):
     with pytest.raises(ConfigError) as error:
@@ -374,19 +452,30 @@ def test_ragged_nodes_are_refused():
 
 @pytest.mark.parametrize("transport", ["bfloat16", "float16"])
 def test_small_updates_survive_16_bit_transport(transport):
-    keys = dict(warmup_epochs=1, cooldown_epochs=0, allow_no_cycling=True, transport_dtype=transport)
-    traces = drive(daso(**keys), [1, 1], steps_per_epoch=100, data=constant(1e-4, dtype=torch.float32),
-                   model=lambda: Linear(torch.ones(1)))
+    keys: dict[str, Any] = dict(
+        warmup_epochs=1, cooldown_epochs=0, allow_no_cycling=True, transport_dtype=transport
+    )
+    traces = drive(
+        daso(**keys),
+        [1, 1],
+        steps_per_epoch=100,
+        data=constant(1e-4, dtype=torch.float32),
+        model=lambda: Linear(torch.ones(1)),
+    )
     for trace in traces:
         assert trace.parameters[-1].item() == pytest.approx(0.99, abs=5e-5)
     assert (torch.ones(1, dtype=torch.bfloat16) - 1e-4).item() == 1.0, "overwriting with bf16 would stay at 1"
 
 
 def test_16_bit_transport_halves_the_bytes_between_nodes():
-    keys = dict(warmup_epochs=1, cooldown_epochs=0, allow_no_cycling=True)
-    sizes = dict(steps_per_epoch=10, data=constant(1.0, 99, torch.float32), model=lambda: Linear(torch.zeros(99)))
+    keys: dict[str, Any] = dict(warmup_epochs=1, cooldown_epochs=0, allow_no_cycling=True)
+    sizes: dict[str, Any] = dict(
+        steps_per_epoch=10, data=constant(1.0, 99, torch.float32), model=lambda: Linear(torch.zeros(99))
+    )
     full = drive(daso(**keys), [1, 1], **sizes)[0].comm.traffic.payload_bytes["inter"]
-    half = drive(daso(**keys, transport_dtype="bfloat16"), [1, 1], **sizes)[0].comm.traffic.payload_bytes["inter"]
+    half = drive(daso(**keys, transport_dtype="bfloat16"), [1, 1], **sizes)[0].comm.traffic.payload_bytes[
+        "inter"
+    ]
     # Ten averages and the one-element probe of the type: 100 elements of 4 and of 2 bytes.
     assert (full, half) == (10 * 400, 10 * 200 + 2)
 
@@ -403,18 +492,31 @@ class FreeButGlobal:
 
 @pytest.mark.parametrize(
     ("keys", "milliseconds"),
-    [(dict(warmup_epochs=1, cooldown_epochs=0, allow_no_cycling=True), 350), (dict(wait_batches=0, **CYCLING), 200),
-     (dict(wait_batches=1, **CYCLING), 155), (dict(wait_batches=2, **CYCLING), 135), (dict(wait_batches=3, **CYCLING), 125)],
+    [
+        (dict(warmup_epochs=1, cooldown_epochs=0, allow_no_cycling=True), 350),
+        (dict(wait_batches=0, **CYCLING), 200),
+        (dict(wait_batches=1, **CYCLING), 155),
+        (dict(wait_batches=2, **CYCLING), 135),
+        (dict(wait_batches=3, **CYCLING), 125),
+    ],
 )
 def test_epoch_time_on_the_virtual_clock(keys, milliseconds):
-    for trace in drive(daso(sync_every=4, **keys), [2, 2], steps_per_epoch=10, network=FreeButGlobal(), step_ns=10_000_000):
+    for trace in drive(
+        daso(sync_every=4, **keys), [2, 2], steps_per_epoch=10, network=FreeButGlobal(), step_ns=10_000_000
+    ):
         assert trace.epoch_end_ns == [milliseconds * 1_000_000]
 
 
 def test_bytes_of_an_epoch():
     m = 10**6
-    traces = drive(daso(**CYCLING), [2, 2, 2, 2], steps_per_epoch=10, data=constant(0.0, m, torch.float32),
-                   model=lambda: Linear(torch.zeros(m)), keep=False)
+    traces = drive(
+        daso(**CYCLING),
+        [2, 2, 2, 2],
+        steps_per_epoch=10,
+        data=constant(0.0, m, torch.float32),
+        model=lambda: Linear(torch.zeros(m)),
+        keep=False,
+    )
     inter = [trace.comm.traffic.payload_bytes["inter"] for trace in traces]
     # Three global all-reduces of m + 1 elements: local ranks 0, 1, 0 in turn.
     assert inter == [2 * 4 * (m + 1), 4 * (m + 1)] * 4
@@ -432,8 +534,13 @@ def test_ranks_outside_the_active_group_send_nothing_between_nodes():
 def test_blocked_time_follows_the_period_formula():
     compute, duration = 10, 25
     for wait in (1, 2, 3):
-        traces = drive(daso(sync_every=4, wait_batches=wait, **CYCLING), [1, 1], steps_per_epoch=41,
-                       network=FreeButGlobal(), step_ns=compute * 1_000_000)
+        traces = drive(
+            daso(sync_every=4, wait_batches=wait, **CYCLING),
+            [1, 1],
+            steps_per_epoch=41,
+            network=FreeButGlobal(),
+            step_ns=compute * 1_000_000,
+        )
         periods = 10 * (4 * compute + max(0, duration - wait * compute)) + compute + duration
         assert traces[0].epoch_end_ns == [periods * 1_000_000]
 
@@ -447,8 +554,11 @@ def test_a_wish_is_heard_by_all_ranks_at_one_step_without_another_collective(loc
     nodes = [local, local]
     quiet = drive(make, nodes, steps_per_epoch=12)
     assert not any(any(trace.agreed) for trace in quiet)
-    # Asked in step 2 on the last rank: it travels with the transfer started after step 4, merged after step 5.
-    asked = drive(make, nodes, steps_per_epoch=12, wish=lambda rank, step: rank == len(quiet) - 1 and step >= 2)
+    # Asked in step 2 on the last rank: it travels with the transfer started after step 4, merged after step
+    # 5.
+    asked = drive(
+        make, nodes, steps_per_epoch=12, wish=lambda rank, step: rank == len(quiet) - 1 and step >= 2
+    )
     for trace, other in zip(asked, quiet, strict=True):
         assert trace.agreed.index(True) == 5
         assert trace.agreed == asked[0].agreed
@@ -457,7 +567,9 @@ def test_a_wish_is_heard_by_all_ranks_at_one_step_without_another_collective(loc
 
 def test_a_loss_that_is_not_finite_is_a_wish():
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        return torch.full((1, 1), math.inf if (rank, step) == (3, 1) else 1.0, dtype=torch.float64), torch.zeros(1)
+        return torch.full(
+            (1, 1), math.inf if (rank, step) == (3, 1) else 1.0, dtype=torch.float64
+        ), torch.zeros(1)
 
     model = lambda: Linear(torch.ones(1, dtype=torch.float64))  # noqa: E731
     traces = drive(daso(**CYCLING), [2, 2], steps_per_epoch=10, data=data, model=model)

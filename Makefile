@@ -1,0 +1,34 @@
+# Everything works on a fresh machine with Python 3.11-3.13: each target makes .venv and installs what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+only ?=
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.base ## environment, `+study=quick` (ddp and daso, 3 seeds each, real processes), where the report is
+	$(BIN)/daso-bench +study=quick
+
+test: $(VENV)/.dev ## environment and all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+bench: $(VENV)/.base ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
+	$(BIN)/python -m daso_bench.runner.bench json=results/bench.json $(if $(only),only=$(only))
+
+$(VENV)/.base: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ $(VENV)/.base
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

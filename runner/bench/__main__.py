@@ -1,0 +1,38 @@
+"""`python -m daso_bench.runner.bench [only=NAME] [json=FILE]`:
+
+one line per figure, exit code 1 if any is short.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from . import ddp_step, start
+from .figures import Bench, Figure
+
+BENCHES: dict[str, Bench] = {"start": start.measure, "ddp_step": ddp_step.measure}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benches asked for; returns the exit code."""
+    options = {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
+    unknown = set(options) - {"only", "json"}
+    only = options.get("only")
+    if unknown or (only is not None and only not in BENCHES):
+        print(f"usage: bench [only=NAME] [json=FILE]; NAME: {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    figures: list[Figure] = []
+    for name, bench in BENCHES.items():
+        if only in (None, name):
+            for figure in bench():
+                print(f"{figure.line()}  # {figure.detail}", flush=True)
+                figures.append(figure)
+    if "json" in options:
+        rows = [{**asdict(figure), "ok": figure.ok} for figure in figures]
+        Path(options["json"]).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return 0 if all(figure.ok for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""The books of one run: training time over all ranks, its parts, traffic, and the summary made of them.
+
+T_train = Σ_j max_i d_i(j) over train stretches j and ranks i needs all ranks' numbers: they are gathered
+where ranks meet outside of training anyway, never in a step.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..strategies.topology import WORLD
+from .clock import PARTS, waiting_of
+from .records import best, crossing
+from .session import Session
+from .traffic import LINKS
+
+
+@dataclass
+class Account:
+    """What is summed over the run, on every rank alike: training time, its parts, the evaluations so far.
+
+    `parts_ns` are means over ranks; `train_evaluated_ns`, `samples_evaluated` are as of the last evaluation.
+    """
+
+    train_ns: int = 0
+    wall_before_ns: int = 0
+    process_before_ns: int = 0
+    parts_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    samples_evaluated: int = 0
+    train_evaluated_ns: int = 0
+    stretches: int = 0
+    target_step: int | None = None
+
+
+class Ledger:
+    """Adds up one rank's session. What it returns is equal on all ranks unless it says otherwise."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.account = Account()
+
+    def close_stretch(self, made_ns: int) -> int:
+        """Add the stretch that ended to the account, from all ranks' numbers; call it outside of `train`.
+
+        Takes this rank's `make_model` (ns) and returns the slowest rank's.
+        """
+        session, account, traffic = self.session, self.account, self.session.comm.traffic
+        stretch = session.clock.end_stretch()
+        waiting = waiting_of(traffic, self._launches_of_ranks()) if session.world.common_clock else 0
+        exposed = stretch.blocked - waiting
+        own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
+        times = self._gather(torch.tensor(own, dtype=torch.int64))
+        account.train_ns += int(times[:, 0].max())
+        for place, part in enumerate(PARTS, start=2):
+            account.parts_ns[part] += int(times[:, place].sum()) // len(times)
+        session.own.write(
+            {
+                "kind": "stretch",
+                **self.where(),
+                "stretch": account.stretches,
+                "train_s": stretch.train / 1e9,
+                "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
+                "make_model_s": made_ns / 1e9,
+                "segments_s": self._seconds(session.clock.segments),
+            }
+        )
+        account.stretches += 1
+        traffic.clear_stamps()
+        return int(times[:, 1].max())
+
+    def train_loss(self) -> float:
+        """Mean training loss over all samples and ranks since the last evaluation."""
+        session = self.session
+        own = torch.stack([session.losses.cpu(), torch.tensor(session.loss_samples, dtype=torch.float64)])
+        loss_sum, samples = self._gather(own).sum(0).tolist()
+        session.losses.zero_()
+        session.loss_samples = 0
+        return loss_sum / samples if samples else math.nan
+
+    def rate_since_evaluation(self) -> float | None:
+        """Global samples per second of training time since the last call."""
+        account, samples = self.account, self.session.progress.samples
+        done, took = samples - account.samples_evaluated, account.train_ns - account.train_evaluated_ns
+        account.samples_evaluated, account.train_evaluated_ns = samples, account.train_ns
+        return done / took * 1e9 if took else None
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """What the run came to; the fields of the row `summary` in docs/records.md."""
+        session, account, progress = self.session, self.account, self.session.progress
+        target, metric = session.config.train.target, session.config.train.target_metric
+        met = None if target is None else crossing(account.evaluations, target, metric=metric)
+        highest, finals = best(account.evaluations), account.evaluations
+        return {
+            "status": status,
+            "target": target,
+            "reached": None if target is None else met is not None,
+            "to_target_train_s": met.stamp_s if met else None,
+            "to_target_wall_s": met.wall_s if met else None,
+            "to_target_samples": met.stamp_samples if met else None,
+            "crossing_s": met.scored_s if met else None,
+            "final_accuracy": finals[-1]["accuracy"] if finals and status != "diverged" else None,
+            "best_accuracy": highest["accuracy"] if highest else None,
+            "train_s": account.train_ns / 1e9,
+            "samples_per_s": progress.samples / account.train_ns * 1e9 if account.train_ns else None,
+            "parts_s": self._seconds(account.parts_ns),
+            **self._traffic(),
+            "steps": progress.step,
+            "epochs": progress.epoch,
+            "evaluations": len(finals),
+            "parameters": session.replica.numel,
+            "left_out_samples": session.sampler.left_out,
+            "labels": session.strategy.labels(account.target_step) + self._limits(),
+            "strategy": session.strategy.summary(),
+            "collectives": dict(session.comm.traffic.verbs),
+        }
+
+    def _traffic(self) -> dict[str, dict[str, int]]:
+        """calls, payload_bytes and ring_bytes per link class, summed over ranks."""
+        totals = self.session.comm.traffic.totals()
+        sums = (
+            self._gather(torch.tensor([totals[name][link] for name in totals for link in LINKS]))
+            .sum(0)
+            .tolist()
+        )
+        return {name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(totals)}
+
+    def times(self) -> dict[str, Any]:
+        """This rank's segments and their sum."""
+        segments = self.session.clock.closed()
+        total = sum(segments.values()) + self.account.process_before_ns
+        return {
+            "segments_s": self._seconds(segments),
+            "wall_s": self.session.clock.total() / 1e9,
+            "process_s": total / 1e9,
+            "startup_s": segments["startup"] / 1e9,
+        }
+
+    def where(self) -> dict[str, Any]:
+        """What every row says of its place in the run."""
+        progress = self.session.progress
+        return {
+            "attempt": self.session.attempt,
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "samples": progress.samples,
+        }
+
+    def _gather(self, own: torch.Tensor) -> torch.Tensor:
+        """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
+        ranks = self.session.comm.topology.ranks
+        everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
+        self.session.comm.all_gather(everybody, own, WORLD, channel="control").wait()
+        return everybody.view(ranks, own.numel())
+
+    def _launches_of_ranks(self) -> list[dict[int, int]]:
+        own = self.session.comm.traffic.launches
+        flat = torch.tensor([list(own.keys()), list(own.values())], dtype=torch.int64)
+        most = int(self._gather(torch.tensor([flat.shape[1]])).max())
+        padded = torch.full((2, most), -1, dtype=torch.int64)
+        padded[:, : flat.shape[1]] = flat
+        everybody = self._gather(padded.flatten()).view(self.session.comm.topology.ranks, 2, most)
+        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
+
+    def _limits(self) -> list[str]:
+        limit, progress = self.session.config.train.max_steps, self.session.progress
+        cut = limit is not None and progress.step >= limit and progress.epoch < progress.epochs
+        return [f"stopped by train.max_steps={limit}"] if cut else []
+
+    @staticmethod
+    def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
+        return {name: value / 1e9 for name, value in nanoseconds.items()}
