@@ -30,6 +30,7 @@ def guard(supervisor: int) -> None:
 
     Signals to the whole process group (Ctrl-C, `timeout`, a batch system's SIGTERM) are the supervisor's to
     answer: a forkserver that died of one would take the ranks with it before they could stop in good order.
+    The ranks inherit that, but for SIGTERM, which they take as a request to stop.
     """
     os.environ[FORKSERVER_VARIABLE] = str(os.getpid())
     for number in LEFT_TO_THE_SUPERVISOR:

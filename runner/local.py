@@ -108,14 +108,13 @@ def launch(
             )
             outcome = supervisor.watch()
         except KeyboardInterrupt:
+            supervisor.kill()
             reason = f"interrupted by {(interrupts.names or ['SIGINT'])[0]} at its start"
             outcome = Outcome(status="cancelled", reason=reason, exit_code=130, summary=None)
         except BaseException as error:
             supervisor.kill()
             directory.end_attempt("failed", f"supervisor: {type(error).__name__}: {error}")
             raise
-        finally:
-            supervisor.kill()
         reporter.end(outcome)
     return outcome
 

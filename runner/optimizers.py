@@ -1,4 +1,8 @@
-"""The optimizers a run can choose: one frozen dataclass each, built on the parameters this rank steps."""
+"""The optimizers a run can choose: one frozen dataclass each, built on the parameters this rank steps.
+
+All use PyTorch's fused kernels: one pass over a parameter and its state instead of one per operation, several
+times faster on CPUs, where the step of a large model is bound by memory.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from ..strategies.errors import ConfigError, above, at_least
 class SGD:
     """Stochastic gradient descent with momentum, `torch.optim.SGD`."""
 
-    lr: float = 0.1
+    lr: float = 0.05
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 1e-4
@@ -32,6 +36,7 @@ class SGD:
             momentum=self.momentum,
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,
+            fused=True,
         )
 
 
@@ -60,6 +65,7 @@ class AdamW:
             betas=(self.beta1, self.beta2),
             eps=self.eps,
             weight_decay=self.weight_decay,
+            fused=True,
         )
 
 

@@ -194,8 +194,6 @@ def _set_up_process(task: RankTask) -> None:
     os.environ.pop(SUPERVISOR_VARIABLE, None)
     if forkserver is not None:
         die_with_parent(int(forkserver))
-    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's; the supervisor answers them for all
-        signal.signal(number, signal.SIG_IGN)
     # torch took one thread from the forkserver's environment; the worker sets its own count. What is loaded
     # or started later (NumPy's libraries, child processes) reads these.
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):

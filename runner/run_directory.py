@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from omegaconf import OmegaConf
+import yaml
 
 from ..strategies.errors import ConfigError, MachineError
 from .records import read_json, write_json
@@ -72,7 +72,9 @@ class RunDirectory:
             with _writing(where):
                 for name in _FOLDERS:
                     (directory.path / name).mkdir(exist_ok=True)
-                directory.config.write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))), "utf-8")
+                directory.config.write_text(
+                    yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), "utf-8"
+                )
                 write_json(directory.status_file, directory._queued())
         return directory
 

@@ -23,7 +23,7 @@ LONGEST_TURN_S = 1.0
 SILENCE_S = 5.0
 FIRST_BEAT_S = 30.0  # where the kernel cannot tell a starting process from a frozen one
 GRACE_S = 1.0
-INTERRUPT_S = 8.0
+INTERRUPT_S = 30.0  # for a step, an agreement and a checkpoint of a large model
 LEAVE_S = 10.0  # from the last rank's finish to the end of all processes
 REAP_S = 3.0
 

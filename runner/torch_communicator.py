@@ -247,7 +247,7 @@ class TorchCommunicator(CountedCommunicator):
         self.broadcast(name, 0, group, channel="control").wait()
         block = own or shared_memory.SharedMemory(bytes(name.tolist()).rstrip(b"\0").decode())
         self.barrier(group)
-        # Unlinked as soon as all have it: it lives until the last rank ends, and a crash leaves nothing behind.
+        # Unlinked as soon as all have it: it lives until the last rank ends, a crash leaves nothing behind.
         if own is not None:
             own.unlink()
         self._shared.append(block)
@@ -332,7 +332,8 @@ def connect(
     device: torch.device,
     timeout_s: float,
 ) -> TorchCommunicator:
-    """Meet the other ranks at `host:port`; rank 0 serves on the already listening socket `listener_fd`."""
+    """Meet the other ranks at `host:port`; rank 0 serves on the listening socket `listener_fd`, which the
+    store then owns and closes."""
     # One machine: gloo must not resolve the host name, which may point at an address that nobody listens on.
     if host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -65,7 +65,7 @@ def run_rank(
         rank,
         host="127.0.0.1",
         port=port,
-        listener_fd=listener.fileno() if listener else None,
+        listener_fd=listener.detach() if listener else None,
         device=device,
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
     )

@@ -90,7 +90,7 @@ def blocks(
         rank,
         host="127.0.0.1",
         port=port,
-        listener_fd=listener.fileno() if listener else None,
+        listener_fd=listener.detach() if listener else None,
         device=device,
         timeout_s=120,
     )

@@ -17,7 +17,7 @@ from daso_bench.strategies.topology import NODE, WORLD, Topology, peers
 
 def meet(nodes: list[int], rank: int, port: int, listener: socket.socket | None) -> TorchCommunicator:
     torch.set_num_threads(1)
-    fd = listener.fileno() if listener else None
+    fd = listener.detach() if listener else None
     return connect(
         Topology.of(nodes),
         rank,

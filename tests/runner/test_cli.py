@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import daso_bench
 import pytest
+
+import daso_bench
 from daso_bench.runner import cli, listing, local, start, sweep
 from daso_bench.runner.cli import main
 from daso_bench.runner.run_directory import RunDirectory

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from daso_bench.runner.compose import Composed, compose
 from daso_bench.strategies.errors import ConfigError
 

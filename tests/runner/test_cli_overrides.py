@@ -3,11 +3,12 @@
 import shlex
 
 import pytest
-from daso_bench.runner.overrides import key_of, quote_text, spelling
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+
+from daso_bench.runner.overrides import key_of, quote_text, spelling
 
 PARSER = OverridesParser.create()
 

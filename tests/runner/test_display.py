@@ -4,6 +4,8 @@ import io
 from typing import Any
 
 import pytest
+from rich.console import Console
+
 from daso_bench.runner import display
 from daso_bench.runner.display import (
     PlainLines,
@@ -16,7 +18,6 @@ from daso_bench.runner.display import (
     size,
     states_table,
 )
-from rich.console import Console
 
 
 def event(step: int, epoch: int = 0, **more: Any) -> dict[str, Any]:

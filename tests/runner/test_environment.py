@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from daso_bench.runner import environment as module
 from daso_bench.runner.environment import (
     commit_of,

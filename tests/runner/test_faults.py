@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from daso_bench.runner.faults import (
     Fault,
     Vitals,

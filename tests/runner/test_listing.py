@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from daso_bench.runner import listing
 from daso_bench.runner.overview import runs_below, states
 from daso_bench.runner.records import write_json

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from daso_bench.runner import local
 from daso_bench.runner.local import Outcome, launch
 from daso_bench.runner.run_directory import RunDirectory

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+
 from daso_bench.runner import listing, optimizers, schedules
 from daso_bench.runner.optimizers import SGD, AdamW
 from daso_bench.strategies.errors import ConfigError

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from daso_bench.runner import rank_process
 from daso_bench.runner.rank_process import Link
 
@@ -134,7 +135,7 @@ def test_a_rank_leaves_when_its_supervisor_is_gone() -> None:
 
 
 def test_a_supervisor_that_does_not_read_holds_no_rank_up() -> None:
-    """Full line: beats are dropped and the rank still hears; its report waits, but not for a dead supervisor."""
+    """Full line: beats are dropped and the rank still hears; only its report waits."""
     process, line = child(
         "import daso_bench.runner.rank_process as m\nm.BEAT_S = 0.001\nlink.progress(text='x' * 5_000)\n"
         "time.sleep(1.5)\nprint('full', flush=True)\nwhile not link.interrupted(): time.sleep(0.01)\n"

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from daso_bench.runner import records
 from daso_bench.runner.records import RecordWriter, best, crossing, meets, read_records, surviving
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
+
 from daso_bench.runner import records, run_directory
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
-from omegaconf import OmegaConf
 
 
 def config(run_id: str = "ddp-s0-12345678", study: str = "runs") -> dict[str, Any]:

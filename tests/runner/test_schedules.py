@@ -4,10 +4,11 @@ import itertools
 import math
 
 import pytest
-from daso_bench.runner.schedules import Constant, Cosine, Step
-from daso_bench.strategies.errors import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from daso_bench.runner.schedules import Constant, Cosine, Step
+from daso_bench.strategies.errors import ConfigError
 
 Schedule = Constant | Step | Cosine
 

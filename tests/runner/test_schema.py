@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
+
 from daso_bench.runner import listing
 from daso_bench.runner.schema import (
     ClusterConfig,
@@ -27,7 +29,6 @@ from daso_bench.runner.schema import (
 )
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
-from omegaconf import OmegaConf
 
 HERE = Path("/somewhere/deep")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from daso_bench.runner import supervisor as module
 from daso_bench.runner.faults import Vitals
 from daso_bench.runner.interrupts import Interrupts

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from daso_bench.runner import sweep
 from daso_bench.runner.records import write_json
 from daso_bench.runner.run_directory import RunDirectory

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from daso_bench.runner.typed import escape, locate_target, typed
-from daso_bench.strategies.errors import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+
+from daso_bench.runner.typed import escape, locate_target, typed
+from daso_bench.strategies.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from daso_bench.runner.records import RecordWriter, write_json
 
 

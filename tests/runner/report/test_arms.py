@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from daso_bench.runner.report.arms import Comparison, common_settings, compare, own_settings
 from daso_bench.runner.report.command import command_of
 from daso_bench.runner.report.load import find_runs, load_run
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 Make = Callable[..., Path]
 ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+
 from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.curves import ARMS_PER_PANEL, by_samples, by_time, curves
 from daso_bench.runner.report.lanes import link_bytes, target_strip, throughput
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.look import look
 from daso_bench.runner.report.style import drawing, wrapped
-from matplotlib.axes import Axes
 
 Make = Callable[..., Path]
 

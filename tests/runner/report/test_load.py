@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from daso_bench.runner.report.load import find_runs, load_run
 
 Make = Callable[..., Path]

@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
 from daso_bench.runner.report.build import report
 from daso_bench.strategies.errors import ConfigError
 

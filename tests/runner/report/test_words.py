@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from daso_bench.runner.report import words
 from daso_bench.runner.report.means import geometric_mean, mean
 
