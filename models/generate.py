@@ -27,7 +27,8 @@ def text(name: str) -> str:
     """The config file of torchvision model `name`: its target and every field."""
     fields = dataclasses.asdict(Torchvision(name=name))
     lines = ["# torchvision, untrained; written by models/generate.py", TARGET]
-    return "\n".join([*lines, *(f"{key}: {value}" for key, value in fields.items())]) + "\n"
+    values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in fields.items()}
+    return "\n".join([*lines, *(f"{key}: {value}" for key, value in values.items())]) + "\n"
 
 
 def generated() -> list[Path]:

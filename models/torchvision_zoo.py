@@ -4,10 +4,13 @@ Images are adapted inside the module that is built, so that every arm of a study
 grey images are repeated to three channels; up to 64 pixels a side the ResNet family gets the usual stem for
 small images (K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2:
 3×3 convolution of stride 1, no max-pooling); other families get small images enlarged bilinearly to the
-smallest side they can use. All weights are drawn from torch's global generator, which the caller seeds.
+smallest side they can use. The last norm of each ResNet block starts at zero, so that a block starts as the
+identity (P. Goyal et al., Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 5.1). All weights
+are drawn from torch's global generator, which the caller seeds.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -32,12 +35,18 @@ class Torchvision:
     """A model of torchvision's registry.
 
     name: as in `torchvision.models.list_models(module=torchvision.models)`;
-    small_images: "auto" (ResNet family: small-image stem; others: enlarge) or "resize" (enlarge for all).
+    small_images: "auto" (ResNet family: small-image stem; others: enlarge) or "resize" (enlarge for all);
+    zero_init_residual: blocks of the ResNet family start as the identity; no effect on other families.
     Raises ValueError for an unknown `small_images`.
     """
 
+    suggested_epochs: ClassVar[int] = (
+        6  # what `train.epochs=auto` takes: a first look on a laptop ends in minutes
+    )
+
     name: str
     small_images: str = "auto"
+    zero_init_residual: bool = True
 
     def __post_init__(self) -> None:
         if self.small_images not in SMALL_IMAGES:
@@ -54,10 +63,30 @@ class Torchvision:
             raise ValueError(f"dataset.channels={spec.channels}: model {self.name} takes 1 or 3")
         small_stem = self.small_images == "auto" and _takes_small_stem(self.name, spec)
         size = (spec.height, spec.width) if small_stem else usable_size(self.name, spec.height, spec.width)
-        network = _network(self.name, size, spec.classes)
+        network = self._network(size, spec.classes)
         if small_stem:
             _give_small_stem(network)
         return Adapted(network, size)
+
+    def _network(self, size: tuple[int, int], classes: int) -> nn.Module:
+        # torchvision takes a second to import, and the built-in small models do without it.
+        from torchvision import models
+
+        known = models.list_models(module=models)
+        if self.name not in known:
+            raise ValueError(f"model.name={self.name}: unknown to torchvision; known: {', '.join(known)}")
+        options: dict[str, object] = {"num_classes": classes}
+        if self.name in ("googlenet", "inception_v3"):
+            # Without auxiliary heads the output is the logits alone; init_weights is their own
+            # initialisation.
+            options |= {"aux_logits": False, "init_weights": True}
+        elif self.name.startswith("vit"):
+            options["image_size"] = size[0]
+        elif self.name == "maxvit_t":
+            options["input_size"] = size
+        elif self.name.startswith(RESNET_FAMILY):
+            options["zero_init_residual"] = self.zero_init_residual
+        return models.get_model(self.name, weights=None, **options)
 
 
 class Adapted(nn.Module):
@@ -89,24 +118,6 @@ def usable_size(name: str, height: int, width: int) -> tuple[int, int]:
 
 def _takes_small_stem(name: str, spec: InputSpec) -> bool:
     return name.startswith(RESNET_FAMILY) and max(spec.height, spec.width) <= SMALL_STEM_UP_TO
-
-
-def _network(name: str, size: tuple[int, int], classes: int) -> nn.Module:
-    # torchvision takes a second to import, and the built-in small models do without it.
-    from torchvision import models
-
-    known = models.list_models(module=models)
-    if name not in known:
-        raise ValueError(f"model.name={name}: unknown to torchvision; known: {', '.join(known)}")
-    options: dict[str, object] = {"num_classes": classes}
-    if name in ("googlenet", "inception_v3"):
-        # Without auxiliary heads the output is the logits alone; init_weights is their own initialisation.
-        options |= {"aux_logits": False, "init_weights": True}
-    elif name.startswith("vit"):
-        options["image_size"] = size[0]
-    elif name == "maxvit_t":
-        options["input_size"] = size
-    return models.get_model(name, weights=None, **options)
 
 
 def _give_small_stem(network: nn.Module) -> None:

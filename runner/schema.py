@@ -213,16 +213,17 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     config_class = getattr(strategy_class, "Config", None)
     if config_class is None:
         raise ConfigError(f"strategy.{TARGET}={strategy_class.__name__}: the class has no Config")
+    model = _part(tree, "model")
     return RunConfig(
         strategy_class=strategy_class,
         strategy=typed(config_class, tree["strategy"], "strategy"),
-        model=_part(tree, "model"),
+        model=model,
         dataset=_part(_rooted(tree, cwd), "dataset"),
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
         cluster=typed(ClusterConfig, tree["cluster"], "cluster"),
         launcher=typed(LauncherConfig, tree["launcher"], "launcher"),
-        train=typed(TrainConfig, tree["train"], "train"),
+        train=typed(TrainConfig, _with_epochs(tree["train"], model), "train"),
         seed=_seed(tree["seed"]),
         run=typed(RunInfo, tree["run"], "run"),
         study=typed(StudyInfo, tree["study"], "study"),
@@ -286,6 +287,13 @@ def _name(part: Any) -> str:
 
 def _part(tree: Mapping[str, Any], group: str) -> Any:
     return typed(locate_target(tree[group], group), tree[group], group)
+
+
+def _with_epochs(train: Any, model: Any) -> Any:
+    """`train` with `epochs: auto` resolved: what the model suggests, else 12. The record holds the number."""
+    if isinstance(train, Mapping) and train.get("epochs") == "auto":
+        return {**train, "epochs": getattr(model, "suggested_epochs", TrainConfig.epochs)}
+    return train
 
 
 def _seed(value: Any) -> int:

@@ -1,6 +1,7 @@
 """One rank of one run, put together: model, data, strategy, clock and records, the same in every world."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,8 +168,8 @@ class Session:
 
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples
-        if every == "auto":  # four times a run
-            return max(1, self.config.train.epochs // 4) * len(self.data.train)
+        if every == "auto":  # at most four times a run
+            return math.ceil(self.config.train.epochs / 4) * len(self.data.train)
         assert every is None or isinstance(every, int)
         return every
 

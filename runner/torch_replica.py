@@ -26,9 +26,9 @@ _NO_FORWARD_SYNC: dict[str, Any] = {
 
 @dataclass
 class GradientAveraging:
-    """What the hook does with the next bucket:
+    """What becomes of this rank's gradients:
 
-    sum over `group` after scaling by `weight` (n_r / Σ n_r in the group).
+    `weight` times them (n_r / Σ n_r in the group), summed over `group`.
     """
 
     group: Group | None = None
@@ -40,27 +40,29 @@ class GradientAveraging:
 class WithLoss(nn.Module):
     """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a wish.
 
-    `wish` is a parameter of value zero whose gradient is whatever this rank has to say. DDP averages it with
-    the last
+    `wish` is a parameter of value zero whose gradient is whatever this rank has to say. DDP sums it with its
+    first
     bucket: all ranks hear of a wish in the step in which it is made, and no collective is added.
+
+    The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
+    buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         super().__init__()
         self.model, self.criterion = model, criterion
-        # Of the model's own type: DDP never mixes types in a bucket, and another type would be another
-        # collective.
+        # Of the model's own type: DDP never mixes types in a bucket, so another one would cost a collective.
         dtype = next(model.parameters()).dtype
         self.wish = nn.Parameter(torch.zeros(1, dtype=dtype))
         self.register_buffer("says", torch.zeros(1, dtype=dtype), persistent=False)
         self.says: Tensor
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor, targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         loss = self.criterion(self.model(inputs), targets)
         says = torch.maximum(self.says, (~torch.isfinite(loss.detach())).to(self.says.dtype))
-        # The wish joins through an addition of zero: bits of the loss and of all gradients are those of the
-        # plain model.
-        return loss + (self.wish * says).sum().to(loss.dtype), loss.detach()
+        # The wish joins as an addition of zero: the bits of the loss and of all gradients stay what they are.
+        joined = loss + (self.wish * says).sum().to(loss.dtype)
+        return (joined if weight == 1 else joined * weight), loss.detach()
 
 
 class TorchReplica(Replica):
@@ -83,8 +85,7 @@ class TorchReplica(Replica):
             device_ids=[device.index] if device.type == "cuda" else None,
             process_group=self.comm.ddp_group(),
             gradient_as_bucket_view=True,
-            # Buffers are averaged where a model is evaluated or saved: no arm pays a hidden broadcast in each
-            # step.
+            # Buffers are averaged where a model is judged or saved: no arm pays a hidden broadcast per step.
             **_NO_FORWARD_SYNC,
         )
         ddp.register_comm_hook(self, _hook)
@@ -95,13 +96,14 @@ class TorchReplica(Replica):
         self._with_loss.wish.grad = None
         for parameter in self.parameters.tensors:
             parameter.grad = None
+        averaging.weight = 1.0
         if averaging.group is not None:
             members = self.comm.members(averaging.group)
             total = sum(batch.samples_of_rank[member] for member in members)
             averaging.weight = batch.samples_of_rank[self.comm.rank] / total
             averaging.key = self.comm.traffic.launch("gradients", members, 0)
         self._with_loss.says.fill_(float(self.wish))
-        joined, loss = self._module(batch.inputs, batch.targets)
+        joined, loss = self._module(batch.inputs, batch.targets, averaging.weight)
         if averaging.group is None:
             joined.backward()
         else:
@@ -141,4 +143,4 @@ def _hook(replica: TorchReplica, bucket: GradBucket) -> torch.futures.Future[Ten
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
-    return replica.comm.start_sum(buffer.mul_(averaging.weight), averaging.group)
+    return replica.comm.start_sum(buffer, averaging.group)
