@@ -10,7 +10,7 @@ demo: $(VENV)/.base ## environment, `+study=quick` (ddp and daso, 3 seeds each, 
 	$(BIN)/daso-bench +study=quick
 
 test: $(VENV)/.dev ## environment and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q -n 2
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

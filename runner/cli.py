@@ -35,7 +35,7 @@ daso-bench {version}: run and compare data-parallel training strategies
 Examples
   daso-bench                                       ddp on small handwritten digits, 2 virtual nodes x 2 ranks
   daso-bench strategy=daso model=resnet50
-  daso-bench strategy=daso cluster.nodes=3 cluster.ranks_per_node=[2,1,1] train.target=0.95
+  daso-bench cluster.nodes=3 cluster.ranks_per_node=[2,1,1] train.target=0.95
   daso-bench -m strategy=ddp,daso seed=0,1,2 study.name=first
   daso-bench run.name=Zürich 'run.tag=lr=0.1 #2'   names, tags and folders are text, whatever they look like
   daso-bench 'run.name="Zürich #1"'                quoting them yourself, inside the shell's quotes, works too

@@ -28,6 +28,7 @@ HOST = "127.0.0.1"
 ENTRY = "daso_bench.runner.worker:run_rank"
 PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.worker")
 STATUS_EVERY_S = 2.0
+PATIENCE_S = 30.0  # after Ctrl-C: for a step, an agreement and the checkpoint of a large model
 _ALWAYS_PRELOADED = ("daso_bench.runner.forkserver_guard", "daso_bench.runner.rank_process")
 # While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
 # not its threads. The ranks set their own number (torch.set_num_threads).
@@ -61,6 +62,7 @@ def launch(
     threads: int | Literal["auto"],
     port: int | None,
     stall_s: float,
+    patience_s: float = PATIENCE_S,
     entry: str = ENTRY,
     on_event: Callable[[Event], None] | None = None,
     preload: Sequence[str] = PRELOAD,
@@ -68,7 +70,8 @@ def launch(
     """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
 
     `threads`: per rank. `port`: of the rendezvous, None for a free one. `stall_s`: seconds without progress
-    of any rank after which the run is given up. `on_event` gets dicts with a `kind`: start (attempt, ranks,
+    of any rank after which the run is given up. `patience_s`: seconds that an interrupt leaves the ranks to
+    save and stop in good order. `on_event` gets dicts with a `kind`: start (attempt, ranks,
     threads, port, pids), progress (rank, progress, call), interrupt (signal, wait_s), trouble (rank, reason),
     end (status, reason, exit_code).
 
@@ -87,7 +90,9 @@ def launch(
         attempt = directory.begin_attempt(timing={"valid": valid, "reasons": reasons})
         reporter = _Reporter(directory, on_event)
         born: list[Rank] = []
-        supervisor = Supervisor(born, stall_s=stall_s, interrupts=interrupts, on_event=reporter)
+        supervisor = Supervisor(
+            born, stall_s=stall_s, patience_s=patience_s, interrupts=interrupts, on_event=reporter
+        )
         try:
             with interrupts.impatiently():
                 warm(preload)

@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
-
 from ..strategies.errors import ConfigError, MachineError
+from . import plain_yaml
 from .records import read_json, write_json
 
 State = Literal["new", "queued", "running", "finished", "resumable"]
@@ -72,9 +71,7 @@ class RunDirectory:
             with _writing(where):
                 for name in _FOLDERS:
                     (directory.path / name).mkdir(exist_ok=True)
-                directory.config.write_text(
-                    yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), "utf-8"
-                )
+                directory.config.write_text(plain_yaml.dump(config), "utf-8")
                 write_json(directory.status_file, directory._queued())
         return directory
 

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from ..strategies.topology import Topology
+from . import plain_yaml
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
@@ -252,7 +253,7 @@ def load(path: Path) -> RunConfig:
 
 def dump(config: RunConfig) -> str:
     """`config.yaml` as text, keys in reading order."""
-    return yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+    return plain_yaml.dump(to_plain(config))
 
 
 def run_id(config: RunConfig) -> str:

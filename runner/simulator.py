@@ -63,6 +63,11 @@ class Operation:
     end: int | None = None
     waiters: list[greenlet] = field(default_factory=list)
 
+    def told(self) -> str:
+        """What it is and who is missing."""
+        missing = [member for member in self.members if member not in self.entered]
+        return f"{self.verb} over {self.members} for ranks {missing}"
+
 
 class Deadlock(RuntimeError):
     """No rank can go on. The message lists what each one waits for."""
@@ -80,7 +85,7 @@ class Simulator:
         self._ticket = itertools.count()
         self._operations: dict[Any, Operation] = {}
         self._busy: dict[int, int] = {}
-        self._waiting_for: dict[int, str] = {}
+        self._waiting_for: dict[int, Operation] = {}
         self._hub: greenlet | None = None
         self._rank_of: dict[greenlet, int] = {}
 
@@ -108,7 +113,7 @@ class Simulator:
             one.switch()
         stuck = [rank for rank, one in enumerate(ranks) if not one.dead]
         if stuck:
-            waits = "; ".join(f"rank {rank} waits in {self._waiting_for.get(rank, '?')}" for rank in stuck)
+            waits = "; ".join(f"rank {rank} waits in {self._waiting_for[rank].told()}" for rank in stuck)
             raise Deadlock(f"no rank can go on: {waits}")
         return results
 
@@ -153,8 +158,7 @@ class Simulator:
         """Let the running rank's clock go on to the end of `operation`."""
         if operation.end is None:
             operation.waiters.append(getcurrent())
-            missing = [m for m in operation.members if m not in operation.entered]
-            self._waiting_for[rank] = f"{operation.verb} over {operation.members} for ranks {missing}"
+            self._waiting_for[rank] = operation
             self._switch()
         elif operation.end > self.time[rank]:
             self._sleep_until(operation.end)

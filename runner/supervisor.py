@@ -23,7 +23,6 @@ LONGEST_TURN_S = 1.0
 SILENCE_S = 5.0
 FIRST_BEAT_S = 30.0  # where the kernel cannot tell a starting process from a frozen one
 GRACE_S = 1.0
-INTERRUPT_S = 30.0  # for a step, an agreement and a checkpoint of a large model
 LEAVE_S = 10.0  # from the last rank's finish to the end of all processes
 REAP_S = 3.0
 
@@ -39,11 +38,13 @@ class Supervisor:
         ranks: list[Rank],
         *,
         stall_s: float,
+        patience_s: float,
         interrupts: Interrupts,
         on_event: Callable[[Event], None],
     ) -> None:
         self._ranks = ranks
         self._stall_s = stall_s
+        self._patience_s = patience_s
         self._interrupts = interrupts
         self._on_event = on_event
         self._now_s = 0.0
@@ -183,10 +184,10 @@ class Supervisor:
             for rank in self._running():
                 with suppress(OSError):  # it is gone, or stopped with a full line
                     rank.line.send(b"interrupt\n")
-            self._on_event({"kind": "interrupt", "signal": names[0], "wait_s": INTERRUPT_S})
+            self._on_event({"kind": "interrupt", "signal": names[0], "wait_s": self._patience_s})
         if self._asked_s is None:
             return False
-        return len(names) > 1 or self._now_s - self._asked_s >= INTERRUPT_S
+        return len(names) > 1 or self._now_s - self._asked_s >= self._patience_s
 
     def _over(self) -> bool:
         """Whether the time is up: after a fault for more reports, after the finish of all for their exits."""

@@ -15,6 +15,9 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import (
+    GradBucket as GradBucket,  # for the hook, which must name the type itself
+)
 from torch._C._distributed_c10d import Store, TCPStore
 
 from ..strategies.communicator import Channel, Work

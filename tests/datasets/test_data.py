@@ -25,7 +25,8 @@ def test_a_batch_is_gathered_and_normalised_by_channel(dtype: torch.dtype) -> No
 def test_a_batch_is_a_copy() -> None:
     split = a_split(torch.ones(3, 2, 2, 2))
     images, labels = split.batch(torch.tensor([0, 1, 2]))
-    images.zero_(), labels.zero_()
+    images.zero_()
+    labels.zero_()
     assert split.images.sum() == 24
     assert split.labels.tolist() == [7, 8, 9]
 

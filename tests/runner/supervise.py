@@ -20,6 +20,7 @@ def main() -> int:
             threads=1,
             port=None,
             stall_s=60,
+            patience_s=8,
             entry=entry,
             on_event=lambda event: print(json.dumps(event), flush=True),
             preload=preload,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.compose import Composed, compose
+from daso_bench.runner.schema import from_composed
 from daso_bench.strategies.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -51,7 +52,11 @@ def test_a_bare_run_has_the_documented_defaults_and_leaves_nothing_behind(elsewh
     config = one().config
     assert config is not None
     assert config.strategy._target_.endswith("ddp.DDP")
-    assert (config.train.epochs, config.train.global_batch_size, config.seed) == (12, 64, 0)
+    assert (config.train.epochs, config.train.global_batch_size, config.seed) == ("auto", 64, 0)
+    assert from_composed(config, elsewhere).train.epochs == 12
+    large = one("model=resnet18").config
+    assert large is not None
+    assert from_composed(large, elsewhere).train.epochs == 6, "what the model suggests"
     assert (config.cluster.nodes, config.cluster.ranks_per_node, config.launcher.name) == (2, 2, "local")
     assert list(elsewhere.iterdir()) == []
     assert sys.argv == argv

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from daso_bench.runner import records, run_directory
@@ -29,6 +30,7 @@ def test_a_new_directory_holds_the_config_and_waits(tmp_path: Path) -> None:
     directory = make(tmp_path)
     assert directory.path == tmp_path / "runs" / "ddp-s0-12345678"
     assert OmegaConf.to_container(OmegaConf.load(directory.config)) == config()  # text stays text
+    assert yaml.safe_load(directory.config.read_text("utf-8")) == config()
     status = directory.status()
     assert (status["status"], status["run_id"], status["study"]) == ("queued", directory.run_id, "runs")
     assert status["attempts"] == []

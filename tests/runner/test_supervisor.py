@@ -57,7 +57,7 @@ class Scene:
         self.events: list[dict[str, Any]] = []
         self.interrupts = Interrupts()
         self.supervisor = Supervisor(
-            self.ranks, stall_s=stall_s, interrupts=self.interrupts, on_event=self.events.append
+            self.ranks, stall_s=stall_s, patience_s=8, interrupts=self.interrupts, on_event=self.events.append
         )
 
     def say(self, rank: int, kind: str = "beat", **fields: Any) -> None:

@@ -1,0 +1,67 @@
+"""Pack and unpack walk one table: a round trip changes nothing, whatever the tensors are like."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from daso_bench.strategies.layout import Layout
+
+SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16])
+
+
+def tensor(shape: tuple[int, ...], dtype: torch.dtype, transposed: bool, seed: int) -> Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return made.transpose(0, 1) if transposed and made.dim() > 1 else made
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(SHAPES, DTYPES, st.booleans()), max_size=6))
+def test_round_trip(specs):
+    tensors = [tensor(*spec, seed=place) for place, spec in enumerate(specs)]
+    before = [t.clone() for t in tensors]
+    layout = Layout((f"t{place}", t) for place, t in enumerate(tensors))
+    assert layout.numel == sum(t.numel() for t in tensors)
+    flat = layout.pack(layout.empty(extra=2).fill_(7))
+    assert flat[layout.numel :].tolist() == [7, 7], "what follows the table is left alone"
+    for t in tensors:
+        t.zero_()
+    layout.unpack(flat)
+    assert all(torch.equal(now, then) for now, then in zip(tensors, before, strict=True))
+    wide = any(t.dtype == torch.float64 for t in tensors)
+    assert layout.dtype == (torch.float64 if wide else torch.float32)
+
+
+def test_order_of_the_flat_vector():
+    layout = Layout([("a", torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()), ("b", torch.tensor(5.0))])
+    assert layout.pack().tolist() == [1, 3, 2, 4, 5]
+
+
+def test_digest_tells_tables_apart():
+    def digest(*named: tuple[str, Tensor]) -> int:
+        return Layout(named).digest()
+
+    one = digest(("a", torch.zeros(2, 3)))
+    assert one == digest(("a", torch.ones(2, 3)))
+    for other in (
+        ("b", torch.zeros(2, 3)),
+        ("a", torch.zeros(3, 2)),
+        ("a", torch.zeros(2, 3, dtype=torch.float64)),
+    ):
+        assert digest(other) != one
+    assert 0 <= one < 2**62, "fits a signed 64-bit integer"
+
+
+def test_integers_are_refused():
+    with pytest.raises(ValueError, match="counter: only floating-point"):
+        Layout([("counter", torch.zeros(1, dtype=torch.int64))])
+
+
+def test_a_module_with_tied_and_frozen_parameters_has_each_trainable_one_once():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].weight = module[0].weight
+    module[0].bias.requires_grad_(False)
+    layout = Layout((n, p) for n, p in module.named_parameters() if p.requires_grad)
+    assert [slot.name for slot in layout.slots] == ["0.weight", "1.bias"]
