@@ -1,12 +1,12 @@
 """Every torchvision classification model by name, untrained, on images of any size.
 
-Images are adapted inside the module that is built, so that every arm of a study sees the same:
-grey images are repeated to three channels; up to 64 pixels a side the ResNet family gets the usual stem for
-small images (K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2:
-3×3 convolution of stride 1, no max-pooling); other families get small images enlarged bilinearly to the
-smallest side they can use. The last norm of each ResNet block starts at zero, so that a block starts as the
-identity (P. Goyal et al., Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 5.1). All weights
-are drawn from torch's global generator, which the caller seeds.
+Images are adapted inside the module that is built, so that every arm of a study sees the same: grey images
+are repeated to three channels; up to 64 pixels a side the ResNet family gets the usual stem for small images
+(K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2: 3×3
+convolution of stride 1, no max-pooling); other families get small images enlarged bilinearly to the smallest
+side they can use. The last norm of each ResNet block starts at zero, so that a block starts as the identity
+(P. Goyal et al., Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 5.1). All weights are drawn
+from torch's global generator, which the caller seeds.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ SMALL_IMAGES = ("auto", "resize")
 SMALL_STEM_UP_TO = 64  # pixels a side; Tiny ImageNet's size, the largest for which this stem is usual
 RESNET_FAMILY = ("resnet", "resnext", "wide_resnet")
 
-# Pixels a side. 32 is what most families divide the image by, so their last feature map is one pixel;
-# the others need more for their unpadded stems. The tests run all of them at their smallest.
+# Pixels a side. 32 is what most families divide the image by, so their last feature map is one pixel; the
+# others need more for their unpadded stems. The tests run all of them at their smallest.
 SMALLEST = 32
 SMALLEST_OF = {"alexnet": 63, "inception": 75}
 # Models of one size: images are enlarged to a square whose side is a multiple of this.

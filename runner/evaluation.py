@@ -1,7 +1,4 @@
-"""Exact evaluation:
-
-every sample once, for any number of ranks; hits and counts are summed, never averages averaged.
-"""
+"""Exact evaluation: every sample once, for any number of ranks; hits and counts are summed."""
 
 import math
 from dataclasses import dataclass
@@ -41,10 +38,7 @@ class Score:
         return self.accuracy if metric == "accuracy" else self.loss
 
     def reaches(self, target: float, metric: str) -> bool:
-        """Whether the target is reached:
-
-        ceil(target·M) right answers of M, or a loss of at most `target`. NaN never does.
-        """
+        """ceil(target·M) right answers of M reach an accuracy, `target` or less a loss; NaN never does."""
         if metric == "loss":
             return self.loss <= target
         # The product may miss a whole number by a rounding error: 0.95 · 360 must be 342.

@@ -1,7 +1,4 @@
-"""The communicator of virtual time:
-
-real sums on real tensors, α–β durations. Also the fake of the unit tests.
-"""
+"""The communicator of virtual time: real sums, α–β durations. Also the fake of the unit tests."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

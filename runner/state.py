@@ -1,7 +1,4 @@
-"""What a checkpoint holds of one rank, and how it comes back:
-
-everything that decides the next step, bit for bit.
-"""
+"""What a checkpoint holds of a rank: everything that decides the next step, bit for bit."""
 
 import logging
 from dataclasses import asdict, fields

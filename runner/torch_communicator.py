@@ -1,7 +1,4 @@
-"""The communicator of real processes:
-
-gloo on CPUs, NCCL on GPUs. The only file that calls `torch.distributed`.
-"""
+"""The communicator of real processes: gloo, NCCL. The only file that calls `torch.distributed`."""
 
 import os
 import time
@@ -66,10 +63,7 @@ class TorchWork(Work):
 
 
 class ExchangeWork(Work):
-    """Messages waited for on a helper thread:
-
-    gloo's point-to-point work says `is_completed` only after `wait`.
-    """
+    """Messages waited for on a helper thread: gloo's say `is_completed` only after `wait`."""
 
     def __init__(self, comm: "TorchCommunicator", future: "Future[int]") -> None:
         self._comm, self._future, self._launched = comm, future, comm.now()

@@ -25,10 +25,7 @@ _NO_FORWARD_SYNC: dict[str, Any] = {
 
 @dataclass
 class GradientAveraging:
-    """What becomes of this rank's gradients:
-
-    `weight` times them (n_r / Σ n_r in the group), summed over `group`.
-    """
+    """This rank's gradients times `weight` (n_r / Σ n_r in the group) are summed over `group`."""
 
     group: Group | None = None
     weight: float = 1.0

@@ -1,7 +1,4 @@
-"""What one rank sends and waits for:
-
-calls, bytes per link class, and the stamps that split waiting from transfer.
-"""
+"""What one rank sends and waits for: calls, bytes per link class, stamps."""
 
 import hashlib
 from collections import Counter
@@ -134,8 +131,5 @@ def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
 
 
 def waiting_ns(entered: int, left: int, last_launch: int) -> int:
-    """How much of a blocked time went by until the last member had entered:
-
-    min(left, last) - entered, never negative.
-    """
+    """The part of a blocked time before the last member entered: min(left, last) - entered, at least 0."""
     return max(0, min(left, last_launch) - entered)

@@ -1,7 +1,4 @@
-"""What a rank does:
-
-read the run directory, meet the others, train, leave. No state reaches it in another way.
-"""
+"""What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
 
 import json
 import logging

@@ -97,10 +97,7 @@ class Strategy(ABC):
         """The run ends here: complete what is in flight and make all replicas equal."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything of this rank that a resume needs beyond the replica:
-
-        tensors, numbers, strings, lists, dicts.
-        """
+        """What a resume needs of this rank beyond the replica: tensors, numbers, strings, lists, dicts."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -115,10 +112,7 @@ class Strategy(ABC):
         return {}
 
     def labels(self, target_step: int | None) -> list[str]:
-        """Remarks without which a number of this run would mislead (`target_step`:
-
-        when the target was reached).
-        """
+        """Remarks without which a number would mislead (`target_step`: steps until the target)."""
         return []
 
     def average_buffers(self) -> None:

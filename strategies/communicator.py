@@ -14,10 +14,7 @@ from torch import Tensor
 from .topology import Group, Topology
 
 Channel = Literal["gradients", "parameters", "control"]
-"""A channel is a process group of its own per group of ranks:
-
-traffic of different kinds never shares an order.
-"""
+"""Each channel has process groups of its own: traffic of different kinds never shares an order."""
 
 
 class Work(ABC):

@@ -15,19 +15,18 @@ synchronisation):
     D (discard)     wait for a transfer and drop its result
 
 Bytes: cycling sends 2·(N-1)/N · 4(m+1)/B per node and batch between nodes (B: `sync_every`; one element
-    carries the node's wish to stop), on the active rank's link alone; blocking epochs send B times as much.
+carries the node's wish to stop), on the active rank's link alone; blocking epochs send B times as much.
 
 Paper: D. Coquelin, C. Debus, M. Götz, F. von der Lehr, J. Kahn, M. Siggel, A. Streit, Accelerating neural
-    network training with distributed asynchronous and selective optimization (DASO), Journal of Big Data 9:14
-    (2022), doi:10.1186/s40537-021-00556-1, arXiv:2104.05588. The abstracts give neither the merge formula nor
-    the
-schedule: both are those of the authors' public code (HeAT, `heat.optim.DASO`).
+network training with distributed asynchronous and selective optimization (DASO), Journal of Big Data 9:14
+(2022), doi:10.1186/s40537-021-00556-1, arXiv:2104.05588. The abstracts give neither the merge formula nor the
+schedule; both are those of the authors' public code (HeAT, `heat.optim.DASO`).
 
 Ours differs: a transfer is merged exactly `wait_batches` later and weighted as such, and is not started when
 the epoch's last average would overwrite it; blocking epochs average in full precision (16-bit transport sends
 differences); BatchNorm statistics are averaged over ranks; `warmup_epochs` and `cooldown_epochs` scale with
-the length of the run;
-`merge: delta`, `wait_batches: 0`, `blocking: gradients` and `optimizer_state` are options of ours.
+the length of the run; `merge: delta`, `wait_batches: 0`, `blocking: gradients` and `optimizer_state` are
+options of ours.
 """
 
 import math
@@ -467,10 +466,7 @@ class DASO(Strategy):
             self.spread = (torch.linalg.vector_norm(before - mean) / norm).item() if norm > 0 else 0.0
 
     def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
-        """Event A on what `pack(out)` writes:
-
-        the mean over nodes [m+1] on every rank, the wishes' count last.
-        """
+        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of wishes last."""
         q = self._advance()
         self._note("A", batch, q)
         entered = self.comm.now()
@@ -488,10 +484,7 @@ class DASO(Strategy):
         return flat
 
     def _average_differences(self, flat: Tensor, q: int) -> None:
-        """16-bit transport:
-
-        only differences to the last common parameters are narrowed, so small updates survive.
-        """
+        """Only differences to the last common parameters are narrowed, so that small updates survive."""
         assert self.reference is not None
         narrow = flat.clone()
         narrow[:-1] -= self.reference

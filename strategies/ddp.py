@@ -8,7 +8,7 @@ Update rule (n_r: samples of rank r in this step):
 Bytes: a ring sends 2·(R-1)/R · 4m bytes per rank and step (m trainable fp32 elements).
 
 Paper: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020,
-    arXiv:2006.15704.
+arXiv:2006.15704.
 
 Ours differs from `torch.nn.parallel.DistributedDataParallel` only in that gradients are weighted by samples,
 and that buffers are not broadcast in each forward pass but averaged over ranks where the model is evaluated

@@ -15,10 +15,7 @@ from .topology import Group
 
 @dataclass(frozen=True)
 class Batch:
-    """This rank's piece of a global batch:
-
-    inputs [b, C, H, W], targets [b], and the pieces' sizes on all ranks.
-    """
+    """A rank's piece of a global batch: inputs [b, C, H, W], targets [b], the sizes of all ranks' pieces."""
 
     inputs: Tensor
     targets: Tensor

@@ -1,7 +1,4 @@
-"""`python -m daso_bench.runner.bench [only=NAME] [json=FILE]`:
-
-one line per figure, exit code 1 if any is short.
-"""
+"""`python -m daso_bench.runner.bench [only=NAME] [json=FILE]`: a line per figure, exit 1 if one is short."""
 
 import json
 import sys
