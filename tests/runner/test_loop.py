@@ -12,6 +12,7 @@ from daso_bench.runner import checkpoint
 from daso_bench.runner.clock import PARTS
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulator import AlphaBeta
 from daso_bench.strategies.errors import ConfigError
@@ -307,15 +308,36 @@ def test_max_steps_is_said():
 
 def test_train_time_is_the_sum_of_the_slowest_stretches():
     """Two stretches, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
-    times = {(0, 0): 10, (0, 1): 8, (1, 0): 8, (1, 1): 10}
+    times = {0: (10, 8), 1: (8, 10)}
 
-    def step_time(rank: int, n: int) -> int:
-        epoch = counted[rank] = counted.get(rank, -2) + 1
-        return times[rank, epoch] * 10**9 if epoch >= 0 else 0
+    class Uneven(Loop):
+        def step(self) -> None:
+            super().step()
+            # After the last collective of the stretch: no rank waits for the other before the evaluation.
+            comm = self.s.comm
+            assert isinstance(comm, SimulatedCommunicator)
+            comm.simulator.advance(comm.rank, times[comm.rank][self.s.progress.epoch] * 10**9)
 
-    counted: dict[int, int] = {}
-    done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), step_time=step_time)
+    done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
     assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
+    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.own]
+    assert own == [[10.0, 8.0], [8.0, 10.0]]
+
+
+class SlowBetweenNodes:
+    """25 ms for each all-reduce of parameters between nodes, everything else free."""
+
+    def duration_ns(self, verb, members, payload, inter):
+        return 25_000_000 if verb == "all_reduce" and inter and payload > 100 else 0
+
+
+def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_making_the_model():
+    """An evaluation right after `S`: 25 ms until the transfer is parked, then 25 ms to average a copy."""
+    keys = {"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 4, "wait_batches": 3}
+    cfg = config("daso", keys=keys, ranks=[1, 1], epochs=1, eval_every_samples=16)
+    first = evaluations(run(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7))[0]
+    assert first["make_model_s"] == 0.025
+    assert first["train_s"] == pytest.approx(0.010 + 0.025 + 0.025)
 
 
 def test_waiting_is_told_from_transfer():

@@ -545,6 +545,22 @@ def test_blocked_time_follows_the_period_formula():
         assert traces[0].epoch_end_ns == [periods * 1_000_000]
 
 
+def test_overlap_is_what_was_not_blocked():
+    """Rank 0 carries S0 (25 ms, 15 of them waited for) and the last average (25 of 25), rank 1 only S1."""
+    traces = drive(
+        daso(sync_every=4, wait_batches=1, **CYCLING),
+        [2, 2],
+        steps_per_epoch=10,
+        network=FreeButGlobal(),
+        step_ns=10_000_000,
+    )
+    first, second = (trace.strategy.summary() for trace in traces[:2])
+    assert (first["transfer_s"], first["blocked_s"]) == (0.050, 0.040)
+    assert (second["transfer_s"], second["blocked_s"]) == (0.025, 0.015)
+    assert first["overlap"] == pytest.approx(0.2)
+    assert second["overlap"] == pytest.approx(0.4)
+
+
 # ------------------------------------------------------------------ agreement
 
 
