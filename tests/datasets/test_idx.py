@@ -46,7 +46,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, message: str) -
         read_idx(path)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(idx_bytes(ARRAY))[:-9], b"no gzip", b""])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(idx_bytes(ARRAY))[:-9], b"no gzip", b""], ids=["cut", "no gzip", "empty"]
+)
 def test_a_damaged_compressed_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "train-images.gz"
     path.write_bytes(content)

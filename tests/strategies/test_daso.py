@@ -581,6 +581,13 @@ def test_a_wish_is_heard_by_all_ranks_at_one_step_without_another_collective(loc
         assert trace.comm.traffic.verbs == other.comm.traffic.verbs
 
 
+def test_a_wish_of_one_step_waits_for_the_next_transfer():
+    make = daso(sync_every=4, wait_batches=1, **CYCLING)
+    traces = drive(make, [2, 2], steps_per_epoch=12, wish=lambda rank, step: (rank, step) == (1, 2))
+    assert [trace.agreed.index(True) for trace in traces] == [5] * 4
+    assert all(trace.agreed.count(True) == 1 for trace in traces), "once told, it is not told again"
+
+
 def test_a_loss_that_is_not_finite_is_a_wish():
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
         return torch.full(
