@@ -17,5 +17,5 @@ class Marks:
         """Whether a mark lies in (before, after]."""
         if self.every is None:
             return False
-        shift = self.phase * self.every
+        shift = round(self.phase * self.every)  # whole samples: no mark hangs on a rounding error
         return (after - shift) // self.every > (before - shift) // self.every and after >= max(shift, 1)

@@ -1,5 +1,6 @@
 """Small complete runs for tests: a configuration, tiny data, models of every awkward kind."""
 
+import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,33 @@ class AwkwardModule(nn.Module):
         return self.head(x)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Raises:
+    """A model whose 9th forward pass raises on one rank of a real run."""
+
+    rank: int
+    name: str = "raises"
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """A linear model that counts."""
+        return RaisesModule(16, spec.classes, f"rank {self.rank}")
+
+
+class RaisesModule(nn.Module):
+    """See `Raises`."""
+
+    def __init__(self, inputs: int, classes: int, process: str) -> None:
+        super().__init__()
+        self.head = nn.Linear(inputs, classes)
+        self.calls, self.process = 0, process
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 9 and multiprocessing.current_process().name == self.process:
+            raise RuntimeError("this model does not like me")
+        return self.head(images.flatten(1))
+
+
 def config(
     strategy: str = "ddp",
     *,
@@ -115,4 +143,4 @@ def config(
     )
 
 
-__all__ = ["MLP", "Awkward", "Blobs", "SmallCNN", "config"]
+__all__ = ["MLP", "Awkward", "Blobs", "Raises", "SmallCNN", "config"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Awkward, Blobs, config
+from runs import Awkward, Blobs, Raises, config
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner import local, schema
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.records import read_json
+from daso_bench.runner.records import read_json, read_records
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -44,6 +44,20 @@ def test_a04_threads_and_cores_of_each_rank_are_in_the_record(tmp_path: Path):
     row = read_json(directory.environment)["ranks"][0]
     assert row["threads"] == 2
     assert row["cores"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a05_a_model_that_raises_on_any_rank_fails_the_run(tmp_path: Path, rank: int):
+    cfg = config(ranks=[2], results=tmp_path, model=Raises(rank=rank), eval_every_samples=32)
+    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
+    assert (outcome.status, outcome.exit_code) == ("failed", 1)
+    assert outcome.reason == f"rank {rank}: RuntimeError: this model does not like me"
+    assert "in forward" in outcome.details, "the traceback"
+    assert directory.status()["status"] == "failed"
+    kinds = [row["kind"] for row in read_records(directory.metrics).rows]
+    assert "evaluation" in kinds, "what it had measured is kept"
+    assert "summary" not in kinds, "but it is no finished run"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

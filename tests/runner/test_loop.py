@@ -254,6 +254,16 @@ def test_half_the_ranks_right_stops_nobody():
         assert [session.progress.step for session in done.sessions] == [steps, steps]
 
 
+def test_ranks_with_different_losses_choose_the_same_period():
+    """Nothing is good enough for this rule, so it changes B after every epoch: on all ranks alike."""
+    keys = {**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.99}
+    done = run(config("daso", keys=keys, epochs=6))
+    records = [[row["strategy"] for row in own.rows if row["kind"] == "epoch"] for own in done.own]
+    periods = [[(one["sync_every"], one["wait_batches"]) for one in rank] for rank in records]
+    assert periods[0] == [(4, 1), (4, 1), (2, 1), (1, 1), (4, 1), (4, 1)]
+    assert all(one == periods[0] for one in periods)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
 def test_a_loss_that_explodes_ends_all_ranks_at_one_step(strategy: str):
     keys = CYCLING if strategy == "daso" else {}
