@@ -2,15 +2,8 @@
 
 import hashlib
 
-import torch
-
 
 def derive(seed: int, *names: str | int) -> int:
     """A 63-bit seed for the stream `names` of `seed`; other names give unrelated streams."""
     text = "/".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator for the stream `names` of `seed`."""
-    return torch.Generator().manual_seed(derive(seed, *names))
