@@ -6,6 +6,7 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ MEAN, STD = 4.887, 6.020
 @dataclass(frozen=True, kw_only=True)
 class Digits:
     """1,149 training, 288 validation and 360 test images [1, 8, 8], 10 classes; the split is fixed."""
+
+    train_samples: ClassVar[int] = 1149
 
     def prepare(self) -> None:
         """Checks that the file is there. Raises FileNotFoundError when the installation lacks it."""

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ class FashionMNIST:
 
     root: str = "data"
     download: bool = False
+
+    train_samples: ClassVar[int] = 55_000
 
     def prepare(self) -> None:
         """Makes sure that the files are on this machine, by downloading if asked to.

@@ -1,12 +1,16 @@
 """Which samples each rank sees in each step: every sample once per epoch, for any number of ranks.
 
-Order of work: the epoch's order is drawn from (seed, epoch); it is cut into global batches; each
-global batch is cut into one piece per rank. The global batches therefore do not depend on the number of ranks
-(except for the tail, below) and all ranks take the same number of steps.
+Order of work: the epoch's order is drawn from (seed, epoch); it is cut into global batches; each global
+batch is cut into one piece per rank, equal or in the ratio of shares. The global batches therefore depend
+neither on the number of ranks (except for the tail, below) nor on shares, and all ranks take the same number
+of steps.
 
-Tail: a last global batch with fewer than 2 samples per rank is joined to the batch before it, because batch
-normalisation refuses a single sample. No sample is ever left out. Fewer samples than a global batch make one
-batch of all samples.
+Tail, `short_batch`: what remains after the last complete global batch
+  join   is joined to the batch before it where it has fewer than 2 samples per rank (batch normalisation
+         refuses a single sample), else a batch of its own; no sample is left out, no rank is without samples;
+  keep   is a batch of its own, where ranks may have no sample; left out only below `minimum` samples;
+  drop   is left out.
+Fewer samples than a global batch make one batch of all samples, except with `drop`.
 """
 
 import hashlib
@@ -17,17 +21,29 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+SHORT_BATCHES = ("join", "keep", "drop")
+
 
 class Sampler:
     """Cuts `samples` indices into global batches and those into pieces, one per rank.
 
     samples: size of the training split; global_batch_size: samples per step over all ranks;
-    seed: of the data order, already derived; piece_shift: rank r gets piece (r + piece_shift) % ranks.
-    Raises ValueError when a rank could get no sample.
+    seed: of the data order, already derived; piece_shift: rank r gets piece (r + piece_shift) % ranks;
+    short_batch: what becomes of the tail; minimum: samples without which a kept tail is no batch.
+    `left_out` samples of each epoch are in no batch.
+    Raises ValueError when a rank could never get a sample, or nobody any.
     """
 
     def __init__(
-        self, samples: int, global_batch_size: int, ranks: int, seed: int, piece_shift: int = 0
+        self,
+        samples: int,
+        global_batch_size: int,
+        ranks: int,
+        seed: int,
+        piece_shift: int = 0,
+        *,
+        short_batch: str = "join",
+        minimum: int = 1,
     ) -> None:
         if ranks < 1:
             raise ValueError(f"ranks={ranks}: must be >= 1")
@@ -37,15 +53,27 @@ class Sampler:
             )
         if samples < ranks:
             raise ValueError(f"training samples={samples}: must be at least the number of ranks ({ranks})")
+        if short_batch not in SHORT_BATCHES:
+            raise ValueError(f"train.short_batch={short_batch}: must be one of {', '.join(SHORT_BATCHES)}")
         self.samples = samples
         self.global_batch_size = global_batch_size
         self.ranks = ranks
         self.seed = seed
         self.piece_shift = piece_shift % ranks
+        self.short_batch = short_batch
         full, tail = divmod(samples, global_batch_size)
-        tail_stands = tail >= 2 * ranks or full == 0
-        self.steps_per_epoch = full + (1 if tail and tail_stands else 0)
-        self.left_out = 0  # by the tail rule; recorded so that readers need not know the rule
+        stands = {
+            "join": tail >= 2 * ranks or full == 0,
+            "keep": tail >= minimum,
+            "drop": False,
+        }[short_batch]
+        self.steps_per_epoch = full + (1 if tail and stands else 0)
+        self.left_out = 0 if stands or short_batch == "join" else tail
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                f"train.short_batch={short_batch}: leaves out all {samples} training samples, for they are "
+                f"fewer than train.global_batch_size={global_batch_size}"
+            )
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
@@ -54,34 +82,42 @@ class Sampler:
         if not 0 <= batch < self.steps_per_epoch:
             raise IndexError(f"batch {batch}: an epoch has {self.steps_per_epoch}")
         if batch == self.steps_per_epoch - 1:
-            return self.samples - batch * self.global_batch_size
+            return self.samples - self.left_out - batch * self.global_batch_size
         return self.global_batch_size
 
-    def samples_of_rank(self, batch: int, shares: Sequence[float] | None = None) -> tuple[int, ...]:
+    def samples_of_rank(
+        self, batch: int, shares: Sequence[float] | None = None, minimum: int = 1
+    ) -> tuple[int, ...]:
         """Samples each rank gets of global batch `batch`; length ranks, sums to `sizes(batch)`.
 
-        shares: real shares by rank, any scale; None means equal. Every rank gets at least one sample
-        whatever its share, for no rank may skip a step.
+        shares: by rank, any scale; None means equal. Whole numbers that sum to a batch are its pieces; other
+        batches are cut in their ratio by largest remainders. minimum: a piece of fewer samples, but not 0,
+        goes to the largest piece (ties: the lower rank). With `short_batch` join every rank gets at least
+        `minimum` wherever the batch has so many.
         """
-        pieces = self._pieces(batch, shares)
+        pieces = self._pieces(batch, shares, minimum)
         return tuple(pieces[(rank + self.piece_shift) % self.ranks] for rank in range(self.ranks))
 
-    def piece(self, epoch: int, batch: int, rank: int, shares: Sequence[float] | None = None) -> Tensor:
+    def piece(
+        self, epoch: int, batch: int, rank: int, shares: Sequence[float] | None = None, minimum: int = 1
+    ) -> Tensor:
         """Indices int64 of the samples that `rank` uses in step `batch` of `epoch` (all 0-based)."""
         if not 0 <= rank < self.ranks:
             raise IndexError(f"rank {rank}: there are {self.ranks}")
-        pieces = self._pieces(batch, shares)
+        pieces = self._pieces(batch, shares, minimum)
         number = (rank + self.piece_shift) % self.ranks
         start = batch * self.global_batch_size + sum(pieces[:number])
         return self._order_of(epoch)[start : start + pieces[number]]
 
-    def _pieces(self, batch: int, shares: Sequence[float] | None) -> tuple[int, ...]:
+    def _pieces(self, batch: int, shares: Sequence[float] | None, minimum: int) -> tuple[int, ...]:
         by_rank = (1.0,) * self.ranks if shares is None else tuple(shares)
         if len(by_rank) != self.ranks:
             raise ValueError(f"{len(by_rank)} shares: must be one for each of {self.ranks} ranks")
         shift = self.piece_shift
         by_piece = by_rank[-shift:] + by_rank[:-shift] if shift else by_rank
-        return split(self.sizes(batch), by_piece, minimum=1)
+        size = self.sizes(batch)
+        everybody = self.short_batch == "join" and minimum * self.ranks <= size
+        return _without_crumbs(split(size, by_piece, minimum=minimum if everybody else 0), minimum)
 
     def _order_of(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
@@ -89,6 +125,53 @@ class Sampler:
             self._order = torch.randperm(self.samples, generator=generator)
             self._epoch = epoch
         return self._order
+
+
+class OwnDraw:
+    """The batches of one worker (a rank, or the ranks of a node) that draws by itself, at its own pace.
+
+    Batches are numbered from 0 without end. Passes over the data follow one another, each in an order of its
+    own, each cut as `Sampler` cuts an epoch with `short_batch` join: a worker alone in the world draws what
+    all other strategies draw.
+
+    samples: size of the training split; batch: samples per step of this worker; members: its ranks;
+    seed: of this worker's order, already derived;
+    draw: from all samples (`reshuffle_full`), or always from the same ones (`shard`): part number `shard` of
+    `shards` parts, alike and the same in every run.
+    Raises ValueError when a member could get no sample.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        batch: int,
+        members: int,
+        seed: int,
+        *,
+        draw: str = "reshuffle_full",
+        shard: int = 0,
+        shards: int = 1,
+    ) -> None:
+        if draw not in ("reshuffle_full", "shard"):
+            raise ValueError(f"draw={draw}: must be reshuffle_full or shard")
+        if not 0 <= shard < shards:
+            raise ValueError(f"shard={shard}: must be between 0 and {shards - 1}")
+        self._own = None
+        if draw == "shard":
+            # At random, for data may be sorted; not by the worker's seed, for parts must not overlap.
+            generator = torch.Generator().manual_seed(stream_seed(0, "shards"))
+            self._own = torch.randperm(samples, generator=generator)[shard::shards]
+        self._passes = Sampler(samples if self._own is None else len(self._own), batch, members, seed)
+
+    def samples_of_members(self, number: int) -> tuple[int, ...]:
+        """Samples that each member takes of batch `number`, in the members' order."""
+        return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)
+
+    def piece(self, number: int, member: int) -> Tensor:
+        """Indices int64 of the samples that `member` (0-based) uses in batch `number`."""
+        passed, batch = divmod(number, self._passes.steps_per_epoch)
+        places = self._passes.piece(passed, batch, member)
+        return places if self._own is None else self._own[places]
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
@@ -138,6 +221,16 @@ def split(
         roomy = [i for i in range(len(shares)) if maximum is None or numbers[i] < maximum]
         numbers[max(roomy, key=lambda i: (numbers[i], shares[i], -i))] += rest
     return tuple(numbers)
+
+
+def _without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
+    """Pieces of fewer than `minimum` samples, but not 0, added to the largest piece (the first of equals)."""
+    if all(piece >= minimum for piece in pieces):
+        return pieces
+    largest = pieces.index(max(pieces))
+    kept = [0 if place != largest and piece < minimum else piece for place, piece in enumerate(pieces)]
+    kept[largest] += sum(pieces) - sum(kept)
+    return tuple(kept)
 
 
 def _check_split(

@@ -45,6 +45,11 @@ class Synthetic:
         if not math.isfinite(self.noise):
             raise ValueError(f"dataset.noise={self.noise}: must be finite")
 
+    @property
+    def train_samples(self) -> int:
+        """Size of the training split."""
+        return self.samples
+
     def prepare(self) -> None:
         """Nothing to do: the images are made while they are asked for."""
 

@@ -79,6 +79,11 @@ class Clock:
         self._laps = dict.fromkeys(self._laps, 0)
         return stretch
 
+    def stretch_so_far(self) -> int:
+        """Nanoseconds in `train` since the last `end_stretch`; `train` must be open."""
+        assert self.segment == "train", "only training is counted"
+        return self.segments["train"] + self._now() - self._since - self._stretch_train
+
     def total(self) -> int:
         """Nanoseconds since the clock was made; the open segment included."""
         return self._now() - self.started

@@ -53,7 +53,7 @@ class Ledger:
         waiting = waiting_of(traffic, self._launches_of_ranks()) if session.world.common_clock else 0
         exposed = stretch.blocked - waiting
         own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
-        times = self._gather(torch.tensor(own, dtype=torch.int64))
+        times = self.gather(torch.tensor(own, dtype=torch.int64))
         account.train_ns += int(times[:, 0].max())
         for place, part in enumerate(PARTS, start=2):
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
@@ -76,17 +76,17 @@ class Ledger:
         """Mean training loss over all samples and ranks since the last evaluation."""
         session = self.session
         own = torch.stack([session.losses.cpu(), torch.tensor(session.loss_samples, dtype=torch.float64)])
-        loss_sum, samples = self._gather(own).sum(0).tolist()
+        loss_sum, samples = self.gather(own).sum(0).tolist()
         session.losses.zero_()
         session.loss_samples = 0
         return loss_sum / samples if samples else math.nan
 
-    def rate_since_evaluation(self) -> float | None:
-        """Global samples per second of training time since the last call."""
-        account, samples = self.account, self.session.progress.samples
-        done, took = samples - account.samples_evaluated, account.train_ns - account.train_evaluated_ns
-        account.samples_evaluated, account.train_evaluated_ns = samples, account.train_ns
-        return done / took * 1e9 if took else None
+    def rate_since_evaluation(self, samples: int, train_ns: int) -> float | None:
+        """Global samples per second of training time since the last call, up to these counts."""
+        account = self.account
+        done, took = samples - account.samples_evaluated, train_ns - account.train_evaluated_ns
+        account.samples_evaluated, account.train_evaluated_ns = samples, train_ns
+        return done / took * 1e9 if took > 0 else None
 
     def summary(self, status: str) -> dict[str, Any]:
         """What the run came to; the fields of the row `summary` in docs/records.md."""
@@ -111,6 +111,7 @@ class Ledger:
             "steps": progress.step,
             "epochs": progress.epoch,
             "evaluations": len(finals),
+            "copies_dropped": session.copies.dropped,
             "parameters": session.replica.numel,
             "left_out_samples": session.sampler.left_out,
             "labels": session.strategy.labels(account.target_step) + self._limits(),
@@ -118,11 +119,18 @@ class Ledger:
             "collectives": dict(session.comm.traffic.verbs),
         }
 
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
+        """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
+        ranks = self.session.comm.topology.ranks
+        everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
+        self.session.comm.all_gather(everybody, own, WORLD, channel="control").wait()
+        return everybody.view(ranks, own.numel())
+
     def _traffic(self) -> dict[str, dict[str, int]]:
         """calls, payload_bytes and ring_bytes per link class, summed over ranks."""
         totals = self.session.comm.traffic.totals()
         sums = (
-            self._gather(torch.tensor([totals[name][link] for name in totals for link in LINKS]))
+            self.gather(torch.tensor([totals[name][link] for name in totals for link in LINKS]))
             .sum(0)
             .tolist()
         )
@@ -149,25 +157,18 @@ class Ledger:
             "samples": progress.samples,
         }
 
-    def _gather(self, own: torch.Tensor) -> torch.Tensor:
-        """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        ranks = self.session.comm.topology.ranks
-        everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
-        self.session.comm.all_gather(everybody, own, WORLD, channel="control").wait()
-        return everybody.view(ranks, own.numel())
-
     def _launches_of_ranks(self) -> list[dict[int, int]]:
         own = self.session.comm.traffic.launches
         flat = torch.tensor([list(own.keys()), list(own.values())], dtype=torch.int64)
-        most = int(self._gather(torch.tensor([flat.shape[1]])).max())
+        most = int(self.gather(torch.tensor([flat.shape[1]])).max())
         padded = torch.full((2, most), -1, dtype=torch.int64)
         padded[:, : flat.shape[1]] = flat
-        everybody = self._gather(padded.flatten()).view(self.session.comm.topology.ranks, 2, most)
+        everybody = self.gather(padded.flatten()).view(self.session.comm.topology.ranks, 2, most)
         return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
 
     def _limits(self) -> list[str]:
         limit, progress = self.session.config.train.max_steps, self.session.progress
-        cut = limit is not None and progress.step >= limit and progress.epoch < progress.epochs
+        cut = limit is not None and self.session.at_step_limit() and progress.epoch < progress.epochs
         return [f"stopped by train.max_steps={limit}"] if cut else []
 
     @staticmethod

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from ..datasets.sampler import evaluation_indices
 from ..strategies.topology import WORLD
 from . import checkpoint
-from .evaluation import Score, add_scores, score
+from .evaluator import Evaluator
 from .ledger import Ledger
 from .session import Session
 from .state import restore, snapshot
@@ -29,6 +28,7 @@ class Loop:
     def __init__(self, session: Session) -> None:
         self.s = session
         self.ledger = Ledger(session)
+        self.evaluator = Evaluator(session, self.ledger)
         self.ended: tuple[str, str | None] | None = None
         self.rate = 0.0
 
@@ -41,6 +41,7 @@ class Loop:
         session.prepare()
         resumed = restore(session, self.ledger.account)
         self.begin(resumed)
+        session.share()
         while progress.epoch < progress.epochs and self.ended is None:
             self.step()
             self.after_step()
@@ -49,12 +50,14 @@ class Loop:
     # ------------------------------------------------------------------ one step
 
     def step(self) -> None:
-        """One optimizer step on all ranks."""
+        """One optimizer step of this rank."""
         session, progress, clock, replica = self.s, self.s.progress, self.s.clock, self.s.replica
-        progress.samples_of_rank = session.sampler.samples_of_rank(progress.batch)
+        session.strategy.before_batch(progress)
+        progress.samples_of_rank = session.feed.sizes(progress)
+        clock.lap("step_other")
         batch = session.next_batch()
         clock.lap("data")
-        self.rate = session.set_learning_rate(sum(progress.samples_of_rank))
+        self.rate = session.set_learning_rate()
         replica.wish = self._wishes_something()
         loss = replica.compute_gradients(batch)
         clock.lap("compute")
@@ -63,20 +66,25 @@ class Loop:
             replica.clip(session.config.train.clip_norm)
         replica.optimizer.step()
         session.strategy.after_step(progress)
-        progress.samples += sum(progress.samples_of_rank)
+        progress.own_samples += len(batch.targets)
         self._add_loss(loss, len(batch.targets))
         clock.lap("step_other")
 
     def after_step(self) -> None:
         """Bookkeeping between two steps: epochs, agreement, evaluation, checkpoint, limits."""
         session, progress = self.s, self.s.progress
-        before = progress.samples - sum(progress.samples_of_rank)
+        before = progress.samples
         agreed = session.strategy.agree(progress, session.replica.wished)
-        progress.step += 1
-        if progress.last_batch:
-            self._end_epoch()
+        met = session.strategy.meets(progress)
+        if session.independent:
+            progress.samples = session.strategy.samples(progress) if met else before
         else:
-            progress.batch += 1
+            progress.samples += sum(progress.samples_of_rank)
+        progress.step += 1
+        last = met and session.strategy.ended(progress) if session.independent else session.at_step_limit()
+        if session.feed.advance(progress):
+            self._end_epoch()
+        last = last or progress.epoch == progress.epochs
         session.listener.progress(
             step=progress.step,
             steps=progress.steps,
@@ -86,16 +94,24 @@ class Loop:
         )
         if agreed and self._heed_wishes():
             return
-        limit = session.config.train.max_steps
-        last = progress.epoch == progress.epochs or (limit is not None and progress.step >= limit)
-        if last or session.evaluation_marks.passed(before, progress.samples):
-            self._evaluate()
+        if met or last or session.deferred:
+            self._evaluate_if_due(last)
         if last and self.ended is None:
             cut = progress.epoch < progress.epochs
+            limit = session.config.train.max_steps
             self.ended = ("finished", f"stopped by train.max_steps={limit}" if cut else None)
         if self.ended is None and session.checkpoint_marks.passed(before, progress.samples):
             self._save()
         session.clock.lap("step_other")
+
+    def _evaluate_if_due(self, last: bool) -> None:
+        session, progress = self.s, self.s.progress
+        due = session.evaluation_marks.passed(session.judged_samples, progress.samples)
+        session.judged_samples = progress.samples
+        if session.deferred and due and not last:
+            self.evaluator.set_aside(self.rate)
+        elif due or last:
+            self._evaluate()
 
     def _end_epoch(self) -> None:
         session, progress = self.s, self.s.progress
@@ -122,6 +138,8 @@ class Loop:
         session.epoch_samples = 0
         progress.epoch += 1
         progress.batch = 0
+        if progress.epoch < progress.epochs:
+            session.share()
 
     def _add_loss(self, loss: torch.Tensor, samples: int) -> None:
         session = self.s
@@ -167,68 +185,15 @@ class Loop:
     # ------------------------------------------------------------------ evaluation and checkpoints
 
     def _evaluate(self) -> None:
-        session, clock = self.s, self.s.clock
-        session.strategy.settle()  # waiting for what is in flight is training
-        clock.lap("step_other")
-        before = dict(clock.segments)
-        clock.enter("make_model")
-        with session.strategy.consensus():
-            clock.enter("eval")
-            made = clock.segments["make_model"] - before["make_model"]
-            total = self._score()
-        made = self.ledger.close_stretch(made)
-        train_loss = self.ledger.train_loss()
-        session.comm.barrier(WORLD)
-        clock.enter("log")
-        row = self._evaluation_row(total, train_loss, made, clock.segments["eval"] - before["eval"])
-        self.ledger.account.evaluations.append(row)
-        if session.metrics is not None:
-            session.metrics.write(row)
-        session.listener.progress(
-            loss=train_loss, accuracy=total.accuracy, samples_per_s=row["samples_per_s"]
-        )
-        self._judge(row["reached"])
-        clock.enter("train")
-        self._stretch_started = clock.total()
-
-    def _evaluation_row(self, total: Score, train_loss: float, made: int, took: int) -> dict[str, Any]:
-        account, config = self.ledger.account, self.s.config.train
-        reached = None
-        if config.target is not None:
-            reached = total.reaches(config.target, config.target_metric)
-        return {
-            "kind": "evaluation",
-            **self.ledger.where(),
-            "index": len(account.evaluations),
-            "split": config.eval_split,
-            "accuracy": total.accuracy,
-            "correct": total.correct,
-            "count": total.count,
-            "loss": total.loss,
-            "train_loss": train_loss,
-            "train_s": (account.train_ns + made) / 1e9,
-            "wall_s": (account.wall_before_ns + self.s.clock.total() - self._begun) / 1e9,
-            "eval_s": took / 1e9,
-            "make_model_s": made / 1e9,
-            "learning_rate": self.rate,
-            "samples_per_s": self.ledger.rate_since_evaluation(),
-            "reached": reached,
-        }
-
-    def _score(self) -> Score:
-        session = self.s
-        samples = session.data.split(session.config.train.eval_split)
-        indices = evaluation_indices(len(samples), session.comm.rank, session.comm.topology.ranks)
-        own = score(session.replica.model, samples, indices, session.world.device, session.dtype)
-        return add_scores(own, session.comm, len(samples))
+        self._judge(self.evaluator.inline(self.rate)["reached"])
+        self.s.clock.enter("train")
+        self._stretch_started = self.s.clock.total()
 
     def _judge(self, reached: bool | None) -> None:
         """Stop at the target if asked to: decided from global numbers, so by all ranks alike."""
         account, stop = self.ledger.account, self.s.config.train.stop
         if not reached:
             return
-        if account.target_step is None:
-            account.target_step = self.s.progress.step
         confirmed = len(account.evaluations) > 1 and bool(account.evaluations[-2]["reached"])
         if stop == "first" or (stop == "confirmed" and confirmed):
             self.ended = ("finished", f"target reached (train.stop={stop})")
@@ -237,6 +202,7 @@ class Loop:
         session, clock = self.s, self.s.clock
         if session.checkpoints is None:
             return
+        self.evaluator.copies()
         session.strategy.settle()
         clock.lap("step_other")
         clock.enter("checkpoint")
@@ -247,7 +213,7 @@ class Loop:
             session.checkpoints,
             session.progress.step,
             session.comm.rank,
-            snapshot(session, self.ledger.account, self._begun),
+            snapshot(session, self.ledger.account, self.evaluator.begun_ns),
             model,
             lambda: session.comm.barrier(WORLD),
             session.comm.topology.ranks,
@@ -289,11 +255,13 @@ class Loop:
         session.comm.barrier(WORLD)
         session.comm.traffic.clear_stamps()
         session.clock.enter("train")
-        self._begun = self._stretch_started = session.clock.total()
+        self.evaluator.begun_ns = self._stretch_started = session.clock.total()
 
     def _end(self) -> Result:
         session, clock = self.s, self.s.clock
         status, reason = self.ended or ("finished", None)
+        if clock.segment == "train":
+            self.evaluator.copies()
         if status == "finished":
             session.strategy.finish()
         else:

@@ -1,7 +1,7 @@
 """The optimizers a run can choose: one frozen dataclass each, built on the parameters this rank steps.
 
-All use PyTorch's fused kernels: one pass over a parameter and its state instead of one per operation, several
-times faster on CPUs, where the step of a large model is bound by memory.
+SGD and AdamW use PyTorch's fused kernels: one pass over a parameter and its state instead of one per
+operation, several times faster on CPUs, where the step of a large model is bound by memory.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..strategies.errors import ConfigError, above, at_least
+from ..strategies.errors import ConfigError, above, at_least, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,86 @@ class AdamW:
             weight_decay=self.weight_decay,
             fused=True,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LARS:
+    """Layer-wise adaptive rates (You, Gitman, Ginsburg 2017, arXiv:1708.03888), see `LARSOptimizer`.
+
+    It brings its own learning rate: with the trust coefficient of 0.001 a base rate around 10 is ordinary.
+    """
+
+    lr: float = 10.0
+    trust_coefficient: float = 0.001
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    momentum_form: str = "scaled"
+    skip: str = "norm_and_bias"
+    decay_skipped: bool = False
+    clip_trust_ratio: bool = False
+
+    def __post_init__(self) -> None:
+        _learning_rate(self.lr)
+        above("optimizer.trust_coefficient", self.trust_coefficient, 0)
+        _share("momentum", self.momentum)
+        at_least("optimizer.weight_decay", self.weight_decay, 0)
+        one_of("optimizer.momentum_form", self.momentum_form, ["scaled", "unscaled"])
+        one_of("optimizer.skip", self.skip, ["norm_and_bias", "none"])
+
+    def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
+        return LARSOptimizer(parameters, self)
+
+
+class LARSOptimizer(torch.optim.Optimizer):
+    """Per tensor w with gradient g, weight decay wd, trust coefficient η, momentum μ:
+
+        λ = η·‖w‖ / (‖g‖ + wd·‖w‖)
+        v ← μ·v + lr·λ·(g + wd·w),  w ← w - v              momentum_form: scaled (the paper's)
+        v ← μ·v + (g + wd·w),       w ← w - lr·λ·v         momentum_form: unscaled
+
+    λ = 1 where ‖w‖ or ‖g‖ is 0, and for skipped tensors (`norm_and_bias`: at most one dimension), which decay
+    only with `decay_skipped`. `clip_trust_ratio`: λ ← min(λ/lr, 1), so that the step is at most plain SGD's.
+    Norms are of the whole tensor and of the gradient as applied, accumulated in float64.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor], config: LARS) -> None:
+        super().__init__(parameters, {"lr": config.lr, "weight_decay": config.weight_decay})
+        self.config = config
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] (no closure)
+        """Apply the gradients that are there."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_of(parameter, parameter.grad, group["lr"], group["weight_decay"])
+
+    def _step_of(self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float) -> None:
+        config = self.config
+        skipped = config.skip == "norm_and_bias" and w.dim() <= 1
+        if skipped and not config.decay_skipped:
+            decay = 0.0
+        rate = lr * (1.0 if skipped else self.trust_ratio(w, g, lr, decay))
+        state = self.state[w]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(w)
+        v = state["momentum_buffer"]
+        v.mul_(config.momentum)
+        direction = g.add(w, alpha=decay) if decay else g
+        if config.momentum_form == "scaled":
+            w.sub_(v.add_(direction, alpha=rate))
+        else:
+            w.sub_(v.add_(direction), alpha=rate)
+
+    def trust_ratio(self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float) -> float:
+        """λ of one tensor."""
+        w_norm = torch.linalg.vector_norm(w, dtype=torch.float64).item()
+        g_norm = torch.linalg.vector_norm(g, dtype=torch.float64).item()
+        if w_norm == 0 or g_norm == 0:
+            return 1.0
+        ratio = self.config.trust_coefficient * w_norm / (g_norm + decay * w_norm)
+        return min(ratio / lr, 1.0) if self.config.clip_trust_ratio and lr > 0 else ratio
 
 
 def _learning_rate(lr: float) -> None:

@@ -21,6 +21,10 @@ class Constant:
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
 
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """Global samples behind which a step first lowers the rate; None where none does."""
+        return None
+
     def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: 1 once the warm-up is over."""
         return _warmup(samples, self.warmup_epochs * samples_per_epoch)
@@ -43,6 +47,10 @@ class Step:
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ConfigError(f"schedule.milestones={list(self.milestones)}: must ascend")
 
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """Global samples behind which a step first lowers the rate: the first milestone."""
+        return math.floor(self.milestones[0] * total_samples) if self.milestones else None
+
     def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: decay to the power of the milestones *behind* `samples`, times the warm-up."""
         passed = sum(samples > milestone * total_samples for milestone in self.milestones)
@@ -62,6 +70,10 @@ class Cosine:
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
         within("schedule.final", self.final, 0, 1)
+
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """None: it lowers the rate all the time."""
+        return None
 
     def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: warm-up, then monotonically down to `final`, which holds beyond `total_samples`."""

@@ -17,7 +17,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
+from ..datasets.sampler import Sampler
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
+from ..strategies.progress import Plan
 from ..strategies.topology import Topology
 from . import plain_yaml
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
@@ -27,7 +29,8 @@ TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
 STOPS = ("budget", "confirmed", "first")
 TARGET_METRICS = ("accuracy", "loss")
 EVAL_SPLITS = ("test", "validation")
-EVAL_MODES = ("auto", "inline")
+EVAL_MODES = ("auto", "inline", "deferred")
+SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
 LARGEST_SEED = 2**63 - 1
 
@@ -40,6 +43,7 @@ class TrainConfig:
     max_steps: int | None = None
     max_seconds: float | None = None
     global_batch_size: int = 64
+    short_batch: str = "join"
     target: float | None = None
     target_metric: str = "accuracy"
     stop: str = "budget"
@@ -47,6 +51,7 @@ class TrainConfig:
     eval_phase: float = 0.0
     eval_split: str = "test"
     eval_mode: str = "auto"
+    eval_copies_mib: float = 4096.0
     checkpoint_every_samples: int | str | None = "auto"
     precision: str = "fp32"
     clip_norm: float | None = None
@@ -65,6 +70,13 @@ class TrainConfig:
         one_of("train.stop", self.stop, STOPS)
         one_of("train.eval_split", self.eval_split, EVAL_SPLITS)
         one_of("train.eval_mode", self.eval_mode, EVAL_MODES)
+        one_of("train.short_batch", self.short_batch, SHORT_BATCHES)
+        above("train.eval_copies_mib", self.eval_copies_mib, 0)
+        if self.eval_mode == "deferred" and self.stop != "budget":
+            raise ConfigError(
+                f"train.stop={self.stop}: needs evaluations while training goes on; train.eval_mode=deferred "
+                "has them afterwards"
+            )
         one_of("train.precision", self.precision, PRECISIONS)
         self._check_target()
         self._check_checkpoints()
@@ -198,7 +210,25 @@ class RunConfig:
             )
         check = getattr(self.strategy_class, "check", None)
         if check is not None:
-            check(self.strategy, Topology.of(self.cluster.ranks_of_nodes), self.train.epochs)
+            check(self.strategy, self.plan())
+
+    def plan(self) -> Plan:
+        """What the strategy is asked to do, as far as it is known before the data are loaded."""
+        train, per_epoch = self.train, None
+        samples = getattr(self.dataset, "train_samples", None)
+        if isinstance(samples, int):
+            try:
+                sampler = Sampler(
+                    samples, train.global_batch_size, self.cluster.ranks, 0, short_batch=train.short_batch
+                )
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+            per_epoch = sampler.steps_per_epoch
+        steps = None if per_epoch is None else per_epoch * train.epochs
+        if train.max_steps is not None:
+            steps = train.max_steps if steps is None else min(steps, train.max_steps)
+        topology = Topology.of(self.cluster.ranks_of_nodes)
+        return Plan(topology, train.epochs, train.global_batch_size, per_epoch, steps)
 
 
 def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:

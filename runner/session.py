@@ -15,11 +15,13 @@ from ..datasets.sampler import Sampler
 from ..models.spec import InputSpec
 from ..strategies.base import Strategy
 from ..strategies.errors import ConfigError
-from ..strategies.progress import Progress
+from ..strategies.progress import Plan, Progress
 from ..strategies.replica import Batch, Replica
 from ..strategies.seeds import derive
 from ..strategies.topology import WORLD
 from .clock import Clock
+from .copies import Copies
+from .feed import Feed, GlobalFeed, OwnFeed
 from .marks import Marks
 from .schema import RunConfig
 from .traffic import CountedCommunicator
@@ -96,13 +98,26 @@ class Session:
             comm.topology.ranks,
             derive(config.seed, "data"),
             config.strategy_class.piece_shift,
+            short_batch=config.train.short_batch,
+            minimum=getattr(config.strategy, "min_batch", 1),
         )
-        self.progress = Progress(config.train.epochs, self.sampler.steps_per_epoch)
-        self.total_samples = config.train.epochs * len(self.data.train)
+        self.independent = config.strategy_class.sampling(config.strategy) != "global"
+        self.feed: Feed = self._feed()
+        self.total_samples = config.train.epochs * (len(self.data.train) - self.sampler.left_out)
+        self.progress = Progress(
+            config.train.epochs,
+            self.sampler.steps_per_epoch,
+            budget=self._budget(),
+            global_batch_size=config.train.global_batch_size,
+            first_decay=config.schedule.first_decay(self.total_samples, len(self.data.train)),
+        )
         self.replica = self._replica()
         self.strategy: Strategy = config.strategy_class(config.strategy)
-        every = config.train.eval_every_samples or len(self.data.train)
-        self.evaluation_marks = Marks(every, config.train.eval_phase)
+        self.eval_every = config.train.eval_every_samples or len(self.data.train)
+        self.evaluation_marks = Marks(self.eval_every, config.train.eval_phase)
+        self.judged_samples = 0  # global samples up to which marks have been looked at
+        self.deferred = False
+        self.copies = Copies()
         self.checkpoint_marks = Marks(self._checkpoint_every())
         self.losses = torch.zeros(
             (), dtype=torch.float64, device=self.world.device
@@ -117,31 +132,93 @@ class Session:
         Ends `startup` up to the barrier.
         """
         self._equal_start()
+        train, config = self.config.train, self.config
+        plan = Plan(
+            self.comm.topology,
+            train.epochs,
+            train.global_batch_size,
+            self.sampler.steps_per_epoch,
+            min(self.progress.steps, train.max_steps or self.progress.steps),
+        )
+        config.strategy_class.check(config.strategy, plan)
         self.strategy.setup(self.replica, self.comm, self.progress)
-        undone_step(self.replica, self._warmup_batch())
+        # A rank may own no parameter at all; optimizers refuse an empty list.
+        self.replica.optimizer = config.optimizer.build(self.replica.stepped or [torch.zeros(0)])
+        self.replica.noise = self._noise
+        undone_step(self.replica, self._warmup_batch(), self.comm)
+        self._choose_evaluation()
         self.comm.traffic.clear()
 
+    def share(self) -> None:
+        """Ask the strategy how the coming epoch's global batches are split."""
+        if isinstance(self.feed, GlobalFeed):
+            self.feed.shares = self.strategy.shares(self.progress)
+
     def next_batch(self) -> Batch:
-        """This rank's piece of the present global batch, on its device."""
-        progress = self.progress
-        indices = self.sampler.piece(progress.epoch, progress.batch, self.comm.rank)
-        inputs, targets = self.data.train.batch(indices)
+        """This rank's next samples, on its device."""
+        inputs, targets = self.data.train.batch(self.feed.piece(self.progress))
         return Batch(
-            inputs.to(self.world.device, self.dtype), targets.to(self.world.device), progress.samples_of_rank
+            inputs.to(self.world.device, self.dtype),
+            targets.to(self.world.device),
+            self.progress.samples_of_rank,
         )
 
-    def set_learning_rate(self, step_samples: int) -> float:
-        """Set the rate of the step that adds `step_samples` global samples.
+    def set_learning_rate(self) -> float:
+        """Set the rate of the step to come: a function of the global samples with this step's.
 
-        A function of global samples alone.
+        Of other ranks' samples only those count that are known to be there.
         """
-        factor = self.config.schedule.factor(
-            self.progress.samples + step_samples, self.total_samples, len(self.data.train)
+        samples = self.strategy.global_samples(self.progress) + self.feed.counted(
+            self.progress.samples_of_rank
         )
+        factor = self.config.schedule.factor(samples, self.total_samples, len(self.data.train))
         rate = self.config.optimizer.lr * factor
         for group in self.replica.optimizer.param_groups:
             group["lr"] = rate
         return rate
+
+    def at_step_limit(self) -> bool:
+        """Whether `train.max_steps` optimizer steps of all ranks together have been taken."""
+        limit = self.config.train.max_steps
+        if limit is None:
+            return False
+        return self.progress.samples >= self._budget() if self.independent else self.progress.step >= limit
+
+    def _feed(self) -> Feed:
+        config, topology = self.config, self.comm.topology
+        unit = config.strategy_class.sampling(config.strategy)
+        if unit == "global":
+            return GlobalFeed(self.sampler, self.comm.rank)
+        return OwnFeed(
+            topology,
+            self.comm.rank,
+            unit,
+            len(self.data.train),
+            config.train.global_batch_size,
+            config.seed,
+            getattr(config.strategy, "draw", "reshuffle_full"),
+        )
+
+    def _budget(self) -> int:
+        limit = self.config.train.max_steps
+        if limit is None:
+            return self.total_samples
+        return min(self.total_samples, limit * self.config.train.global_batch_size)
+
+    def _choose_evaluation(self) -> None:
+        """Whether models are evaluated at once or from copies, and how many copies there is memory for."""
+        train = self.config.train
+        asked = train.eval_mode == "auto" and train.stop == "budget"
+        self.deferred = train.eval_mode == "deferred" or (
+            asked and self.strategy.deferred(self.progress, self.eval_every)
+        )
+        if self.deferred:
+            element = self.replica.parameters.empty().element_size()
+            size = max(1, (self.replica.numel + self.replica.buffers.numel) * element)
+            # Between two checkpoints at most; those evaluate what is waiting.
+            most = self.progress.budget // self.eval_every + 1
+            self.copies = Copies(slots=max(1, min(most, int(train.eval_copies_mib * 2**20) // size)))
+            self.strategy.reserve(self.copies.slots)
 
     def _replica(self) -> Replica:
         channels, height, width = self.data.shape
@@ -152,9 +229,7 @@ class Session:
         model = model.to(self.world.device, self.dtype).train()
         torch.manual_seed(derive(self.config.seed, "dropout", self.comm.rank))
         self._check_batch_norm(model)
-        replica = self.world.make_replica(model, nn.CrossEntropyLoss())
-        replica.optimizer = self.config.optimizer.build(replica.parameters.tensors)
-        return replica
+        return self.world.make_replica(model, nn.CrossEntropyLoss())
 
     def _check_batch_norm(self, model: nn.Module) -> None:
         batches = {0, self.sampler.steps_per_epoch - 1}
@@ -194,7 +269,9 @@ class Session:
         """Noise of the first batch's shape: no sample of the data set is touched before the clock starts."""
         samples_of_rank = self.sampler.samples_of_rank(0)
         size = samples_of_rank[self.comm.rank]
+        return Batch(*self._noise(size), samples_of_rank)
+
+    def _noise(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(derive(self.config.seed, "warm-up"))
         inputs = torch.rand(size, *self.data.shape, generator=generator).to(self.world.device, self.dtype)
-        targets: Tensor = torch.arange(size, device=self.world.device) % self.data.classes
-        return Batch(inputs, targets, samples_of_rank)
+        return inputs, torch.arange(size, device=self.world.device) % self.data.classes

@@ -1,5 +1,6 @@
 """The communicator of virtual time: real sums, α–β durations. Also the fake of the unit tests."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ class SimulatedCommunicator(CountedCommunicator):
     def __init__(self, simulator: Simulator, rank: int) -> None:
         self.simulator, self.rank, self.topology = simulator, rank, simulator.topology
         self.traffic = Traffic(self.topology, rank)
-        self._shared = 0
+        self._shared: Counter[tuple[int, ...]] = Counter()
 
     def all_reduce(
         self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
@@ -163,18 +164,37 @@ class SimulatedCommunicator(CountedCommunicator):
         works += [self._message(peer, self.rank, tensor, tag) for peer, tensor in sorted(receives.items())]
         return Exchange(works)
 
-    def barrier(self, group: Group, *, channel: Channel = "control") -> None:
-        self._collective("barrier", torch.empty(0), None, group, channel, False, lambda entered: {})
+    def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
+        if not in_memory:
+            self._collective("barrier", torch.empty(0), None, group, channel, False, _nothing)
+            return
+        members = self._inside_a_node(group)
+        if len(members) > 1:
+            # Nothing is sent: a verb of its own, neither a call nor payload.
+            self.traffic.verbs["shared.barrier"] += 1
+            key = self.traffic.launch("shared", members, self.now())
+            nothing = torch.empty(0)
+            operation = self.simulator.enter(
+                self.rank, (members, key), "barrier", members, nothing, 0, _nothing
+            )
+            SimulatedWork(self, operation, None, key).wait()
 
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
-        members = self.members(group)
-        if self.topology.spans_nodes(members):
-            raise ValueError(f"{group} spans nodes: memory is shared inside a node only")
-        self._shared += 1
-        return self.simulator.shared.setdefault((members, self._shared), torch.zeros(numel, dtype=dtype))
+        members = self._inside_a_node(group)
+        self._shared[members] += 1
+        key = (members, self._shared[members])
+        return self.simulator.shared.setdefault(key, torch.zeros(numel, dtype=dtype))
 
     def now(self) -> int:
         return self.simulator.time[self.rank]
+
+    def _inside_a_node(self, group: Group) -> tuple[int, ...]:
+        members = self.members(group)
+        if self.rank not in members:
+            raise RuntimeError(f"rank {self.rank} is no member of {group}")
+        if self.topology.spans_nodes(members):
+            raise ValueError(f"{group} spans nodes: memory is shared inside a node only")
+        return members
 
     def _collective(
         self,
@@ -216,6 +236,10 @@ class SimulatedCommunicator(CountedCommunicator):
 
         operation = self.simulator.enter(self.rank, key, "send", members, tensor, payload, combine)
         return SimulatedWork(self, operation, None if sending else tensor, -1)
+
+
+def _nothing(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+    return {}
 
 
 def _total(entered: dict[int, Tensor]) -> Tensor:

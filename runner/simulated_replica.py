@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..strategies.replica import Batch, Replica
-from ..strategies.topology import Group
 from .simulated_communicator import SimulatedCommunicator
 
 StepTime = Callable[[int, int], int]
@@ -27,27 +26,33 @@ class SimulatedReplica(Replica):
     ) -> None:
         super().__init__(model, criterion)
         self.comm = comm
-        self.group: Group | None = None
         self._step_time = step_time
         self._rng = torch.get_rng_state()
 
-    def average_gradients_over(self, group: Group | None) -> None:
-        self.group = group
-
     def compute_gradients(self, batch: Batch) -> Tensor:
-        for parameter in self.parameters.tensors:
-            parameter.grad = None
+        members = self.comm.members(self.averaging.group) if self.averaging.group is not None else ()
+        weight = self.averaging.weight(batch, members, self.comm.rank)
+        self._clear_gradients()
         shared = torch.get_rng_state()
         torch.set_rng_state(self._rng)
-        loss = self.criterion(self.model(batch.inputs), batch.targets)
-        loss.backward()
+        with self.stand_in(batch) as (inputs, targets):
+            loss = self.criterion(self.model(inputs), targets)
+            scaled = self.averaging.scale == "loss" and weight != 1
+            (loss * weight if scaled else loss).backward()
         self._rng = torch.get_rng_state()
         torch.set_rng_state(shared)
-        self.comm.simulator.advance(self.comm.rank, self._step_time(self.comm.rank, len(batch.targets)))
+        took = self._step_time(self.comm.rank, len(batch.targets))
+        self.forward_ns, self.compute_ns = took // 3, took
+        self.comm.simulator.advance(self.comm.rank, took)
         self.wished = self.wish or not bool(torch.isfinite(loss.detach()))
-        if self.group is not None and len(self.comm.members(self.group)) > 1:
-            self._average(batch)
+        if len(members) > 1:
+            self._average(1.0 if scaled else weight)
         return loss.detach()
+
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        took = [self._step_time(self.comm.rank, samples) for _ in range(steps)]
+        self.comm.simulator.advance(self.comm.rank, sum(took))
+        return [nanoseconds / 1e9 for nanoseconds in took]
 
     def rng_state(self) -> dict[str, Tensor]:
         return {"cpu": self._rng}
@@ -55,14 +60,21 @@ class SimulatedReplica(Replica):
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
         self._rng = state["cpu"]
 
-    def _average(self, batch: Batch) -> None:
-        assert self.group is not None
-        members = self.comm.members(self.group)
-        total = sum(batch.samples_of_rank[member] for member in members)
+    def _averaging_changed(self) -> None:
+        return
+
+    def _average(self, weight: float) -> None:
+        averaging = self.averaging
+        assert averaging.group is not None
         flat = self.parameters.empty(extra=1)
         self.gradients(flat)
+        if weight != 1:
+            flat *= weight
         flat[-1] = float(self.wished)
-        flat *= batch.samples_of_rank[self.comm.rank] / total
-        self.comm.all_reduce(flat, self.group, channel="gradients").wait()
+        if averaging.reduction is None:
+            self.comm.all_reduce(flat, averaging.group, channel="gradients").wait()
+        else:
+            shapes = [*(slot.shape for slot in self.parameters.slots), (1,)]
+            averaging.reduction.sum(flat, 0, shapes, self.comm)
         self.load_gradients(flat)
         self.wished = bool(flat[-1] != 0)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
+POSITION = ("step", "epoch", "batch", "samples", "own_samples")
 
 
 def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str, Any]:
@@ -25,7 +26,10 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
     return {
         "format": FORMAT,
         "ranks_of_nodes": list(session.comm.topology.ranks_of_nodes),
-        "progress": {name: getattr(progress, name) for name in ("step", "epoch", "batch", "samples")},
+        "progress": {name: getattr(progress, name) for name in POSITION},
+        "feed": session.feed.state_dict(),
+        "judged_samples": session.judged_samples,
+        "copies": [session.copies.taken, session.copies.dropped],
         "model": session.replica.model.state_dict(),
         "optimizer": session.replica.optimizer.state_dict(),
         "strategy": session.strategy.state_dict(),
@@ -70,6 +74,9 @@ def restore(session: "Session", account: "Account") -> str | None:
 def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> None:
     for name, value in state["progress"].items():
         setattr(session.progress, name, value)
+    session.feed.load_state_dict(state["feed"])
+    session.judged_samples = state["judged_samples"]
+    session.copies.taken, session.copies.dropped = state["copies"]
     session.replica.model.load_state_dict(state["model"])
     session.replica.optimizer.load_state_dict(state["optimizer"])
     session.strategy.load_state_dict(state["strategy"])

@@ -1,12 +1,12 @@
 """The communicator of real processes: gloo, NCCL. The only file that calls `torch.distributed`."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from multiprocessing import shared_memory
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from ..strategies.communicator import Channel, Work
 from ..strategies.topology import WORLD, Group, Topology, peers
+from . import node_memory
 from .simulated_communicator import Done
 from .traffic import CountedCommunicator, Traffic
 
@@ -48,7 +49,8 @@ class TorchWork(Work):
         with comm.announced(self._name):
             self._work.wait()
         self._waited = True
-        comm.traffic.block(self._key, entered, comm.now())
+        if threading.get_ident() == comm.thread:  # a helper thread's waiting holds up nobody
+            comm.traffic.block(self._key, entered, comm.now())
         if self._completed is None:
             self._completed = comm.now()
 
@@ -67,9 +69,16 @@ class ExchangeWork(Work):
 
     def __init__(self, comm: "TorchCommunicator", future: "Future[int]") -> None:
         self._comm, self._future, self._launched = comm, future, comm.now()
+        self._waited = False
 
     def wait(self) -> None:
-        self._future.result()
+        comm = self._comm
+        entered = comm.now()
+        with comm.announced("exchange"):
+            self._future.result()
+        if not self._waited and threading.get_ident() == comm.thread:
+            comm.traffic.block(-1, entered, comm.now())  # messages have no common start: all of it is exposed
+        self._waited = True
 
     def is_completed(self) -> bool:
         return self._future.done()
@@ -95,7 +104,9 @@ class TorchCommunicator(CountedCommunicator):
     ) -> None:
         self.topology, self.rank, self.device = topology, rank, device
         self.traffic = Traffic(topology, rank)
+        self.thread = threading.get_ident()
         self.on_call: Announcer | None = None
+        self.timeout_s = timeout_s
         self.backend = "nccl" if device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group(
@@ -112,7 +123,7 @@ class TorchCommunicator(CountedCommunicator):
         nodes = [topology.on_node(node) for node in range(topology.nodes)]
         peer_groups = [topology.members(peers(q), 0) for q in range(most)]
         wanted: dict[Channel, list[tuple[int, ...]]] = {
-            "gradients": [everyone, *nodes, peer_groups[0]],
+            "gradients": [everyone, *nodes, *peer_groups],
             "parameters": [everyone, *nodes, *peer_groups],
             "control": [everyone, *nodes],
         }
@@ -124,7 +135,7 @@ class TorchCommunicator(CountedCommunicator):
                     if isinstance(made, dist.ProcessGroup):  # else: this rank is no member
                         self._groups[channel, members] = made
         self._helper: ThreadPoolExecutor | None = None
-        self._shared: list[shared_memory.SharedMemory] = []
+        self._barriers: dict[tuple[int, ...], node_memory.MemoryBarrier] = {}
         self.warm_up()
 
     def warm_up(self) -> None:
@@ -225,7 +236,10 @@ class TorchCommunicator(CountedCommunicator):
             self._helper = ThreadPoolExecutor(1, thread_name_prefix="exchange")
         return ExchangeWork(self, self._helper.submit(wait))
 
-    def barrier(self, group: Group, *, channel: Channel = "control") -> None:
+    def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
+        if in_memory:
+            self._meet_in_memory(group)
+            return
         self._collective(
             "barrier", torch.empty(0), group, channel, False, lambda pg: dist.barrier(group=pg, async_op=True)
         )
@@ -234,21 +248,20 @@ class TorchCommunicator(CountedCommunicator):
         members = self.members(group)
         if self.topology.spans_nodes(members):
             raise ValueError(f"{group} spans nodes: memory is shared inside a node only")
-        size = max(1, numel * torch.empty(0, dtype=dtype).element_size())
         if len(members) == 1:
             return torch.zeros(numel, dtype=dtype)
-        name = torch.zeros(64, dtype=torch.uint8)
-        own = shared_memory.SharedMemory(create=True, size=size) if members[0] == self.rank else None
-        if own is not None:
-            name[: len(own.name)] = torch.tensor(list(own.name.encode()), dtype=torch.uint8)
-        self.broadcast(name, 0, group, channel="control").wait()
-        block = own or shared_memory.SharedMemory(bytes(name.tolist()).rstrip(b"\0").decode())
+        message = torch.zeros(256, dtype=torch.uint8)
+        own, address = None, ""
+        if members[0] == self.rank:
+            own, address = node_memory.offer(numel, dtype)
+            message[: len(address)] = torch.tensor(list(address.encode()), dtype=torch.uint8)
+        self.broadcast(message, 0, group, channel="control").wait()
+        address = bytes(message.tolist()).rstrip(b"\0").decode()
+        memory = node_memory.as_tensor(node_memory.take(address) if own is None else own, numel, dtype)
         self.barrier(group)
-        # Unlinked as soon as all have it: it lives until the last rank ends, a crash leaves nothing behind.
         if own is not None:
-            own.unlink()
-        self._shared.append(block)
-        return torch.frombuffer(block.buf, dtype=dtype, count=numel)
+            node_memory.drop_name(address)
+        return memory
 
     def now(self) -> int:
         return time.monotonic_ns()
@@ -256,7 +269,7 @@ class TorchCommunicator(CountedCommunicator):
     @contextmanager
     def announced(self, name: str) -> Iterator[None]:
         """Tell `on_call` that this rank may now stand still in `name`."""
-        if self.on_call is None:
+        if self.on_call is None or threading.get_ident() != self.thread:
             yield
             return
         self.on_call.call = name
@@ -287,6 +300,30 @@ class TorchCommunicator(CountedCommunicator):
         if self._helper is not None:
             self._helper.shutdown()
         dist.destroy_process_group()
+
+    def _meet_in_memory(self, group: Group) -> None:
+        """A barrier that sends nothing: a verb of its own, `shared.barrier`, neither a call nor payload."""
+        members = self.members(group)
+        if self.rank not in members:
+            raise RuntimeError(f"rank {self.rank} calls barrier on {group}, of which it is no member")
+        if len(members) == 1:
+            return
+        barrier = self._barriers.get(members)
+        if barrier is None:
+            slots = self.shared(node_memory.MemoryBarrier.size(len(members)), torch.int32, group)
+            barrier = node_memory.MemoryBarrier(slots, members.index(self.rank), self.timeout_s)
+            self._barriers[members] = barrier
+        self.traffic.verbs["shared.barrier"] += 1
+        entered = self.now()
+        key = self.traffic.launch("shared", members, entered)
+        with self.announced(f"barrier on shared/{group}"):
+            missing = [members[place] for place in barrier.meet()]
+        self.traffic.block(key, entered, self.now())
+        if missing:
+            raise RuntimeError(
+                f"rank {self.rank}: barrier on shared/{group} ended after {self.timeout_s:g} s without "
+                f"ranks {missing}"
+            )
 
     def _collective(
         self,

@@ -1,11 +1,12 @@
 """The replica of real processes: one `DistributedDataParallel`, one communication hook, one record it reads.
 
-Everything that a strategy may ask of gradient averaging (which group, which weights) is a field of
+Everything that a strategy may ask of gradient averaging (which group, which weights, which sum) is a field of
 `GradientAveraging`; a second DDP wrapper on the same module would fire its hooks as well.
 """
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..strategies.replica import Batch, Replica
-from ..strategies.topology import Group
 from .torch_communicator import GradBucket, TorchCommunicator
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
@@ -22,15 +22,8 @@ _NO_FORWARD_SYNC: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers": False
 }
 
-
-@dataclass
-class GradientAveraging:
-    """This rank's gradients times `weight` (n_r / Σ n_r in the group) are summed over `group`."""
-
-    group: Group | None = None
-    weight: float = 1.0
-    last_launch: int = 0
-    key: int = 0
+Mark = int | torch.cuda.Event
+"""A moment: nanoseconds of this rank's clock, or an event in a GPU's stream."""
 
 
 class WithLoss(nn.Module):
@@ -57,8 +50,9 @@ class WithLoss(nn.Module):
         loss = self.criterion(self.model(inputs), targets)
         says = torch.maximum(self.says, (~torch.isfinite(loss.detach())).to(self.says.dtype))
         # The wish joins as an addition of zero: the bits of the loss and of all gradients stay what they are.
-        joined = loss + (self.wish * says).sum().to(loss.dtype)
-        return (joined if weight == 1 else joined * weight), loss.detach()
+        # It joins last, for a rank without samples, with weight 0, is to be heard as well.
+        weighted = loss if weight == 1 else loss * weight
+        return weighted + (self.wish * says).sum().to(loss.dtype), loss.detach()
 
 
 class TorchReplica(Replica):
@@ -67,53 +61,61 @@ class TorchReplica(Replica):
     def __init__(self, model: nn.Module, criterion: nn.Module, comm: TorchCommunicator) -> None:
         super().__init__(model, criterion)
         self.comm = comm
-        self.averaging = GradientAveraging()
         self._with_loss = WithLoss(model, criterion).to(comm.device)
         self._module: nn.Module = self._with_loss
-
-    def average_gradients_over(self, group: Group | None) -> None:
-        self.averaging.group = group
-        if isinstance(self._module, DistributedDataParallel) or self.comm.ddp_group() is None:
-            return
-        device = self.comm.device
-        ddp = DistributedDataParallel(
-            self._with_loss,
-            device_ids=[device.index] if device.type == "cuda" else None,
-            process_group=self.comm.ddp_group(),
-            gradient_as_bucket_view=True,
-            # Buffers are averaged where a model is judged or saved: no arm pays a hidden broadcast per step.
-            **_NO_FORWARD_SYNC,
-        )
-        ddp.register_comm_hook(self, _hook)
-        self._module = ddp
+        self._helper: ThreadPoolExecutor | None = None
+        self._bucket = 0
+        self._members: tuple[int, ...] = ()
+        self._bucket_weight = 1.0
+        self._last_launch = 0
+        self._computed: Mark = 0
 
     def compute_gradients(self, batch: Batch) -> Tensor:
-        averaging = self.averaging
+        averaging, traffic = self.averaging, self.comm.traffic
+        self._members = self.comm.members(averaging.group) if averaging.group is not None else ()
+        weight = averaging.weight(batch, self._members, self.comm.rank)
+        in_loss = averaging.scale == "loss" or weight == 0
+        self._bucket, self._bucket_weight = 0, 1.0 if in_loss else weight
+        key = traffic.launch("gradients", self._members, 0) if self._members else 0
         self._with_loss.wish.grad = None
-        for parameter in self.parameters.tensors:
-            parameter.grad = None
-        averaging.weight = 1.0
-        if averaging.group is not None:
-            members = self.comm.members(averaging.group)
-            total = sum(batch.samples_of_rank[member] for member in members)
-            averaging.weight = batch.samples_of_rank[self.comm.rank] / total
-            averaging.key = self.comm.traffic.launch("gradients", members, 0)
+        self._clear_gradients()
         self._with_loss.says.fill_(float(self.wish))
-        joined, loss = self._module(batch.inputs, batch.targets, averaging.weight)
-        if averaging.group is None:
+        started = self._mark()
+        with self.stand_in(batch) as (inputs, targets):
+            joined, loss = self._module(inputs, targets, weight if in_loss else 1.0)
+        forward = self._mark()
+        if len(self._members) < 2:
             joined.backward()
+            computed = self._mark()
         else:
             with self.comm.announced(f"backward, all_reduce on gradients/{averaging.group}"):
                 joined.backward()
+                computed = self._computed if averaging.overlap else self._mark()
+                if not averaging.overlap:
+                    self._sum_afterwards()
             # The last bucket is launched when the last gradient is there: what backward() takes from then on
             # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
-            traffic = self.comm.traffic
-            if averaging.key in traffic.launches and averaging.weight < 1:
-                traffic.launches[averaging.key] = averaging.last_launch
-                traffic.block(averaging.key, averaging.last_launch, self.comm.now())
+            traffic.launches[key] = self._last_launch
+            traffic.block(key, self._last_launch, self.comm.now())
         wish = self._with_loss.wish.grad
         self.wished = wish is not None and bool(wish.item() != 0)
+        self.forward_ns, self.compute_ns = _between(started, forward), _between(started, computed)
         return loss
+
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        assert self.noise is not None, "the session gives noise to measure with"
+        inputs, targets = self.noise(samples)
+        took = []
+        with self.untouched():
+            for _ in range(steps):
+                self._clear_gradients()
+                self._synchronise()
+                started = self.comm.now()
+                self._with_loss(inputs, targets, 1.0)[0].backward()
+                self.optimizer.step()
+                self._synchronise()
+                took.append((self.comm.now() - started) / 1e9)
+        return took
 
     def ddp_module(self) -> nn.Module:
         """The module that forward passes go through: a `DistributedDataParallel` if ranks are several."""
@@ -130,13 +132,106 @@ class TorchReplica(Replica):
         if "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], self.comm.device)
 
+    def _averaging_changed(self) -> None:
+        averaging, device = self.averaging, self.comm.device
+        wrapped = isinstance(self._module, DistributedDataParallel)
+        if averaging.group is None or not averaging.overlap or wrapped or self.comm.ddp_group() is None:
+            return
+        ddp = DistributedDataParallel(
+            self._with_loss,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            process_group=self.comm.ddp_group(),
+            bucket_cap_mb=averaging.bucket_mib,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
+            gradient_as_bucket_view=averaging.bucket_view,
+            # Buffers are averaged where a model is judged or saved: no arm pays a hidden broadcast per step.
+            **_NO_FORWARD_SYNC,
+        )
+        ddp.register_comm_hook(self, _hook)
+        self._module = ddp
+
+    def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]]) -> "torch.futures.Future[Tensor]":
+        """Start the sum of the next bucket of this step over the group; the future holds it."""
+        self._last_launch, self._computed = self.comm.now(), self._mark()
+        index, self._bucket = self._bucket, self._bucket + 1
+        group, reduction = self.averaging.group, self.averaging.reduction
+        if len(self._members) < 2 or group is None:
+            return _done(buffer)
+        if self._bucket_weight != 1:
+            buffer.mul_(self._bucket_weight)
+        if reduction is None:
+            return self.comm.start_sum(buffer, group)
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, thread_name_prefix="buckets")
+        cuda = buffer.is_cuda
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if cuda else None)
+        ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
+
+        def work() -> None:
+            try:
+                if ready is not None:
+                    torch.cuda.current_stream(buffer.device).wait_event(ready)
+                reduction.sum(buffer, index, shapes, self.comm)
+                future.set_result(buffer)
+            except Exception as error:  # the backward pass raises it
+                future.set_exception(error)
+
+        self._helper.submit(work)
+        return future
+
+    def _sum_afterwards(self) -> None:
+        """Without overlap: buckets of that size, in the order in which gradients come, one by one."""
+        gradients = [p.grad for p in [self._with_loss.wish, *reversed(self.parameters.tensors)]]
+        size = self.averaging.bucket_mib * 2**20
+        for bucket in _buckets([g for g in gradients if g is not None], size):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket]).wait()
+            for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+                gradient.copy_(piece.view_as(gradient))
+
+    def _mark(self) -> "Mark":
+        """The present moment of this rank's computation; on a GPU, that of what has been launched so far."""
+        if self.comm.device.type != "cuda":
+            return self.comm.now()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.comm.device))
+        return event
+
+    def _synchronise(self) -> None:
+        if self.comm.device.type == "cuda":
+            torch.cuda.synchronize(self.comm.device)
+
+
+def _between(start: Mark, end: Mark) -> int:
+    """Nanoseconds from one mark to another; waits until a GPU has come to it."""
+    if isinstance(start, int) or isinstance(end, int):
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        return end - start
+    end.synchronize()
+    return round(start.elapsed_time(end) * 1e6)
+
+
+def _done(value: Tensor) -> "torch.futures.Future[Tensor]":
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(value)
+    return done
+
+
+def _buckets(gradients: Sequence[Tensor], size: float) -> list[list[Tensor]]:
+    """Runs of gradients of one type and at most `size` bytes (or one gradient)."""
+    buckets: list[list[Tensor]] = []
+    filled = 0
+    for gradient in gradients:
+        took = gradient.numel() * gradient.element_size()
+        if buckets and buckets[-1][0].dtype == gradient.dtype and filled + took <= size:
+            buckets[-1].append(gradient)
+            filled += took
+        else:
+            buckets.append([gradient])
+            filled = took
+    return buckets
+
 
 # PyTorch compares the annotations with the types themselves, so they must not be strings.
 def _hook(replica: TorchReplica, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    averaging, buffer = replica.averaging, bucket.buffer()
-    averaging.last_launch = replica.comm.now()
-    if averaging.group is None or averaging.weight == 1:
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(buffer)
-        return done
-    return replica.comm.start_sum(buffer, averaging.group)
+    return replica.sum_bucket(bucket.buffer(), [tuple(gradient.shape) for gradient in bucket.gradients()])

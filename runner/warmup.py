@@ -5,26 +5,20 @@ what makes a resumed run continue bit for bit: a fresh DistributedDataParallel r
 another bucket layout than all later ones, at start and at resume alike; here that step is undone.
 """
 
-import torch
-
+from ..strategies.communicator import Communicator
 from ..strategies.replica import Batch, Replica
+from ..strategies.topology import WORLD
 
 
-def undone_step(replica: Replica, batch: Batch) -> None:
+def undone_step(replica: Replica, batch: Batch, comm: Communicator) -> None:
     """Forward, backward, gradient averaging and optimizer step on `batch`.
 
-    Then all state is as before, bit for bit.
+    Then all state is as before, bit for bit. Ranks of a node may share their parameters: nobody steps before
+    all have saved them and gone backward, nobody goes on before all have put them back.
     """
-    tensors = list(replica.model.state_dict().values())
-    saved = [tensor.clone() for tensor in tensors]
-    rng = replica.rng_state()
-    replica.compute_gradients(batch)
-    replica.optimizer.step()
-    with torch.no_grad():
-        for tensor, before in zip(tensors, saved, strict=True):
-            tensor.copy_(before)
-    replica.optimizer.state.clear()
-    replica.wished = False
-    for parameter in replica.parameters.tensors:
-        parameter.grad = None
-    replica.load_rng_state(rng)
+    with replica.untouched():
+        replica.compute_gradients(batch)
+        comm.barrier(WORLD)
+        replica.optimizer.step()
+        comm.barrier(WORLD)
+    comm.barrier(WORLD)

@@ -3,10 +3,12 @@
 The train loop owns forward, backward, optimizer, schedule, clipping, precision and data, and names no
 strategy:
 
+    strategy.before_batch(progress)
     loss = replica.compute_gradients(batch)
     strategy.before_step(progress)
     optimizer step
     strategy.after_step(progress)
+    if strategy.meets(progress): evaluate, save, stop where it is time to
 
 A strategy of your own is one file with a subclass and one YAML whose `_target_` names it.
 """
@@ -14,14 +16,30 @@ A strategy of your own is one file with a subclass and one YAML whose `_target_`
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from .communicator import Communicator
-from .progress import Progress
+from .progress import Plan, Progress
 from .replica import Replica
-from .topology import WORLD, Topology
+from .topology import WORLD
+
+Sampling = Literal["global", "rank", "node"]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How global batches are split: `values` are samples of each rank in a full batch, in rank order.
+
+    Other batches are cut in the same ratio by largest remainders; there a piece of fewer than `minimum`
+    samples, but not 0, goes to the rank with the largest.
+    """
+
+    values: tuple[int, ...]
+    minimum: int = 1
 
 
 class Strategy(ABC):
@@ -29,12 +47,14 @@ class Strategy(ABC):
 
     `Config` is the frozen dataclass of the strategy's keys. `piece_shift` moves the pieces of each global
     batch by so many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at
-    the price of one all-reduce of two numbers an epoch.
+    the price of one all-reduce of two numbers an epoch. `copies_are_whole`: a `snapshot` needs no more
+    averaging to be the model.
     """
 
     Config: ClassVar[type]
     piece_shift: ClassVar[int] = 0
     reads_epoch_loss: ClassVar[bool] = False
+    copies_are_whole: ClassVar[bool] = False
 
     replica: Replica
     comm: Communicator
@@ -43,19 +63,40 @@ class Strategy(ABC):
         self.config = config
 
     @classmethod
-    def check(cls, config: Any, topology: Topology, epochs: int) -> None:
+    def check(cls, config: Any, plan: Plan) -> None:
         """Refuse, in one sentence and before any process starts, what this strategy cannot do.
 
         Raises:
             ConfigError: what was given, what is allowed, where.
         """
 
+    @classmethod
+    def sampling(cls, config: Any) -> Sampling:
+        """Whose step a step is.
+
+        `global`: all ranks take equal steps on the pieces of common global batches. `rank` or `node`: each
+        rank, or each node as one, draws from all data by itself, at its own pace; the run then ends by global
+        samples, and `meets`, `samples` and `global_samples` are the strategy's to answer.
+        """
+        return "global"
+
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        """Remember replica and communicator, ask for gradient averaging, allocate.
+        """Remember replica and communicator, ask for gradient averaging, bind memory, allocate.
 
-        Replicas are equal already.
+        Replicas are equal already; the optimizer does not exist yet.
         """
+
+    def shares(self, progress: Progress) -> Shares | None:
+        """How the coming epoch's global batches are split over ranks; None: equally.
+
+        Called before each epoch, and when a run is resumed within one (`progress.batch` > 0): then it must
+        answer as before.
+        """
+        return None
+
+    def before_batch(self, progress: Progress) -> None:
+        """A step begins. Between here and the end of `after_step` nobody evaluates, saves or stops."""
 
     def before_step(self, progress: Progress) -> None:
         """Gradients are there: make them the ones to apply."""
@@ -72,9 +113,61 @@ class Strategy(ABC):
         `wished` tells whether a rank of my gradient group did. The answer must be equal on all ranks at every
         step and may only use what ranks exchange anyway; once it is true the loop asks everybody, over the
         control channel, what it is. Default: right for strategies that average gradients over the world in
-        each step.
+        each step, and refused for others.
         """
+        if self.replica.averaging.group != WORLD and self.comm.topology.ranks > 1:
+            raise NotImplementedError(
+                f"{type(self).__name__} does not average gradients over the world: it must define `agree`"
+            )
         return wished
+
+    def meets(self, progress: Progress) -> bool:
+        """Whether the step just taken brought all ranks together, so that they may evaluate, save or stop.
+
+        The answer must be equal on all ranks. Default: every step does. Periodic strategies answer yes where
+        they synchronise; a strategy with sampling of its own, where all ranks have applied the same round.
+        """
+        return True
+
+    def samples(self, progress: Progress) -> int:
+        """Global samples in the model where ranks just met, exactly; equal on all ranks.
+
+        Read only after `meets` said yes, and only with sampling `rank` or `node`.
+        """
+        return progress.samples
+
+    def global_samples(self, progress: Progress) -> int:
+        """Global samples before the present step, for the learning rate: never more than there are."""
+        return progress.samples
+
+    def ended(self, progress: Progress) -> bool:
+        """With sampling `rank` or `node`: whether the run ends where ranks just met. Equal on all ranks."""
+        return progress.samples >= progress.budget
+
+    def deferred(self, progress: Progress, every: int) -> bool:
+        """Whether stopping all ranks for an evaluation every `every` samples would disturb this strategy.
+
+        If so, and unless the user says otherwise, copies are set aside and evaluated later.
+        """
+        return False
+
+    def reserve(self, copies: int) -> None:
+        """Before training with deferred evaluation: that many snapshots will be asked for at most."""
+
+    def snapshot(self, progress: Progress) -> Tensor | None:
+        """This rank's part of the model to be evaluated later [m + F]: no waiting, no collective.
+
+        F are the elements of floating-point buffers, behind the parameters. None: another rank keeps it.
+        Called after `after_step`, on all ranks at the same step, or where all have just met.
+        """
+        return torch.cat([self.replica.flat(), self.replica.buffers.pack().to(self.replica.parameters.dtype)])
+
+    def assemble(self, copy: Tensor | None) -> Tensor:
+        """The model [m + F] from all ranks' snapshots of one time, on every rank; all ranks call it."""
+        assert copy is not None
+        whole = copy.clone()
+        self.comm.all_reduce(whole, WORLD, channel="parameters").wait()
+        return whole / self.comm.topology.ranks
 
     def settle(self) -> None:
         """Complete what is in flight without applying it. Called before `consensus` and `state_dict`."""

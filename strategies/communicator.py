@@ -124,8 +124,11 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def barrier(self, group: Group, *, channel: Channel = "control") -> None:
-        """Return when all members have called."""
+    def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
+        """Return when all members have called, and see what they wrote to `shared` memory before.
+
+        `in_memory`: through memory that the members share (they must be on one node), without messages.
+        """
 
     @abstractmethod
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:

@@ -42,9 +42,9 @@ from torch import Tensor
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
-from .progress import Progress
+from .progress import Plan, Progress
 from .replica import Replica
-from .topology import LEADERS, NODE, WORLD, Topology, peers
+from .topology import LEADERS, NODE, WORLD, peers
 
 Phase = Literal["warm-up", "cycling", "cool-down"]
 TRANSPORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -190,7 +190,8 @@ class DASO(Strategy):
     config: DASOConfig
 
     @classmethod
-    def check(cls, config: DASOConfig, topology: Topology, epochs: int) -> None:
+    def check(cls, config: DASOConfig, plan: Plan) -> None:
+        topology, epochs = plan.topology, plan.epochs
         if not topology.uniform:
             raise ConfigError(
                 f"daso needs the same number of ranks on every node, got {list(topology.ranks_of_nodes)}"
@@ -204,7 +205,7 @@ class DASO(Strategy):
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.check(self.config, comm.topology, progress.epochs)
+        self.check(self.config, Plan(comm.topology, progress.epochs, 0))
         self.replica, self.comm = replica, comm
         self.nodes = comm.topology.nodes
         self.ranks_per_node = comm.topology.ranks_of_nodes[0]

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from .topology import Topology
+
 
 @dataclass
 class Progress:
@@ -9,8 +11,12 @@ class Progress:
 
     `step` counts optimizer steps of the whole run from 0, `batch` those of the epoch; `samples` counts global
     samples whose gradients have been applied; `samples_of_rank` are the samples n_r of each rank in the
-    present step. `epoch_loss` is the mean training loss over all samples and ranks of the epoch just ended
-    (float64), there only for strategies with `reads_epoch_loss`.
+    present step. `own_samples` are those that this rank's gradients came from, in the whole run; `budget` is
+    the number of global samples at which the schedule ends; `global_batch_size` the samples of a full global
+    batch; `first_decay` the global samples behind which the schedule first lowers the rate in a step (None:
+    it has no such step). With independent sampling `step` and `batch` are this rank's own, and `samples` is
+    as of the last time all ranks met. `epoch_loss` is the mean training loss over all samples and ranks of the epoch just
+    ended (float64), there only for strategies with `reads_epoch_loss`.
     """
 
     epochs: int
@@ -20,6 +26,10 @@ class Progress:
     batch: int = 0
     samples: int = 0
     samples_of_rank: tuple[int, ...] = ()
+    own_samples: int = 0
+    budget: int = 0
+    global_batch_size: int = 0
+    first_decay: int | None = None
     epoch_loss: float | None = None
 
     @property
@@ -28,6 +38,26 @@ class Progress:
         return self.batch == self.steps_per_epoch - 1
 
     @property
+    def last_step(self) -> bool:
+        """Whether this is the last step of the complete schedule."""
+        return self.epoch == self.epochs - 1 and self.last_batch
+
+    @property
     def steps(self) -> int:
         """Steps of the complete schedule."""
         return self.epochs * self.steps_per_epoch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is going to be, for refusing what a strategy cannot do before any process starts.
+
+    `steps_per_epoch` and `steps` are None where the size of the data set is not known before it is loaded;
+    `setup` sees it then. `steps` is cut by `train.max_steps`.
+    """
+
+    topology: Topology
+    epochs: int
+    global_batch_size: int
+    steps_per_epoch: int | None = None
+    steps: int | None = None

@@ -3,23 +3,20 @@
 `compute_gradients` is the only place where forward and backward happen; the worlds (`runner/`) implement it.
 """
 
+import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .gradients import Batch, GradientAveraging
 from .layout import Layout
 from .topology import Group
 
-
-@dataclass(frozen=True)
-class Batch:
-    """A rank's piece of a global batch: inputs [b, C, H, W], targets [b], the sizes of all ranks' pieces."""
-
-    inputs: Tensor
-    targets: Tensor
-    samples_of_rank: tuple[int, ...]
+__all__ = ["Batch", "Replica"]
 
 
 class Replica(ABC):
@@ -41,6 +38,16 @@ class Replica(ABC):
         self.buffers = Layout((n, b) for n, b in model.named_buffers() if b.is_floating_point())
         self.wish = False
         self.wished = False
+        self.averaging = GradientAveraging()
+        # What this rank's optimizer steps: all trainable parameters, unless `bind` says otherwise.
+        self.stepped: list[Tensor] = self.parameters.tensors
+        # Noise of the data's shape for measuring: samples -> inputs, targets. Set by the session.
+        self.noise: Callable[[int], tuple[Tensor, Tensor]] | None = None
+        # Nanoseconds of the last forward pass, and of forward and backward without waiting for sums, by this
+        # rank's clock or device.
+        self.forward_ns = self.compute_ns = 0
+        self._bound_gradients: list[Tensor] | None = None
+        self._bound_clip: Callable[[float], None] | None = None
 
     @property
     def numel(self) -> int:
@@ -65,7 +72,10 @@ class Replica(ABC):
 
     def clip(self, max_norm: float) -> None:
         """Scale the gradients to be applied to a norm of at most `max_norm`."""
-        nn.utils.clip_grad_norm_(self.parameters.tensors, max_norm)
+        if self._bound_clip is not None:
+            self._bound_clip(max_norm)
+        else:
+            nn.utils.clip_grad_norm_(self.parameters.tensors, max_norm)
 
     def optimizer_state(self) -> Layout:
         """The optimizer's state with one element per parameter element (momenta), in parameter order."""
@@ -76,9 +86,91 @@ class Replica(ABC):
                     named.append((f"{slot.name}.{key}", value))
         return Layout(named)
 
+    def average_gradients_over(self, group: Group | None, **how: Any) -> None:
+        """From now on `compute_gradients` leaves Σ w_r·g_r over the group (None: this rank's own gradients).
+
+        `how` are further fields of `GradientAveraging`; without any, w_r = n_r / Σ n_r. May be called again.
+        """
+        self.averaging = GradientAveraging(group=group, **how)
+        self._averaging_changed()
+
+    def bind(
+        self,
+        gradients: Sequence[Tensor],
+        *,
+        parameters: Sequence[Tensor] | None = None,
+        stepped: Sequence[int] | None = None,
+        clip: Callable[[float], None] | None = None,
+    ) -> None:
+        """Put gradients, and parameters if given, into memory of the strategy's own. Before an optimizer exists.
+
+        Args:
+            gradients: one tensor per trainable parameter, of its shape and type: where backward writes. They
+                are zeroed at the start of each `compute_gradients`, never replaced.
+            parameters: one tensor per trainable parameter, holding its values already; the model's parameters
+                become views of them.
+            stepped: places of the parameters that this rank's optimizer steps; None: all of them.
+            clip: what `clip` does instead of the usual, where no rank sees all applied gradients.
+        """
+        if parameters is not None:
+            for parameter, memory in zip(self.parameters.tensors, parameters, strict=True):
+                parameter.data = memory
+        self._bound_gradients, self._bound_clip = list(gradients), clip
+        if stepped is not None:
+            self.stepped = [self.parameters.tensors[place] for place in stepped]
+
+    def apply(self, gradients: Mapping[int, Tensor]) -> None:
+        """Let the optimizer apply `gradients` (by the parameter's place) in this step, wherever they lie."""
+        for place, gradient in gradients.items():
+            self.parameters.tensors[place].grad = gradient
+
+    @contextmanager
+    def stand_in(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets to go forward with: the batch's own, or one blank sample where it has none.
+
+        A rank without samples runs the same graph with weight 0, and leaves no trace in running statistics.
+        """
+        if len(batch.targets):
+            yield batch.inputs, batch.targets
+            return
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        yield batch.inputs.new_zeros(1, *batch.inputs.shape[1:]), batch.targets.new_zeros(1)
+        for module in training:
+            module.training = True
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Whatever happens inside, afterwards parameters, buffers, optimizer state and random numbers are as
+        before, bit for bit, and no gradient is left."""
+        # Not the state dictionary: it lacks buffers that are not saved with the model.
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        saved = [tensor.detach().clone() for tensor in tensors]
+        optimizer, rng = copy.deepcopy(self.optimizer.state_dict()["state"]), self.rng_state()
+        yield
+        with torch.no_grad():
+            for tensor, before in zip(tensors, saved, strict=True):
+                tensor.copy_(before)
+        self.optimizer.state.clear()
+        if optimizer:
+            whole = self.optimizer.state_dict()
+            self.optimizer.load_state_dict({**whole, "state": optimizer})
+        self.wished = False
+        for parameter in self.parameters.tensors:
+            parameter.grad = None
+        self.load_rng_state(rng)
+
     @abstractmethod
-    def average_gradients_over(self, group: Group | None) -> None:
-        """From now on `compute_gradients` leaves Σ n_r·g_r / Σ n_r over the group (None: own ones)."""
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        """Seconds of each of `steps` training steps on `samples` noise samples, without averaging anything.
+
+        Forward, backward and optimizer step. Parameters, buffers, optimizer state and random numbers are as
+        before afterwards, bit for bit. Needs `noise` and an optimizer.
+        """
+
+    @abstractmethod
+    def _averaging_changed(self) -> None:
+        """`averaging` is new: get ready for it."""
 
     @abstractmethod
     def compute_gradients(self, batch: Batch) -> Tensor:
@@ -95,6 +187,16 @@ class Replica(ABC):
     @abstractmethod
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
         """Restore `rng_state`."""
+
+    def _clear_gradients(self) -> None:
+        """Before a forward pass: no gradient, or zeros where memory is bound."""
+        if self._bound_gradients is None:
+            for parameter in self.parameters.tensors:
+                parameter.grad = None
+            return
+        for parameter, memory in zip(self.parameters.tensors, self._bound_gradients, strict=True):
+            parameter.grad = memory
+        torch._foreach_zero_(self._bound_gradients)  # pyright: ignore[reportPrivateImportUsage] (no public name)
 
     def _gradients(self) -> list[Tensor]:
         for parameter in self.parameters.tensors:

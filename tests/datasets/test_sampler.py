@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.datasets.sampler import Sampler, evaluation_indices, split, stream_seed
+from daso_bench.datasets.sampler import OwnDraw, Sampler, evaluation_indices, split, stream_seed
 
 
 @st.composite
@@ -177,6 +177,182 @@ def test_wrong_positions_are_refused() -> None:
         sampler.piece(0, 0, 2)
     with pytest.raises(ValueError, match="3 shares"):
         sampler.samples_of_rank(0, (1, 1, 1))
+
+
+@st.composite
+def kept(draw: st.DrawFn) -> tuple[Sampler, tuple[int, ...], int]:
+    """A sampler that keeps its short batch, whole shares of a full batch, the smallest piece."""
+    ranks, minimum = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    shares = tuple(draw(st.lists(st.integers(minimum, 40), min_size=ranks, max_size=ranks)))
+    samples = draw(st.integers(max(ranks, minimum), 300))
+    return Sampler(samples, sum(shares), ranks, 5, short_batch="keep", minimum=minimum), shares, minimum
+
+
+@given(kept(), st.integers(0, 3))
+def test_a_kept_short_batch_leaves_an_exact_partition(
+    drawn: tuple[Sampler, tuple[int, ...], int], epoch: int
+) -> None:
+    sampler, shares, minimum = drawn
+    used: list[int] = []
+    for batch in range(sampler.steps_per_epoch):
+        sizes = sampler.samples_of_rank(batch, shares, minimum)
+        pieces = [
+            sampler.piece(epoch, batch, rank, shares, minimum).tolist() for rank in range(sampler.ranks)
+        ]
+        assert [len(piece) for piece in pieces] == list(sizes)
+        assert all(size == 0 or size >= minimum for size in sizes)
+        if sum(sizes) == sampler.global_batch_size:
+            assert sizes == shares
+        used += [index for piece in pieces for index in piece]
+    tail = sampler.samples % sampler.global_batch_size
+    assert sampler.left_out == (tail if tail < minimum else 0)
+    assert len(used) == len(set(used)) == sampler.samples - sampler.left_out
+    whole = sampler.samples - sampler.left_out
+    assert sampler.steps_per_epoch == -(-whole // sampler.global_batch_size)
+
+
+@given(kept(), kept())
+def test_kept_global_batches_do_not_depend_on_shares(
+    drawn: tuple[Sampler, tuple[int, ...], int], other: tuple[Sampler, tuple[int, ...], int]
+) -> None:
+    sampler, shares, minimum = drawn
+    alone = Sampler(sampler.samples, sampler.global_batch_size, 1, 5, short_batch="keep", minimum=minimum)
+    assert alone.steps_per_epoch == sampler.steps_per_epoch
+    for batch in range(sampler.steps_per_epoch):
+        for given_shares in (None, shares, tuple(1 + (7 * share) % 5 for share in shares)):
+            pieces = [sampler.piece(2, batch, rank, given_shares, minimum) for rank in range(sampler.ranks)]
+            assert torch.equal(torch.cat(pieces), alone.piece(2, batch, 0))
+
+
+@pytest.mark.parametrize(
+    ("samples", "minimum", "last"),
+    [
+        (100, 1, (16, 4)),
+        (101, 1, (17, 4)),
+        (83, 1, (2, 1)),
+        (83, 2, (3, 0)),
+        (81, 1, (1, 0)),
+        (120, 1, (32, 8)),
+    ],
+)
+def test_short_batches_by_hand(samples: int, minimum: int, last: tuple[int, int]) -> None:
+    sampler = Sampler(samples, 40, 2, 0, short_batch="keep", minimum=minimum)
+    sizes = [sampler.samples_of_rank(batch, (32, 8), minimum) for batch in range(sampler.steps_per_epoch)]
+    assert sizes == [(32, 8), (32, 8), last]
+    assert sampler.left_out == 0
+
+
+def test_a_kept_batch_smaller_than_the_smallest_piece_is_left_out() -> None:
+    sampler = Sampler(81, 40, 2, 0, short_batch="keep", minimum=2)
+    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, 1, 40)
+
+
+def test_a_dropped_short_batch_is_counted() -> None:
+    sampler = Sampler(81, 40, 2, 0, short_batch="drop")
+    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, 1, 40)
+    assert Sampler(80, 40, 2, 0, short_batch="drop").left_out == 0
+
+
+def test_a_large_set_is_cut_in_the_ratio_of_three_shares() -> None:
+    sampler, shares = Sampler(50_000, 512, 3, 0, short_batch="keep"), (236, 236, 40)
+    assert sampler.steps_per_epoch == 98
+    assert sampler.samples_of_rank(96, shares) == shares
+    assert sampler.samples_of_rank(97, shares) == (155, 155, 26)
+
+
+@pytest.mark.parametrize(
+    ("samples", "shares", "minimum", "last"),
+    [
+        (44, (10, 10, 10, 10), 2, (4, 0, 0, 0)),  # all pieces are too small: together they are not
+        (49, (20, 15, 5), 3, (6, 3, 0)),  # of 4.5, 3.375, 1.125: (5, 3, 1)
+        (47, (8, 16, 16), 2, (0, 4, 3)),  # 1.4, 2.8, 2.8: the lower of the two largest gets it
+    ],
+)
+def test_small_pieces_go_to_the_largest(samples, shares, minimum, last) -> None:
+    sampler = Sampler(samples, 40, len(shares), 0, short_batch="keep", minimum=minimum)
+    assert sampler.samples_of_rank(1, shares, minimum) == last
+
+
+def test_a_joined_short_batch_leaves_no_rank_without_samples() -> None:
+    sampler = Sampler(524, 512, 3, 0)
+    assert [sampler.samples_of_rank(1, (236, 236, 40), minimum) for minimum in (1, 2, 4)] == [
+        (6, 5, 1),
+        (5, 5, 2),
+        (4, 4, 4),
+    ]
+    # Fewer than that for each: small pieces go to the largest, as elsewhere.
+    assert sampler.samples_of_rank(1, (236, 236, 40), 5) == (7, 5, 0)
+
+
+@pytest.mark.parametrize("short_batch", ["drop", "keep"])
+def test_an_epoch_without_any_batch_is_refused(short_batch: str) -> None:
+    with pytest.raises(ValueError, match=f"^train.short_batch={short_batch}: leaves out all 5 training"):
+        Sampler(5, 64, 4, 0, short_batch=short_batch, minimum=6)
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"short_batch=pad: must be one of join, keep, drop"):
+        Sampler(5, 5, 1, 0, short_batch="pad")
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 99))
+def test_a_worker_alone_draws_what_all_other_strategies_draw(samples: int, batch: int, seed: int) -> None:
+    sampler, own = Sampler(samples, batch, 1, seed), OwnDraw(samples, batch, 1, seed)
+    steps = sampler.steps_per_epoch
+    for number in range(3 * steps):
+        assert torch.equal(own.piece(number, 0), sampler.piece(number // steps, number % steps, 0))
+        assert own.samples_of_members(number) == sampler.samples_of_rank(number % steps)
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(1, 4), st.integers(1, 4), st.data())
+def test_each_pass_of_a_worker_sees_its_samples_once_and_parts_do_not_overlap(
+    samples: int, batch: int, members: int, shards: int, data: st.DataObject
+) -> None:
+    samples, batch = max(samples, members * shards), max(batch, members)
+    seen: list[list[int]] = []
+    for shard in range(shards):
+        seed = data.draw(st.integers(0, 2**40))
+        own = OwnDraw(samples, batch, members, seed, draw="shard", shard=shard, shards=shards)
+        passes: list[list[int]] = [[]]
+        number = 0
+        while len(passes) < 3:  # the second pass begins where the first sample comes back
+            pieces = [own.piece(number, member) for member in range(members)]
+            assert tuple(len(piece) for piece in pieces) == own.samples_of_members(number)
+            indices = torch.cat(pieces).tolist()
+            if passes[-1] and indices[0] in passes[-1]:
+                passes.append([])
+            passes[-1] += indices
+            number += 1
+        first, second, _ = passes
+        assert sorted(first) == sorted(set(first)) == sorted(second)
+        assert len(first) < 10 or first != second
+        seen.append(first)
+    assert sorted(index for part in seen for index in part) == list(range(samples))
+
+
+def test_a_worker_of_two_ranks_splits_its_batches_and_joins_its_tail() -> None:
+    own = OwnDraw(11, 4, 2, 3)  # 4, 4 + 3: a tail of fewer than two samples each is joined
+    assert [own.samples_of_members(number) for number in range(4)] == [(2, 2), (4, 3), (2, 2), (4, 3)]
+    once = torch.cat([own.piece(number, member) for number in (0, 1) for member in (0, 1)])
+    assert sorted(once.tolist()) == list(range(11))
+
+
+def test_two_workers_draw_different_orders_of_all_samples() -> None:
+    orders = [OwnDraw(50, 50, 1, seed, shard=seed, shards=2).piece(0, 0).tolist() for seed in (0, 1)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"draw": "dealt"}, "draw=dealt: must be"),
+        ({"draw": "shard", "shard": 2, "shards": 2}, "shard=2: must be between 0 and 1"),
+    ],
+)
+def test_wrong_draws_are_refused(more, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        OwnDraw(10, 5, 1, 0, **more)
 
 
 @st.composite

@@ -144,7 +144,7 @@ def undone(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
         before = [t.clone() for t in model.state_dict().values()]
         rng = torch.get_rng_state()
         for _ in range(warm_ups):
-            undone_step(replica, batch(rank, 77, ranks))
+            undone_step(replica, batch(rank, 77, ranks), comm)
         for now, then in zip(model.state_dict().values(), before, strict=True):
             assert torch.equal(now, then)
         assert torch.equal(rng, torch.get_rng_state())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from daso_bench.datasets.data import Data, Split
@@ -14,10 +15,16 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.schedules import Constant
 from daso_bench.runner.schema import ClusterConfig, LauncherConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
-from daso_bench.strategies.daso import DASO
-from daso_bench.strategies.ddp import DDP
+from daso_bench.runner.listing import CONF
+from daso_bench.runner.typed import locate_target
 
-STRATEGIES = {"ddp": DDP, "daso": DASO}
+NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
+"""All strategies."""
+
+
+def strategy_class(name: str) -> Any:
+    """The class that conf/strategy/<name>.yaml names."""
+    return locate_target(yaml.safe_load((CONF / "strategy" / f"{name}.yaml").read_text()), "strategy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +131,7 @@ def config(
     **train: Any,
 ) -> RunConfig:
     """A run of 96 samples, batch 16: 6 steps an epoch; 2 nodes of 2 ranks."""
-    kind = STRATEGIES[strategy]
+    kind = strategy_class(strategy)
     ranks = ranks or [2, 2]
     return RunConfig(
         strategy_class=kind,

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from daso_bench.runner import listing, optimizers, schedules
-from daso_bench.runner.optimizers import SGD, AdamW
+from daso_bench.runner.optimizers import LARS, SGD, AdamW
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -65,3 +65,63 @@ def test_yaml_shows_every_field_with_its_default(group: str, module: Any) -> Non
         fields = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
         assert shown == fields
         assert list(shown) == list(fields)
+
+
+def lars_step(w: list[float], g: list[float], **keys: object) -> list[float]:
+    config = LARS(**{"momentum": 0.0, "lr": 2.0, "skip": "none", "weight_decay": 0.0, **keys})  # pyright: ignore[reportArgumentType] (values of several types)
+    parameter = torch.nn.Parameter(torch.tensor(w, dtype=torch.float64))
+    optimizer = config.build([parameter])
+    parameter.grad = torch.tensor(g, dtype=torch.float64)
+    optimizer.step()
+    return (torch.tensor(w, dtype=torch.float64) - parameter.detach()).tolist()
+
+
+def test_lars_by_hand():
+    assert lars_step([3, 4], [0, 1]) == pytest.approx([0, 0.01], abs=1e-12)
+    assert lars_step([3, 4], [0, 1], weight_decay=0.1) == pytest.approx([0.002, 0.028 / 3], abs=1e-12)
+
+
+def test_lars_steps_scale_with_weights_and_not_with_gradients():
+    once = lars_step([3, 4], [2, 1])
+    assert lars_step([3, 4], [20, 10]) == pytest.approx(once, abs=1e-12)
+    assert lars_step([30, 40], [2, 1]) == pytest.approx([10 * x for x in once], abs=1e-12)
+
+
+@pytest.mark.parametrize(("w", "g", "step"), [([0, 0], [0, 1], [0, 2]), ([3, 4], [0, 0], [0, 0])])
+def test_a_zero_norm_means_a_plain_step(w: list[float], g: list[float], step: list[float]):
+    assert lars_step(w, g) == pytest.approx(step, abs=1e-12)
+
+
+@pytest.mark.parametrize(("form", "total"), [("scaled", 3.9), ("unscaled", 4.8)])
+def test_where_the_rate_enters_the_momentum(form: str, total: float):
+    # λ is 1 for a skipped tensor: gradient 1, μ = 0.9, learning rate 1 then 2.
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = LARS(momentum_form=form, weight_decay=0.0).build([parameter])
+    for lr in (1.0, 2.0):
+        optimizer.param_groups[0]["lr"] = lr
+        parameter.grad = torch.ones(1, dtype=torch.float64)
+        optimizer.step()
+    assert -parameter.item() == pytest.approx(total, abs=1e-12)
+
+
+@pytest.mark.parametrize("decay_skipped", [False, True])
+def test_skipped_tensors_take_the_steps_of_momentum_sgd(decay_skipped: bool):
+    ours, theirs = (torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64)) for _ in range(2))
+    one = LARS(lr=0.1, weight_decay=0.5, decay_skipped=decay_skipped).build([ours])
+    other = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.5 if decay_skipped else 0.0)
+    for _ in range(3):
+        ours.grad = theirs.grad = torch.tensor([0.3, 0.7], dtype=torch.float64)
+        one.step()
+        other.step()
+    assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_the_trust_ratio_can_be_kept_below_plain_sgd():
+    assert lars_step([3, 4], [0, 1], lr=0.001, clip_trust_ratio=True) == pytest.approx([0, 0.001], abs=1e-15)
+
+
+def test_a_tensor_of_one_number_type_keeps_its_type():
+    parameter = torch.nn.Parameter(torch.ones(2, 2))
+    parameter.grad = torch.ones(2, 2)
+    LARS().build([parameter]).step()
+    assert parameter.dtype == torch.float32

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner import listing
 from daso_bench.runner.schema import (
     ClusterConfig,
@@ -28,6 +29,7 @@ from daso_bench.runner.schema import (
     to_plain,
 )
 from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.topology import Topology
 
 HERE = Path("/somewhere/deep")
@@ -40,16 +42,16 @@ class Thing:
 
 
 class Strategy:
-    checked: ClassVar[list[tuple[Any, Topology, int]]] = []
+    checked: ClassVar[list[tuple[Any, Plan]]] = []
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
         sync_every: int = 4
 
     @classmethod
-    def check(cls, config: Any, topology: Topology, epochs: int) -> None:
-        cls.checked.append((config, topology, epochs))
-        if not topology.uniform:
+    def check(cls, config: Any, plan: Plan) -> None:
+        cls.checked.append((config, plan))
+        if not plan.topology.uniform:
             raise ConfigError("strategy: needs equal nodes")
 
 
@@ -185,7 +187,7 @@ def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.Mon
 
 def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
     """A golden value: a change of it means that no finished run is recognised any more."""
-    assert run_id(config()) == "fake_parts-fake_parts-fake_parts-s0-8c3b5002"
+    assert run_id(config()) == "fake_parts-fake_parts-fake_parts-s0-0aecc11c"
 
 
 def test_names_in_the_run_id_are_safe_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,11 +195,20 @@ def test_names_in_the_run_id_are_safe_for_a_folder(monkeypatch: pytest.MonkeyPat
     assert run_id(config()).startswith("a_b_c-")
 
 
-def test_the_strategy_is_asked_with_the_topology_and_the_epochs() -> None:
+def test_the_strategy_is_asked_what_the_run_is_going_to_be() -> None:
     made = config(cluster__nodes=3, train__epochs=5)
-    assert Strategy.checked == [(made.strategy, Topology.of([2, 2, 2]), 5)]
+    assert Strategy.checked == [(made.strategy, Plan(Topology.of([2, 2, 2]), 5, 64))]
     with pytest.raises(ConfigError, match="needs equal nodes"):
         config(cluster__ranks_per_node=[3, 1])
+
+
+def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
+    made = dataclasses.replace(config(train__epochs=3), dataset=Synthetic(samples=1000))
+    assert (made.plan().steps_per_epoch, made.plan().steps) == (16, 48)
+    short = dataclasses.replace(made, train=dataclasses.replace(made.train, max_steps=20))
+    assert short.plan().steps == 20
+    with pytest.raises(ConfigError, match="training samples=3: must be at least"):
+        dataclasses.replace(made, dataset=Synthetic(samples=3))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Trace:
 
 
 Data = Callable[[int, int], tuple[Tensor, Tensor]]
-"""(rank, step) -> inputs [b, …], targets [b]; b is the same on all ranks."""
+"""(rank, step) -> inputs [b, …], targets [b]; b may differ between ranks."""
 
 
 def constant(value: float = 1.0, size: int = 1, dtype: torch.dtype = torch.float64) -> Data:
@@ -74,7 +74,7 @@ def drive(
     criterion: nn.Module | None = None,
     optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
     network: Network | None = None,
-    step_ns: int = 0,
+    step_ns: int | Callable[[int, int], int] = 0,
     losses: Callable[[int], float] | None = None,
     wish: Callable[[int, int], bool] = lambda rank, step: False,
     keep: bool = True,
@@ -86,21 +86,23 @@ def drive(
     topology = Topology.of(ranks_of_nodes)
     simulator = Simulator(topology, network)
     feed = data or constant()
+    step_time = step_ns if callable(step_ns) else lambda rank, samples: step_ns
     traces = [Trace() for _ in range(topology.ranks)]
 
     def body(rank: int) -> None:
         trace, comm = traces[rank], SimulatedCommunicator(simulator, rank)
         built = model() if model else Linear(torch.zeros(1, dtype=torch.float64))
-        replica = SimulatedReplica(built, criterion or Mean(), comm, lambda rank, samples: step_ns)
-        replica.optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(replica.parameters.tensors)
+        replica = SimulatedReplica(built, criterion or Mean(), comm, step_time)
         progress = Progress(epochs, steps_per_epoch)
         strategy = make()
         strategy.setup(replica, comm, progress)
+        replica.optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(replica.stepped)
         trace.strategy, trace.comm, trace.replica = strategy, comm, replica
         for progress.epoch in range(epochs):
             for progress.batch in range(steps_per_epoch):
                 inputs, targets = feed(rank, progress.step)
-                sizes = (len(inputs),) * topology.ranks
+                sizes = tuple(len(feed(other, progress.step)[0]) for other in range(topology.ranks))
+                strategy.before_batch(progress)
                 progress.samples_of_rank = sizes
                 replica.wish = wish(rank, progress.step)
                 replica.compute_gradients(Batch(inputs, targets, sizes))
@@ -110,6 +112,7 @@ def drive(
                 if keep:
                     trace.parameters.append(replica.flat())
                 progress.samples += sum(sizes)
+                progress.own_samples += len(inputs)
                 trace.agreed.append(strategy.agree(progress, replica.wished))
                 progress.step += 1
             trace.events.append(spell(getattr(strategy, "events", [])))

@@ -15,6 +15,7 @@ from daso_bench.runner.simulator import AlphaBeta
 from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.topology import Topology
 
 CYCLING: dict[str, Any] = {"warmup_epochs": 0, "cooldown_epochs": 0}
@@ -437,14 +438,14 @@ def test_refused_keys(keys, words):
 )
 def test_runs_without_an_asynchronous_epoch_are_refused(epochs, keys, words):
     with pytest.raises(ConfigError) as error:
-        DASO.check(DASOConfig(**keys), Topology.of([2, 2]), epochs)
+        DASO.check(DASOConfig(**keys), Plan(Topology.of([2, 2]), epochs, 16))
     assert all(word in str(error.value) for word in words)
-    DASO.check(DASOConfig(**keys, allow_no_cycling=True), Topology.of([2, 2]), epochs)
+    DASO.check(DASOConfig(**keys, allow_no_cycling=True), Plan(Topology.of([2, 2]), epochs, 16))
 
 
 def test_ragged_nodes_are_refused():
     with pytest.raises(ConfigError, match=r"daso needs the same number of ranks on every node, got \[3, 1\]"):
-        DASO.check(DASOConfig(), Topology.of([3, 1]), 12)
+        DASO.check(DASOConfig(), Plan(Topology.of([3, 1]), 12, 16))
 
 
 # ------------------------------------------------------------------ 16-bit transport

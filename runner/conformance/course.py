@@ -1,0 +1,155 @@
+"""One run to drive, and what comes out of it.
+
+Steps are counted by how many are done: `parameters[0]` is the start, `parameters[k]` what step k left. With
+sampling of its own a rank counts its own steps, and `consensus_after`, `copies_after` and `save_after` count
+how often all have met: the first time is 1.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...strategies.base import Strategy
+from ...strategies.progress import Plan
+from ...strategies.topology import Topology
+
+Data = Callable[[int, int], tuple[Tensor, Tensor]]
+"""(rank, step from 0) -> inputs [b, …], targets [b]; b may differ between ranks. With `shares` the pieces of
+all ranks are put together and cut anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something to train: model, data and optimizer, the same for every strategy.
+
+    `optimizer` is given `replica.stepped`, the parameters that this rank steps: it groups them by what they
+    are, not by their number, for a rank may step a part of them or none.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    data: Data
+    criterion: Callable[[], nn.Module] = nn.CrossEntropyLoss
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] = lambda stepped: torch.optim.SGD(
+        stepped, lr=0.1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """One run to drive. `*_after`: see the module's docstring.
+
+    Args:
+        rate: step from 0 -> learning rate of all groups; None: the optimizer's own. With sampling of its own
+            the step is `global_samples` in nominal global batches.
+        wish: (rank, step from 0) -> whether the rank wishes to stop in this step. Nobody stops; see `agreed`.
+        losses: epoch -> its loss, instead of the true one.
+        start: rank -> parameters [m] to start from, instead of equal ones.
+        stop_after: end the run there, as `train.max_steps` or a target reached would.
+        begin_ns: (rank) -> nanoseconds by which the rank starts late.
+    """
+
+    strategy_class: type[Strategy]
+    config: Any
+    ranks_of_nodes: Sequence[int]
+    problem: Problem
+    steps_per_epoch: int
+    epochs: int = 1
+    seed: int = 0
+    rate: Callable[[int], float] | None = None
+    clip_norm: float | None = None
+    wish: Callable[[int, int], bool] = lambda rank, step: False
+    losses: Callable[[int], float] | None = None
+    start: Callable[[int], Tensor] | None = None
+    begin_ns: Callable[[int], int] = lambda rank: 0
+    consensus_after: Collection[int] = ()
+    copies_after: Collection[int] = ()
+    save_after: Collection[int] = ()
+    stop_after: int | None = None
+
+    @property
+    def topology(self) -> Topology:
+        """The placement of ranks."""
+        return Topology.of(self.ranks_of_nodes)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of the first step of all ranks."""
+        return sum(len(self.problem.data(rank, 0)[1]) for rank in range(self.topology.ranks))
+
+    @property
+    def plan(self) -> Plan:
+        """What the strategy's `check` is asked about."""
+        steps = self.epochs * self.steps_per_epoch
+        return Plan(self.topology, self.epochs, self.global_batch_size, self.steps_per_epoch, steps)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One communicator call of one rank.
+
+    `step` from 0 is the step under way; `during`: setup, shares, step, epoch (in `after_epoch`), finish,
+    consensus, snapshot, copy (`assemble`), save, or loop (what the train loop itself asks for). `numbytes`: of the tensor handed
+    in, for every channel. `members` are the group's ranks; a message has the sender and the receiver.
+    """
+
+    step: int
+    during: str
+    channel: str
+    verb: str
+    members: tuple[int, ...]
+    numbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.verb} on {self.channel} over ranks {list(self.members)}, {self.numbytes} bytes"
+
+
+@dataclass
+class History:
+    """What one rank did. Tensors are copies; keys are numbers of steps done (see the module's docstring).
+
+    `consensus` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the parameters
+    after `finish`, `given` the model inside `consensus` after it. `disturbed[k]` names what settling and
+    consensus after step k changed: it must be empty. `unwaited` counts operations launched and never waited
+    for. Clocks are nanoseconds since the first step began.
+    """
+
+    rank: int
+    names: list[tuple[str, int]] = field(default_factory=list)
+    parameters: dict[int, Tensor] = field(default_factory=dict)
+    buffers: dict[int, Tensor] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+    agreed: dict[int, bool] = field(default_factory=dict)
+    met: dict[int, bool] = field(default_factory=dict)
+    samples: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    clock_ns: dict[int, int] = field(default_factory=dict)
+    consensus: dict[int, Tensor] = field(default_factory=dict)
+    disturbed: dict[int, list[str]] = field(default_factory=dict)
+    copies: dict[int, Tensor] = field(default_factory=dict)
+    saved: dict[int, bytes] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    final: Tensor = field(default_factory=lambda: torch.empty(0))
+    given: Tensor = field(default_factory=lambda: torch.empty(0))
+    summary: dict[str, Any] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    end_ns: int = 0
+    unwaited: int = 0
+    strategy: Any = None
+    replica: Any = None
+    traffic: Any = None
+
+    @property
+    def steps(self) -> int:
+        """Steps done by this rank."""
+        return max(self.parameters)
+
+    def verbs(self, *during: str) -> Counter[str]:
+        """Calls by `channel.verb`, those made `during` the named times (default: step, epoch, finish)."""
+        times = during or ("step", "epoch", "finish")
+        return Counter(f"{call.channel}.{call.verb}" for call in self.calls if call.during in times)

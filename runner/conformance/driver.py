@@ -1,0 +1,107 @@
+"""Drives any strategy in virtual time on a small problem and writes down all that happens."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...strategies.communicator import Work
+from ...strategies.replica import Replica
+from ...strategies.seeds import derive
+from ..simulated_communicator import SimulatedCommunicator
+from ..simulated_replica import SimulatedReplica, StepTime
+from ..simulator import Network, Simulator
+from .course import Course, History, Problem
+from .walker import LoggedTraffic, Walker
+
+__all__ = ["Course", "History", "Problem", "drive", "jittered"]
+
+
+class Watched(Work):
+    """A launched operation that remembers whether anybody waited for it."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.waited = work, False
+
+    def wait(self) -> None:
+        self.work.wait()
+        self.waited = True
+
+    def is_completed(self) -> bool:
+        return self.work.is_completed()
+
+    def transfer_ns(self) -> int | None:
+        return self.work.transfer_ns()
+
+
+class WatchedCommunicator(SimulatedCommunicator):
+    """A simulated communicator that logs its calls and keeps what it launched."""
+
+    def __init__(self, simulator: Simulator, rank: int) -> None:
+        super().__init__(simulator, rank)
+        self.traffic = LoggedTraffic(self.topology, rank)
+        self.launched: list[Watched] = []
+
+    def exchange(self, sends: Any, receives: Any, tag: int) -> Work:
+        return self._watch(super().exchange(sends, receives, tag))
+
+    def _collective(self, *arguments: Any, **keywords: Any) -> Work:
+        work = super()._collective(*arguments, **keywords)
+        async_op = keywords.get("async_op", arguments[5] if len(arguments) > 5 else False)
+        return self._watch(work) if async_op else work
+
+    def _watch(self, work: Work) -> Work:
+        self.launched.append(Watched(work))
+        return self.launched[-1]
+
+
+def drive(
+    course: Course,
+    *,
+    network: Network | None = None,
+    step_time: int | StepTime = 0,
+    resume: Sequence[bytes] | None = None,
+) -> list[History]:
+    """Run `course` in virtual time; returns the ranks' histories.
+
+    Args:
+        step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
+        resume: each rank's `History.saved[k]` of an earlier drive: everything is made anew and goes on there.
+
+    Raises:
+        ConfigError: the strategy refuses.
+        Deadlock: no rank can go on.
+    """
+    took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time
+    simulator = Simulator(course.topology, network)
+    data = cache(course.problem.data)
+
+    def body(rank: int) -> History:
+        comm = WatchedCommunicator(simulator, rank)
+
+        def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
+            return SimulatedReplica(model, criterion, comm, took)
+
+        def late() -> None:
+            simulator.advance(rank, course.begin_ns(rank))
+
+        history = Walker(course, comm, make_replica, data, late).walk(resume[rank] if resume else None)
+        history.unwaited = sum(not work.waited for work in comm.launched)
+        return history
+
+    with torch.random.fork_rng(devices=[]):
+        return simulator.run(body)
+
+
+def jittered(base_ns: int, seed: int, spread: float = 1.0) -> StepTime:
+    """Step times between `base_ns` and (1 + spread)·`base_ns`, at random, each rank its own stream."""
+    streams: dict[int, torch.Generator] = {}
+
+    def step_time(rank: int, samples: int) -> int:
+        if rank not in streams:
+            streams[rank] = torch.Generator().manual_seed(derive(seed, "step time", rank))
+        return base_ns + int(torch.rand((), generator=streams[rank]).item() * spread * base_ns)
+
+    return step_time

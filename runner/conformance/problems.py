@@ -1,0 +1,205 @@
+"""The torch models of the problems in `twins.py`, with optimizers of two parameter groups."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import optimizers
+from .course import Problem
+from .references.optimizers import Recipe
+from .twins import HIDDEN, WIDTH, Autoencoder, Samples, Slope, Springs, Twin, uneven
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinProblem(Problem):
+    """A problem whose gradients NumPy knows too."""
+
+    samples: Samples
+    recipe: Recipe
+
+    @property
+    def twin(self) -> Twin:
+        """The NumPy side of the model."""
+        return self.samples.twin
+
+
+class AutoencoderModel(nn.Module):
+    """`twins.Autoencoder` in torch: frozen, tied, non-contiguous, scalar, empty and mixed-type parameters."""
+
+    def __init__(self, twin: Autoencoder) -> None:
+        super().__init__()
+        values = {name: torch.from_numpy(value.copy()) for name, value in twin.views(twin.start).items()}
+        dtypes = {part.name: DTYPES[part.dtype] for part in twin.parts}
+        dtype = dtypes["weight"]
+        self.shift = nn.Parameter(torch.from_numpy(twin.shift.copy()).to(dtype), requires_grad=False)
+        # Stored transposed: the parameter is not contiguous.
+        self.weight = nn.Parameter(values["weight"].to(dtype).t().contiguous().t())
+        self.decoder = self.weight
+        self.nothing = nn.Parameter(torch.empty(0, 3, dtype=dtype))
+        self.b1 = nn.Parameter(values["b1"].to(dtype))
+        self.odd = nn.Parameter(values["odd"].to(dtypes["odd"]))
+        self.s = nn.Parameter(values["s"].to(dtype))
+        self.b2 = nn.Parameter(values["b2"].to(dtype))
+        self.register_buffer("mean", torch.zeros(HIDDEN, dtype=dtype))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[b, WIDTH] -> [b, WIDTH + 1]."""
+        hidden = torch.tanh((inputs + self.shift) @ self.weight + self.b1)
+        if self.training:
+            with torch.no_grad():
+                mean, batches = self.get_buffer("mean"), self.get_buffer("batches")
+                mean.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
+                batches.add_(1)
+        outputs = hidden @ self.decoder.t() * self.s + self.b2 + self.nothing.sum()
+        return torch.cat([outputs, (inputs.to(self.odd.dtype) @ self.odd)[:, None]], dim=1)
+
+
+class SpringsModel(nn.Module):
+    """`twins.Springs` in torch: samples (a, c) -> ½·a·(θ - c)²."""
+
+    def __init__(self, twin: Springs) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.from_numpy(twin.start.copy()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[b, 2] -> [b]."""
+        return 0.5 * inputs[:, 0] * (self.theta - inputs[:, 1]) ** 2
+
+
+class SlopeModel(nn.Module):
+    """`twins.Slope` in torch: x -> x·w."""
+
+    def __init__(self, twin: Slope) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.from_numpy(twin.start.copy()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[b, n] -> [b]."""
+        return inputs @ self.w
+
+
+class Squares(nn.Module):
+    """The mean squared error; types may be mixed."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean over samples and columns."""
+        return (outputs - targets).square().mean()
+
+
+class Mean(nn.Module):
+    """The mean output, whatever the targets."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean over samples."""
+        return outputs.mean()
+
+
+def build(recipe: Recipe) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
+    """The product's own optimizer of a recipe, in two groups: tensors of at most one dimension never decay.
+
+    Either group may be empty, for a rank may step none of a group's parameters.
+    """
+
+    def make(stepped: list[Tensor]) -> torch.optim.Optimizer:
+        groups: Any = [
+            {"params": [p for p in stepped if p.dim() > 1]},
+            {"params": [p for p in stepped if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+        if recipe.kind == "adamw":
+            config = optimizers.AdamW(lr=recipe.lr, weight_decay=recipe.weight_decay)
+            return config.build(groups)
+        if recipe.kind == "lars":
+            return optimizers.LARS(
+                lr=recipe.lr,
+                momentum=recipe.momentum,
+                weight_decay=recipe.weight_decay,
+                trust_coefficient=recipe.trust,
+            ).build(groups)
+        return optimizers.SGD(
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            nesterov=recipe.nesterov,
+            weight_decay=recipe.weight_decay,
+        ).build(groups)
+
+    return make
+
+
+@cache
+def autoencoder(
+    ranks: int,
+    *,
+    dtype: str = "float64",
+    odd: str | None = None,
+    recipe: Recipe = Recipe(),
+    steps_per_epoch: int = 10,
+    seed: int = 0,
+    sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+) -> TwinProblem:
+    """The autoencoder; `odd` is the type of one parameter (default: as the others).
+
+    `sizes`: samples of each rank in a full and in an epoch's last batch; default `uneven`.
+    """
+    odd = odd or dtype
+    samples = Samples(_autoencoder(dtype, odd), *(sizes or uneven(ranks)), steps_per_epoch, seed)
+    mixed = "" if odd == dtype else f" with one {odd}"
+    return TwinProblem(
+        name=f"autoencoder in {dtype}{mixed}, {recipe.kind}",
+        model=lambda: AutoencoderModel(_autoencoder(dtype, odd)),
+        data=_torch_data(samples, DTYPES[dtype]),
+        criterion=Squares,
+        optimizer=build(recipe),
+        samples=samples,
+        recipe=recipe,
+    )
+
+
+@cache
+def _autoencoder(dtype: str, odd: str) -> Autoencoder:
+    return Autoencoder(dtype, odd)
+
+
+def springs(ranks: int, *, recipe: Recipe, steps_per_epoch: int = 10) -> TwinProblem:
+    """One parameter on quadratics of random stiffness and rest position."""
+    twin = Springs()
+    samples = Samples(twin, *uneven(ranks), steps_per_epoch)
+    return TwinProblem(
+        name="springs",
+        model=lambda: SpringsModel(twin),
+        data=_torch_data(samples, torch.float64),
+        criterion=Mean,
+        optimizer=build(recipe),
+        samples=samples,
+        recipe=recipe,
+    )
+
+
+def slope(ranks: int, *, recipe: Recipe, steps_per_epoch: int = 10) -> TwinProblem:
+    """Gradients that do not depend on the parameters: means of random vectors."""
+    twin = Slope((1.0, -2.0, 0.5))
+    samples = Samples(twin, *uneven(ranks), steps_per_epoch)
+    return TwinProblem(
+        name="slope",
+        model=lambda: SlopeModel(twin),
+        data=_torch_data(samples, torch.float64),
+        criterion=Mean,
+        optimizer=build(recipe),
+        samples=samples,
+        recipe=recipe,
+    )
+
+
+def _torch_data(samples: Samples, dtype: torch.dtype) -> Callable[[int, int], tuple[Tensor, Tensor]]:
+    @cache
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        x, t = samples.piece(rank, step)
+        return torch.from_numpy(x).to(dtype), torch.from_numpy(t).to(dtype)
+
+    return data

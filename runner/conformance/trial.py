@@ -1,0 +1,93 @@
+"""The run on which the contract is tried: short, small, and awkward in every way that models can be."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...strategies.seeds import derive
+from ..simulator import AlphaBeta
+from .course import Course, Data, Problem
+from .findings import Candidate, RanksOfNodes
+
+FEATURES, CLASSES = 6, 3
+EPOCHS, STEPS_PER_EPOCH = 3, 7
+STEP_NS = 10_000_000
+# A transfer between nodes takes about one and a half steps, inside a node a fiftieth of one.
+NETWORK = AlphaBeta(
+    intra_latency_s=1e-4, intra_bytes_per_s=1e8, inter_latency_s=5e-3, inter_bytes_per_s=2e5
+)
+
+
+class Awkward(nn.Module):
+    """Frozen, tied, zero-size and non-contiguous parameters, batch norm (float and integer buffers), dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(FEATURES, FEATURES)
+        self.frozen.requires_grad_(False)
+        self.tied = nn.Linear(FEATURES, FEATURES)
+        self.again = self.tied
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.dropout = nn.Dropout(0.2)
+        self.nothing = nn.Parameter(torch.empty(0))
+        self.scale = nn.Parameter(torch.ones(FEATURES, 2).t()[0])
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[b, FEATURES] -> [b, CLASSES]."""
+        x = self.norm(self.tied(torch.tanh(self.frozen(inputs))))
+        x = self.dropout(torch.tanh(self.again(x))) * self.scale + self.nothing.sum()
+        return self.head(x)
+
+
+def problem(dtype: torch.dtype = torch.float32) -> Problem:
+    """The awkward model on Gaussian noise with learnable labels; rank 0 has one sample more than the others."""
+    return Problem(
+        name="awkward", model=lambda: Awkward().to(dtype), data=noise(dtype), optimizer=two_groups
+    )
+
+
+def noise(dtype: torch.dtype) -> Data:
+    """Fresh samples for each (rank, step)."""
+
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(derive(7, "trial", rank, step))
+        inputs = torch.randn(5 if rank == 0 else 4, FEATURES, generator=generator)
+        targets = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0.3).long()
+        return inputs.to(dtype), targets
+
+    return data
+
+
+def two_groups(stepped: list[Tensor]) -> torch.optim.Optimizer:
+    """Momentum, and weight decay on matrices alone: two parameter groups, each perhaps empty on this rank."""
+    matrices = [tensor for tensor in stepped if tensor.dim() > 1]
+    others = [tensor for tensor in stepped if tensor.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": 1e-2}, {"params": others}]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+def rate(step: int) -> float:
+    """A learning rate that changes in every step."""
+    return 0.1 * 0.97**step
+
+
+def improving(epoch: int) -> float:
+    """An epoch loss that halves: no rule that waits for a plateau sees one."""
+    return 0.5**epoch
+
+
+def course(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Course:
+    """The trial run of a candidate: `EPOCHS` x `STEPS_PER_EPOCH` steps; `changes` are fields of `Course`."""
+    fields: dict[str, Any] = {
+        "strategy_class": candidate.strategy_class,
+        "config": candidate.config,
+        "ranks_of_nodes": ranks,
+        "problem": problem(),
+        "steps_per_epoch": STEPS_PER_EPOCH,
+        "epochs": EPOCHS,
+        "rate": rate,
+        "losses": improving,
+    }
+    return Course(**{**fields, **changes})

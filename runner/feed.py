@@ -1,0 +1,117 @@
+"""Which samples a rank's next step takes: pieces of common global batches, or draws of its own."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from ..datasets.sampler import OwnDraw, Sampler, split
+from ..strategies.base import Shares
+from ..strategies.progress import Progress
+from ..strategies.seeds import derive
+from ..strategies.topology import Topology
+
+
+class Feed(ABC):
+    """Where one rank stands in the data."""
+
+    @abstractmethod
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        """Samples of each rank in the present step; of ranks at another pace, those of an ordinary step."""
+
+    @abstractmethod
+    def piece(self, progress: Progress) -> Tensor:
+        """Indices int64 of this rank's samples in the present step."""
+
+    @abstractmethod
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        """Of `sizes`, the samples that surely belong to this step."""
+
+    @abstractmethod
+    def advance(self, progress: Progress) -> bool:
+        """The present step is over (`progress.samples` counts it): move on. True if an epoch has ended."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the data beyond what `Progress` says."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (many have no place of their own)
+        """Restore `state_dict`."""
+
+
+class GlobalFeed(Feed):
+    """Equal steps on all ranks: each takes its piece of the global batch, split by `shares`."""
+
+    def __init__(self, sampler: Sampler, rank: int) -> None:
+        self.sampler, self.rank = sampler, rank
+        self.shares: Shares | None = None
+
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        return self.sampler.samples_of_rank(progress.batch, *self._split())
+
+    def piece(self, progress: Progress) -> Tensor:
+        return self.sampler.piece(progress.epoch, progress.batch, self.rank, *self._split())
+
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        return sum(sizes)
+
+    def advance(self, progress: Progress) -> bool:
+        if not progress.last_batch:
+            progress.batch += 1
+            return False
+        return True
+
+    def _split(self) -> tuple[tuple[int, ...] | None, int]:
+        return (None, 1) if self.shares is None else (self.shares.values, self.shares.minimum)
+
+
+class OwnFeed(Feed):
+    """A worker (one rank, or one node's ranks together) draws by itself, at its own pace.
+
+    Its batch is the worker's part of a global batch. An epoch ends when all ranks together have seen as many
+    samples as the data set has, as far as they know (`progress.samples`).
+    """
+
+    def __init__(
+        self, topology: Topology, rank: int, unit: str, samples: int, batch: int, seed: int, draw: str
+    ) -> None:
+        ranks = topology.ranks
+        workers = [topology.on_node(n) for n in range(topology.nodes)] if unit == "node" else _singles(ranks)
+        place = next(number for number, members in enumerate(workers) if rank in members)
+        self.samples = samples
+        self._nominal = split(batch, (1.0,) * ranks, minimum=1)
+        self._members = workers[place]
+        own = sum(self._nominal[member] for member in self._members)
+        # One worker alone draws what every strategy draws.
+        stream = derive(seed, "data") if len(workers) == 1 else derive(seed, "data", place)
+        self._draw = OwnDraw(
+            samples, own, len(self._members), stream, draw=draw, shard=place, shards=len(workers)
+        )
+        self._rank, self._number = rank, 0
+
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        sizes = list(self._nominal)
+        for member, size in zip(self._members, self._draw.samples_of_members(self._number), strict=True):
+            sizes[member] = size
+        return tuple(sizes)
+
+    def piece(self, progress: Progress) -> Tensor:
+        return self._draw.piece(self._number, self._members.index(self._rank))
+
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        return sum(sizes[member] for member in self._members)
+
+    def advance(self, progress: Progress) -> bool:
+        self._number += 1
+        progress.batch += 1
+        return progress.epoch < min(progress.samples // self.samples, progress.epochs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self._number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._number = state["number"]
+
+
+def _singles(ranks: int) -> list[tuple[int, ...]]:
+    return [(rank,) for rank in range(ranks)]

@@ -1,0 +1,317 @@
+"""What strategies share that let models move apart and average them from time to time.
+
+`PeriodicStrategy` counts the steps of a round, ends it with a blocking average, and answers what follows from
+that: where ranks meet, when a wish is known to all, what the model of a user is, what a resume needs. How a
+mean is made is an object of its own (`Mean`), so that a subclass may bring another one.
+
+The payload of an average is one flat vector [m + F + 1]: parameters, floating-point buffers where they ride
+along, and one element that tells whether some rank wishes to stop.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Strategy
+from .communicator import Communicator
+from .errors import one_of
+from .layout import Layout
+from .progress import Progress
+from .replica import Replica
+from .topology import LEADERS, NODE, WORLD, Group
+
+BUFFERS = ["average", "broadcast", "none"]
+OPTIMIZER_STATE = ["keep", "average", "reset"]
+
+
+class Mean(ABC):
+    """A blocking mean of flat vectors, with the same result on every rank. All ranks call it together."""
+
+    @abstractmethod
+    def __call__(self, flat: Tensor) -> None:
+        """Replace `flat` [n] by the mean, in place."""
+
+
+class WorldMean(Mean):
+    """Σ_r w_r·x_r over all ranks in one all-reduce; without `weight` (this rank's w_r) 1/R for each."""
+
+    def __init__(self, comm: Communicator, weight: float | None = None) -> None:
+        self.comm, self.weight = comm, weight
+
+    def __call__(self, flat: Tensor) -> None:
+        if self.weight is not None:
+            flat *= self.weight
+        self.comm.all_reduce(flat, WORLD).wait()
+        if self.weight is None:
+            flat /= self.comm.topology.ranks
+
+
+class LeaderMean(Mean):
+    """Σ_j w_j·x_j over nodes whose ranks are equal; without `weight` (this node's w_j) ranks / R.
+
+    Leaders all-reduce, then broadcast in their nodes: one copy per node crosses the link.
+    """
+
+    def __init__(self, comm: Communicator, weight: float | None = None) -> None:
+        self.comm = comm
+        topology = comm.topology
+        self.weight = len(topology.on_node(comm.node)) / topology.ranks if weight is None else weight
+
+    def __call__(self, flat: Tensor) -> None:
+        if self.comm.local_rank == 0:
+            flat *= self.weight
+            self.comm.all_reduce(flat, LEADERS).wait()
+        self.comm.broadcast(flat, 0, NODE).wait()
+
+
+class PeriodicStrategy(Strategy):
+    """Rounds of steps in which models move apart, each ended by a blocking average.
+
+    A subclass calls `start` in its `setup`, then sets `period`; `replica.average_gradients_over` says how far
+    apart models move: while it names all ranks there are no rounds, and steps are synchronous. `Config` has
+    the keys `buffers` and `optimizer_state`. Hooks: `begin_round`, `due`, `outer`.
+
+    `since` counts completed steps since the last average, once per optimizer step; 0 means equal models.
+    """
+
+    period: int = 1
+
+    def start(
+        self,
+        replica: Replica,
+        comm: Communicator,
+        *,
+        mean: Mean | None = None,
+        weight: float | None = None,
+    ) -> None:
+        """Remember replica and communicator and lay out the payload.
+
+        Args:
+            mean: how parameters become one; default: over all ranks. Another one need not see each rank's
+                vector, so buffers then travel by themselves.
+            weight: this rank's share in means over all ranks; default 1/R.
+        """
+        self.replica, self.comm = replica, comm
+        self.everybody = WorldMean(comm, weight)
+        self.mean = mean or self.everybody
+        named = _named(replica.parameters)
+        self.buffers_ride = mean is None and self.config.buffers == "average"
+        if self.buffers_ride:
+            named += _named(replica.buffers)
+        # One table for both: the vector is as wide as the widest tensor, and each comes back in its own type.
+        self.model = Layout(named)
+        self.payload = self.model.empty(extra=1)
+        self.since = 0
+        self.wished = self.agreed = False
+        self.lengths: Counter[int] = Counter()  # steps of a complete round -> how often
+        self.partial_round = 0
+        self.steps_of_phase: Counter[str] = Counter()
+        self.first_average: int | None = None
+        self._clear_epoch()
+
+    # ---------------------------------------------------------------- hooks
+
+    def begin_round(self, progress: Progress) -> None:
+        """A round's first gradients are there and its learning rate is set; models are equal."""
+
+    def due(self, progress: Progress) -> bool:
+        """Whether the step just taken, which `since` counts already, ends the round. Equal on all ranks."""
+        return self.since >= self.period
+
+    def outer(self, mean: Tensor, progress: Progress) -> None:
+        """Turn the mean of a complete round [m] into the parameters to go on with, in place."""
+
+    # ---------------------------------------------------------------- the loop's calls
+
+    @property
+    def rounds(self) -> int:
+        """Complete rounds of the whole run."""
+        return self.lengths.total()
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether steps leave equal models equal, because gradients are averaged over all ranks."""
+        return self.holds_all(self.replica.averaging.group)
+
+    def holds_all(self, group: Group | None) -> bool:
+        """Whether `group` has all ranks; None stands for this rank alone."""
+        members = 1 if group is None else len(self.comm.members(group))
+        return members == self.comm.topology.ranks
+
+    def before_step(self, progress: Progress) -> None:
+        self.agreed = False
+        if self.since == 0 and not self.synchronous:
+            self.begin_round(progress)
+
+    def after_step(self, progress: Progress) -> None:
+        self.steps_of_phase["synchronous" if self.synchronous else "local"] += 1
+        if self.synchronous:
+            return
+        self.since += 1
+        if self.due(progress):
+            self.lengths[self.since] += 1
+            self.averaged_after.append(progress.step + 1)
+            if self.first_average is None:
+                self.first_average = progress.step + 1
+            self._average(progress)
+            self._mix_optimizer_state()
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        if self.synchronous:
+            return wished
+        # Known to all where a payload carried it; a wish that came later waits for the next one.
+        self.wished = (self.wished or wished) and not self.agreed
+        return self.agreed
+
+    def meets(self, progress: Progress) -> bool:
+        return self.synchronous or self.since == 0 or progress.last_step
+
+    def deferred(self, progress: Progress, every: int) -> bool:
+        return not self.synchronous and self.period * progress.global_batch_size > every
+
+    def assemble(self, copy: Tensor | None) -> Tensor:
+        assert copy is not None
+        whole, m = copy.clone(), self.replica.numel
+        self.everybody(whole)
+        if self.config.buffers == "broadcast" and self.replica.buffers.numel:
+            first = copy[m:].clone()
+            self.comm.broadcast(first, 0, WORLD).wait()
+            whole[m:] = first
+        return whole
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
+        if self.since:
+            mean = parameters.clone()
+            self.mean(mean)
+            self.replica.load(mean)
+        # `none` is about training: a model to be judged has one set of statistics in any case.
+        if self.since or self.synchronous or self.config.buffers == "none":
+            self._mix_buffers()
+        try:
+            yield
+        finally:
+            self.replica.load(parameters)
+            self.replica.buffers.unpack(buffers)
+
+    def finish(self) -> None:
+        if self.since:
+            self.partial_round = self.since
+            self._average(None)
+
+    # ---------------------------------------------------------------- records
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "since": self.since,
+            "period": self.period,
+            "wished": self.wished,
+            "lengths": dict(self.lengths),
+            "steps_of_phase": dict(self.steps_of_phase),
+            "first_average": self.first_average,
+            "averaged_after": list(self.averaged_after),
+            "spreads": list(self.spreads),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.since, self.period, self.wished = state["since"], state["period"], state["wished"]
+        self.lengths = Counter(state["lengths"])
+        self.steps_of_phase = Counter(state["steps_of_phase"])
+        self.first_average = state["first_average"]
+        self.averaged_after, self.spreads = list(state["averaged_after"]), list(state["spreads"])
+
+    def record(self, progress: Progress) -> dict[str, Any]:
+        """`spread`: ‖θ_i - mean‖ / ‖mean‖ of this rank just before the epoch's last average."""
+        row = {
+            "period": self.period,
+            "rounds": len(self.averaged_after),
+            "averaged_after": self.averaged_after,
+            "since": self.since,
+            "spread": self.spreads[-1] if self.spreads else None,
+            "largest_spread": max(self.spreads, default=None),
+        }
+        self._clear_epoch()
+        return row
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "rounds": self.rounds,
+            "steps_of_rounds": sum(length * count for length, count in self.lengths.items()),
+            "rounds_of_length": {str(length): count for length, count in sorted(self.lengths.items())},
+            "steps_of_last_partial_round": self.partial_round,
+            "steps_of_phase": dict(self.steps_of_phase),
+        }
+
+    def labels(self, target_step: int | None) -> list[str]:
+        if self.comm.topology.ranks == 1:
+            return ["one rank: nothing to average"]
+        if not self.steps_of_phase["local"]:
+            return ["no local steps: all were synchronous"]
+        if self.rounds < 2:
+            return [f"fewer than two complete rounds ({self.rounds})"]
+        if target_step is not None and (self.first_average or 0) > target_step:
+            return ["no average before the target"]
+        return []
+
+    # ---------------------------------------------------------------- the average
+
+    def _average(self, progress: Progress | None) -> None:
+        """End the round: by the mean alone without `progress`, else as `outer` wishes."""
+        flat, m = self.payload, self.replica.numel
+        self.model.pack(flat)
+        flat[-1] = float(self.wished or self.replica.wished)
+        self.mean(flat)
+        mean = flat[:m]
+        norm = torch.linalg.vector_norm(mean)
+        apart = torch.linalg.vector_norm(self.replica.flat().to(mean.dtype) - mean)
+        # Read together: what comes before has to be waited for either way.
+        size, distance, wishes = torch.stack([norm, apart, flat[-1]]).tolist()
+        self.spreads.append(distance / size if size else 0.0)
+        if progress is not None:
+            self.outer(mean, progress)
+        self.model.unpack(flat)
+        if not self.buffers_ride and self.config.buffers != "none":
+            self._mix_buffers()
+        # Weights are positive, so their sum over the ranks that wish is above 0 if there is any.
+        self.agreed = wishes > 0
+        self.since = 0
+
+    def _mix_buffers(self) -> None:
+        buffers = self.replica.buffers
+        if buffers.numel and self.comm.topology.ranks > 1:
+            flat = buffers.pack()
+            if self.config.buffers == "broadcast":
+                self.comm.broadcast(flat, 0, WORLD).wait()
+            else:
+                self.everybody(flat)
+            buffers.unpack(flat)
+
+    def _mix_optimizer_state(self) -> None:
+        if self.config.optimizer_state == "reset":
+            self.replica.optimizer.state.clear()
+        elif self.config.optimizer_state == "average":
+            state = self.replica.optimizer_state()
+            if state.numel:
+                flat = state.pack()
+                self.everybody(flat)
+                state.unpack(flat)
+
+    def _clear_epoch(self) -> None:
+        self.averaged_after: list[int] = []
+        self.spreads: list[float] = []
+
+
+def check_policies(config: Any) -> None:
+    """Refuse unknown values of the keys that all periodic strategies have."""
+    one_of("strategy.buffers", config.buffers, BUFFERS)
+    one_of("strategy.optimizer_state", config.optimizer_state, OPTIMIZER_STATE)
+
+
+def _named(layout: Layout) -> list[tuple[str, Tensor]]:
+    return [(slot.name, tensor) for slot, tensor in zip(layout.slots, layout.tensors, strict=True)]

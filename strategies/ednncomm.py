@@ -1,0 +1,156 @@
+"""eDNNcomm: ranks of a node combine gradients in every step, nodes exchange parameters every K steps.
+
+Between exchanges a node is one worker of local SGD; both levels block, so nothing is ever stale.
+
+Update rule (g_r, n_r: gradient and samples of rank r in this step; b_r: its samples in a full batch, b_j those
+of node j, B_global those of all; K: `sync_every`):
+
+    every step      g_j = Σ_{r in j} n_r·g_r / Σ_{r in j} n_r,   θ_j = optimizer(θ_j, g_j)
+    every K steps   θ = Σ_j (b_j / B_global)·θ_j on every rank
+
+Bytes: an exchange sends 2·(N-1)/N · 4m bytes per node between nodes (`leader`, `sliced`), or 2·(R-1)/R · 4m
+(`world`, ranks laid node by node); divided by K, per step. Inside a node 2·(G-1)/G · 4m per rank and step.
+
+Paper: S. Moreno-Álvarez, M. E. Paoletti, G. Cavallaro, J. M. Haut, Enhancing Distributed Neural Network
+Training Through Node-Based Communications, IEEE Transactions on Neural Networks and Learning Systems (2023),
+doi:10.1109/TNNLS.2023.3309735. After the abstract and the figure of the public repository `mhaut/eDNNcomm`:
+its scripts call a modified library that is not published, and the exchange is not in them.
+
+Ours differs: averages rather than sums, the weights, the order within a step and what happens to buffers and
+optimizer state are our choice, since the public material does not give them. Running statistics of batch
+normalisation are means of variances, not pooled ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .averaging import LeaderMean, Mean, PeriodicStrategy, WorldMean, check_policies
+from .communicator import Communicator
+from .errors import ConfigError, at_least, one_of
+from .progress import Plan, Progress
+from .replica import Replica
+from .topology import NODE, peers
+
+
+@dataclass(frozen=True, kw_only=True)
+class EDNNCommConfig:
+    """The keys of `strategy=ednncomm`."""
+
+    sync_every: int | str = "auto"  # K, steps between exchanges; auto = steps of an epoch
+    exchange: str = "leader"  # how nodes make their mean: leader | world | sliced
+    sync_at_epoch_end: bool = True  # exchange after the last step of an epoch too
+    buffers: str = "average"  # BatchNorm statistics at an exchange: average | broadcast | none
+    optimizer_state: str = "keep"  # momenta at an exchange: keep | average | reset
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sync_every, str):
+            if self.sync_every != "auto":
+                raise ConfigError(f"strategy.sync_every={self.sync_every}: must be auto or an integer >= 1")
+        else:
+            at_least("strategy.sync_every", self.sync_every, 1)
+        one_of("strategy.exchange", self.exchange, ["leader", "world", "sliced"])
+        check_policies(self)
+
+
+class SlicedMean(Mean):
+    """Σ_j w_j·x_j over nodes of G ranks each, whose vectors are equal inside a node; `weight` is w_j.
+
+    Local rank q sums the q-th of G slices with its peers, so every link between nodes carries its part; then
+    each node gathers its slices.
+    """
+
+    def __init__(self, comm: Communicator, weight: float) -> None:
+        self.comm, self.weight = comm, weight
+
+    def __call__(self, flat: Tensor) -> None:
+        ranks, q = len(self.comm.members(NODE)), self.comm.local_rank
+        size = -(-flat.numel() // ranks)
+        piece = flat[q * size : (q + 1) * size] * self.weight
+        # All slices have one size, or they could not be gathered.
+        own = flat.new_zeros(size)
+        own[: piece.numel()] = piece
+        self.comm.all_reduce(own, peers(q)).wait()
+        whole = flat.new_empty(size * ranks)
+        self.comm.all_gather(whole, own, NODE).wait()
+        flat.copy_(whole[: flat.numel()])
+
+
+class EDNNComm(PeriodicStrategy):
+    """Node gradients in every step, and rounds of K steps that end with an exchange between nodes."""
+
+    Config = EDNNCommConfig
+    config: EDNNCommConfig
+
+    @classmethod
+    def check(cls, config: EDNNCommConfig, plan: Plan) -> None:
+        if config.exchange == "sliced" and not plan.topology.uniform:
+            raise ConfigError(
+                "strategy.exchange=sliced needs the same number of ranks on every node, got "
+                f"{list(plan.topology.ranks_of_nodes)}; leader and world do not"
+            )
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        self.check(self.config, Plan(comm.topology, progress.epochs, progress.global_batch_size))
+        replica.average_gradients_over(NODE)
+        self.start(replica, comm, mean=LeaderMean(comm))
+        self.period = self._period(progress)
+        self.full_batch: list[int] = []
+
+    def before_step(self, progress: Progress) -> None:
+        # An epoch's first batch is a full one, unless the data set is smaller than that.
+        if not self.full_batch:
+            self._weigh(progress.samples_of_rank)
+        super().before_step(progress)
+
+    def due(self, progress: Progress) -> bool:
+        self.period = self._period(progress)
+        epoch_ends = self.config.sync_at_epoch_end and progress.last_batch
+        return self.since >= self.period or epoch_ends
+
+    def deferred(self, progress: Progress, every: int) -> bool:
+        steps = progress.steps_per_epoch
+        by_epoch = self.config.sync_at_epoch_end or self.config.sync_every == "auto"
+        if by_epoch and self.period >= steps:
+            # A round is an epoch, and an epoch's last batch may be a short one.
+            return not self.synchronous and (steps - 1) * progress.global_batch_size >= every
+        return super().deferred(progress, every)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "full_batch": self.full_batch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if state["full_batch"]:
+            self._weigh(state["full_batch"])
+
+    def record(self, progress: Progress) -> dict[str, Any]:
+        given = self.config.sync_every != "auto"
+        return {
+            **super().record(progress),
+            "period_from": "strategy.sync_every" if given else "steps per epoch",
+        }
+
+    def labels(self, target_step: int | None) -> list[str]:
+        if self.comm.topology.nodes == 1:
+            return ["one node: nothing to exchange"]
+        return super().labels(target_step)
+
+    def _period(self, progress: Progress) -> int:
+        every = self.config.sync_every
+        return progress.steps_per_epoch if isinstance(every, str) else every
+
+    def _weigh(self, full_batch: Sequence[int]) -> None:
+        """Give each rank and node its share of a full batch as weight (`full_batch`: samples by rank)."""
+        comm, total = self.comm, sum(full_batch)
+        self.full_batch = list(full_batch)
+        self.everybody = WorldMean(comm, full_batch[comm.rank] / total)
+        node = sum(full_batch[rank] for rank in comm.members(NODE)) / total
+        means: dict[str, Mean] = {
+            "leader": LeaderMean(comm, node),
+            "sliced": SlicedMean(comm, node),
+            "world": self.everybody,
+        }
+        self.mean = means[self.config.exchange]

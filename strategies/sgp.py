@@ -1,0 +1,237 @@
+"""Stochastic gradient push: each rank steps by itself, then gossips a share of its parameters to few peers.
+
+Peers change from step to step so that everybody's parameters reach everybody in about log R steps. Push-sum
+weights correct for ranks that received more than they sent. Nobody waits for all, everybody for a neighbour.
+
+Update rule (rank i; p out-peers; z_i = x_i / w_i, w_i = 1 at first):
+
+    x_i = optimizer(x_i, g_i)                       g_i: gradient at z_i
+    send (x_i, w_i)/(p+1) to each out-peer, keep the same share
+    (x_i, w_i) = kept + Σ received
+    out-peers of i in step k: (i + j·(p+1)^e) mod R, j = 1 … p, e = k mod (⌊log_{p+1}(R-1)⌋ + 1)
+
+Bytes: p · 4(m+1) per rank and step (one element carries a wish to stop), 4 more with `send_weight: true`.
+
+Paper: M. Assran, N. Loizou, N. Ballas, M. Rabbat, Stochastic Gradient Push for Distributed Deep Learning,
+ICML 2019, arXiv:1811.10792.
+
+Ours differs: gloo's point-to-point messages instead of the authors' NCCL code; the weight is not sent while
+it is 1 on every rank, as it is on these graphs; ranks agree to stop by a wish that is passed on with the
+gossip; `graph`, `direction: push_pull` (symmetric averaging, as D-PSGD's) and `push_sum: false` are options.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Strategy
+from .communicator import Communicator
+from .errors import ConfigError, at_least, one_of
+from .progress import Plan, Progress
+from .replica import Replica
+from .topology import WORLD
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGPConfig:
+    """The keys of `strategy=sgp`."""
+
+    num_peers: int = 1  # p, ranks that each rank sends to in a step
+    graph: str = "exponential"  # whom: exponential | ring | complete
+    direction: str = "push"  # push, or push_pull: what I send to somebody he sends to me
+    push_sum: bool = True  # false: the weights are ignored ("biased")
+    send_weight: str = "auto"  # auto: not while it is 1 everywhere; true: always
+
+    def __post_init__(self) -> None:
+        at_least("strategy.num_peers", self.num_peers, 1)
+        one_of("strategy.graph", self.graph, ["exponential", "ring", "complete"])
+        one_of("strategy.direction", self.direction, ["push", "push_pull"])
+        one_of("strategy.send_weight", self.send_weight, ["auto", "true"])
+
+    def hops(self, ranks: int) -> list[list[int]]:
+        """Distances to the out-peers, step by step of one cycle."""
+        p = self.num_peers
+        if ranks == 1:
+            return [[]]
+        if self.graph == "complete":
+            return [list(range(1, ranks))]
+        if self.graph == "ring":
+            return [list(range(1, p + 1))]
+        return [[j * base for j in range(1, p + 1)] for base in _powers(p + 1, ranks - 1)]
+
+    def reach(self, ranks: int) -> int:
+        """Steps in which word of one rank gets to all, whenever it starts."""
+        if self.graph == "ring":
+            return math.ceil((ranks - 1) / self.num_peers)
+        return len(self.hops(ranks))
+
+
+def _powers(base: int, most: int) -> list[int]:
+    """1, base, base² … up to `most`, in whole numbers: a logarithm could miss one by rounding."""
+    powers = [1]
+    while powers[-1] * base <= most:
+        powers.append(powers[-1] * base)
+    return powers
+
+
+class SGP(Strategy):
+    """The replica holds the numerator x while the optimizer steps, z while gradients are computed."""
+
+    Config = SGPConfig
+    config: SGPConfig
+
+    @classmethod
+    def check(cls, config: SGPConfig, plan: Plan) -> None:
+        ranks = plan.topology.ranks
+        if ranks > 1 and config.graph != "complete" and config.num_peers > ranks - 1:
+            raise ConfigError(
+                f"strategy.num_peers={config.num_peers}: must be <= {ranks - 1}, the number of other ranks"
+            )
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        self.replica, self.comm = replica, comm
+        self.ranks = comm.topology.ranks
+        self.cycle = self.config.hops(self.ranks)
+        self.reach = self.config.reach(self.ranks)
+        self.sends_weight = self.config.send_weight == "true"
+        self.weight = 1.0
+        self.numerator: Tensor | None = None  # x where it is not z
+        self.steps = 0
+        self.first_wish: int | None = None  # the earliest step, as far as I know, in which a rank wished
+        self.lowest, self.highest = 1.0, 1.0
+        replica.average_gradients_over(None)
+
+    def before_step(self, progress: Progress) -> None:
+        if self.numerator is not None:
+            self.replica.load(self.numerator)
+
+    def after_step(self, progress: Progress) -> None:
+        if self.ranks > 1:
+            self._gossip()
+        self.steps += 1
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        """All act in the step in which the earliest wish has reached everybody; all know when that is."""
+        if self.ranks == 1:
+            return wished
+        if self.first_wish is None or self.steps < self.first_wish + self.reach:
+            return False
+        self.first_wish = None
+        return True
+
+    def deferred(self, progress: Progress, every: int) -> bool:
+        return self.ranks > 1
+
+    def snapshot(self, progress: Progress) -> Tensor:
+        return self.parts()
+
+    def assemble(self, copy: Tensor | None) -> Tensor:
+        assert copy is not None
+        total = copy.clone()
+        if self.ranks > 1:
+            self.comm.all_reduce(total, WORLD).wait()
+        m = self.replica.numel
+        return torch.cat([total[:m] / self._total_weight(total[-1]), total[m:-1] / self.ranks])
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
+        self._load(self.assemble(self.parts()))
+        try:
+            yield
+        finally:
+            self.replica.load(parameters)
+            self.replica.buffers.unpack(buffers)
+
+    def finish(self) -> None:
+        if self.ranks > 1:
+            self._load(self.assemble(self.parts()))
+            self.weight, self.numerator = 1.0, None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "weight": self.weight,
+            "numerator": self.numerator,
+            "steps": self.steps,
+            "first_wish": self.first_wish,
+            "range": [self.lowest, self.highest],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weight, self.numerator = state["weight"], state["numerator"]
+        self.steps, self.first_wish = state["steps"], state["first_wish"]
+        self.lowest, self.highest = state["range"]
+
+    def summary(self) -> dict[str, Any]:
+        return {"cycle": self.cycle, "mixings": self.steps, "push_sum_weights": [self.lowest, self.highest]}
+
+    # ---------------------------------------------------------------- gossip
+
+    def _gossip(self) -> None:
+        """Send shares, take in what comes; the rest of the step waits for the in-peers alone."""
+        rank, ranks = self.comm.rank, self.ranks
+        hops = [hop % ranks for hop in self.cycle[self.steps % len(self.cycle)]]
+        if self.config.direction == "push_pull":
+            hops += [-hop % ranks for hop in hops]
+        counts = Counter(hops)  # several hops may lead to one rank, or back to this one
+        share = 1 / (len(hops) + 1)
+        x = self.replica.flat()
+        wished = self.steps if self.replica.wished else None
+        self.first_wish = min((s for s in (self.first_wish, wished) if s is not None), default=None)
+        sends = {
+            (rank + hop) % ranks: self._payload(x, share * count) for hop, count in counts.items() if hop
+        }
+        receives = {(rank - hop) % ranks: torch.empty_like(self._payload(x, 0.0)) for hop in counts if hop}
+        # Every rank sends and receives as often; the step's number pairs the messages.
+        self.comm.exchange(sends, receives, tag=self.steps).wait()
+        kept = share * (1 + counts[0])
+        x *= kept
+        self.weight *= kept
+        for source in sorted(receives):
+            self._take_in(x, receives[source])
+        if not self.sends_weight:
+            self.weight = 1.0  # a regular graph, nothing delayed: what is sent is what comes
+        self.lowest, self.highest = min(self.lowest, self.weight), max(self.highest, self.weight)
+        if self.weight == 1.0 or not self.config.push_sum:
+            self.numerator = None
+            self.replica.load(x)
+        else:
+            self.numerator = x
+            self.replica.load(x / self.weight)
+
+    def _payload(self, x: Tensor, share: float) -> Tensor:
+        """[m+1] or [m+2]: share of x, steps since the earliest wish (0: none, 1: made now), share of w."""
+        age = 0 if self.first_wish is None else self.steps - self.first_wish + 1
+        tail = [float(age), self.weight * share] if self.sends_weight else [float(age)]
+        return torch.cat([x * share, x.new_tensor(tail)])
+
+    def _take_in(self, x: Tensor, message: Tensor) -> None:
+        m = x.numel()
+        x += message[:m]
+        age = int(message[m])
+        if age:
+            since = self.steps - age + 1
+            self.first_wish = since if self.first_wish is None else min(self.first_wish, since)
+        if self.sends_weight:
+            self.weight += message[m + 1].item()
+
+    # ---------------------------------------------------------------- the model
+
+    def parts(self) -> Tensor:
+        """This rank's x, buffers and w [m + F + 1]."""
+        own = self.numerator if self.numerator is not None else self.replica.flat()
+        return torch.cat([own, self.replica.buffers.pack().to(own.dtype), own.new_tensor([self.weight])])
+
+    def _total_weight(self, total: Tensor) -> float:
+        return total.item() if self.config.push_sum else float(self.ranks)
+
+    def _load(self, model: Tensor) -> None:
+        m = self.replica.numel
+        self.replica.load(model[:m])
+        self.replica.buffers.unpack(model[m:])

@@ -1,0 +1,251 @@
+"""SGP by hand: who sends to whom, what mixing does to values and weights, how fast a wish gets around."""
+
+import pytest
+import torch
+from harness import Linear, Trace, drive
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_ddp import Quadratic
+from torch import Tensor, nn
+
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan
+from daso_bench.strategies.sgp import SGP, SGPConfig
+from daso_bench.strategies.topology import Topology
+
+
+def sgp(**keys: object) -> SGP:
+    return SGP(SGPConfig(**keys))  # pyright: ignore[reportArgumentType] (values of several types)
+
+
+class Unequal(SGP):
+    """Starts with different values on every rank: `values[rank]`."""
+
+    values: tuple[float, ...] = ()
+
+    def setup(self, replica, comm, progress):
+        super().setup(replica, comm, progress)
+        replica.load(torch.full((replica.numel,), self.values[comm.rank], dtype=torch.float64))
+
+
+def mix(values: list[float], steps: int, **keys: object) -> list[list[float]]:
+    """Values of all ranks after each of `steps` mixings with learning rate 0."""
+
+    def make() -> Unequal:
+        strategy = Unequal(SGPConfig(**keys))  # pyright: ignore[reportArgumentType] (values of several types)
+        strategy.values = tuple(values)
+        return strategy
+
+    traces = drive(make, [len(values)], steps_per_epoch=steps, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    return [[trace.parameters[step].item() for trace in traces] for step in range(steps)]
+
+
+def test_four_ranks_agree_after_two_hops():
+    assert mix([0, 4, 8, 12], 2) == [[6, 2, 6, 10], [6, 6, 6, 6]]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_powers_of_two_agree_after_one_cycle(ranks: int):
+    values = [float(r * r) for r in range(ranks)]
+    last = mix(values, ranks.bit_length() - 1)[-1]
+    assert last == pytest.approx([sum(values) / ranks] * ranks, rel=1e-12)
+
+
+def test_six_ranks_come_close_but_do_not_agree():
+    assert mix([0, 1, 2, 3, 4, 5], 3)[-1] == [2.5, 2, 2.25, 2.5, 2.75, 3]
+
+
+def test_nine_ranks_with_two_peers_agree_after_two_hops():
+    assert SGPConfig(num_peers=2).hops(9) == [[1, 2], [3, 6]]
+    assert mix(list(range(9)), 2, num_peers=2)[-1] == pytest.approx([4.0] * 9, rel=1e-12)
+
+
+def test_a_complete_graph_agrees_at_once():
+    assert mix([0, 1, 5], 1, graph="complete")[-1] == pytest.approx([2, 2, 2], rel=1e-12)
+
+
+def test_push_pull_averages_with_both_neighbours():
+    assert mix([0, 3, 6, 9], 1, direction="push_pull")[-1] == pytest.approx([4, 3, 6, 5], rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(-100, 100), min_size=2, max_size=9),
+    st.integers(1, 8),
+    st.sampled_from(["exponential", "ring", "complete"]),
+    st.sampled_from(["push", "push_pull"]),
+    st.sampled_from(["auto", "true"]),
+)
+def test_mixing_keeps_the_mean_and_the_weights(values, peers, graph, direction, send):
+    peers = min(peers, len(values) - 1)
+    mixed = mix(values, 3, num_peers=peers, graph=graph, direction=direction, send_weight=send)
+    for row in mixed:
+        assert sum(row) == pytest.approx(sum(values), abs=1e-10)
+
+
+@pytest.mark.parametrize("send", ["auto", "true"])
+def test_weights_stay_one_on_regular_graphs(send: str):
+    for trace in drive(lambda: sgp(send_weight=send, num_peers=2), [5], steps_per_epoch=7):
+        assert trace.strategy.weight == pytest.approx(1.0, abs=1e-12)
+        low, high = trace.strategy.summary()["push_sum_weights"]
+        assert low == pytest.approx(high, abs=1e-12)
+
+
+class Uneven(SGP):
+    """Loses weight and value on rank 0: what a delayed message would do. The estimate z must not move."""
+
+    def after_step(self, progress):
+        if self.steps == 0 and self.comm.rank == 0:
+            self.numerator, self.weight = self.replica.flat() / 2, 0.5
+            self.replica.load(self.numerator)
+        super().after_step(progress)
+
+
+@pytest.mark.parametrize(("push_sum", "right"), [(True, True), (False, False)])
+def test_push_sum_undoes_uneven_weights(push_sum: bool, right: bool):
+    traces = drive(
+        lambda: Uneven(SGPConfig(push_sum=push_sum, send_weight="true")),
+        [4],
+        steps_per_epoch=2,
+        model=lambda: Linear(torch.full((1,), 8.0, dtype=torch.float64)),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
+    )
+    for trace in traces:
+        assert (trace.parameters[-1].item() == pytest.approx(8.0, abs=1e-12)) == right
+
+
+def problem(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    return torch.tensor([[1.0, 0.0] if rank == 0 else [2.0, 4.0]], dtype=torch.float64), torch.zeros(1)
+
+
+def test_two_ranks_are_ddp_for_plain_sgd():
+    def run(make, momentum: float = 0.0) -> list[Trace]:
+        return drive(
+            make,
+            [1, 1],
+            steps_per_epoch=6,
+            data=problem,
+            model=Quadratic,
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.5, momentum=momentum),
+        )
+
+    for ours, theirs in zip(run(sgp), run(lambda: DDP(DDP.Config())), strict=True):
+        assert ours.parameters[1].item() == 2.5
+        for a, b in zip(ours.parameters, theirs.parameters, strict=True):
+            assert a.item() == pytest.approx(b.item(), abs=1e-12)
+
+
+def test_one_rank_is_plain_training():
+    trace = drive(sgp, [1], steps_per_epoch=3)[0]
+    assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
+    assert not trace.comm.traffic.verbs
+
+
+@pytest.mark.parametrize(("send", "extra"), [("auto", 1), ("true", 2)])
+def test_bytes(send: str, extra: int):
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        return torch.ones(1, 99), torch.zeros(1)
+
+    traces = drive(
+        lambda: sgp(num_peers=2, send_weight=send),
+        [5],
+        steps_per_epoch=4,
+        data=data,
+        model=lambda: Linear(torch.zeros(99)),
+    )
+    for trace in traces:
+        traffic = trace.comm.traffic
+        assert traffic.verbs["parameters.send"] == 8
+        # and one blocking average at the end: parameters and the weight
+        assert traffic.payload_bytes["intra"] == 8 * 4 * (99 + extra) + 4 * 100
+
+
+@pytest.mark.parametrize("graph", ["exponential", "ring", "complete"])
+@pytest.mark.parametrize("nodes", [[2], [3], [5], [8], [3, 1]])
+@pytest.mark.parametrize("peers", [1, 2])
+def test_all_ranks_heed_a_wish_in_one_step(graph: str, nodes: list[int], peers: int):
+    ranks = sum(nodes)
+    if peers >= ranks:
+        pytest.skip("fewer ranks than peers")
+    wisher = ranks // 2
+    traces = drive(
+        lambda: sgp(graph=graph, num_peers=peers),
+        nodes,
+        steps_per_epoch=14,
+        wish=lambda rank, step: (rank == wisher and step == 3) or (rank == 0 and step == 4),
+    )
+    agreed = [trace.agreed for trace in traces]
+    assert agreed == [agreed[0]] * ranks
+    reach = traces[0].strategy.reach
+    assert agreed[0].index(True) == 3 + reach - 1
+    # A second wish in the same round is answered with the first, or one round later, never left alone.
+    assert sum(agreed[0]) in (1, 2)
+
+
+def by_rank(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    return torch.full((1, 1), float(rank)).double(), torch.zeros(1)
+
+
+def test_the_end_is_one_model_on_all_ranks():
+    traces = drive(sgp, [3], steps_per_epoch=2, data=by_rank)
+    finals = [trace.replica.flat().item() for trace in traces]
+    assert finals == [pytest.approx(-2.0, abs=1e-12)] * 3
+
+
+def test_consensus_is_the_mean_and_leaves_no_trace():
+    class Peeks(SGP):
+        def after_step(self, progress):
+            super().after_step(progress)
+            before = self.replica.flat()
+            with self.consensus():
+                self.peek = self.replica.flat()
+            assert torch.equal(before, self.replica.flat())
+
+    traces = drive(
+        lambda: Peeks(SGPConfig()),
+        [3],
+        steps_per_epoch=1,
+        data=lambda r, s: (torch.full((1, 1), float(r)).double(), torch.zeros(1)),
+    )
+    for trace in traces:
+        assert trace.strategy.peek.item() == pytest.approx(-1.0, abs=1e-12)
+
+
+def test_copies_of_all_ranks_make_the_same_model_as_an_average_on_the_spot():
+    class Copies(SGP):
+        def after_step(self, progress):
+            super().after_step(progress)
+            with self.consensus():
+                now = torch.cat([self.replica.flat(), self.replica.buffers.pack()])
+            assert torch.equal(self.assemble(self.snapshot(progress)), now)
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1, bias=False), nn.Flatten(0))
+
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(10 * rank + step)
+        return torch.randn(4, 2, generator=generator), torch.zeros(4)
+
+    drive(lambda: Copies(SGPConfig()), [3], steps_per_epoch=3, data=data, model=build)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"num_peers": 0}, "num_peers=0"),
+        ({"graph": "star"}, "graph=star"),
+        ({"direction": "pull"}, "direction=pull"),
+        ({"send_weight": "false"}, "send_weight=false"),
+    ],
+)
+def test_bad_values_are_refused(keys: dict[str, object], words: str):
+    with pytest.raises(ConfigError, match=words):
+        sgp(**keys)
+
+
+def test_more_peers_than_other_ranks_are_refused():
+    with pytest.raises(ConfigError, match="num_peers=4: must be <= 3"):
+        SGP.check(SGPConfig(num_peers=4), Plan(Topology.of([2, 2]), 1, 8))
+    SGP.check(SGPConfig(num_peers=3), Plan(Topology.of([2, 2]), 1, 8))
