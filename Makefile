@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 only ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs mutants clean
 
 demo: $(VENV)/.base ## environment, `+study=quick` (ddp and daso, 3 seeds each, real processes), where the report is
 	$(BIN)/daso-bench +study=quick
@@ -19,6 +19,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.base ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
 	$(BIN)/python -m daso_bench.runner.bench json=results/bench.json $(if $(only),only=$(only))
+
+docs: $(VENV)/.base ## the pages of docs/strategies.md, from the code
+	$(BIN)/python -m daso_bench.runner.strategy_pages
 
 $(VENV)/.base: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -33,6 +33,7 @@ class Account:
     samples_evaluated: int = 0
     train_evaluated_ns: int = 0
     stretches: int = 0
+    checkpoints: int = 0
     target_step: int | None = None
 
 
@@ -111,6 +112,7 @@ class Ledger:
             "steps": progress.step,
             "epochs": progress.epoch,
             "evaluations": len(finals),
+            "checkpoints": account.checkpoints,
             "copies_dropped": session.copies.dropped,
             "parameters": session.replica.numel,
             "left_out_samples": session.sampler.left_out,

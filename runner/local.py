@@ -48,7 +48,7 @@ def warm(preload: Sequence[str] = PRELOAD) -> None:
     if server._preload_modules != modules:  # pyright: ignore[reportAttributeAccessIssue]
         server._stop()  # pyright: ignore[reportAttributeAccessIssue] (does nothing if none runs)
         multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
-    with _forkserver_environment(), _no_main():
+    with _forkserver_environment(), no_main():
         try:
             forkserver.ensure_running()
         except OSError as error:
@@ -190,7 +190,7 @@ def _bear(
         target=run_rank_process, args=(task, theirs, listener if rank == 0 else None), name=f"rank {rank}"
     )
     try:
-        with closing(theirs), _no_main():
+        with closing(theirs), no_main():
             process.start()
     except (OSError, EOFError) as error:
         ours.close()
@@ -252,7 +252,7 @@ def _forkserver_environment() -> Iterator[None]:
 
 
 @contextmanager
-def _no_main() -> Iterator[None]:
+def no_main() -> Iterator[None]:
     """Hide `__main__` from multiprocessing, which would run the user's script again in every rank."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -207,6 +207,7 @@ class Loop:
         clock.lap("step_other")
         clock.enter("checkpoint")
         self.ledger.close_stretch(0)
+        self.ledger.account.checkpoints += 1
         with session.strategy.consensus():
             model = self._model_state() if session.comm.rank == 0 else None
         checkpoint.save(

@@ -85,9 +85,8 @@ def drop_name(address: str) -> None:
 
 
 def as_tensor(descriptor: int, numel: int, dtype: torch.dtype) -> Tensor:
-    """The memory as a tensor [numel], mapped for as long as any view of it lives; closes the descriptor."""
+    """The memory as a tensor [numel], mapped for as long as any view of it lives."""
     memory = mmap.mmap(descriptor, 0)
-    os.close(descriptor)
     return torch.frombuffer(memory, dtype=dtype, count=numel) if numel else torch.empty(0, dtype=dtype)
 
 

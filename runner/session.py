@@ -243,6 +243,8 @@ class Session:
 
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples
+        if every == "auto" and self.independent:
+            return None  # it would make ranks wait that never do; an interrupted run saves in any case
         if every == "auto":  # at most four times a run
             return math.ceil(self.config.train.epochs / 4) * len(self.data.train)
         assert every is None or isinstance(every, int)

@@ -251,15 +251,18 @@ class TorchCommunicator(CountedCommunicator):
         if len(members) == 1:
             return torch.zeros(numel, dtype=dtype)
         message = torch.zeros(256, dtype=torch.uint8)
-        own, address = None, ""
-        if members[0] == self.rank:
-            own, address = node_memory.offer(numel, dtype)
+        maker, descriptor, address = members[0] == self.rank, -1, ""
+        if maker:
+            descriptor, address = node_memory.offer(numel, dtype)
             message[: len(address)] = torch.tensor(list(address.encode()), dtype=torch.uint8)
         self.broadcast(message, 0, group, channel="control").wait()
         address = bytes(message.tolist()).rstrip(b"\0").decode()
-        memory = node_memory.as_tensor(node_memory.take(address) if own is None else own, numel, dtype)
-        self.barrier(group)
-        if own is not None:
+        if not maker:
+            descriptor = node_memory.take(address)
+        memory = node_memory.as_tensor(descriptor, numel, dtype)
+        self.barrier(group)  # the maker's descriptor is the address of the others: not closed before they have it
+        os.close(descriptor)
+        if maker:
             node_memory.drop_name(address)
         return memory
 
@@ -341,7 +344,9 @@ class TorchCommunicator(CountedCommunicator):
         if len(members) == 1:
             return Done()
         self.traffic.count(verb, channel, members, tensor.numel() * tensor.element_size(), source)
-        key = self.traffic.launch(channel, members, self.now())
+        # Nobody stands still for what a helper thread does: its launches would be compared with nothing.
+        mine = threading.get_ident() == self.thread
+        key = self.traffic.launch(channel, members, self.now()) if mine else 0
         # A blocking call knows its end by itself; gloo's reduce_scatter has no future to be told by.
         stamp = async_op and verb != "reduce_scatter"
         work = TorchWork(

@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ..strategies.replica import Batch, Replica
 from .torch_communicator import GradBucket, TorchCommunicator
 
+DEFAULT_BUCKET_MIB = 25  # PyTorch's
+
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
 _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
 _NO_FORWARD_SYNC: dict[str, Any] = {
@@ -64,6 +66,8 @@ class TorchReplica(Replica):
         self._with_loss = WithLoss(model, criterion).to(comm.device)
         self._module: nn.Module = self._with_loss
         self._helper: ThreadPoolExecutor | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._failure: BaseException | None = None
         self._bucket = 0
         self._members: tuple[int, ...] = ()
         self._bucket_weight = 1.0
@@ -82,7 +86,8 @@ class TorchReplica(Replica):
         self._with_loss.says.fill_(float(self.wish))
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
-            joined, loss = self._module(inputs, targets, weight if in_loss else 1.0)
+            module = self._module if averaging.overlap else self._with_loss
+            joined, loss = module(inputs, targets, weight if in_loss else 1.0)
         forward = self._mark()
         if len(self._members) < 2:
             joined.backward()
@@ -93,6 +98,8 @@ class TorchReplica(Replica):
                 computed = self._computed if averaging.overlap else self._mark()
                 if not averaging.overlap:
                     self._sum_afterwards()
+            if self._failure is not None:
+                raise self._failure
             # The last bucket is launched when the last gradient is there: what backward() takes from then on
             # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
             traffic.launches[key] = self._last_launch
@@ -141,7 +148,8 @@ class TorchReplica(Replica):
             self._with_loss,
             device_ids=[device.index] if device.type == "cuda" else None,
             process_group=self.comm.ddp_group(),
-            bucket_cap_mb=averaging.bucket_mib,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
+            # Only without a number is PyTorch's first bucket small, so that the first sum starts early.
+            bucket_cap_mb=None if averaging.bucket_mib == DEFAULT_BUCKET_MIB else averaging.bucket_mib,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
             gradient_as_bucket_view=averaging.bucket_view,
             # Buffers are averaged where a model is judged or saved: no arm pays a hidden broadcast per step.
             **_NO_FORWARD_SYNC,
@@ -149,9 +157,18 @@ class TorchReplica(Replica):
         ddp.register_comm_hook(self, _hook)
         self._module = ddp
 
-    def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]]) -> "torch.futures.Future[Tensor]":
-        """Start the sum of the next bucket of this step over the group; the future holds it."""
+    def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
+        """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""
         self._last_launch, self._computed = self.comm.now(), self._mark()
+        return self.sum_bucket(bucket.buffer(), [tuple(gradient.shape) for gradient in bucket.gradients()])
+
+    def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]]) -> "torch.futures.Future[Tensor]":
+        """Start the sum of the next bucket of this step over the group; the future holds it.
+
+        A `Reduction` works on a helper thread, bucket after bucket. What it raises is kept for
+        `compute_gradients`, and the buckets behind are left alone: their collectives would be other ranks'
+        next ones.
+        """
         index, self._bucket = self._bucket, self._bucket + 1
         group, reduction = self.averaging.group, self.averaging.reduction
         if len(self._members) < 2 or group is None:
@@ -162,27 +179,35 @@ class TorchReplica(Replica):
             return self.comm.start_sum(buffer, group)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, thread_name_prefix="buckets")
-        cuda = buffer.is_cuda
-        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if cuda else None)
-        ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
+            # A stream of its own: on the one that computes, backward would wait for each sum.
+            self._stream = torch.cuda.Stream(buffer.device) if buffer.is_cuda else None
+        stream = self._stream
+        ready = None if stream is None else torch.cuda.current_stream(buffer.device).record_event()
+        future: torch.futures.Future[Tensor] = torch.futures.Future(
+            devices=None if stream is None else [buffer.device]
+        )
 
         def work() -> None:
-            try:
-                if ready is not None:
-                    torch.cuda.current_stream(buffer.device).wait_event(ready)
-                reduction.sum(buffer, index, shapes, self.comm)
+            with torch.cuda.stream(stream):  # None: changes nothing
+                try:
+                    if self._failure is None:
+                        if stream is not None and ready is not None:
+                            stream.wait_event(ready)
+                        reduction.sum(buffer, index, shapes, self.comm)
+                except BaseException as error:
+                    self._failure = error
+                # PyTorch's reducer takes an exception set here for a tensor and says so instead.
                 future.set_result(buffer)
-            except Exception as error:  # the backward pass raises it
-                future.set_exception(error)
 
         self._helper.submit(work)
         return future
 
     def _sum_afterwards(self) -> None:
         """Without overlap: buckets of that size, in the order in which gradients come, one by one."""
-        gradients = [p.grad for p in [self._with_loss.wish, *reversed(self.parameters.tensors)]]
-        size = self.averaging.bucket_mib * 2**20
-        for bucket in _buckets([g for g in gradients if g is not None], size):
+        self._last_launch = self.comm.now()
+        wish = self._with_loss.wish.grad
+        assert wish is not None, "the loss depends on it"
+        for bucket in _buckets([wish, *reversed(self._gradients())], self.averaging.bucket_mib * 2**20):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket]).wait()
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
@@ -234,4 +259,4 @@ def _buckets(gradients: Sequence[Tensor], size: float) -> list[list[Tensor]]:
 
 # PyTorch compares the annotations with the types themselves, so they must not be strings.
 def _hook(replica: TorchReplica, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    return replica.sum_bucket(bucket.buffer(), [tuple(gradient.shape) for gradient in bucket.gradients()])
+    return replica.launch_bucket(bucket)

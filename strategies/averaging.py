@@ -87,17 +87,14 @@ class PeriodicStrategy(Strategy):
         comm: Communicator,
         *,
         mean: Mean | None = None,
-        weight: float | None = None,
     ) -> None:
         """Remember replica and communicator and lay out the payload.
 
-        Args:
-            mean: how parameters become one; default: over all ranks. Another one need not see each rank's
-                vector, so buffers then travel by themselves.
-            weight: this rank's share in means over all ranks; default 1/R.
+        `mean` tells how parameters become one; default: over all ranks, 1/R each. Another one need not see
+        each rank's vector, so buffers then travel by themselves, by `everybody`.
         """
         self.replica, self.comm = replica, comm
-        self.everybody = WorldMean(comm, weight)
+        self.everybody = WorldMean(comm)
         self.mean = mean or self.everybody
         named = _named(replica.parameters)
         self.buffers_ride = mean is None and self.config.buffers == "average"

@@ -48,13 +48,14 @@ class Strategy(ABC):
     `Config` is the frozen dataclass of the strategy's keys. `piece_shift` moves the pieces of each global
     batch by so many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at
     the price of one all-reduce of two numbers an epoch. `copies_are_whole`: a `snapshot` needs no more
-    averaging to be the model.
+    averaging to be the model. `caveats` are sentences that belong beside every number of this strategy.
     """
 
     Config: ClassVar[type]
     piece_shift: ClassVar[int] = 0
     reads_epoch_loss: ClassVar[bool] = False
     copies_are_whole: ClassVar[bool] = False
+    caveats: ClassVar[tuple[str, ...]] = ()
 
     replica: Replica
     comm: Communicator
@@ -79,6 +80,18 @@ class Strategy(ABC):
         samples, and `meets`, `samples` and `global_samples` are the strategy's to answer.
         """
         return "global"
+
+    @classmethod
+    def expected_traffic(
+        cls, config: Any, plan: Plan, rank: int, numel: int, buffer_numel: int
+    ) -> dict[str, tuple[int, int]] | None:
+        """(calls, bytes) of each `channel.verb` that `rank` makes in a whole run, or None: not stated.
+
+        The module's docstring states it in words; this states it so that `daso-bench check` can count. Calls
+        of steps, `after_epoch` and `finish` alone, without evaluations and checkpoints, on a model of `numel`
+        trainable and `buffer_numel` floating-point buffer elements of 4 bytes; groups of one rank do nothing.
+        """
+        return None
 
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:

@@ -15,10 +15,10 @@ Update rule (n_r: samples of rank r in this step; `weighting: uniform` has 1/R i
     bf16, fp16     g_r in 16 bits
     powersgd       ĝ = A·Qᵀ of rank r in place of each matrix of g (strategies/reductions.py)
 
-Bytes (m trainable fp32 elements, R ranks on N nodes of G): `flat` sends 2·(R-1)/R · 4(m+1) per rank and step as a
-ring, and as much over each node's link; `hierarchical` and `sliced` 2·(N-1)/N · 4(m+1) over each node's link, by
-its leader or by all its ranks. On 2 x 2 ranks that is 1.5 against 1.0 gradients. `bf16` and `fp16` halve it,
-`powersgd` sends (n + k)·r elements for a matrix [n, k]. One element more carries the wish to stop.
+Bytes: m trainable fp32 elements and one that carries the wish to stop, R ranks on N nodes. `flat` sends
+2·(R-1)/R · 4(m+1) per rank and step as a ring, and as much over each node's link; `hierarchical` and `sliced`
+2·(N-1)/N · 4(m+1) over each node's link, by its leader or in equal parts by its ranks. On 2 x 2 ranks that is
+1.5 against 1.0 gradients. `bf16` and `fp16` halve it, `powersgd` sends (n + k)·r elements of a matrix [n, k].
 
 Paper: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020,
 arXiv:2006.15704; T. Vogels, S. P. Karimireddy, M. Jaggi, PowerSGD: Practical Low-Rank Gradient Compression
@@ -30,7 +30,6 @@ saved; from its PowerSGD hook in two messages a bucket instead of three, and in 
 A single rank sends nothing and compresses nothing.
 """
 
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +98,7 @@ class DDP(Strategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
         self.reduction: Reduction | None = None
-        self.timed_s: dict[str, float] | None = None  # median seconds of one step's sums, on rank 0
+        self.timed_s: dict[str, float] | None = None  # median seconds of one step's sums
         self.algorithm = self.config.algorithm
         if self.algorithm == "best":
             self.algorithm = self._fastest() if two_levels(comm.topology) else "flat"
@@ -136,7 +135,7 @@ class DDP(Strategy):
         if config.hook != "none" and topology.ranks == 1:
             remarks.append(f"{config.hook} is off: a single rank sends no gradient")
         elif isinstance(self.reduction, PowerSGD) and self.reduction.ratio() in (None, 1.0):
-            why = "all steps were before powersgd_start_steps" if not self.reduction.sent else "no matrix pays"
+            why = "no matrix shrinks enough" if self.reduction.sent else "no step beyond powersgd_start_steps"
             remarks.append(f"powersgd compressed nothing: {why}")
         return remarks
 
@@ -171,31 +170,31 @@ class DDP(Strategy):
         return None if isinstance(inner, Flat) else inner
 
     def _fastest(self) -> str:
-        """Time both algorithms in turn on buffers of the run's bucket sizes; rank 0 decides for all.
+        """Time both algorithms in turn on buffers of the run's bucket sizes, without a backward pass beside.
 
-        Between barriers, so that a time is the slowest rank's but for the barrier. It is the time without a
-        backward pass beside it.
+        A time is the slowest rank's, in nanoseconds. Rank 0 decides and tells the others.
         """
-        sums = {name: self._reduction(name) or Flat() for name in TIMED}
+        sums = [self._reduction(name) or Flat() for name in TIMED]
         sizes = self._bucket_sizes()
         buffer = self.replica.parameters.empty()[: max(sizes)].zero_()
-        took: dict[str, list[int]] = {name: [] for name in TIMED}
+        own = []
         for _ in range(1 + ROUNDS):
-            for name, reduction in sums.items():
+            for reduction in sums:
                 self.comm.barrier(WORLD)
                 started = self.comm.now()
                 for index, size in enumerate(sizes):
                     reduction.sum(buffer[:size], index, [(size,)], self.comm)
                 buffer[0].item()  # an accelerator's sums are done only now
-                self.comm.barrier(WORLD)
-                took[name].append(self.comm.now() - started)
-        # The first round is a warm-up.
-        medians = [statistics.median(took[name][1:]) for name in TIMED]
-        decided = torch.tensor([*medians, float(medians[1] < medians[0])], dtype=torch.float64)
+                own.append(self.comm.now() - started)
+        everybody = torch.empty(self.comm.topology.ranks * len(own), dtype=torch.int64)
+        self.comm.all_gather(everybody, torch.tensor(own), WORLD, channel="control").wait()
+        slowest = everybody.view(-1, 1 + ROUNDS, len(TIMED)).amax(0)[1:]  # the first round is a warm-up
+        medians = slowest.median(0).values
+        decided = torch.cat([medians, medians.argmin(0, keepdim=True)])
         self.comm.broadcast(decided, 0, WORLD, channel="control").wait()
-        *nanoseconds, second = decided.tolist()
+        *nanoseconds, fastest = decided.tolist()
         self.timed_s = {name: ns / 1e9 for name, ns in zip(TIMED, nanoseconds, strict=True)}
-        return TIMED[int(second)]
+        return TIMED[fastest]
 
     def _bucket_sizes(self) -> list[int]:
         """Elements of each bucket: m + 1 cut by `bucket_mib`."""

@@ -2,8 +2,8 @@
 
 Between exchanges a node is one worker of local SGD; both levels block, so nothing is ever stale.
 
-Update rule (g_r, n_r: gradient and samples of rank r in this step; b_r: its samples in a full batch, b_j those
-of node j, B_global those of all; K: `sync_every`):
+Update rule (g_r, n_r: gradient and samples of rank r in this step; b_j, B_global: samples of node j and of
+all in a full batch; K: `sync_every`):
 
     every step      g_j = Σ_{r in j} n_r·g_r / Σ_{r in j} n_r,   θ_j = optimizer(θ_j, g_j)
     every K steps   θ = Σ_j (b_j / B_global)·θ_j on every rank

@@ -97,9 +97,8 @@ class PowerSGD(Reduction):
         A = orthonormal(Σ_i M_i·Q),   Q = Σ_i M_iᵀ·A,   ĝ = A·Qᵀ,   e_i = M_i - ĝ/R
 
     Both factors are renewed in each step (the paper's Algorithm 1 and PyTorch's hook), not one in turn (the
-    authors' later package). Σ_i e_i is what ĝ still owes, as the mean of errors is where e_i is not divided
-    by R. Vectors and matrices that would not shrink by `min_compression` are summed as they are. The first
-    `start_steps` steps compress nothing.
+    authors' later package). Σ_i e_i is what ĝ still owes. Vectors, and matrices that would not shrink by
+    `min_compression`, are summed as they are. The first `start_steps` steps compress nothing.
 
     Args:
         inner: the sum through which both factors go.
@@ -150,7 +149,6 @@ class PowerSGD(Reduction):
         if errors is not None and matrices:
             torch._foreach_add_(matrices, errors)  # pyright: ignore[reportPrivateImportUsage] (no public name)
         products = [matrix @ factor for matrix, factor in zip(matrices, factors, strict=True)]
-        # Vectors first: they are there, products are made for this message.
         summed = self._sum([*others, *products], index, comm)
         for other, total in zip(others, summed, strict=False):
             other.copy_(total)

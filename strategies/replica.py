@@ -141,12 +141,14 @@ class Replica(ABC):
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Whatever happens inside, afterwards parameters, buffers, optimizer state and random numbers are as
-        before, bit for bit, and no gradient is left."""
+        """Whatever happens inside, afterwards parameters, buffers, optimizer state, random numbers and what the
+        sum of gradients remembers are as before, bit for bit, and no gradient is left."""
         # Not the state dictionary: it lacks buffers that are not saved with the model.
         tensors = [*self.model.parameters(), *self.model.buffers()]
         saved = [tensor.detach().clone() for tensor in tensors]
         optimizer, rng = copy.deepcopy(self.optimizer.state_dict()["state"]), self.rng_state()
+        reduction = self.averaging.reduction
+        remembered = copy.deepcopy(reduction.state_dict()) if reduction is not None else {}
         yield
         with torch.no_grad():
             for tensor, before in zip(tensors, saved, strict=True):
@@ -155,6 +157,8 @@ class Replica(ABC):
         if optimizer:
             whole = self.optimizer.state_dict()
             self.optimizer.load_state_dict({**whole, "state": optimizer})
+        if reduction is not None:
+            reduction.load_state_dict(remembered)
         self.wished = False
         for parameter in self.parameters.tensors:
             parameter.grad = None

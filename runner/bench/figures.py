@@ -11,21 +11,27 @@ T95 = {5: 2.015, 10: 1.812, 15: 1.753, 20: 1.725, 25: 1.708, 29: 1.699, 39: 1.68
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the bench: `limit` None is for information, else `value` must be at most it."""
+    """One line of the bench: `limit` None is for information, else `value` must be at most it.
+
+    With `at_least` it must be at least it.
+    """
 
     name: str
     value: float
     limit: float | None
     detail: str
+    at_least: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether the figure keeps its limit; NaN never does."""
-        return self.limit is None or self.value <= self.limit
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def line(self) -> str:
-        """`bench NAME VALUE LIMIT ok|short`."""
-        limit = "-" if self.limit is None else f"{self.limit:g}"
+        """`bench NAME VALUE LIMIT ok|short`; a limit that must be reached is written >=LIMIT."""
+        limit = "-" if self.limit is None else f"{'>=' if self.at_least else ''}{self.limit:g}"
         return f"bench {self.name} {self.value:.4g} {limit} {'ok' if self.ok else 'short'}"
 
 

@@ -93,8 +93,9 @@ class Call:
     """One communicator call of one rank.
 
     `step` from 0 is the step under way; `during`: setup, shares, step, epoch (in `after_epoch`), finish,
-    consensus, snapshot, copy (`assemble`), save, or loop (what the train loop itself asks for). `numbytes`: of the tensor handed
-    in, for every channel. `members` are the group's ranks; a message has the sender and the receiver.
+    consensus, snapshot, copy (`assemble`), save, or loop (what the train loop itself asks for).
+    `numbytes`: of the tensor handed in, for every channel. `members` are the group's ranks; a message has the
+    sender and the receiver.
     """
 
     step: int

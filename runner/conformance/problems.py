@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import optimizers
 from .course import Problem
 from .references.optimizers import Recipe
-from .twins import HIDDEN, WIDTH, Autoencoder, Samples, Slope, Springs, Twin, uneven
+from .twins import HIDDEN, Autoencoder, Samples, Springs, Twin, uneven
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -46,6 +46,8 @@ class AutoencoderModel(nn.Module):
         self.odd = nn.Parameter(values["odd"].to(dtypes["odd"]))
         self.s = nn.Parameter(values["s"].to(dtype))
         self.b2 = nn.Parameter(values["b2"].to(dtype))
+        self.mean: Tensor
+        self.batches: Tensor
         self.register_buffer("mean", torch.zeros(HIDDEN, dtype=dtype))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
@@ -53,10 +55,8 @@ class AutoencoderModel(nn.Module):
         """[b, WIDTH] -> [b, WIDTH + 1]."""
         hidden = torch.tanh((inputs + self.shift) @ self.weight + self.b1)
         if self.training:
-            with torch.no_grad():
-                mean, batches = self.get_buffer("mean"), self.get_buffer("batches")
-                mean.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
-                batches.add_(1)
+            self.mean.mul_(0.9).add_(hidden.detach().mean(0), alpha=0.1)
+            self.batches.add_(1)
         outputs = hidden @ self.decoder.t() * self.s + self.b2 + self.nothing.sum()
         return torch.cat([outputs, (inputs.to(self.odd.dtype) @ self.odd)[:, None]], dim=1)
 
@@ -71,18 +71,6 @@ class SpringsModel(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """[b, 2] -> [b]."""
         return 0.5 * inputs[:, 0] * (self.theta - inputs[:, 1]) ** 2
-
-
-class SlopeModel(nn.Module):
-    """`twins.Slope` in torch: x -> x·w."""
-
-    def __init__(self, twin: Slope) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.from_numpy(twin.start.copy()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[b, n] -> [b]."""
-        return inputs @ self.w
 
 
 class Squares(nn.Module):
@@ -166,28 +154,19 @@ def _autoencoder(dtype: str, odd: str) -> Autoencoder:
     return Autoencoder(dtype, odd)
 
 
-def springs(ranks: int, *, recipe: Recipe, steps_per_epoch: int = 10) -> TwinProblem:
-    """One parameter on quadratics of random stiffness and rest position."""
+def springs(
+    ranks: int,
+    *,
+    recipe: Recipe,
+    steps_per_epoch: int = 10,
+    sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+) -> TwinProblem:
+    """One parameter on quadratics of random stiffness and rest position; `sizes` as for `autoencoder`."""
     twin = Springs()
-    samples = Samples(twin, *uneven(ranks), steps_per_epoch)
+    samples = Samples(twin, *(sizes or uneven(ranks)), steps_per_epoch)
     return TwinProblem(
         name="springs",
         model=lambda: SpringsModel(twin),
-        data=_torch_data(samples, torch.float64),
-        criterion=Mean,
-        optimizer=build(recipe),
-        samples=samples,
-        recipe=recipe,
-    )
-
-
-def slope(ranks: int, *, recipe: Recipe, steps_per_epoch: int = 10) -> TwinProblem:
-    """Gradients that do not depend on the parameters: means of random vectors."""
-    twin = Slope((1.0, -2.0, 0.5))
-    samples = Samples(twin, *uneven(ranks), steps_per_epoch)
-    return TwinProblem(
-        name="slope",
-        model=lambda: SlopeModel(twin),
         data=_torch_data(samples, torch.float64),
         criterion=Mean,
         optimizer=build(recipe),

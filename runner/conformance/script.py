@@ -28,7 +28,7 @@ class Script:
     """Writes the operations of a run one after the other; `clock` is each rank's time after them.
 
     A collective starts when its last member has come and the links of its nodes are free: each node's link
-    between nodes carries one transfer at a time. `node` = NODE and the like are seen from `rank`.
+    between nodes carries one transfer at a time.
     """
 
     topology: Topology
@@ -44,11 +44,6 @@ class Script:
         self.calls = [[] for _ in range(ranks)]
         self.clock = [0] * ranks
         self._busy = [0] * self.topology.nodes
-
-    @property
-    def groups(self) -> range:
-        """Every rank."""
-        return range(self.topology.ranks)
 
     def compute(self) -> None:
         """All ranks go forward and backward."""

@@ -104,7 +104,9 @@ class Autoencoder(Twin):
 
     def draw(self, generator: np.random.Generator, rank: int, size: int) -> tuple[Array, Array]:
         x = generator.normal(0.3 * math.sin(rank), 0.7, (size, WIDTH))
-        t = x @ np.full((WIDTH, WIDTH + 1), 0.2) + generator.normal(0.2 * math.cos(rank), 0.5, (size, WIDTH + 1))
+        t = x @ np.full((WIDTH, WIDTH + 1), 0.2) + generator.normal(
+            0.2 * math.cos(rank), 0.5, (size, WIDTH + 1)
+        )
         return _float32(x), _float32(t)
 
 

@@ -124,9 +124,10 @@ class Walker:
         strategy.before_batch(progress)
         inputs, targets, progress.samples_of_rank = self._batch(progress.step)
         if course.rate is not None:
-            at = strategy.global_samples(progress) // course.global_batch_size
+            nominal = strategy.global_samples(progress) // progress.global_batch_size
+            rate = course.rate(nominal if self.independent else progress.step)
             for group in replica.optimizer.param_groups:
-                group["lr"] = course.rate(at if self.independent else progress.step)
+                group["lr"] = rate
         replica.wish = course.wish(self.rank, progress.step)
         loss = replica.compute_gradients(Batch(inputs, targets, progress.samples_of_rank))
         strategy.before_step(progress)

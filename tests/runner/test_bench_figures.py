@@ -24,4 +24,7 @@ def test_a_line_says_ok_or_short():
     assert Figure("x", 1.01, 1.03, "").line() == "bench x 1.01 1.03 ok"
     assert Figure("x", 1.04, 1.03, "").line() == "bench x 1.04 1.03 short"
     assert Figure("x", 1.04, None, "").line() == "bench x 1.04 - ok"
+    assert Figure("x", 5.2, 5, "", at_least=True).line() == "bench x 5.2 >=5 ok"
+    assert Figure("x", 4.9, 5, "", at_least=True).line() == "bench x 4.9 >=5 short"
+    assert not Figure("x", math.nan, 5, "", at_least=True).ok
     assert not Figure("x", math.nan, 1.03, "").ok

@@ -1,4 +1,6 @@
-"""DDP by hand, in virtual time; over gloo tests/runner/test_torch_world.py compares with PyTorch's own."""
+"""DDP by hand, in virtual time; over gloo tests/runner/test_torch_ddp.py compares with PyTorch's own."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -7,8 +9,11 @@ from torch import Tensor, nn
 
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.simulator import AlphaBeta, Network, Simulator
 from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan, Progress
+from daso_bench.strategies.reductions import Flat, HalfPrecision, Hierarchical, PowerSGD
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD, Topology
 
@@ -24,16 +29,42 @@ class Quadratic(nn.Module):
         return 0.5 * x[:, 0] * (self.theta - x[:, 1]) ** 2
 
 
-def make() -> DDP:
-    return DDP(DDP.Config())
+def make(**keys: Any) -> DDP:
+    return DDP(DDP.Config(**keys))
 
 
-def test_two_steps_on_the_test_problem():
+def regression(size: int = 24) -> nn.Module:
+    """A net whose first layer is worth compressing."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(size, size), nn.Tanh(), nn.Linear(size, 2)).double()
+
+
+def pieces(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    """3, 4 or 5 samples."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn(3 + (rank + step) % 3, 24, generator=generator, dtype=torch.float64)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def train(ranks_of_nodes: list[int], steps: int = 20, **keys: Any) -> list[Any]:
+    return drive(
+        lambda: make(**keys),
+        ranks_of_nodes,
+        steps_per_epoch=steps,
+        data=pieces,
+        model=regression,
+        criterion=nn.CrossEntropyLoss(),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["flat", "hierarchical", "sliced", "best"])
+def test_two_steps_on_the_test_problem(algorithm: str):
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
         return torch.tensor([[1.0, 0.0] if rank == 0 else [2.0, 4.0]], dtype=torch.float64), torch.zeros(1)
 
     for trace in drive(
-        make,
+        lambda: make(algorithm=algorithm),
         [1, 1],
         steps_per_epoch=2,
         data=data,
@@ -60,10 +91,89 @@ def test_gradients_are_weighted_by_samples(nodes: list[int]):
     assert simulator.run(body) == [4.0, 4.0]
 
 
-def test_one_rank_is_plain_training():
-    trace = drive(make, [1], steps_per_epoch=3)[0]
+@pytest.mark.parametrize(("weighting", "gradient"), [("samples", 4.0), ("uniform", 6.0)])
+def test_weighting_is_by_samples_or_uniform(weighting: str, gradient: float):
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        x = torch.tensor([[1.0], [2.0], [3.0]] if rank == 0 else [[10.0]], dtype=torch.float64)
+        return x, torch.zeros(len(x))
+
+    for trace in drive(lambda: make(weighting=weighting), [1, 1], steps_per_epoch=1, data=data):
+        assert [p.item() for p in trace.parameters] == [-gradient]
+
+
+def test_unequal_batches_are_one_big_batch():
+    def together(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = zip(*(pieces(rank, step) for rank in range(3)), strict=True)
+        return torch.cat(inputs), torch.cat(targets)
+
+    alone = drive(
+        make,
+        [1],
+        steps_per_epoch=20,
+        data=together,
+        model=regression,
+        criterion=nn.CrossEntropyLoss(),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    )[0]
+    for trace in train([2, 1]):
+        assert (trace.parameters[-1] - alone.parameters[-1]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("keys", [{}, {"algorithm": "hierarchical"}, {"hook": "bf16"}, {"algorithm": "best"}])
+def test_one_rank_is_plain_training(keys: dict[str, Any]):
+    trace = drive(lambda: make(**keys), [1], steps_per_epoch=3)[0]
     assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
     assert not trace.comm.traffic.verbs
+
+
+# ---------------------------------------------------------------- algorithms
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "sliced"])
+@pytest.mark.parametrize("ranks_of_nodes", [[2, 2], [2, 2, 2, 2], [4, 4, 4, 4], [2, 1], [1, 3]])
+def test_two_levels_train_the_same_model(algorithm: str, ranks_of_nodes: list[int]):
+    if algorithm == "sliced" and len(set(ranks_of_nodes)) > 1:
+        pytest.skip("slices need nodes of equal size")
+    traces = train(ranks_of_nodes, 8, algorithm=algorithm)
+    wanted = train(ranks_of_nodes, 8)[0].parameters[-1]
+    for trace in traces:
+        assert (trace.parameters[-1] - wanted).abs().max() < 1e-12
+        assert torch.equal(trace.parameters[-1], traces[0].parameters[-1])
+    verbs = set().union(*(trace.comm.traffic.verbs for trace in traces))
+    assert verbs > {"gradients.all_reduce"}
+
+
+def test_slices_are_refused_on_ragged_nodes():
+    config = DDP.Config(algorithm="sliced")
+    DDP.check(config, Plan(Topology.of([2, 2]), 1, 8))
+    with pytest.raises(ConfigError, match=r"sliced.*same number of ranks.*\[2, 1\].*hierarchical does not"):
+        DDP.check(config, Plan(Topology.of([2, 1]), 1, 8))
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "sliced", "best"])
+@pytest.mark.parametrize("ranks_of_nodes", [[4], [1, 1, 1]])
+def test_one_level_is_flat(algorithm: str, ranks_of_nodes: list[int]):
+    trace = train(ranks_of_nodes, 2, algorithm=algorithm)[0]
+    assert trace.comm.traffic.verbs == {"gradients.all_reduce": 2}
+    assert any("flat" in label for label in trace.strategy.labels(None))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "payloads"),
+    [("flat", [1.5, 1.75, 1.875]), ("hierarchical", [1.0, 1.5, 1.5]), ("sliced", [1.0, 1.5, 1.5])],
+)
+def test_gradients_over_a_nodes_link(algorithm: str, payloads: list[float]):
+    for (nodes, ranks), payload in zip([(2, 2), (4, 2), (4, 4)], payloads, strict=True):
+        traces = drive(
+            lambda: make(algorithm=algorithm),
+            [ranks] * nodes,
+            steps_per_epoch=3,
+            model=lambda: Linear(torch.zeros(63)),
+            data=lambda rank, step: (torch.ones(1, 63), torch.zeros(1)),
+        )
+        sent = [trace.comm.traffic.ring_bytes["inter"] for trace in traces]
+        of_nodes = [sum(sent[node * ranks : (node + 1) * ranks]) for node in range(nodes)]
+        assert of_nodes == [3 * payload * 4 * 64] * nodes
 
 
 def test_bytes_of_a_step():
@@ -85,3 +195,200 @@ def test_bytes_of_a_step():
 def test_a_wish_is_heard_in_its_own_step():
     traces = drive(make, [2, 1], steps_per_epoch=3, wish=lambda rank, step: (rank, step) == (2, 1))
     assert [trace.agreed for trace in traces] == [[False, True, False]] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["flat", "hierarchical", "sliced"])
+@pytest.mark.parametrize("hook", ["none", "bf16", "fp16", "powersgd"])
+def test_a_wish_survives_every_sum(algorithm: str, hook: str):
+    traces = drive(
+        lambda: make(algorithm=algorithm, hook=hook, powersgd_start_steps=0),
+        [2, 2],
+        steps_per_epoch=4,
+        data=lambda rank, step: (torch.ones(500 if rank else 1, 1), torch.zeros(1)),
+        model=lambda: Linear(torch.zeros(1)),
+        wish=lambda rank, step: (rank, step) == (0, 2),
+    )
+    assert [trace.agreed for trace in traces] == [[False, False, True, False]] * 4
+
+
+# ---------------------------------------------------------------- best
+
+SLOW_BETWEEN = AlphaBeta(intra_bytes_per_s=1e9, inter_bytes_per_s=1e8)
+SLOW_INSIDE = AlphaBeta(intra_bytes_per_s=1e7, inter_bytes_per_s=1e9)
+
+
+def set_up(network: Network, bucket_mib: float = 25.0, size: int = 1000) -> list[DDP]:
+    simulator = Simulator(Topology.of([2, 2]), network)
+
+    def body(rank: int) -> DDP:
+        comm = SimulatedCommunicator(simulator, rank)
+        replica = SimulatedReplica(Linear(torch.zeros(size)), Mean(), comm, lambda rank, samples: 0)
+        strategy = make(algorithm="best", bucket_mib=bucket_mib)
+        strategy.setup(replica, comm, Progress(1, 1))
+        return strategy
+
+    return simulator.run(body)
+
+
+@pytest.mark.parametrize(("network", "fastest"), [(SLOW_BETWEEN, "hierarchical"), (SLOW_INSIDE, "flat")])
+def test_best_is_the_faster_one_and_says_so(network: Network, fastest: str):
+    for strategy in set_up(network):
+        assert strategy.algorithm == strategy.summary()["algorithm"] == fastest
+        assert isinstance(strategy.reduction, Hierarchical) == (fastest == "hierarchical")
+        assert f"best chose {fastest}" in strategy.labels(None)[0]
+        assert strategy.replica.averaging.reduction is strategy.reduction
+
+
+def test_best_times_the_runs_own_buckets():
+    # 4000 bytes at 100 MB/s: as a ring 2·3/4 · 40 µs; in two levels 4 µs + 40 µs + 4 µs.
+    whole = set_up(SLOW_BETWEEN)[0]
+    assert whole.timed_s == {"flat": pytest.approx(60e-6), "hierarchical": pytest.approx(48e-6)}
+    # In buckets of 1600, 1600 and 800 bytes the same, unless messages have a price.
+    latency = AlphaBeta(inter_latency_s=1e-3)
+    cut = set_up(latency, bucket_mib=1600 / 2**20)
+    assert cut[0].timed_s == {"flat": pytest.approx(3 * 6e-3), "hierarchical": pytest.approx(3 * 2e-3)}
+    assert cut[0].comm.traffic.verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_best_is_kept_on_resume():
+    chosen = set_up(SLOW_BETWEEN)
+    for before, strategy in zip(chosen, set_up(SLOW_INSIDE), strict=True):
+        strategy.load_state_dict(before.state_dict())
+        assert strategy.algorithm == "hierarchical"
+        assert strategy.timed_s == before.timed_s
+        assert isinstance(strategy.replica.averaging.reduction, Hierarchical)
+
+
+# ---------------------------------------------------------------- hooks
+
+HOOKS = [("bf16", 1e-6, 0.1), ("fp16", 1e-8, 0.01), ("powersgd", 1e-4, 1.0)]
+"""(hook, how much it moves the parameters at least, and at most)"""
+
+
+def test_bf16_rounds_256_and_1_to_a_mean_of_128():
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        return torch.tensor([[256.0 if rank == 0 else 1.0]]), torch.zeros(1)
+
+    means = {}
+    for hook in ("none", "bf16"):
+        traces = drive(
+            lambda hook=hook: make(hook=hook),
+            [1, 1],
+            steps_per_epoch=1,
+            data=data,
+            model=lambda: Linear(torch.zeros(1)),
+        )
+        means[hook] = {trace.parameters[0].item() for trace in traces}
+    assert means == {"none": {-128.5}, "bf16": {-128.0}}
+
+
+@pytest.mark.parametrize("algorithm", ["flat", "hierarchical", "sliced"])
+@pytest.mark.parametrize(("hook", "least", "most"), HOOKS)
+def test_hooks_stay_near_and_ranks_stay_equal(algorithm: str, hook: str, least: float, most: float):
+    traces = train([2, 2], algorithm=algorithm, hook=hook, powersgd_start_steps=5)
+    wanted = train([2, 2])[0].parameters
+    for trace in traces:
+        assert least < (trace.parameters[-1] - wanted[-1]).abs().max() < most
+        assert torch.equal(trace.parameters[-1], traces[0].parameters[-1])
+        if hook == "powersgd":  # no step before it is touched
+            assert (trace.parameters[4] - wanted[4]).abs().max() < 1e-12
+
+
+def test_what_was_compressed_is_recorded():
+    assert train([2], 1, hook="bf16")[0].strategy.summary()["compression_ratio"] == 4  # of float64
+    strategy = train([2], 7, hook="powersgd", powersgd_start_steps=5)[0].strategy
+    summary, whole = strategy.summary(), 24 * 24 + 24 + 2 * 24 + 2
+    assert summary["compressed_steps"] == 2
+    assert summary["compression_ratio"] == (whole + 1) / (24 + 24 + 24 + 2 * 24 + 2 + 1)
+    assert strategy.labels(None) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "ranks", "words"),
+    [
+        ({"hook": "powersgd"}, [2], "compressed nothing: no step beyond powersgd_start_steps"),
+        (
+            {"hook": "powersgd", "powersgd_rank": 99, "powersgd_start_steps": 0},
+            [2],
+            "no matrix shrinks enough",
+        ),
+        ({"hook": "fp16"}, [1], "fp16 is off"),
+    ],
+)
+def test_a_hook_without_effect_is_said(keys: dict[str, Any], ranks: list[int], words: str):
+    assert words in train(ranks, 2, **keys)[0].strategy.labels(None)[0]
+
+
+def test_the_same_with_powersgd_from_any_step_on():
+    """Ends of runs broken at a step and taken up by new objects, bit for bit, with the undone first step."""
+    keys = {"hook": "powersgd", "powersgd_start_steps": 2, "algorithm": "hierarchical"}
+
+    def body(comm: SimulatedCommunicator, stops: list[int]) -> Tensor:
+        state: Any = None
+        for start, stop in zip([0, *stops], [*stops, 9], strict=True):
+            replica = SimulatedReplica(regression(), nn.CrossEntropyLoss(), comm, lambda rank, samples: 0)
+            strategy = make(**keys)
+            strategy.setup(replica, comm, Progress(1, 9))
+            replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)
+            with replica.untouched():
+                replica.compute_gradients(Batch(*pieces(comm.rank, 77), sizes(77)))
+            if state is not None:
+                replica.load(state[0])
+                replica.optimizer.load_state_dict(state[1])
+                strategy.load_state_dict(state[2])
+            for step in range(start, stop):
+                replica.compute_gradients(Batch(*pieces(comm.rank, step), sizes(step)))
+                replica.optimizer.step()
+            state = [replica.flat(), replica.optimizer.state_dict(), strategy.state_dict()]
+        return state[0]
+
+    def sizes(step: int) -> tuple[int, ...]:
+        return tuple(len(pieces(rank, step)[0]) for rank in range(3))
+
+    def run(stops: list[int]) -> list[Tensor]:
+        simulator = Simulator(Topology.of([2, 1]))
+        return simulator.run(lambda rank: body(SimulatedCommunicator(simulator, rank), stops))
+
+    whole = run([])
+    for stops in ([1], [2], [5, 8]):
+        assert all(torch.equal(a, b) for a, b in zip(whole, run(stops), strict=True)), stops
+
+
+# ---------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"algorithm": "flt"}, r"strategy.algorithm=flt.*did you mean 'flat'"),
+        ({"hook": "fp8"}, r"strategy.hook=fp8"),
+        ({"weighting": "equal"}, r"strategy.weighting=equal"),
+        ({"bucket_mib": 0}, r"strategy.bucket_mib=0: must be > 0"),
+        ({"powersgd_rank": 0}, r"strategy.powersgd_rank=0: must be >= 1"),
+        ({"powersgd_start_steps": -1}, r"strategy.powersgd_start_steps=-1: must be >= 0"),
+        ({"powersgd_min_compression": 0}, r"strategy.powersgd_min_compression=0: must be > 0"),
+        ({"algorithm": "best", "hook": "powersgd"}, r"best.*powersgd does not send; name one of flat"),
+    ],
+)
+def test_wrong_keys_are_refused(keys: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        DDP.Config(**keys)
+
+
+def test_keys_reach_the_averaging():
+    keys = {"bucket_mib": 3, "gradient_as_bucket_view": False, "overlap": False, "hook": "fp16"}
+    averaging = train([2], 1, **keys)[0].replica.averaging
+    assert (averaging.group, averaging.bucket_mib, averaging.bucket_view, averaging.overlap) == (
+        WORLD,
+        3,
+        False,
+        False,
+    )
+    assert isinstance(averaging.reduction, HalfPrecision)
+    assert averaging.reduction.dtype == torch.float16
+    powers = {"powersgd_rank": 4, "powersgd_min_compression": 3, "error_feedback": False, "warm_start": False}
+    reduction = train([2], 1, hook="powersgd", **powers)[0].replica.averaging.reduction
+    assert isinstance(reduction, PowerSGD)
+    assert isinstance(reduction.inner, Flat)
+    assert (reduction.rank, reduction.start_steps, reduction.min_compression) == (4, 10, 3)
+    assert (reduction.error_feedback, reduction.warm_start) == (False, False)

@@ -37,7 +37,11 @@ class Schedule:
             factor = self.keys["reduction_factor"]
             self.sync_every = max(1, self.sync_every // factor)
             if self.wait_batches > 0:
-                wait = self.wait_batches - 1 if self.keys["wait_update"] == "decrement" else self.wait_batches // factor
+                wait = (
+                    self.wait_batches - 1
+                    if self.keys["wait_update"] == "decrement"
+                    else self.wait_batches // factor
+                )
                 self.wait_batches = min(max(1, wait), self.sync_every)
         else:
             self.sync_every = self.largest

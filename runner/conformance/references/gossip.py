@@ -46,9 +46,7 @@ def mixing(ranks: int, num_peers: int, graph: str, direction: str) -> list[Array
         cycle = [list(range(1, num_peers + 1))]
     else:
         stages = math.floor(math.log(ranks - 1, num_peers + 1) + 1e-9)
-        cycle = [
-            [j * (num_peers + 1) ** e for j in range(1, num_peers + 1)] for e in range(stages + 1)
-        ]
+        cycle = [[j * (num_peers + 1) ** e for j in range(1, num_peers + 1)] for e in range(stages + 1)]
     return [_matrix(ranks, hops, direction) for hops in cycle]
 
 

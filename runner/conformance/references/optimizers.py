@@ -39,9 +39,7 @@ class Optimizer(ABC):
 
     def __init__(self, recipe: Recipe, parts: Sequence[Part]) -> None:
         self.recipe, self.parts = recipe, parts
-        decays = [
-            np.full(part.numel, recipe.weight_decay if len(part.shape) > 1 else 0.0) for part in parts
-        ]
+        decays = [np.full(part.numel, recipe.weight_decay if len(part.shape) > 1 else 0.0) for part in parts]
         self.decay = np.concatenate(decays)
         self.moments: list[Array] = []
         self.reset()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .world import NoReference, World, mean
+from .world import World, mean
 
 
 def local_sgd(
@@ -38,20 +38,22 @@ def local_sgd(
 def post_local_sgd(
     world: World,
     *,
-    switch_samples: int | None = None,
+    switch_samples: int | str = "auto",
     sync_every: int = 16,
     unit: str = "rank",
     optimizer_state: str = "keep",
     buffers: str = "average",
     **keys: Any,
 ) -> Iterator[None]:
-    """ddp while samples < t'; then local steps (of nodes, with their mean gradient) and a mean every H."""
-    if switch_samples is None:
-        raise NoReference("no reference without switch_samples")
+    """ddp while samples < t'; then local steps (of nodes, with their mean gradient) and a mean every H.
+
+    auto: t' is half of the run's samples (no schedule of a `Setting` has steps).
+    """
+    switch = world.budget // 2 if isinstance(switch_samples, str) else switch_samples
     since = 0
     for _ in world.steps():
         gradients = world.gradients()
-        if world.samples < switch_samples:
+        if world.samples < switch:
             world.update(mean(gradients, world.sizes))
             yield
             continue

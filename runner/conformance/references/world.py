@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,14 @@ class NoReference(Exception):
 class Setting:
     """A run: R ranks on nodes, `epochs` of `steps_per_epoch`, samples, optimizer.
 
-    `rate`: learning rate of a step (from 0); None: the recipe's. `start`: rank -> θ [m]; None: the twin's.
+    Args:
+        rate: learning rate of a step (from 0); None: the recipe's.
+        start: rank -> θ [m]; None: the twin's.
+        losses: epoch -> its loss, instead of the true one.
+        step_time: (rank, samples) -> time of a step on so many samples.
+        round_time: time from the last launch of an asynchronous round to its completion.
+        factor: (draw, n, m, r) -> random factor [m, r] to compress a matrix [n, m] with; draw 0 is the one to
+            begin with, draw k that of step k where each step begins anew.
     """
 
     twin: Twin
@@ -33,6 +39,9 @@ class Setting:
     rate: Callable[[int], float] | None = None
     start: Callable[[int], Array] | None = None
     losses: Callable[[int], float] | None = None
+    step_time: Callable[[int, int], float] | None = None
+    round_time: float | None = None
+    factor: Callable[[int, int, int, int], Array] | None = None
 
 
 class World:
@@ -60,6 +69,12 @@ class World:
     def full_batch(self) -> Array:
         """Samples of each rank in a full batch [R]."""
         return np.array([len(self.setting.piece(rank, 0)[0]) for rank in range(self.ranks)], dtype=float)
+
+    @property
+    def budget(self) -> int:
+        """Samples of the whole run, all ranks taking equal steps."""
+        steps = range(self.setting.epochs * self.setting.steps_per_epoch)
+        return sum(len(self.setting.piece(rank, step)[0]) for rank in range(self.ranks) for step in steps)
 
     @property
     def last_batch(self) -> bool:
@@ -127,8 +142,11 @@ class World:
                     one.moments[place] = whole.copy()
 
 
-Reference = Callable[..., Iterator[None]]
-"""(world, **the strategy's keys): moves the world, yields after each step, and at its end finishes."""
+Reference = Callable[..., Iterator[Sequence[int] | None]]
+"""(world, **the strategy's keys): moves the world, and at its end finishes.
+
+Yields after each step which ranks have taken it; None: all.
+"""
 
 
 def mean(rows: Array, weights: Array | None = None) -> Array:
@@ -146,8 +164,8 @@ def bfloat16(values: Array) -> Array:
 
 
 def float16(values: Array) -> Array:
-    """Rounded to the nearest float16."""
-    return values.astype(np.float16).astype(np.float64)
+    """Rounded to the nearest float16, by way of float32."""
+    return values.astype(np.float32).astype(np.float16).astype(np.float64)
 
 
 NARROW = {"bfloat16": bfloat16, "float16": float16}
@@ -160,10 +178,3 @@ def narrow_sum(rows: Array, dtype: str) -> Array:
     for row in rows[1:]:
         total = narrow(total + narrow(row))
     return total
-
-
-def options(given: dict[str, Any], **supported: Sequence[Any]) -> None:
-    """Raise NoReference where a key has a value that its reference does not cover."""
-    for key, values in supported.items():
-        if key in given and given[key] not in values:
-            raise NoReference(f"no reference for {key}={given[key]}")

@@ -1,0 +1,279 @@
+"""What the update rules are tried on: configurations of every strategy, optimizers, types, ranks, times."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..simulated_replica import StepTime
+from .findings import RanksOfNodes
+from .problems import TwinProblem, autoencoder
+from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, PLAIN, Recipe
+
+EPOCHS, STEPS_PER_EPOCH = 5, 10
+NODES: tuple[RanksOfNodes, ...] = ((1, 1), (2, 2))
+RAGGED: tuple[RanksOfNodes, ...] = (*NODES, (2, 1))
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Only the parameters' all-reduce between nodes takes time, `round_ns`; small messages are free."""
+
+    round_ns: int
+
+    def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
+        """See `simulator.Network`."""
+        return self.round_ns if verb == "all_reduce" and inter and payload > 64 else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One configuration, on each of `ranks`.
+
+    `dtype`, `odd`: types of the model and of its odd parameter. `rate`: learning rate of a step. `losses` of
+    epochs. `step_ns`: of a step (rank, samples); `round_ns`: of an all-reduce of parameters between nodes.
+    """
+
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[RanksOfNodes, ...] = RAGGED
+    recipe: Recipe = NESTEROV
+    dtype: str = "float64"
+    odd: str | None = None
+    rate: Callable[[int], float] | None = None
+    losses: Callable[[int], float] | None = None
+    step_ns: StepTime = lambda rank, samples: 1000
+    round_ns: int = 0
+
+    def problem(self, ranks: RanksOfNodes) -> TwinProblem:
+        """What is trained."""
+        return autoencoder(
+            sum(ranks),
+            dtype=self.dtype,
+            odd=self.odd,
+            recipe=self.recipe,
+            steps_per_epoch=STEPS_PER_EPOCH,
+        )
+
+    @property
+    def name(self) -> str:
+        """`sync_every=4, adamw, float32 with one float64`."""
+        words = [f"{key}={value}" for key, value in self.keys.items()]
+        if self.recipe != NESTEROV:
+            plain = self.recipe.kind == "sgd" and not self.recipe.momentum
+            words.append("plain sgd" if plain else self.recipe.kind)
+        if self.rate is not None:
+            words.append("falling rate")
+        if self.dtype != "float64" or self.odd is not None:
+            words.append(self.dtype + (f" with one {self.odd}" if self.odd else ""))
+        return ", ".join(words) or "defaults"
+
+
+def usual(keys: Mapping[str, Any], ranks: tuple[RanksOfNodes, ...] = RAGGED) -> tuple[Case, ...]:
+    """The same keys with every kind of optimizer and of types, the costly ones on the last `ranks` alone."""
+    case, last = Case(keys=keys, ranks=ranks), ranks[-1:]
+    return (
+        case,
+        replace(case, ranks=last, recipe=PLAIN),
+        replace(case, ranks=last, recipe=ADAMW),
+        replace(case, ranks=last, dtype="float32", odd="float64"),
+        replace(case, ranks=last, odd="float32", recipe=DECAYED),
+    )
+
+
+def falling(every: int, factors: Sequence[float] = (1.0, 0.5, 0.25)) -> Callable[[int], float]:
+    """A learning rate of 0.2 that falls after so many steps, then again."""
+    return lambda step: 0.2 * factors[min(step // every, len(factors) - 1)]
+
+
+def skewed(rank: int, samples: int) -> int:
+    """Ranks of unlike speed; on the first, a sample takes four times as long."""
+    fixed, each = ((2000, 4000), (3000, 1000), (1000, 1000), (1000, 2000))[rank % 4]
+    return fixed + each * samples
+
+
+def rhythm(*times: int) -> StepTime:
+    """Each rank's own step time, whatever the samples."""
+    return lambda rank, samples: times[rank % len(times)]
+
+
+ONE_NODE_TOO = {"warmup_epochs": 0, "cooldown_epochs": 0}
+POWERSGD = {"hook": "powersgd", "powersgd_start_steps": 3}
+SHARES = {"balancing": "manual", "shares": (0.7, 0.25, 0.05)}
+FIXED = {"mode": "fixed_delay"}
+
+CASES: Mapping[str, tuple[Case, ...]] = {
+    "ddp": (
+        *usual({}),
+        Case(recipe=MOMENTUM, ranks=((2, 1),), rate=falling(15)),
+        Case(recipe=LARS_RECIPE, ranks=((2, 1),)),
+        Case(keys={"weighting": "uniform"}, ranks=((2, 1),)),
+        Case(keys={"algorithm": "hierarchical"}, ranks=((2, 2), (2, 1), (3, 1))),
+        Case(keys={"algorithm": "sliced"}, ranks=((2, 2),)),
+        Case(keys={"algorithm": "best"}, ranks=((2, 2),)),
+        Case(keys={"hook": "bf16"}, ranks=((2, 1),)),
+        Case(keys={"hook": "fp16", "algorithm": "hierarchical"}, ranks=((2, 1),)),
+        Case(keys=POWERSGD, ranks=((1, 1), (2, 1))),
+        Case(keys={**POWERSGD, "powersgd_rank": 2, "powersgd_min_compression": 1.0}, ranks=((2, 1),)),
+        Case(keys={**POWERSGD, "error_feedback": False}, ranks=((2, 1),)),
+        Case(keys={**POWERSGD, "warm_start": False}, ranks=((2, 1),)),
+        Case(keys={**POWERSGD, "weighting": "uniform", "algorithm": "hierarchical"}, ranks=((2, 2),)),
+    ),
+    "placebo": (Case(), Case(keys={"weighting": "uniform"}, ranks=((2, 1),))),
+    "hsgd": (
+        *usual({}),
+        Case(recipe=LARS_RECIPE, ranks=((2, 1),)),
+        Case(keys={"partition": "tensor"}, ranks=((2, 2),)),
+        Case(keys={"shared_weights": False}, ranks=((2, 1),), recipe=LARS_RECIPE),
+        Case(keys={"shared_weights": False, "partition": "tensor"}, ranks=((2, 2),)),
+        Case(keys={"level1": "collective"}, ranks=((2, 1),)),
+        Case(keys={"level2_algorithm": "linear"}, ranks=((2, 2),)),
+    ),
+    "heterogeneous": (
+        *usual(SHARES, ((2, 1),)),
+        Case(keys={"balancing": "equal"}),
+        Case(keys={**SHARES, "weighting": "speed"}, ranks=((2, 1),)),
+        Case(keys={**SHARES, "weighting": "uniform"}, ranks=((2, 1),)),
+        Case(keys={**SHARES, "aggregation": "loss_scale"}, ranks=((2, 1),)),
+        Case(keys={**SHARES, "min_batch": 2, "max_batch": (4,)}, ranks=((2, 1),)),
+        Case(step_ns=skewed, ranks=((2, 2),)),
+        Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2),)),
+        Case(
+            keys={"balancing": "dynamic", "rebalance_gain": 0.5, "rebalance_every_epochs": 2},
+            step_ns=skewed,
+            ranks=((2, 1),),
+        ),
+    ),
+    "local_sgd": (
+        *usual({"sync_every": 4}),
+        Case(keys={}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "optimizer_state": "average"}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "optimizer_state": "average"}, ranks=((1, 1),), recipe=ADAMW),
+        Case(keys={"sync_every": 3, "optimizer_state": "reset", "buffers": "none"}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "buffers": "broadcast"}, ranks=((2, 1),)),
+        Case(
+            keys={"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.25},
+            ranks=((2, 1),),
+            rate=falling(12),
+        ),
+    ),
+    "post_local_sgd": (
+        *usual({"sync_every": 4, "switch_samples": 100}),
+        Case(keys={"sync_every": 4, "switch_samples": 0}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 4, "switch_samples": 100, "unit": "node"}),
+        Case(
+            keys={"sync_every": 4, "switch_samples": 57, "unit": "node", "optimizer_state": "average"},
+            ranks=((2, 1),),
+            recipe=ADAMW,
+        ),
+        Case(
+            keys={"sync_every": 4, "switch_samples": 57, "optimizer_state": "reset"},
+            ranks=((2, 1),),
+            rate=falling(20),
+        ),
+    ),
+    "ednncomm": (
+        *usual({"sync_every": 4}),
+        Case(),
+        Case(keys={"sync_every": 4, "sync_at_epoch_end": False}),
+        Case(keys={"sync_every": 4, "exchange": "world"}, ranks=((2, 2), (3, 1))),
+        Case(keys={"sync_every": 4, "exchange": "sliced"}, ranks=((2, 2), (3, 3))),
+        Case(keys={"sync_every": 4, "optimizer_state": "average"}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 4, "optimizer_state": "reset", "buffers": "broadcast"}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 1}, ranks=((2, 1),), recipe=ADAMW),
+    ),
+    "slowmo": (
+        *usual({"sync_every": 4}),
+        Case(keys={}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "slow_momentum": 0.4, "slow_lr": 0.7}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "optimizer_state": "reset"}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 4}, ranks=((2, 1),), rate=falling(16)),
+    ),
+    "diloco": (
+        *usual({"sync_every": 4}),
+        Case(keys={}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "outer_momentum": 0.4, "outer_lr": 1.0}, ranks=((2, 1),)),
+        Case(keys={"sync_every": 3, "outer_momentum": 0.0}, ranks=((2, 1),)),
+    ),
+    "sgp": (
+        *usual({}),
+        Case(keys={"send_weight": "true"}, ranks=((2, 2),)),
+        Case(keys={"push_sum": False}, ranks=((2, 1),)),
+        Case(ranks=((4, 4), (3, 3))),
+        Case(keys={"num_peers": 2}, ranks=((4, 4), (3, 3), (2, 2))),
+        Case(keys={"num_peers": 3}, ranks=((4, 4),)),
+        Case(keys={"graph": "ring"}, ranks=((2, 2),)),
+        Case(keys={"graph": "ring", "num_peers": 2}, ranks=((3, 2),)),
+        Case(keys={"graph": "complete"}, ranks=((2, 1),)),
+        Case(keys={"direction": "push_pull"}, ranks=((4, 4), (2, 1))),
+        Case(keys={"direction": "push_pull", "graph": "ring"}, ranks=((2, 2),)),
+    ),
+    "daso": (
+        *usual({}, NODES),
+        Case(keys={"wait_batches": 2, "sync_every": 3, "warmup_epochs": 2}, ranks=((2, 2),)),
+        Case(keys={"wait_batches": 2, "sync_every": 2, **ONE_NODE_TOO}, ranks=((2, 2), (1, 1, 1))),
+        Case(keys={"wait_batches": 1, "sync_every": 1}, ranks=((2, 2),)),
+        Case(keys={"wait_batches": 0, "sync_every": 3}, ranks=((2, 2),)),
+        Case(keys={"merge": "delta", "wait_batches": 2}, ranks=((2, 2), (1, 1, 1))),
+        Case(keys={"staleness_weight": 0.5, "wait_batches": 3}, ranks=((2, 2),)),
+        Case(keys={"transport_dtype": "bfloat16"}, ranks=((2, 2),)),
+        Case(keys={"transport_dtype": "float16", "warmup_epochs": 3}, ranks=((1, 1, 1),)),
+        Case(keys={"blocking": "gradients", "warmup_epochs": 2}, ranks=((2, 2),), recipe=ADAMW),
+        Case(keys={"buffers": "broadcast", "optimizer_state": "average"}, ranks=((2, 2),)),
+        Case(keys={"buffers": "none", "optimizer_state": "reset"}, ranks=((2, 2),)),
+        Case(keys={"chunk_elements": 7}, ranks=((2, 2),)),
+        Case(
+            keys={
+                **ONE_NODE_TOO,
+                "sync_every": 6,
+                "wait_batches": 3,
+                "plateau_patience": 0,
+                "wait_update": "scale",
+            },
+            ranks=((2, 2),),
+            losses=lambda epoch: 1.0,
+        ),
+        Case(
+            keys={**ONE_NODE_TOO, "sync_every": 2, "plateau_patience": 0, "max_sync_every": 8},
+            ranks=((1, 1),),
+            losses=lambda epoch: 1.0,
+        ),
+        Case(
+            keys={**ONE_NODE_TOO, "plateau_patience": 0, "plateau_threshold": 0.5},
+            ranks=((2, 2),),
+        ),
+    ),
+    "lasgd": (
+        *usual({**FIXED, "sync_every": 3, "delay_steps": 2}),
+        Case(keys={**FIXED, "sync_every": 3, "delay_steps": 3}, ranks=((2, 2),)),
+        Case(keys={**FIXED, "sync_every": 3, "delay_steps": 0}, ranks=((2, 1),)),
+        Case(keys={**FIXED, "sync_every": 2, "delay_steps": 1, "unit": "node"}),
+        Case(
+            keys={**FIXED, "sync_every": 3, "delay_steps": 2, "apply_rule": "overwrite"}, ranks=((2, 1),)
+        ),
+        Case(
+            keys={
+                **FIXED,
+                "sync_every": 3,
+                "delay_steps": 2,
+                "apply_rule": "elastic",
+                "elastic_alpha": 0.5,
+            },
+            ranks=((2, 1),),
+        ),
+        Case(
+            keys={**FIXED, "sync_every": 3, "delay_steps": 2, "optimizer_state": "reset"},
+            ranks=((2, 1),),
+        ),
+        Case(step_ns=rhythm(1000, 1000, 1000, 2000), round_ns=1000, ranks=((2, 2),)),
+        Case(step_ns=rhythm(1000, 1700, 2300), round_ns=2900, ranks=((1, 1), (2, 1))),
+        Case(keys={"sync_every": 4}, step_ns=rhythm(1000, 1700, 2300), round_ns=2900, ranks=((2, 1),)),
+        Case(
+            keys={"max_staleness_steps": 2},
+            step_ns=rhythm(1000, 1700, 2300, 4100),
+            round_ns=2900,
+            ranks=((2, 2),),
+        ),
+        Case(
+            keys={"unit": "node"}, step_ns=rhythm(1000, 1700, 2300, 3100), round_ns=2900, ranks=((2, 2), (2, 1))
+        ),
+    ),
+}

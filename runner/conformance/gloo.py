@@ -1,0 +1,201 @@
+"""The same trial run by real processes: what virtual time showed must also be what gloo does."""
+
+import dataclasses
+import json
+import socket
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from ...strategies.topology import WORLD, Topology
+from .. import local
+from ..run_directory import RunDirectory
+from ..torch_communicator import TorchCommunicator, connect
+from ..torch_replica import TorchReplica
+from ..typed import TARGET, locate_target, typed
+from ..worker import Link
+from . import trial
+from .comparison import require_agreement, require_equal, require_same_walk
+from .course import Call, Course, History
+from .driver import drive
+from .findings import Candidate, Check, Failed, RanksOfNodes
+from .walker import LoggedTraffic, Walker
+
+ENTRY = "daso_bench.runner.conformance.gloo:walk_rank"
+PRELOAD = (*local.PRELOAD, "daso_bench.runner.conformance.gloo")
+PRECISIONS = {"fp32": (torch.float32, 1e-6), "fp64": (torch.float64, 1e-12)}
+STALL_S = 60.0
+SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
+
+
+def checks(candidate: Candidate) -> list[Check]:
+    """One launch for each set of ranks tells all."""
+    return [Check("as in virtual time", as_in_virtual_time.__doc__ or "", as_in_virtual_time)]
+
+
+def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
+    """Over gloo the same calls give the same model, to 1e-6 in fp32 and 1e-12 in fp64; a resume is exact.
+
+    Of strategies whose ranks step at their own pace: they end, agree, and have made equally many calls.
+    """
+    candidate.strategy_class.check(candidate.config, trial.course(candidate, ranks).plan)
+    walks = _launch(candidate, ranks)
+    if candidate.strategy_class.sampling(candidate.config) != "global":
+        for name in PRECISIONS:
+            _require_agreement(walks[name], name)
+        return "at their own pace"
+    for name, (dtype, tolerance) in PRECISIONS.items():
+        virtual = drive(_course(candidate, ranks, dtype))
+        for history, other in zip(walks[name], virtual, strict=True):
+            require_same_walk(history, other, f"{name} over gloo", tolerance)
+            require_equal(
+                history.given, other.given, f"{name} over gloo: rank {history.rank}", history.names, tolerance
+            )
+            _require_same_calls(history, other, name)
+            if history.agreed != other.agreed:
+                raise Failed(f"{name} over gloo: rank {history.rank}: agree() answers otherwise")
+    for resumed, unbroken in zip(walks["resumed"], walks["fp32"], strict=True):
+        require_same_walk(resumed, unbroken, f"fp32 over gloo, saved after step {SAVE_AFTER} and resumed")
+    return None
+
+
+def _course(candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, **changes: Any) -> Course:
+    last = sum(ranks) - 1
+    wish = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
+    return trial.course(candidate, ranks, problem=trial.problem(dtype), wish=wish, **changes)
+
+
+def _require_same_calls(history: History, virtual: History, name: str) -> None:
+    ours, theirs = (Counter(_own(h)) for h in (history, virtual))
+    for call in [*(ours - theirs), *(theirs - ours)]:
+        raise Failed(
+            f"{name} over gloo: rank {history.rank}, step {call.step + 1}: {ours[call]} times {call}, "
+            f"in virtual time {theirs[call]} times"
+        )
+
+
+def _require_agreement(histories: list[History], name: str) -> None:
+    require_agreement([h.final for h in histories], f"{name} over gloo, after finish()", histories[0].names)
+    counts = [Counter((c.channel, c.verb, c.members, c.numbytes) for c in _own(h)) for h in histories]
+    for history, count in zip(histories, counts, strict=True):
+        for (channel, verb, members, numbytes), calls in count.items():
+            for member in members:
+                other = counts[member][channel, verb, members, numbytes]
+                if verb != "send" and other != calls:
+                    raise Failed(
+                        f"{name} over gloo: rank {history.rank} calls {verb} on {channel} over ranks "
+                        f"{list(members)} {calls} times, rank {member} {other} times"
+                    )
+
+
+def _own(history: History) -> list[Call]:
+    return [call for call in history.calls if call.during in ("step", "epoch", "finish")]
+
+
+# ------------------------------------------------------------------ the supervisor's side
+
+
+def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History]]:
+    """One run of real processes: fp32, fp64, and fp32 resumed; by name the ranks' histories."""
+    with tempfile.TemporaryDirectory(prefix="daso-bench-check-") as folder:
+        directory = RunDirectory.create(
+            {
+                "study": {"name": "check"},
+                "run": {"id": candidate.name},
+                "strategy": _plain(candidate),
+                "name": candidate.name,
+                "ranks_of_nodes": list(ranks),
+            },
+            Path(folder),
+        )
+        outcome = local.launch(
+            directory,
+            ranks=sum(ranks),
+            threads=1,
+            port=None,
+            stall_s=STALL_S,
+            entry=ENTRY,
+            preload=PRELOAD,
+        )
+        if outcome.status == "cancelled":
+            raise KeyboardInterrupt
+        if outcome.status != "finished":
+            raise Failed(f"over gloo: {outcome.reason or outcome.status}")
+        found = [
+            torch.load(directory.path / f"rank_{rank}.pt", weights_only=True) for rank in range(sum(ranks))
+        ]
+    return {name: [_history(rank, each[name]) for rank, each in enumerate(found)] for name in found[0]}
+
+
+def _plain(candidate: Candidate) -> dict[str, Any]:
+    kind = candidate.strategy_class
+    keys = json.loads(json.dumps(dataclasses.asdict(candidate.config)))
+    return {TARGET: f"{kind.__module__}.{kind.__qualname__}", **keys}
+
+
+# ------------------------------------------------------------------ a rank's side
+
+
+def walk_rank(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+) -> None:
+    """What each rank process does: the trial run in both precisions, its history into `rank_<r>.pt`."""
+    torch.set_num_threads(threads)
+    tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+    kind = locate_target(tree["strategy"], "strategy")
+    candidate = Candidate(tree["name"], kind, typed(kind.Config, tree["strategy"], "strategy"))
+    nodes = tuple(tree["ranks_of_nodes"])
+    comm = connect(
+        Topology.of(nodes),
+        rank,
+        host=local.HOST,
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=torch.device("cpu"),
+        timeout_s=STALL_S + 60,
+    )
+    comm.on_call = link
+    walks = {}
+    saved: bytes | None = None
+    for name, (dtype, _) in PRECISIONS.items():
+        course = _course(candidate, nodes, dtype, save_after=[SAVE_AFTER] if name == "fp32" else [])
+        walks[name] = _walk(course, comm)
+        saved = walks[name].saved.get(SAVE_AFTER, saved)
+    if saved is not None and kind.sampling(candidate.config) == "global":
+        walks["resumed"] = _walk(_course(candidate, nodes, torch.float32), comm, saved)
+    torch.save({name: _packed(history) for name, history in walks.items()}, run_dir / f"rank_{rank}.pt")
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
+    comm.close()
+
+
+def _walk(course: Course, comm: TorchCommunicator, saved: bytes | None = None) -> History:
+    comm.traffic = LoggedTraffic(comm.topology, comm.rank)
+
+    def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
+        return TorchReplica(model, criterion, comm)
+
+    return Walker(course, comm, make_replica, course.problem.data).walk(saved)
+
+
+_KEPT = ("parameters", "agreed", "final", "given", "names")
+
+
+def _packed(history: History) -> dict[str, Any]:
+    return {
+        **{name: getattr(history, name) for name in _KEPT},
+        "calls": [list(dataclasses.astuple(call)) for call in history.calls],
+    }
+
+
+def _history(rank: int, packed: dict[str, Any]) -> History:
+    calls = [
+        Call(step, during, c, v, tuple(members), b) for step, during, c, v, members, b in packed["calls"]
+    ]
+    names = [(name, numel) for name, numel in packed["names"]]
+    return History(rank, calls=calls, **{**{name: packed[name] for name in _KEPT}, "names": names})

@@ -1,0 +1,564 @@
+"""Layer (c): where two strategies must be the same thing, they are; and where they must not, they are not.
+
+`IDENTITIES` is the table: a strategy with keys on the left, another one, or training without any strategy, on
+the right. `PROPERTIES` are what mixing alone must do, with learning rate 0.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from ...strategies.base import Strategy
+from ..listing import CONF
+from ..typed import locate_target
+from .comparison import require_equal, require_same_walk, spread
+from .course import Course, History
+from .driver import drive
+from .findings import Candidate, Check, Failed, RanksOfNodes
+from .problems import TwinProblem, autoencoder, springs
+from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, PLAIN, Recipe
+from .twins import uneven
+
+EPOCHS, STEPS_PER_EPOCH = 2, 10
+STEPS = EPOCHS * STEPS_PER_EPOCH
+LINEAR = (PLAIN, NESTEROV)
+"""Optimizers that are linear in gradients and state: for them averaging models is averaging gradients."""
+EVERY = (NESTEROV, ADAMW)
+APART = 1e-3  # what must differ, differs by more than this
+
+NODES = ((1, 1), (2, 2))
+RAGGED = (*NODES, (2, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """`left` with `keys` is `right` with `right_keys`; without `right`: plain training on all samples.
+
+    `breaks`: optimizers with which it must *not* hold. `samples`: `even` on all ranks; `full`: uneven, but
+    the same in every step; `uneven`: in short last batches in another ratio. `bitwise` forbids any difference.
+    """
+
+    name: str
+    left: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    right: str | None = "ddp"
+    right_keys: Mapping[str, Any] = field(default_factory=dict)
+    ranks: tuple[RanksOfNodes, ...] = RAGGED
+    recipes: tuple[Recipe, ...] = LINEAR
+    breaks: tuple[Recipe, ...] = ()
+    samples: str = "even"
+    bitwise: bool = False
+    tolerance: float = 1e-12
+
+    @property
+    def says(self) -> str:
+        """The identity in one sentence."""
+        how = "bit for bit" if self.bitwise else f"to {self.tolerance:.0e}"
+        other = "plain training" if self.right is None else spelt(self.right, self.right_keys)
+        but = f", but not with {', '.join(recipe.kind for recipe in self.breaks)}" if self.breaks else ""
+        return f"{spelt(self.left, self.keys)} is {other}, {how}{but}"
+
+
+def spelt(strategy: str, keys: Mapping[str, Any]) -> str:
+    """`local_sgd sync_every=1`."""
+    return " ".join([strategy, *(f"{key}={value}" for key, value in keys.items())])
+
+
+BLOCKING = {"warmup_epochs": EPOCHS, "cooldown_epochs": 0, "allow_no_cycling": True}
+FIXED = {"mode": "fixed_delay", "delay_steps": 0}
+ROUND = {"sync_every": 4}
+
+IDENTITIES: tuple[Identity, ...] = (
+    Identity(
+        name="one node",
+        left="daso",
+        keys={"warmup_epochs": 0, "cooldown_epochs": 0},
+        ranks=((1,), (3,)),
+        recipes=EVERY,
+        samples="uneven",
+        bitwise=True,
+    ),
+    Identity(name="blocking", left="daso", keys=BLOCKING, ranks=NODES, breaks=(ADAMW,)),
+    Identity(
+        name="blocking gradients",
+        left="daso",
+        keys={**BLOCKING, "blocking": "gradients"},
+        ranks=NODES,
+        recipes=EVERY,
+    ),
+    Identity(
+        name="no wait, every batch",
+        left="daso",
+        keys={"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 1, "wait_batches": 0},
+        ranks=NODES,
+        breaks=(ADAMW,),
+    ),
+    Identity(
+        name="synchronous",
+        left="hsgd",
+        ranks=(*RAGGED, (4,), (3, 1)),
+        recipes=(NESTEROV, ADAMW, LARS_RECIPE),
+        samples="uneven",
+    ),
+    Identity(
+        name="no delay, every step",
+        left="lasgd",
+        keys={**FIXED, "sync_every": 1},
+        samples="same",
+        breaks=(ADAMW, LARS_RECIPE),
+    ),
+    Identity(
+        name="no delay",
+        left="lasgd",
+        keys={**FIXED, **ROUND},
+        right="local_sgd",
+        right_keys={**ROUND, "buffers": "none"},
+        samples="same",
+        recipes=EVERY,
+        bitwise=True,
+    ),
+    Identity(
+        name="one rank",
+        left="lasgd",
+        right=None,
+        ranks=((1,),),
+        samples="same",
+        recipes=EVERY,
+        bitwise=True,
+    ),
+    Identity(
+        name="every step",
+        left="ednncomm",
+        keys={"sync_every": 1},
+        ranks=(*RAGGED, (3, 1)),
+        samples="full",
+        breaks=(ADAMW,),
+    ),
+    Identity(
+        name="one node",
+        left="ednncomm",
+        keys={"sync_every": 3},
+        ranks=((1,), (3,)),
+        samples="uneven",
+        recipes=EVERY,
+        bitwise=True,
+    ),
+    Identity(
+        name="one rank a node",
+        left="ednncomm",
+        keys={**ROUND, "sync_at_epoch_end": False},
+        right="local_sgd",
+        right_keys=ROUND,
+        ranks=((1, 1), (1, 1, 1)),
+        recipes=EVERY,
+    ),
+    Identity(
+        name="equal shares",
+        left="heterogeneous",
+        keys={"balancing": "equal"},
+        ranks=RAGGED,
+        recipes=EVERY,
+        samples="uneven",
+    ),
+    Identity(
+        name="any shares",
+        left="heterogeneous",
+        keys={"balancing": "manual", "shares": (0.7, 0.25, 0.05)},
+        right=None,
+        ranks=((2, 1),),
+        recipes=(NESTEROV, ADAMW),
+        samples="uneven",
+    ),
+    Identity(name="every step", left="local_sgd", keys={"sync_every": 1}, breaks=(ADAMW,)),
+    Identity(
+        name="one rank", left="local_sgd", right=None, ranks=((1,),), recipes=EVERY, bitwise=True
+    ),
+    Identity(
+        name="qsr at one rate",
+        left="local_sgd",
+        keys={"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.25},
+        right="local_sgd",
+        right_keys={"sync_every": 6},  # (0.25 / 0.1)² = 6.25
+        ranks=((1, 1),),
+        recipes=(NESTEROV,),
+        bitwise=True,
+    ),
+    Identity(
+        name="switch at once",
+        left="post_local_sgd",
+        keys={"switch_samples": 0, **ROUND},
+        right="local_sgd",
+        right_keys=ROUND,
+        recipes=EVERY,
+        bitwise=True,
+    ),
+    Identity(
+        name="no switch",
+        left="post_local_sgd",
+        keys={"switch_samples": 10**9},
+        recipes=EVERY,
+        samples="uneven",
+        bitwise=True,
+    ),
+    Identity(
+        name="one node as unit",
+        left="post_local_sgd",
+        keys={"switch_samples": 0, "unit": "node", **ROUND},
+        ranks=((3,),),
+        recipes=EVERY,
+        samples="uneven",
+    ),
+    Identity(
+        name="one rank",
+        left="post_local_sgd",
+        keys={"switch_samples": 20, **ROUND},
+        right=None,
+        ranks=((1,),),
+        recipes=EVERY,
+        bitwise=True,
+    ),
+    Identity(name="two ranks", left="sgp", ranks=((1, 1), (2,)), breaks=(ADAMW,)),
+    Identity(
+        name="complete graph", left="sgp", keys={"graph": "complete"}, ranks=RAGGED, breaks=(ADAMW,)
+    ),
+    Identity(
+        name="ring of two",
+        left="sgp",
+        keys={"graph": "ring"},
+        right="sgp",
+        right_keys={"send_weight": "true"},
+        ranks=((1, 1),),
+        recipes=EVERY,
+    ),
+    Identity(name="one rank", left="sgp", right=None, ranks=((1,),), recipes=EVERY, bitwise=True),
+    Identity(
+        name="no slow momentum",
+        left="slowmo",
+        keys={**ROUND, "slow_momentum": 0.0, "slow_lr": 1.0},
+        right="local_sgd",
+        right_keys=ROUND,
+        recipes=EVERY,
+    ),
+    Identity(
+        name="no outer momentum",
+        left="diloco",
+        keys={**ROUND, "outer_lr": 1.0, "outer_momentum": 0.0},
+        right="local_sgd",
+        right_keys=ROUND,
+        recipes=EVERY,
+    ),
+    Identity(
+        name="no outer momentum, every step",
+        left="diloco",
+        keys={"sync_every": 1, "outer_lr": 1.0, "outer_momentum": 0.0},
+        breaks=(ADAMW,),
+    ),
+    Identity(name="one rank", left="ddp", right=None, ranks=((1,),), recipes=EVERY, bitwise=True),
+    Identity(
+        name="one big batch", left="ddp", right=None, ranks=RAGGED, recipes=EVERY, samples="uneven"
+    ),
+    Identity(
+        name="two levels",
+        left="ddp",
+        keys={"algorithm": "hierarchical"},
+        ranks=((2, 2), (4, 2), (2, 1), (3, 1)),
+        recipes=(NESTEROV,),
+        samples="uneven",
+    ),
+    Identity(
+        name="slices",
+        left="ddp",
+        keys={"algorithm": "sliced"},
+        ranks=((2, 2), (3, 3)),
+        recipes=(NESTEROV,),
+        samples="uneven",
+    ),
+    Identity(
+        name="powersgd of full rank",
+        left="ddp",
+        keys={
+            "hook": "powersgd",
+            "powersgd_rank": 5,
+            "powersgd_start_steps": 2,
+            "powersgd_min_compression": 0.1,
+        },
+        ranks=((1, 1), (2, 1)),
+        recipes=(NESTEROV,),
+        samples="uneven",
+        tolerance=1e-9,
+    ),
+    Identity(
+        name="two ranks",
+        left="placebo",
+        ranks=((1, 1), (2,)),
+        recipes=EVERY,
+        samples="uneven",
+        bitwise=True,
+    ),
+    Identity(name="more ranks", left="placebo", ranks=((2, 1), (2, 2)), recipes=EVERY, samples="uneven"),
+)
+
+
+# ------------------------------------------------------------------ running the table
+
+
+def checks(candidate: Candidate) -> list[Check]:
+    """The identities and properties of a built-in strategy; none for a plug-in."""
+    found = [
+        Check(one.name, one.says, _try(one), one.ranks)
+        for one in IDENTITIES
+        if one.left == candidate.builtin
+    ]
+    for one in PROPERTIES:
+        if candidate.builtin in one.strategies:
+            found.append(Check(one.name, one.says, _try_property(one), one.ranks))
+    return found
+
+
+def _try(identity: Identity) -> Callable[[Candidate, RanksOfNodes], None]:
+    def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
+        for recipe in (*identity.recipes, *identity.breaks):
+            require(identity, candidate.strategy_class, ranks, recipe)
+
+    return run
+
+
+def require(
+    identity: Identity, strategy_class: type[Strategy], ranks: RanksOfNodes, recipe: Recipe
+) -> None:
+    """Raise Failed where the identity does not hold on these ranks, or holds with an optimizer that breaks it."""
+    problem = problem_of(identity, ranks, recipe)
+    left = drive(course(strategy_class, identity.keys, ranks, problem))
+    what = f"{identity.says}; with {recipe.kind}, momentum {recipe.momentum}"
+    if identity.right is None:
+        right: Sequence[Mapping[int, Tensor]] = [plain(problem, sum(ranks))] * sum(ranks)
+    else:
+        others = other(identity.right, tuple(identity.right_keys.items()), ranks, problem)
+        right = [history.parameters for history in others]
+    if recipe in identity.breaks:
+        require_apart(left, right, what)
+        return
+    tolerance = 0.0 if identity.bitwise else identity.tolerance
+    for history, wanted in zip(left, right, strict=True):
+        require_same_walk(history, wanted, what, tolerance)
+
+
+def require_apart(
+    histories: Sequence[History], wanted: Sequence[Mapping[int, Tensor]], what: str
+) -> None:
+    """Raise Failed unless the last parameters differ clearly: an identity that may not hold was "mended"."""
+    for history, parameters in zip(histories, wanted, strict=True):
+        last = history.steps
+        if last in parameters and (history.parameters[last] - parameters[last]).abs().max() <= APART:
+            raise Failed(f"{what}: rank {history.rank}: equal to {APART:.0e}, must not be")
+
+
+def course(
+    strategy_class: type[Strategy],
+    keys: Mapping[str, Any],
+    ranks: RanksOfNodes,
+    problem: TwinProblem,
+    **changes: Any,
+) -> Course:
+    """The run of one side: `EPOCHS` x `STEPS_PER_EPOCH` steps."""
+    fields: dict[str, Any] = {
+        "strategy_class": strategy_class,
+        "config": strategy_class.Config(**keys),
+        "ranks_of_nodes": ranks,
+        "problem": problem,
+        "steps_per_epoch": STEPS_PER_EPOCH,
+        "epochs": EPOCHS,
+    }
+    return Course(**{**fields, **changes})
+
+
+def problem_of(identity: Identity, ranks: RanksOfNodes, recipe: Recipe) -> TwinProblem:
+    """The float64 autoencoder with the identity's samples."""
+    total = sum(ranks)
+    full, short = uneven(total)
+    twos = (2,) * total
+    sizes = {"even": (twos, (1,) * total), "same": (twos, twos), "full": (full, full), "uneven": (full, short)}
+    return autoencoder(
+        total, recipe=recipe, steps_per_epoch=STEPS_PER_EPOCH, sizes=sizes[identity.samples]
+    )
+
+
+@cache
+def other(
+    strategy: str, keys: tuple[tuple[str, Any], ...], ranks: RanksOfNodes, problem: TwinProblem
+) -> list[History]:
+    """The right side's run; several identities share one."""
+    return drive(course(builtin(strategy), dict(keys), ranks, problem))
+
+
+@cache
+def plain(problem: TwinProblem, ranks: int) -> dict[int, Tensor]:
+    """Training without a strategy: one model on all ranks' samples. Parameters after so many steps."""
+    model, criterion = problem.model().train(), problem.criterion()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = problem.optimizer(trained)
+    walk = {0: _flat(trained)}
+    for step in range(STEPS):
+        pieces = [problem.data(rank, step) for rank in range(ranks)]
+        optimizer.zero_grad()
+        inputs, targets = (torch.cat([piece[side] for piece in pieces]) for side in (0, 1))
+        criterion(model(inputs), targets).backward()
+        optimizer.step()
+        walk[step + 1] = _flat(trained)
+    return walk
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+@cache
+def builtin(name: str) -> type[Strategy]:
+    """The class that conf/strategy/<name>.yaml names."""
+    return locate_target(yaml.safe_load((CONF / "strategy" / f"{name}.yaml").read_text()), "strategy")
+
+
+# ------------------------------------------------------------------ mixing alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """What a strategy does to parameters at learning rate 0. `strategies`: keys by name."""
+
+    name: str
+    says: str
+    holds: Callable[[type[Strategy], Mapping[str, Any], RanksOfNodes], None]
+    strategies: Mapping[str, Mapping[str, Any]]
+    ranks: tuple[RanksOfNodes, ...]
+
+
+def still(
+    strategy_class: type[Strategy],
+    keys: Mapping[str, Any],
+    ranks: RanksOfNodes,
+    start: Callable[[int], float] | None,
+) -> list[History]:
+    """A run on one parameter at learning rate 0, from `start` of each rank."""
+    ones = (1,) * sum(ranks)
+    problem = springs(sum(ranks), recipe=PLAIN, steps_per_epoch=STEPS_PER_EPOCH, sizes=(ones, ones))
+    begin = None if start is None else lambda rank: torch.tensor([start(rank)], dtype=torch.float64)
+    return drive(
+        course(strategy_class, keys, ranks, problem, rate=lambda step: 0.0, start=begin), step_time=1000
+    )
+
+
+def keeps_still(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
+    """Equal models stay as they are."""
+    for history in still(strategy_class, keys, ranks, lambda rank: 0.7):
+        start = history.parameters[0]
+        for step, value in history.parameters.items():
+            require_equal(value, start, f"rank {history.rank}, after step {step}", history.names, 1e-12)
+        require_equal(history.final, start, f"rank {history.rank}, at the end", history.names, 1e-12)
+
+
+def keeps_mean(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
+    """The mean over ranks stays what it was, and all hold it in the end."""
+    values = [float(rank * rank + 1) for rank in range(sum(ranks))]
+    histories = still(strategy_class, keys, ranks, lambda rank: values[rank])
+    mean = torch.tensor([sum(values) / len(values)], dtype=torch.float64)
+    for step in range(min(history.steps for history in histories) + 1):
+        now = torch.stack([history.parameters[step] for history in histories]).mean(0)
+        require_equal(now, mean, f"the mean over ranks after step {step}", (), 1e-12)
+    for history in histories:
+        require_equal(history.final, mean, f"rank {history.rank}, at the end", history.names, 1e-12)
+
+
+def weighs_ranks(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
+    """0, 0, 0 on one node and 4 on another have the mean 1, not 2."""
+    histories = still(strategy_class, keys, ranks, lambda rank: 4.0 if rank == 3 else 0.0)
+    for history in histories:
+        one = torch.ones(1, dtype=torch.float64)
+        require_equal(history.final, one, f"rank {history.rank}, at the end", history.names, 1e-12)
+
+
+def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:
+    """After so many steps (of the number of ranks) all hold the same."""
+
+    def holds(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
+        histories = still(strategy_class, keys, ranks, lambda rank: float(rank * rank))
+        after = steps(len(histories))
+        apart = spread([history.parameters[after] for history in histories])
+        if apart > 1e-12:
+            raise Failed(f"ranks are {apart:.3g} apart after {after} steps, must agree")
+        if after > 1 and spread([history.parameters[after - 1] for history in histories]) <= APART:
+            raise Failed(f"ranks agree after {after - 1} steps already")
+
+    return holds
+
+
+NO_DELAY = {"mode": "fixed_delay", "delay_steps": 2, "sync_every": 3}
+AVERAGING: dict[str, Mapping[str, Any]] = {
+    "local_sgd": {"sync_every": 3},
+    "post_local_sgd": {"switch_samples": 0, "sync_every": 3},
+    "lasgd": NO_DELAY,
+    "sgp": {},
+}
+PROPERTIES: tuple[Property, ...] = (
+    Property(
+        name="stands still",
+        says="equal models and learning rate 0: nothing changes",
+        holds=keeps_still,
+        strategies=AVERAGING
+        | {
+            "ddp": {},
+            "placebo": {},
+            "hsgd": {},
+            "heterogeneous": {"balancing": "equal"},
+            "ednncomm": {"sync_every": 3},
+            "slowmo": {"sync_every": 3},
+            "diloco": {"sync_every": 3},
+            "daso": {"warmup_epochs": 1, "cooldown_epochs": 0},
+        },
+        ranks=((2, 2),),
+    ),
+    Property(
+        name="keeps the mean",
+        says="unequal models and learning rate 0: their mean stays, and all hold it in the end",
+        holds=keeps_mean,
+        strategies=AVERAGING,
+        ranks=((2, 2), (2, 1)),
+    ),
+    Property(
+        name="weighs ranks",
+        says="nodes of three ranks at 0 and of one at 4 meet at 1",
+        holds=weighs_ranks,
+        strategies=AVERAGING
+        | {
+            "ednncomm": {"sync_every": 3},
+            "post_local_sgd": {"switch_samples": 0, "sync_every": 3, "unit": "node"},
+        },
+        ranks=((3, 1),),
+    ),
+    Property(
+        name="consensus in log2 R",
+        says="1-peer exponential graphs of 2^m ranks agree after m steps, not before",
+        holds=agrees_in(lambda ranks: ranks.bit_length() - 1),
+        strategies={"sgp": {}},
+        ranks=((1, 1), (2, 2), (4, 4)),
+    ),
+    Property(
+        name="consensus at once",
+        says="a complete graph agrees after one step",
+        holds=agrees_in(lambda ranks: 1),
+        strategies={"sgp": {"graph": "complete"}},
+        ranks=((1, 1), (2, 1), (3, 3)),
+    ),
+)
+
+
+def _try_property(one: Property) -> Callable[[Candidate, RanksOfNodes], None]:
+    def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
+        assert candidate.builtin is not None
+        one.holds(candidate.strategy_class, one.strategies[candidate.builtin], ranks)
+
+    return run

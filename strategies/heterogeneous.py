@@ -1,0 +1,538 @@
+"""Heterogeneous gradient computing: batches in proportion to the ranks' speeds, gradients weighted to match.
+
+A rank on a slow device gets fewer samples of each global batch, so that all ranks end a step together, and
+its gradient counts for as many samples as it came from. Every step is synchronous and averages gradients.
+
+Update rule (b_r: rank r's samples in a full batch, n_r: in this step, g_r: its mean gradient, p_r: share):
+
+    w_r = n_r / Σ n                    weighting samples: the gradient of the mean loss over all samples
+    w_r = p_r / Σ_{q: n_q > 0} p_q     weighting speed
+    w_r = 1 / |{q: n_q > 0}|           weighting uniform: the plain mean
+    g = Σ_r w_r·g_r,   θ = optimizer(θ, g)
+
+    shares: t_r(b) = a_r + c_r·b from measured steps; the T with Σ_r clip((T - a_r) / c_r) = B gives b_r
+
+Bytes: as `ddp`, 2·(R-1)/R · 4m bytes per rank and step in a ring; some float64 numbers an epoch on top.
+
+Paper: S. Moreno-Álvarez, M. E. Paoletti, J. A. Rico-Gallego, J. M. Haut, Heterogeneous gradient computing
+optimization for scalable deep neural networks, Journal of Supercomputing (2022),
+doi:10.1007/s11227-022-04399-2. Dynamic balancing: Q. Ye et al., DBS, arXiv:2007.11831.
+
+Ours differs: this is an implementation after the abstract, which gives neither the weights nor how speeds are
+measured. Weights by samples, calibration, limits and rounding are our choice. Batches are cut from common
+global batches, so that the samples of a step do not depend on the shares. With batch normalisation a rank's
+statistics depend on its batch size: then uneven batches are not the single process's training.
+"""
+
+import hashlib
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Shares, Strategy
+from .communicator import Communicator
+from .errors import ConfigError, above, at_least, one_of, within
+from .gradients import by_samples, uniform
+from .progress import Plan, Progress
+from .replica import Replica
+from .topology import WORLD
+
+log = logging.getLogger(__name__)
+
+Limits = Sequence[tuple[int, int]]
+"""Of each rank: the fewest and the most samples of a full batch."""
+
+SHORTEST_S = 1e-12  # no step and no sample takes less: a virtual clock may show no time at all
+WINDOW = 1000  # steps whose times an epoch's medians are taken from, the latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeterogeneousConfig:
+    """The keys of `strategy=heterogeneous`; batches in samples."""
+
+    weighting: str = "samples"  # w_r: samples | speed | uniform
+    balancing: str = "static"  # equal | static | dynamic | manual
+    shares: tuple[float, ...] | None = None  # with manual: one positive number per rank, on any scale
+    min_batch: int = 1  # fewest samples of a rank; 2 with batch normalisation over flat features
+    max_batch: tuple[int, ...] | None = None  # most samples of a rank, one number or one per rank
+    batch_quantum: int = 1  # batches are multiples of this
+    aggregation: str = "hook"  # where the weight enters: hook (each bucket of gradients) | loss_scale
+    calibration_model: str = "affine"  # t = a + c·b; or proportional: t = c·b
+    calibration_batch_sizes: tuple[int, ...] | None = None  # null = half, once and twice an equal piece
+    calibration_warmup_steps: int = 3  # steps of each measurement that do not count
+    calibration_steps: int = 10  # steps per size whose median counts
+    dynamic_start: str = "equal"  # first shares of dynamic: equal | static
+    rebalance_every_epochs: int = 1  # epochs between looks at the times
+    rebalance_threshold: float = 0.05  # change nothing up to this max t / mean t - 1
+    rebalance_gain: float = 1.0  # γ: how far to go towards the measured speeds
+    rebalance_timing: str = "probe"  # times: probe (undone steps) | forward (of the epoch's full steps)
+    rebalance_probe_steps: int = 5  # steps per probe whose median counts
+
+    def __post_init__(self) -> None:
+        one_of("strategy.weighting", self.weighting, ["samples", "speed", "uniform"])
+        one_of("strategy.balancing", self.balancing, ["equal", "static", "dynamic", "manual"])
+        one_of("strategy.aggregation", self.aggregation, ["hook", "loss_scale"])
+        one_of("strategy.calibration_model", self.calibration_model, ["affine", "proportional"])
+        one_of("strategy.dynamic_start", self.dynamic_start, ["equal", "static"])
+        one_of("strategy.rebalance_timing", self.rebalance_timing, ["probe", "forward"])
+        if (self.shares is not None) != (self.balancing == "manual"):
+            raise ConfigError(
+                f"strategy.balancing={self.balancing}, strategy.shares={_shown(self.shares)}: shares are "
+                "given with manual, and only with manual"
+            )
+        for share in self.shares or ():
+            above("strategy.shares", share, 0)
+        at_least("strategy.min_batch", self.min_batch, 1)
+        for most in self.max_batch or ():
+            at_least("strategy.max_batch", most, self.min_batch)
+        at_least("strategy.batch_quantum", self.batch_quantum, 1)
+        sizes = self.calibration_batch_sizes
+        for size in sizes or ():
+            at_least("strategy.calibration_batch_sizes", size, self.min_batch)
+        fewest = 2 if self.calibration_model == "affine" else 1
+        if sizes is not None and len(set(sizes)) < fewest:
+            raise ConfigError(
+                f"strategy.calibration_batch_sizes={list(sizes)}: strategy.calibration_model="
+                f"{self.calibration_model} needs {fewest} or more different sizes"
+            )
+        at_least("strategy.calibration_warmup_steps", self.calibration_warmup_steps, 0)
+        at_least("strategy.calibration_steps", self.calibration_steps, 1)
+        at_least("strategy.rebalance_every_epochs", self.rebalance_every_epochs, 1)
+        at_least("strategy.rebalance_threshold", self.rebalance_threshold, 0)
+        above("strategy.rebalance_gain", self.rebalance_gain, 0)
+        within("strategy.rebalance_gain", self.rebalance_gain, 0, 1)
+        at_least("strategy.rebalance_probe_steps", self.rebalance_probe_steps, 1)
+
+    def limits(self, ranks: int, total: int) -> list[tuple[int, int]]:
+        """Of each rank the fewest and the most samples of a batch of `total`, in multiples of the quantum.
+
+        Raises:
+            ConfigError: no batches within them sum to `total`.
+        """
+        quantum, given = self.batch_quantum, self.max_batch
+        if total % quantum:
+            raise ConfigError(
+                f"strategy.batch_quantum={quantum}: must divide train.global_batch_size={total}"
+            )
+        if given is not None and len(given) not in (1, ranks):
+            raise ConfigError(
+                f"strategy.max_batch={_shown(given)}: must be one number or {ranks}, one for each rank"
+            )
+        most = [total] * ranks if given is None else given * ranks if len(given) == 1 else given
+        low = -(-self.min_batch // quantum) * quantum
+        highs = [min(number, total) // quantum * quantum for number in most]
+        in_steps = f" (in steps of strategy.batch_quantum={quantum})" if quantum > 1 else ""
+        if low * ranks > total:
+            raise ConfigError(
+                f"strategy.min_batch={self.min_batch}{in_steps}: {ranks} ranks with at least {low} samples "
+                f"each need {low * ranks}, train.global_batch_size={total} is less"
+            )
+        if min(highs) < low or sum(highs) < total:
+            raise ConfigError(
+                f"strategy.max_batch={_shown(given)}{in_steps}: lets {ranks} ranks take {highs} samples, at "
+                f"least {low} each and train.global_batch_size={total} together are needed"
+            )
+        return [(low, high) for high in highs]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A rank's step time: `fixed` + `per_sample` · samples, in seconds."""
+
+    fixed: float
+    per_sample: float
+
+    def seconds(self, samples: float) -> float:
+        """The time of a step on `samples`."""
+        return self.fixed + self.per_sample * samples
+
+
+def fit_affine(sizes: Sequence[float], times: Sequence[float]) -> Fit:
+    """Least squares of t = a + c·b with a >= 0 and c > 0.
+
+    Times that do not grow with the batch, like a single size, say nothing about c: then a = 0.
+    """
+    size, time = fmean(sizes), fmean(times)
+    spread = sum((b - size) ** 2 for b in sizes)
+    slope = sum((b - size) * (t - time) for b, t in zip(sizes, times, strict=True)) / spread if spread else 0
+    fixed = time - slope * size
+    if slope <= 0 or fixed < 0:
+        fixed = 0.0
+        slope = sum(b * t for b, t in zip(sizes, times, strict=True)) / sum(b * b for b in sizes)
+    return Fit(fixed, max(slope, SHORTEST_S))
+
+
+def fit_proportional(sizes: Sequence[float], times: Sequence[float]) -> Fit:
+    """t = c·b with c the median of t / b."""
+    slope = median(t / b for b, t in zip(sizes, times, strict=True))
+    return Fit(0.0, max(slope, SHORTEST_S))
+
+
+def of_shares(shares: Sequence[float]) -> list[Fit]:
+    """Ranks whose balanced batches are in proportion to `shares`."""
+    return [Fit(0.0, 1 / share) for share in shares]
+
+
+def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
+    """Real batches that sum to `total` and end at one time T, but for those that a limit holds back.
+
+    T by bisection; `limits` must admit `total`.
+    """
+
+    def batches(time: float) -> list[float]:
+        return [
+            min(max((time - fit.fixed) / fit.per_sample, low), high)
+            for fit, (low, high) in zip(fits, limits, strict=True)
+        ]
+
+    early = min(fit.seconds(low) for fit, (low, _) in zip(fits, limits, strict=True))
+    late = max(fit.seconds(high) for fit, (_, high) in zip(fits, limits, strict=True))
+    for _ in range(200):  # far beyond the bits of a float64, and the same number on all ranks
+        middle = (early + late) / 2
+        if sum(batches(middle)) < total:
+            early = middle
+        else:
+            late = middle
+    return batches(late)
+
+
+def to_integers(batches: Sequence[float], total: int, limits: Limits, quantum: int = 1) -> tuple[int, ...]:
+    """Multiples of `quantum` within `limits` that sum to `total`: rounded down, the rest by remainders.
+
+    The largest come first. Remainders that differ by less than 1e-9 are ties, and go to the lower rank.
+    """
+    wanted = [round(batch / quantum, 9) for batch in batches]
+    units = [math.floor(number) for number in wanted]
+    left = total // quantum - sum(units)
+    order = sorted(range(len(units)), key=lambda rank: (round(units[rank] - wanted[rank], 9), rank))
+    one = 1 if left > 0 else -1  # batches that sum to more than `total`, by rounding, give some back
+    while left:
+        for rank in order if left > 0 else reversed(order):
+            low, high = limits[rank]
+            if left and low <= (units[rank] + one) * quantum <= high:
+                units[rank] += one
+                left -= one
+    return tuple(number * quantum for number in units)
+
+
+def effective_batch(samples: Sequence[int], weights: Sequence[float]) -> float:
+    """Samples of a batch whose mean gradient is as noisy as Σ w_r·g_r: 1 / Σ w_r²/n_r."""
+    return 1 / sum(w * w / n for w, n in zip(weights, samples, strict=True) if n)
+
+
+class Heterogeneous(Strategy):
+    """Shares from measured times, and weights that fit them.
+
+    All ranks compute the shares from the same gathered times, never from their own.
+    """
+
+    Config = HeterogeneousConfig
+    config: HeterogeneousConfig
+
+    @classmethod
+    def check(cls, config: HeterogeneousConfig, plan: Plan) -> None:
+        ranks = plan.topology.ranks
+        if config.shares is not None and len(config.shares) != ranks:
+            raise ConfigError(
+                f"strategy.shares={_shown(config.shares)}: must be {ranks} numbers, one for each rank"
+            )
+        limits = config.limits(ranks, plan.global_batch_size)
+        for size in config.calibration_batch_sizes or ():
+            if config.max_batch is not None and size > min(high for _, high in limits):
+                raise ConfigError(
+                    f"strategy.calibration_batch_sizes={_shown(config.calibration_batch_sizes)}: must be <= "
+                    f"strategy.max_batch={_shown(config.max_batch)}"
+                )
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        self.replica, self.comm = replica, comm
+        self.ranks = comm.topology.ranks
+        self.batches: tuple[int, ...] = ()  # b_r; empty until `shares` is asked
+        self.parts = [1 / self.ranks] * self.ranks  # p_r
+        self.split_epoch = -1  # the epoch that `batches` were chosen for
+        self.calibration: dict[str, Any] | None = None
+        self.history: list[dict[str, Any]] = []  # a look at the times each, whether or not it changed shares
+        self.measuring_s = 0.0
+        # Whoever makes a model of this epoch's BatchNorm statistics needs the batches that they came from,
+        # when the next epoch's are there already.
+        self.trained: tuple[int, ...] = ()
+        self.compute_ns: deque[int] = deque(maxlen=WINDOW)  # of this rank, in full steps of the epoch
+        self.forward_ns: deque[int] = deque(maxlen=WINDOW)
+        self.compute_s: list[float] = []  # medians of all ranks, of the epoch before; empty: no full step
+        self.forward_s: list[float] = []
+        replica.average_gradients_over(
+            WORLD,
+            weights=self._weights,
+            scale="bucket" if self.config.aggregation == "hook" else "loss",
+        )
+
+    def shares(self, progress: Progress) -> Shares:
+        if progress.epoch != self.split_epoch:
+            total = progress.global_batch_size
+            if not self.batches:
+                self._split(self._first_fits(total), total)
+            elif (
+                self.config.balancing == "dynamic"
+                and progress.epoch % self.config.rebalance_every_epochs == 0
+                and self.ranks > 1
+            ):
+                self._rebalance(progress.epoch, total)
+            self.split_epoch = progress.epoch
+        return Shares(self.batches, self.config.min_batch)
+
+    def before_step(self, progress: Progress) -> None:
+        self.trained = self.batches
+        if progress.samples_of_rank == self.batches:
+            self.compute_ns.append(self.replica.compute_ns)
+            self.forward_ns.append(self.replica.forward_ns)
+
+    def after_epoch(self, progress: Progress) -> None:
+        self.compute_s, self.forward_s = [], []
+        if self.compute_ns:  # equal steps on all ranks: all have some, or none
+            own = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
+            everybody = self._gather(own)
+            self.compute_s = [compute for compute, _ in everybody]
+            self.forward_s = [forward for _, forward in everybody]
+        self.compute_ns.clear()
+        self.forward_ns.clear()
+
+    def average_buffers(self) -> None:
+        """The mean of floating-point buffers with weights b_r / B, on all ranks."""
+        if self.replica.buffers.numel and self.ranks > 1:
+            flat = self.replica.buffers.pack() * self._part_of_buffers()
+            self.comm.all_reduce(flat, WORLD).wait()
+            self.replica.buffers.unpack(flat)
+
+    def snapshot(self, progress: Progress) -> Tensor:
+        buffers = self.replica.buffers.pack() * self._part_of_buffers()
+        return torch.cat([self.replica.flat(), buffers.to(self.replica.parameters.dtype)])
+
+    def assemble(self, copy: Tensor | None) -> Tensor:
+        assert copy is not None
+        parameters, buffers = copy.split([self.replica.numel, len(copy) - self.replica.numel])
+        buffers = buffers.clone()
+        if len(buffers):
+            self.comm.all_reduce(buffers, WORLD).wait()
+        return torch.cat([parameters, buffers])  # parameters are equal on all ranks
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "ranks": self.ranks,
+            "batches": list(self.batches),
+            "parts": self.parts,
+            "split_epoch": self.split_epoch,
+            "trained": list(self.trained),
+            "calibration": self.calibration,
+            "history": self.history,
+            "measuring_s": self.measuring_s,
+            "compute_ns": torch.tensor(list(self.compute_ns), dtype=torch.int64),
+            "forward_ns": torch.tensor(list(self.forward_ns), dtype=torch.int64),
+            "medians": [self.compute_s, self.forward_s],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["ranks"] != self.ranks:
+            raise ConfigError(
+                f"this checkpoint holds the shares of {state['ranks']} ranks, the run has {self.ranks}: "
+                "heterogeneous resumes only on the same ranks"
+            )
+        self.batches, self.parts = tuple(state["batches"]), list(state["parts"])
+        self.split_epoch, self.trained = state["split_epoch"], tuple(state["trained"])
+        self.calibration, self.history = state["calibration"], list(state["history"])
+        self.measuring_s = state["measuring_s"]
+        self.compute_ns.extend(state["compute_ns"].tolist())
+        self.forward_ns.extend(state["forward_ns"].tolist())
+        self.compute_s, self.forward_s = (list(medians) for medians in state["medians"])
+
+    def record(self, progress: Progress) -> dict[str, Any]:
+        rank, times, last = self.comm.rank, self.compute_s, progress.samples_of_rank
+        row: dict[str, Any] = {
+            "share": self.parts[rank],
+            "batches": list(self.batches),
+            "samples_of_last_step": last[rank],
+            "weight_of_last_step": self._weights(last)[rank],
+            "effective_batch": effective_batch(self.batches, self._weights(self.batches))
+            if self.batches
+            else None,
+            "compute_s": times[rank] if times else None,
+            "idle_s": max(times) - times[rank] if times else None,
+            "use": 1 / _imbalance(times) if times else None,
+        }
+        if self.history and self.history[-1]["epoch"] == progress.epoch:
+            row["rebalance"] = self.history[-1]
+        if self.calibration is not None and progress.epoch == 0:
+            row["calibration"] = {key: values[rank] for key, values in self.calibration.items()}
+        return row
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "batches": list(self.batches),
+            "shares": self.parts,
+            "calibration": self.calibration
+            and {key: values for key, values in self.calibration.items() if key != "times_s"},
+            "measuring_s": self.measuring_s,
+            "looks": len(self.history),
+            "rebalances": [look for look in self.history if look["new"] != look["old"]],
+        }
+
+    def labels(self, target_step: int | None) -> list[str]:
+        if not self.batches:
+            return []
+        if max(self.batches) - min(self.batches) <= self.config.batch_quantum:
+            same = self.config.balancing == "equal" or self.ranks == 1
+            return [] if same else ["heterogeneous with equal batches"]
+        remarks = []
+        if self.config.weighting == "uniform":
+            noisy = effective_batch(self.batches, self._weights(self.batches))
+            remarks.append(
+                f"plain mean over uneven batches: {sum(self.batches)} samples, as noisy as {noisy:.1f}"
+            )
+        if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in self.replica.model.modules()):
+            remarks.append("batch normalisation over uneven batches: not the training of equal ones")
+        return remarks
+
+    # ---------------------------------------------------------------- shares
+
+    def _weights(self, samples: Sequence[int]) -> list[float]:
+        if self.config.weighting == "samples":
+            return by_samples(samples)
+        if self.config.weighting == "uniform":
+            return uniform(samples)
+        active = sum(part for part, n in zip(self.parts, samples, strict=True) if n)
+        return [part / active if n else 0.0 for part, n in zip(self.parts, samples, strict=True)]
+
+    def _part_of_buffers(self) -> float:
+        return self.trained[self.comm.rank] / sum(self.trained) if self.trained else 1 / self.ranks
+
+    def _first_fits(self, total: int) -> list[Fit]:
+        config = self.config
+        mode = config.dynamic_start if config.balancing == "dynamic" else config.balancing
+        if mode == "static" and self.ranks > 1:
+            return self._calibrate(total)
+        return of_shares(config.shares or [1.0] * self.ranks)
+
+    def _split(self, fits: Sequence[Fit], total: int) -> None:
+        """Adopt the batches that balance `fits`, and make sure that all ranks did."""
+        limits = self.config.limits(self.ranks, total)
+        real = balance(fits, total, limits)
+        self.batches = to_integers(real, total, limits, self.config.batch_quantum)
+        self.parts = [batch / total for batch in real]
+        digest = hashlib.blake2b(repr((self.batches, self.parts)).encode(), digest_size=8).digest()
+        own = torch.tensor([int.from_bytes(digest, "big") >> 1])
+        everybody = torch.empty(self.ranks, dtype=torch.int64)
+        self.comm.all_gather(everybody, own, WORLD, channel="control").wait()
+        if len(everybody.unique()) > 1:
+            raise RuntimeError("ranks computed different shares from the same times")
+
+    def _calibrate(self, total: int) -> list[Fit]:
+        """Each rank's fit, from steps of several sizes on all ranks at the same time."""
+        config = self.config
+        sizes = [self._sizes(total, low, high) for low, high in config.limits(self.ranks, total)]
+        entered = self.comm.now()
+        times = self._time(sizes[self.comm.rank], config.calibration_steps)
+        took = (self.comm.now() - entered) / 1e9
+        self.measuring_s += took
+        medians = [[median(steps) for steps in of_rank] for of_rank in times]
+        fit: Callable[[Sequence[float], Sequence[float]], Fit] = (
+            fit_affine if config.calibration_model == "affine" else fit_proportional
+        )
+        fits = [fit(b, t) for b, t in zip(sizes, medians, strict=True)]
+        self.calibration = {
+            "sizes": sizes,
+            "times_s": times,
+            "medians_s": medians,
+            "fixed_s": [one.fixed for one in fits],
+            "per_sample_s": [one.per_sample for one in fits],
+            "residuals_s": [
+                [t - one.seconds(b) for b, t in zip(of_rank, measured, strict=True)]
+                for one, of_rank, measured in zip(fits, sizes, medians, strict=True)
+            ],
+        }
+        if self.comm.rank == 0:
+            log.info("calibrated in %.3g s: seconds a step and a sample %s", took, fits)
+        return fits
+
+    def _sizes(self, total: int, low: int, high: int) -> list[int]:
+        """What a rank with these limits is timed on; equally many on all ranks, which meet before each."""
+        if self.config.calibration_batch_sizes is not None:
+            return list(self.config.calibration_batch_sizes)
+        quantum = self.config.batch_quantum
+
+        def near(samples: float) -> int:
+            return min(max(round(samples / quantum) * quantum, low), high)
+
+        usual = min(max(total / self.ranks, low), high)
+        return [near(usual / 2), near(usual), near(2 * usual)]
+
+    def _rebalance(self, epoch: int, total: int) -> None:
+        config, old = self.config, self.batches
+        if config.rebalance_timing == "probe":
+            entered = self.comm.now()
+            measured = self._time([old[self.comm.rank]], config.rebalance_probe_steps)
+            self.measuring_s += (self.comm.now() - entered) / 1e9
+            times = [median(steps) for (steps,) in measured]
+        else:
+            times = self.forward_s
+        if not times:  # the epoch had no full step to time
+            return
+        ratio = _imbalance(times)
+        if ratio > 1 + config.rebalance_threshold:
+            speeds = [batch / max(time, SHORTEST_S) for batch, time in zip(old, times, strict=True)]
+            fastest, gain = sum(speeds), config.rebalance_gain
+            self._split(
+                of_shares(
+                    [
+                        (1 - gain) * batch / total + gain * speed / fastest
+                        for batch, speed in zip(old, speeds, strict=True)
+                    ]
+                ),
+                total,
+            )
+        self.history.append(
+            {
+                "epoch": epoch,
+                "times_s": times,
+                "ratio": ratio,
+                "old": list(old),
+                "new": list(self.batches),
+            }
+        )
+        if self.comm.rank == 0:
+            log.info("slowest rank at %.3f of the mean time: batches %s -> %s", ratio, old, self.batches)
+
+    def _time(self, sizes: Sequence[int], steps: int) -> list[list[list[float]]]:
+        """Seconds of `steps` steps of each of this rank's `sizes`, of all ranks: [rank][size][step].
+
+        Ranks meet before each size, so that all are busy at once, and nothing that is timed waits for others.
+        """
+        warmup = self.config.calibration_warmup_steps
+        own: list[float] = []
+        for size in sizes:
+            self.comm.barrier(WORLD)
+            own += self.replica.time_steps(size, warmup + steps)[warmup:]
+        return [
+            [row[place : place + steps] for place in range(0, len(row), steps)] for row in self._gather(own)
+        ]
+
+    def _gather(self, own: Sequence[float]) -> list[list[float]]:
+        """All ranks' numbers [k] as float64, in rank order."""
+        everybody = torch.empty(self.ranks * len(own), dtype=torch.float64)
+        mine = torch.tensor(own, dtype=torch.float64)
+        self.comm.all_gather(everybody, mine, WORLD, channel="control").wait()
+        return everybody.view(self.ranks, len(own)).tolist()
+
+
+def _imbalance(times: Sequence[float]) -> float:
+    """max t / mean t; 1 where no time has passed."""
+    return max(times) / fmean(times) if max(times) > 0 else 1.0
+
+
+def _shown(values: Sequence[float] | None) -> str:
+    return "null" if values is None else str(list(values))

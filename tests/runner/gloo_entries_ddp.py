@@ -1,0 +1,302 @@
+"""What the ranks of the tests of ddp over gloo do; imported by the ranks themselves."""
+
+import copy
+from typing import Any
+
+import torch
+from gloo_entries import batch, meet
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from daso_bench.runner.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.warmup import undone_step
+from daso_bench.strategies.communicator import Communicator
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.gradients import Reduction
+from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.reductions import Flat, PowerSGD
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import WORLD
+
+NODES = {2: [1, 1], 3: [2, 1], 4: [2, 2]}
+SMALL = 0.05  # MiB: the 220 kB model in three buckets
+STEPS = 6
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A convolution, and three matrices that are worth compressing."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(8 * 16, 150),
+        nn.Tanh(),
+        nn.Linear(150, 150),
+        nn.Tanh(),
+        nn.Linear(150, 5),
+    ).to(dtype)
+
+
+def trained(
+    comm: TorchCommunicator, steps: int = STEPS, dtype: torch.dtype = torch.float32, **keys: Any
+) -> tuple[TorchReplica, DDP]:
+    """A model after some steps of ddp with these keys, on pieces of unequal size; the traffic is theirs alone."""
+    replica = TorchReplica(net(dtype), nn.CrossEntropyLoss(), comm)
+    strategy = DDP(DDP.Config(**keys))
+    strategy.setup(replica, comm, Progress(1, steps))
+    replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)
+    undone_step(replica, piece(comm, 77, dtype), comm)
+    comm.traffic.clear()
+    for step in range(steps):
+        replica.compute_gradients(piece(comm, step, dtype))
+        replica.optimizer.step()
+    return replica, strategy
+
+
+def piece(comm: TorchCommunicator, step: int, dtype: torch.dtype = torch.float32) -> Batch:
+    """5, 6 or 7 samples."""
+    ranks = comm.topology.ranks
+    sizes = tuple(5 + (rank + step) % 3 for rank in range(ranks))
+    whole = batch(comm.rank, step, ranks, 7)
+    return Batch(whole.inputs[: sizes[comm.rank]].to(dtype), whole.targets[: sizes[comm.rank]], sizes)
+
+
+def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:
+    first = flat.clone()
+    comm.broadcast(first, 0, WORLD).wait()
+    return torch.equal(first, flat)
+
+
+def algorithms(
+    run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
+) -> None:
+    """Every way to sum trains the model of the flat one, in one and in several buckets, and counts right."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    wanted = trained(comm)[0].flat()
+    verbs: dict[str, dict[str, int]] = {}
+    for algorithm in ("flat", "hierarchical", "sliced"):
+        if algorithm == "sliced" and not comm.topology.uniform:
+            continue
+        for keys in (
+            {},
+            {"bucket_mib": SMALL},
+            {"bucket_mib": SMALL, "overlap": False},
+            {"gradient_as_bucket_view": False},
+        ):
+            started = comm.now()
+            replica, _ = trained(comm, algorithm=algorithm, **keys)
+            took = comm.now() - started
+            case = f"{algorithm} {keys}"
+            assert (replica.flat() - wanted).abs().max() < 1e-6, case
+            assert equal_on_all_ranks(replica.flat(), comm), case
+            traffic = comm.traffic
+            verbs[case] = dict(traffic.verbs)
+            # One stretch of waiting a step, whatever the helper thread waited for meanwhile.
+            of_steps = [b for b in traffic.blocked if b.key in traffic.launches]
+            assert len(of_steps) >= STEPS, case
+            assert 0 < traffic.blocked_ns < took, case
+            if keys.get("bucket_mib") == SMALL:
+                sums = traffic.verbs["gradients.all_reduce"] / STEPS
+                leader = algorithm != "hierarchical" or comm.local_rank == 0
+                assert sums >= 3 if leader else sums == 0, (case, sums)
+    link.finish("finished", {"verbs": verbs}, None)
+
+
+def books(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Stamps and counters of steps whose sums a helper thread makes."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    trained(comm, algorithm="hierarchical")
+    traffic = comm.traffic
+    assert len(traffic.blocked) == len(traffic.launches) == STEPS
+    assert {blocked.key for blocked in traffic.blocked} == set(traffic.launches)
+    assert all(blocked.entered == traffic.launches[blocked.key] for blocked in traffic.blocked)
+    numel = net_numel() + 1
+    sends_on, receives = (comm.local_rank == 0, comm.local_rank != 0)
+    assert traffic.verbs["gradients.reduce"] == traffic.verbs["gradients.broadcast"] == STEPS
+    assert traffic.verbs["gradients.all_reduce"] == STEPS * sends_on
+    assert traffic.payload_bytes == {
+        "intra": 2 * STEPS * 4 * numel,
+        **({"inter": STEPS * 4 * numel} if sends_on else {}),
+    }
+    assert traffic.ring_bytes["inter"] == STEPS * 4 * numel * sends_on
+    assert receives or traffic.ring_bytes["intra"] == STEPS * 4 * numel
+    link.finish("finished", None, None)
+
+
+def net_numel() -> int:
+    return sum(parameter.numel() for parameter in net().parameters())
+
+
+def overlap(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Sums beside and after the backward pass are the same bit for bit where two ranks leave no order."""
+    comm = meet([1, 1], rank, port, listener)
+    for keys in ({}, {"hook": "bf16"}, {"hook": "powersgd", "powersgd_start_steps": 2}):
+        beside, after = (
+            trained(comm, bucket_mib=SMALL, overlap=overlap, **keys)[0].flat() for overlap in (True, False)
+        )
+        if "powersgd" in keys.values():  # its messages hold the factors in another order
+            assert (beside - after).abs().max() < 1e-6, keys
+        else:
+            assert torch.equal(beside, after), keys
+    link.finish("finished", None, None)
+
+
+def half(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Two ranks: ours is PyTorch's own compression hook; with bf16 bit for bit."""
+    comm = meet([1, 1], rank, port, listener)
+    group = comm.ddp_group()
+    # PyTorch halves after the cast, ours before: numbers that are subnormal in fp16 are rounded once more.
+    for hook, theirs, tolerance in (("bf16", bf16_compress_hook, 0), ("fp16", fp16_compress_hook, 1e-6)):
+        plain = net()
+        module = DistributedDataParallel(plain, process_group=group, gradient_as_bucket_view=True)
+        module.register_comm_hook(group, theirs)
+        compare(comm, module, plain, tolerance, hook=hook)
+    link.finish("finished", None, None)
+
+
+def powersgd(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Two ranks: ours is PyTorch's own hook from the same first factors on, to rounding in float64."""
+    comm = meet([1, 1], rank, port, listener)
+    group = comm.ddp_group()
+    for columns in (1, 3):
+        ours = PowerSGD(Flat(), rank=columns)
+        state = PowerSGDState(
+            group, matrix_approximation_rank=columns, start_powerSGD_iter=2, min_compression_rate=2
+        )
+
+        def hook(
+            state: PowerSGDState, bucket: GradBucket, ours: PowerSGD = ours
+        ) -> torch.futures.Future[torch.Tensor]:
+            if state.iter == state.start_powerSGD_iter:
+                first = [ours._random(m, ours._rank_of(m.shape)) for m in matrices(ours, bucket)]
+                state.q_memory_dict[bucket.index()] = torch.cat([q.reshape(-1) for q in first])
+                left = sum(
+                    m.shape[0] * q.shape[1] for m, q in zip(matrices(ours, bucket), first, strict=True)
+                )
+                state.p_memory_dict[bucket.index()] = torch.zeros(left, dtype=torch.float64)
+            return powerSGD_hook(state, bucket)
+
+        plain = net(torch.float64)
+        module = DistributedDataParallel(plain, process_group=group, gradient_as_bucket_view=True)
+        module.register_comm_hook(state, hook)
+        strategy = compare(
+            comm, module, plain, 1e-10, hook="powersgd", powersgd_rank=columns, powersgd_start_steps=2
+        )
+        assert isinstance(strategy.reduction, PowerSGD)
+        # One element more than theirs, in each step: the wish.
+        steps = strategy.reduction.steps - 2
+        theirs = state.compression_stats()
+        assert (strategy.reduction.whole, strategy.reduction.sent) == (theirs[1] + steps, theirs[2] + steps)
+    link.finish("finished", None, None)
+
+
+def matrices(ours: PowerSGD, bucket: GradBucket) -> list[Tensor]:
+    return [g.view(g.shape[0], -1) for g in bucket.gradients() if ours._pays(g.shape, g.numel())]
+
+
+def compare(
+    comm: TorchCommunicator, module: nn.Module, plain: nn.Module, tolerance: float, **keys: Any
+) -> DDP:
+    """Ten steps of ours beside `module`, PyTorch's, on equal pieces."""
+    dtype = next(plain.parameters()).dtype
+    ours = TorchReplica(net(dtype), nn.CrossEntropyLoss(), comm)
+    strategy = DDP(DDP.Config(**keys))
+    strategy.setup(ours, comm, Progress(1, 10))
+    ours.optimizer, optimizer = (
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (ours.model, plain)
+    )
+    for step in range(10):
+        given = batch(comm.rank, step, 2)
+        given = Batch(given.inputs.to(dtype), given.targets, given.samples_of_rank)
+        ours.compute_gradients(given)
+        ours.optimizer.step()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(given.inputs), given.targets).backward()
+        optimizer.step()
+        for mine, theirs in zip(ours.model.parameters(), plain.parameters(), strict=True):
+            assert (mine - theirs).abs().max() <= tolerance, (keys, step)
+    return strategy
+
+
+def resume(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """A fresh model and strategy take up a state in the middle, and end as the unbroken ones, bit for bit."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    keys = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 2, "bucket_mib": SMALL}
+    whole = trained(comm, 8, **keys)[0].flat()
+    replica, strategy = trained(comm, 5, **keys)
+    state = copy.deepcopy([replica.model.state_dict(), replica.optimizer.state_dict(), strategy.state_dict()])
+    replica, strategy = trained(comm, 0, **keys)
+    replica.model.load_state_dict(state[0])
+    replica.optimizer.load_state_dict(state[1])
+    strategy.load_state_dict(state[2])
+    for step in range(5, 8):
+        replica.compute_gradients(piece(comm, step))
+        replica.optimizer.step()
+    assert torch.equal(replica.flat(), whole)
+    assert strategy.summary()["compressed_steps"] == 6
+    link.finish("finished", None, None)
+
+
+class Failing(Reduction):
+    """Raises at the second bucket of the third step, on some ranks."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        self.ranks, self.steps, self.calls = ranks, 0, 0
+
+    def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
+        self.steps += index == 0
+        self.calls += 1
+        if (self.steps, index) == (3, 1) and comm.rank in self.ranks:
+            raise ZeroDivisionError("this bucket does not add up")
+        Flat().sum(bucket, index, shapes, comm)
+
+
+def failing(comm: TorchCommunicator, reduction: Failing, overlap: bool) -> None:
+    replica = TorchReplica(net(), nn.CrossEntropyLoss(), comm)
+    replica.average_gradients_over(WORLD, reduction=reduction, bucket_mib=SMALL, overlap=overlap)
+    for step in range(2):
+        replica.compute_gradients(piece(comm, step))
+    replica.compute_gradients(piece(comm, 2))
+
+
+def raises(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """What a reduction raises comes out of the backward pass, and no bucket behind it is summed."""
+    comm = meet([1, 1], rank, port, listener)
+    for beside in (True, False):
+        reduction = Failing([0, 1])
+        try:
+            failing(comm, reduction, beside)
+        except ZeroDivisionError as error:
+            assert str(error) == "this bucket does not add up"
+        else:
+            raise AssertionError("nothing was raised")
+        buckets = (reduction.calls - 2) / 2
+        assert reduction.calls == 2 * buckets + 2
+        assert buckets >= 3
+    link.finish("finished", None, None)
+
+
+def raises_alone(
+    run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
+) -> None:
+    """One rank's reduction raises; nobody waits for it for ever."""
+    comm = meet([1, 1], rank, port, listener)
+    failing(comm, Failing([1]), True)
+    link.finish("finished", None, None)
+
+
+def best(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """All ranks choose the same, and it is what they train with."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    replica, strategy = trained(comm, 2, algorithm="best", bucket_mib=SMALL)
+    timed = strategy.timed_s or {}
+    assert set(timed) == {"flat", "hierarchical"}
+    assert min(timed, key=lambda name: timed[name]) == strategy.algorithm
+    assert equal_on_all_ranks(torch.tensor([*timed.values(), float(strategy.algorithm == "flat")]), comm)
+    assert ("gradients.broadcast" in comm.traffic.verbs) == (strategy.algorithm == "hierarchical")
+    assert equal_on_all_ranks(replica.flat(), comm)
+    link.finish("finished", {"algorithm": strategy.algorithm, "timed_s": timed}, None)

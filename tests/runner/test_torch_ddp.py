@@ -1,0 +1,84 @@
+"""ddp over gloo: every algorithm and hook, against the flat sum, PyTorch's own hooks and virtual time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import config
+
+from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.simulated_world import simulate
+from daso_bench.runner.verdict import Outcome
+
+
+def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
+    directory = RunDirectory.create(schema.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
+    return local.launch(
+        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_ddp:{name}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("algorithms", 4),
+        ("algorithms", 3),
+        ("books", 4),
+        ("overlap", 2),
+        ("half", 2),
+        ("powersgd", 2),
+        ("resume", 3),
+        ("raises", 2),
+        ("best", 4),
+    ],
+)
+def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
+    outcome = entry(tmp_path, name, ranks)
+    assert outcome.status == "finished", outcome.details
+
+
+def test_one_ranks_failing_sum_ends_the_run_and_is_told(tmp_path: Path):
+    outcome = entry(tmp_path, "raises_alone", 2)
+    assert outcome.status == "failed"
+    assert "rank 1" in (outcome.reason or "")
+    assert "this bucket does not add up" in f"{outcome.reason}{outcome.details}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "ranks"),
+    [
+        ({"algorithm": "hierarchical"}, [2, 1]),
+        ({"algorithm": "sliced", "overlap": False}, [2, 2]),
+        ({"hook": "powersgd", "powersgd_start_steps": 3, "algorithm": "hierarchical"}, [2, 2]),
+    ],
+)
+def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[str, Any], ranks: list[int]):
+    cfg = config("ddp", keys=keys, ranks=ranks, precision="fp64", results=tmp_path, epochs=2)
+    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    simulated = simulate(cfg, cfg.dataset.load())
+    theirs = simulated.sessions[0].replica.model.state_dict()
+    for name, value in checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"].items():
+        assert (value - theirs[name]).abs().max() <= 1e-10, name
+    ours, virtual = outcome.summary or {}, simulated.results[0].summary
+    for counted in ("strategy", "payload_bytes", "ring_bytes"):
+        assert ours[counted] == virtual[counted]
+
+
+def test_a_resumed_run_with_powersgd_ends_bit_for_bit(tmp_path: Path):
+    keys = {"hook": "powersgd", "powersgd_start_steps": 2}
+
+    def run(folder: str, max_steps: int | None, directory: RunDirectory | None = None) -> RunDirectory:
+        cfg = config(
+            keys=keys, ranks=[2, 1], results=tmp_path / folder, epochs=2, checkpoint_every_samples=48
+        )
+        directory = directory or RunDirectory.create(schema.to_plain(cfg), tmp_path / folder)
+        outcome = local.launch(directory, ranks=3, threads=1, port=None, stall_s=60)
+        assert outcome.status == "finished", outcome.details
+        return directory
+
+    whole = run("whole", None)
+    assert torch.is_tensor(whole)

@@ -1,0 +1,1071 @@
+"""Uneven batches against their equations: shares, weights, whole runs in virtual time."""
+
+import copy
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import Linear, Mean
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from torch import Tensor, nn
+
+from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner import local, schema
+from daso_bench.runner.loop import Loop
+from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.records import read_records
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulated_replica import SimulatedReplica
+from daso_bench.runner.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulator import AlphaBeta, Simulator
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.heterogeneous import (
+    Fit,
+    Heterogeneous,
+    HeterogeneousConfig,
+    balance,
+    effective_batch,
+    fit_affine,
+    fit_proportional,
+    of_shares,
+    to_integers,
+)
+from daso_bench.strategies.progress import Plan, Progress
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import Topology
+
+MS = 1_000_000  # the unit of the tables' times, in nanoseconds
+Times = Callable[[int, int, int], float]
+"""(rank, samples, epoch) -> units of a step."""
+
+
+def make(**keys: Any) -> Heterogeneous:
+    return Heterogeneous(HeterogeneousConfig(**keys))
+
+
+def affine(*coefficients: tuple[float, float]) -> Times:
+    return lambda rank, samples, epoch: coefficients[rank][0] + coefficients[rank][1] * samples
+
+
+TABLE = affine((20, 1), (20, 1), (20, 6))
+
+
+# ------------------------------------------------------------------ one step
+
+
+def weighted(
+    n: Sequence[int],
+    pieces: Sequence[tuple[Tensor, Tensor]],
+    model: Callable[[], nn.Module],
+    criterion: nn.Module,
+    **keys: Any,
+) -> list[SimulatedReplica]:
+    """The ranks after one step's gradients, with shares equal to `n` where the strategy asks for them."""
+    topology = Topology.of([len(n)])
+    simulator = Simulator(topology)
+
+    def body(rank: int) -> SimulatedReplica:
+        comm = SimulatedCommunicator(simulator, rank)
+        replica = SimulatedReplica(model(), criterion, comm, lambda rank, samples: 0)
+        strategy = make(**keys)
+        progress = Progress(1, 1, global_batch_size=sum(n))
+        strategy.setup(replica, comm, progress)
+        if "shares" in keys:
+            assert strategy.shares(progress).values == tuple(n)
+        replica.compute_gradients(Batch(*pieces[rank], tuple(n)))
+        return replica
+
+    return simulator.run(body)
+
+
+BY_HAND = [torch.tensor([[1.0], [2.0], [3.0]]).double(), torch.tensor([[10.0]]).double()]
+
+
+@pytest.mark.parametrize("aggregation", ["hook", "loss_scale"])
+@pytest.mark.parametrize(
+    ("keys", "gradient"),
+    [
+        ({"weighting": "samples"}, 4.0),
+        ({"weighting": "uniform"}, 6.0),
+        ({"weighting": "speed", "balancing": "manual", "shares": (0.75, 0.25)}, 4.0),
+    ],
+)
+def test_the_gradient_by_hand(keys, gradient: float, aggregation: str):
+    """y = w·x, loss = mean y, x = 1, 2, 3 on one rank and 10 on the other: local gradients 2 and 10."""
+    pieces = [(x, torch.zeros(len(x))) for x in BY_HAND]
+    ranks = weighted(
+        (3, 1), pieces, lambda: Linear(torch.ones(1).double()), Mean(), aggregation=aggregation, **keys
+    )
+    assert [replica.gradients().item() for replica in ranks] == pytest.approx([gradient] * 2, abs=1e-12)
+    if gradient == 4.0:
+        # R·w_r, the factor that a mean over ranks would need.
+        weights = ranks[0].averaging.weights((3, 1))
+        assert [2 * weight for weight in weights] == [1.5, 0.5]
+
+
+def small_net(dtype: torch.dtype = torch.float64) -> nn.Module:
+    generator = torch.random.get_rng_state()
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).to(dtype)
+    torch.random.set_rng_state(generator)
+    return net
+
+
+def pieces_of(n: Sequence[int], dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(8)
+    return [
+        (
+            (torch.randn(size, 6, generator=generator) + rank).to(dtype),
+            torch.randint(4, (size,), generator=generator),
+        )
+        for rank, size in enumerate(n)
+    ]
+
+
+def union_gradient(pieces: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype = torch.float64) -> Tensor:
+    net = small_net(dtype)
+    nn.functional.cross_entropy(
+        net(torch.cat([x for x, _ in pieces])), torch.cat([t for _, t in pieces])
+    ).backward()
+    return torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None])
+
+
+def far(one: Tensor, other: Tensor) -> float:
+    return ((one - other).norm() / other.norm()).item()
+
+
+@pytest.mark.parametrize("aggregation", ["hook", "loss_scale"])
+@pytest.mark.parametrize("n", [(10, 5, 1), (1, 1, 14), (7, 0, 9)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_weighted_gradient_is_that_of_the_union(n, dtype, tolerance, aggregation):
+    pieces = pieces_of(n, dtype)
+    wanted = union_gradient(pieces, dtype)
+    for weighting in ("samples", "uniform"):
+        ranks = weighted(
+            n,
+            pieces,
+            lambda: small_net(dtype),
+            nn.CrossEntropyLoss(),
+            weighting=weighting,
+            aggregation=aggregation,
+        )
+        for replica in ranks:
+            difference = far(replica.gradients(), wanted)
+            assert difference < tolerance if weighting == "samples" else difference > 0.1 or 0 in n
+
+
+def test_a_mean_over_valid_labels_is_exact_when_ranks_weigh_by_their_valid_labels():
+    """Losses with a denominator of their own: what is handed on as a rank's number are its valid labels."""
+    pieces = pieces_of((4, 4))
+    for (_, labels), ignored in zip(pieces, (1, 3), strict=True):
+        labels[:ignored] = -100
+    ranks = weighted((3, 1), pieces, small_net, nn.CrossEntropyLoss(ignore_index=-100))
+    assert far(ranks[0].gradients(), union_gradient(pieces)) < 1e-12
+
+
+@pytest.mark.parametrize("aggregation", ["hook", "loss_scale"])
+def test_a_rank_without_samples_takes_part_and_leaves_no_trace(aggregation: str):
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4)).double()
+
+    torch.manual_seed(0)
+    state = net().state_dict()
+
+    def same_net() -> nn.Module:
+        built = net()
+        built.load_state_dict(state)
+        return built
+
+    pieces = pieces_of((8, 0))
+    ranks = weighted((8, 0), pieces, same_net, nn.CrossEntropyLoss(), aggregation=aggregation)
+    alone = weighted((8,), pieces[:1], same_net, nn.CrossEntropyLoss())[0]
+    for replica in ranks:
+        assert torch.equal(replica.gradients(), alone.gradients())
+    assert not torch.equal(ranks[0].buffers.pack(), alone.buffers.pack() * 0)
+    for name, value in ranks[1].model.state_dict().items():
+        assert torch.equal(value, state[name]), name  # running statistics and the counter of batches too
+    assert all(module.training for module in ranks[1].model.modules())
+
+
+def test_modules_put_into_evaluation_mode_stay_there():
+    def frozen() -> nn.Module:
+        net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).double()
+        net[1].eval()
+        return net
+
+    ranks = weighted((8, 0), pieces_of((8, 0)), frozen, nn.CrossEntropyLoss())
+    assert [[m.training for m in replica.model.modules()] for replica in ranks] == [[True, True, False]] * 2
+
+
+def test_speed_weights_of_a_step_count_only_ranks_with_samples():
+    strategy = make(weighting="speed")
+    strategy.parts = [0.5, 0.3, 0.2]
+    assert strategy._weights((5, 3, 2)) == pytest.approx([0.5, 0.3, 0.2])
+    assert strategy._weights((5, 0, 2)) == pytest.approx([5 / 7, 0.0, 2 / 7])
+    assert make(weighting="uniform")._weights((5, 0, 2)) == [0.5, 0.0, 0.5]
+    assert make()._weights((1, 0)) == [1.0, 0.0]
+
+
+def test_uneven_batches_with_a_plain_mean_are_as_noisy_as_a_smaller_batch():
+    b = (236, 236, 40)
+    uniform, samples = make(weighting="uniform")._weights(b), make()._weights(b)
+    assert effective_batch(b, uniform) == pytest.approx(9 / sum(1 / n for n in b))
+    assert round(effective_batch(b, uniform), 1) == 268.9
+    assert effective_batch(b, samples) == pytest.approx(512)
+    # A linear model's gradient is the mean of its inputs: draw those means.
+    generator = torch.Generator().manual_seed(1)
+    draws = torch.randn(2000, 512, generator=generator, dtype=torch.float64)
+    means = torch.stack([piece.mean(1) for piece in draws.split(b, dim=1)], dim=1)
+    ratio = (means @ torch.tensor(uniform).double()).var() / (means @ torch.tensor(samples).double()).var()
+    assert ratio.item() == pytest.approx(512 / 268.9, rel=0.15)
+
+
+# ------------------------------------------------------------------ from times to shares
+
+
+def integers(fits: Sequence[Fit], total: int, ranks: int | None = None, **keys: Any) -> tuple[int, ...]:
+    cfg = HeterogeneousConfig(**keys)
+    limits = cfg.limits(len(fits), total)
+    return to_integers(balance(fits, total, limits), total, limits, cfg.batch_quantum)
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "keys", "batches"),
+    [
+        ((1, 1, 1), 1024, {}, (342, 341, 341)),
+        ((1, 1, 1), 512, {}, (171, 171, 170)),
+        ((1, 1, 1), 513, {}, (171, 171, 171)),
+        ((70, 25, 5), 200, {}, (140, 50, 10)),
+        ((40, 40, 20), 200, {}, (80, 80, 40)),
+        ((34, 33, 33), 1000, {}, (340, 330, 330)),
+        ((34, 33, 33), 200, {}, (68, 66, 66)),
+        ((1, 1, 1 / 6), 512, {"batch_quantum": 8}, (240, 232, 40)),
+        ((1, 1), 2, {}, (1, 1)),
+        ((1000, 1), 20, {"min_batch": 3}, (17, 3)),
+        ((1000, 1, 1), 24, {"min_batch": 3, "batch_quantum": 4}, (16, 4, 4)),
+    ],
+)
+def test_shares_to_integers(shares, total, keys, batches):
+    assert integers(of_shares(shares), total, **keys) == batches
+
+
+@pytest.mark.parametrize(
+    ("fixed", "keys", "batches"),
+    [
+        ((80, 20, 20), {}, (204, 264, 44)),
+        ((0, 0, 0), {}, (236, 236, 40)),
+        ((20, 20, 20), {}, (236, 236, 40)),
+        ((20, 20, 20), {"max_batch": (200, 512, 512)}, (200, 267, 45)),
+        ((20, 20, 20), {"min_batch": 64}, (224, 224, 64)),
+        ((20, 20, 20), {"max_batch": (300,)}, (236, 236, 40)),
+    ],
+)
+def test_affine_times_to_integers(fixed, keys, batches):
+    fits = [Fit(a, c) for a, c in zip(fixed, (1, 1, 6), strict=True)]
+    assert integers(fits, 512, **keys) == batches
+
+
+def test_affine_times_to_real_batches():
+    fits = [Fit(20, 1), Fit(20, 1), Fit(20, 6)]
+    real = balance(fits, 512, [(1, 512)] * 3)
+    assert [round(batch, 2) for batch in real] == [236.31, 236.31, 39.38]
+    assert [round(fit.seconds(batch), 2) for fit, batch in zip(fits, real, strict=True)] == [256.31] * 3
+    ends = [Fit(80, 1), Fit(20, 1), Fit(20, 6)]
+    assert [fit.seconds(b) for fit, b in zip(ends, (204, 264, 44), strict=True)] == [284, 284, 284]
+    assert [fit.seconds(b) for fit, b in zip(ends, (236, 236, 40), strict=True)] == [316, 256, 260]
+
+
+def test_a_line_is_found_in_exact_times():
+    fit = fit_affine((85, 171, 341), [80 + 6 * b for b in (85, 171, 341)])
+    assert (fit.fixed, fit.per_sample) == pytest.approx((80, 6))
+
+
+@pytest.mark.parametrize(
+    ("times", "fit"),
+    [
+        ((8, 18, 38), (0, 260 / 28)),  # the line would begin at -2: the best one through 0
+        ((5, 5, 5), (0, 5 * 7 / 21)),  # times that do not grow
+        ((6, 5, 4), (0, 32 / 21)),
+        ((0, 0, 0), (0, 1e-12)),
+    ],
+)
+def test_a_fit_never_has_a_negative_part(times, fit):
+    sizes = (2, 4, 8) if times[0] == 8 else (1, 2, 4)
+    found = fit_affine(sizes, times)
+    if times[0] == 8:
+        fit = (0, (2 * 8 + 4 * 18 + 8 * 38) / (4 + 16 + 64))
+    assert (found.fixed, found.per_sample) == pytest.approx(fit, abs=1e-15)
+
+
+def test_one_size_and_proportional_times_have_no_fixed_part():
+    assert fit_affine((4, 4, 4), (8, 10, 12)) == Fit(0, 2.5)
+    assert fit_proportional((1, 2, 4), (5, 6, 8)) == Fit(0, 3)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[Fit], int, HeterogeneousConfig]:
+    ranks, quantum = draw(st.integers(1, 8)), draw(st.integers(1, 8))
+    seconds = st.floats(1e-6, 100)
+    fits = [Fit(draw(st.just(0.0) | seconds), draw(seconds)) for _ in range(ranks)]
+    minimum = draw(st.integers(1, 20))
+    low = -(-minimum // quantum) * quantum
+    total = low * ranks + quantum * draw(st.integers(0, 200))
+    most = None
+    if draw(st.booleans()):
+        # At least what an even split takes, in whole units of the quantum.
+        even = -(-total // (ranks * quantum)) * quantum
+        most = tuple(even + draw(st.integers(0, 100)) for _ in range(ranks))
+    return fits, total, HeterogeneousConfig(min_batch=minimum, max_batch=most, batch_quantum=quantum)
+
+
+@given(problems())
+def test_batches_sum_exactly_keep_limits_and_follow_speed(
+    problem: tuple[list[Fit], int, HeterogeneousConfig],
+):
+    fits, total, cfg = problem
+    limits = cfg.limits(len(fits), total)
+    real = balance(fits, total, limits)
+    batches = to_integers(real, total, limits, cfg.batch_quantum)
+    assert sum(batches) == total
+    assert sum(real) == pytest.approx(total, rel=1e-9)
+    for rank, batch in enumerate(batches):
+        assert cfg.min_batch <= batch <= (cfg.max_batch or [total] * len(fits))[rank]
+        assert batch % cfg.batch_quantum == 0
+        for other, (fit, (_, high)) in enumerate(zip(fits, limits, strict=True)):
+            mine = fits[rank]
+            if mine.fixed >= fit.fixed and mine.per_sample >= fit.per_sample and high >= limits[rank][1]:
+                assert batches[other] >= batch - cfg.batch_quantum, "a faster rank has no less, to a quantum"
+
+
+@given(problems(), st.integers(2, 1000))
+def test_the_vector_depends_on_the_ratio_of_shares_only(
+    problem: tuple[list[Fit], int, HeterogeneousConfig], scale: int
+):
+    fits, total, cfg = problem
+    shares = [fit.per_sample for fit in fits]
+    limits = cfg.limits(len(fits), total)
+    one, other = (balance(of_shares(s), total, limits) for s in (shares, [scale * s for s in shares]))
+    assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_batches_that_sum_to_a_little_too_much_or_too_little_are_mended():
+    limits = [(1, 10)] * 3
+    assert to_integers([4.0, 3.0, 3.0], 9, limits) == (4, 3, 2)  # the higher rank gives back
+    assert to_integers([10.0, 1.2, 1.1], 13, limits) == (10, 2, 1)
+    assert to_integers([1.0, 1.0, 10.0], 11, limits) == (1, 1, 9)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"weighting": "sample"}, "weighting=sample: unknown"),
+        ({"balancing": "statc"}, "balancing=statc: unknown"),
+        ({"aggregation": "sum"}, "aggregation=sum: unknown"),
+        ({"calibration_model": "linear"}, "calibration_model=linear: unknown"),
+        ({"dynamic_start": "manual"}, "dynamic_start=manual: unknown"),
+        ({"rebalance_timing": "step"}, "rebalance_timing=step: unknown"),
+        ({"balancing": "manual"}, r"balancing=manual, strategy\.shares=null: shares are given with manual"),
+        ({"shares": (1.0, 2.0)}, r"balancing=static, strategy\.shares=\[1\.0, 2\.0\]: shares are given"),
+        ({"balancing": "manual", "shares": (1.0, 0.0)}, r"shares=0\.0: must be > 0"),
+        ({"balancing": "manual", "shares": (1.0, -1.0)}, r"shares=-1\.0: must be > 0"),
+        ({"balancing": "manual", "shares": (1.0, math.nan)}, "shares=nan: must be > 0"),
+        ({"min_batch": 0}, "min_batch=0: must be >= 1"),
+        ({"min_batch": 4, "max_batch": (3,)}, "max_batch=3: must be >= 4"),
+        ({"batch_quantum": 0}, "batch_quantum=0"),
+        ({"calibration_batch_sizes": (8,)}, r"sizes=\[8\]: strategy\.calibration_model=affine needs 2"),
+        ({"calibration_batch_sizes": (8, 8)}, "needs 2 or more different sizes"),
+        ({"calibration_batch_sizes": (), "calibration_model": "proportional"}, "needs 1 or more"),
+        ({"calibration_batch_sizes": (1, 8), "min_batch": 2}, "sizes=1: must be >= 2"),
+        ({"calibration_warmup_steps": -1}, "warmup_steps=-1"),
+        ({"calibration_steps": 0}, "calibration_steps=0"),
+        ({"rebalance_every_epochs": 0}, "every_epochs=0"),
+        ({"rebalance_threshold": -0.1}, "threshold=-0.1"),
+        ({"rebalance_gain": 0.0}, "gain=0.0: must be > 0"),
+        ({"rebalance_gain": 1.1}, "gain=1.1: must be between"),
+        ({"rebalance_probe_steps": 0}, "probe_steps=0"),
+    ],
+)
+def test_wrong_keys_are_refused(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        HeterogeneousConfig(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "total", "message"),
+    [
+        ({"balancing": "manual", "shares": (1.0, 2.0)}, 512, "must be 3 numbers, one for each rank"),
+        ({"min_batch": 200}, 512, r"min_batch=200: 3 ranks with at least 200 samples each need 600, .*=512"),
+        ({"batch_quantum": 8}, 500, r"batch_quantum=8: must divide train\.global_batch_size=500"),
+        ({"batch_quantum": 256}, 512, r"min_batch=1 \(in steps of strategy\.batch_quantum=256\): .*need 768"),
+        ({"max_batch": (100, 200)}, 512, r"max_batch=\[100, 200\]: must be one number or 3"),
+        ({"max_batch": (100,)}, 512, r"max_batch=\[100\]: lets 3 ranks take \[100, 100, 100\] samples"),
+        ({"max_batch": (5, 512, 512), "batch_quantum": 8}, 512, r"lets 3 ranks take \[0, 512, 512\]"),
+        (
+            {"max_batch": (200,), "calibration_batch_sizes": (100, 300)},
+            512,
+            r"must be <= strategy\.max_batch",
+        ),
+    ],
+)
+def test_impossible_batches_are_refused_before_the_run(keys, total, message):
+    with pytest.raises(ConfigError, match=message):
+        Heterogeneous.check(HeterogeneousConfig(**keys), Plan(Topology.of([2, 1]), 1, total))
+
+
+def test_a_run_asks_before_it_starts():
+    with pytest.raises(ConfigError, match="must be 4 numbers"):
+        config("heterogeneous", keys={"balancing": "manual", "shares": (1.0,)})
+
+
+# ------------------------------------------------------------------ epochs of shares
+
+
+@dataclass
+class Trace:
+    """One rank's history: batches of each epoch, parameters after each step, epoch records, saved states."""
+
+    batches: list[tuple[int, ...]] = field(default_factory=list)
+    parameters: list[Tensor] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    saved: dict[int, dict[str, Any]] = field(default_factory=dict)
+    verbs: dict[str, int] = field(default_factory=dict)
+    clock_ns: list[int] = field(default_factory=list)
+    strategy: Any = None
+    replica: Any = None
+
+
+def points(samples: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(samples, 6, generator=generator).double(), torch.randint(
+        4, (samples,), generator=generator
+    )
+
+
+def train(
+    strategy: Callable[[], Any],
+    ranks: int,
+    *,
+    samples: int,
+    batch: int,
+    epochs: int = 1,
+    times: Times = lambda rank, samples, epoch: 1,
+    model: Callable[[], nn.Module] = lambda: nn.Linear(6, 4).double(),
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1),
+    resume: Sequence[dict[str, Any]] | None = None,
+) -> list[Trace]:
+    """The loop's calls for a strategy with shares, batches cut by the sampler from common global batches."""
+    inputs, targets = points(samples)
+    simulator = Simulator(Topology.of([ranks]))
+    epoch_of = [0] * ranks
+    traces = [Trace() for _ in range(ranks)]
+
+    def step_time(rank: int, n: int) -> int:
+        return round(times(rank, n, epoch_of[rank]) * MS)
+
+    def body(rank: int) -> None:
+        trace, comm = traces[rank], SimulatedCommunicator(simulator, rank)
+        torch.manual_seed(5)
+        replica = SimulatedReplica(model(), nn.CrossEntropyLoss(), comm, step_time)
+        sampler = Sampler(samples, batch, ranks, 7, short_batch="keep")
+        progress = Progress(epochs, sampler.steps_per_epoch, global_batch_size=batch)
+        one = trace.strategy = strategy()
+        one.setup(replica, comm, progress)
+        trace.replica = replica
+        replica.optimizer = optimizer(replica.stepped)
+        if resume is not None:
+            state = copy.deepcopy(resume[rank])
+            replica.model.load_state_dict(state["model"])
+            replica.optimizer.load_state_dict(state["optimizer"])
+            one.load_state_dict(state["strategy"])
+            progress.epoch, progress.batch, progress.step = state["place"]
+        first = progress.epoch
+        for progress.epoch in range(first, epochs):
+            epoch_of[rank] = progress.epoch
+            split = one.shares(progress)
+            shares = () if split is None else (split.values, split.minimum)
+            trace.batches.append(sampler.samples_of_rank(0, *shares))
+            begin = progress.batch
+            for progress.batch in range(begin, sampler.steps_per_epoch):
+                place = [progress.epoch, progress.batch, progress.step]
+                trace.saved[progress.step] = copy.deepcopy(
+                    {
+                        "model": replica.model.state_dict(),
+                        "optimizer": replica.optimizer.state_dict(),
+                        "strategy": one.state_dict(),
+                        "place": place,
+                    }
+                )
+                progress.samples_of_rank = sampler.samples_of_rank(progress.batch, *shares)
+                piece = sampler.piece(progress.epoch, progress.batch, rank, *shares)
+                one.before_batch(progress)
+                replica.compute_gradients(Batch(inputs[piece], targets[piece], progress.samples_of_rank))
+                one.before_step(progress)
+                replica.optimizer.step()
+                one.after_step(progress)
+                trace.parameters.append(replica.flat())
+                progress.step += 1
+            one.after_epoch(progress)
+            trace.records.append(one.record(progress))
+            trace.clock_ns.append(comm.now())
+            progress.batch = 0
+        one.finish()
+        trace.verbs = dict(comm.traffic.verbs)
+
+    simulator.run(body)
+    return traces
+
+
+DYNAMIC: dict[str, Any] = {"balancing": "dynamic"}
+
+
+@pytest.mark.parametrize("timing", ["probe", "forward"])
+def test_dynamic_balancing_step_by_step(timing: str):
+    traces = train(
+        lambda: make(**DYNAMIC, rebalance_timing=timing), 3, samples=512, batch=512, epochs=5, times=TABLE
+    )
+    for trace in traces:
+        assert trace.batches == [(171, 171, 170), (235, 234, 43), *[(236, 236, 40)] * 3]
+    looks = traces[0].strategy.history
+    assert [round(look["ratio"], 3) for look in looks] == [2.194, 1.060, 1.010, 1.010]
+    if timing == "probe":
+        milliseconds = [[round(1000 * time) for time in look["times_s"]] for look in looks]
+        assert milliseconds == [[191, 191, 1040], [255, 254, 278], [256, 256, 260], [256, 256, 260]]
+    idle = [[round(1000 * trace.records[epoch]["idle_s"]) for trace in traces] for epoch in range(3)]
+    assert idle == [[849, 849, 0], [23, 24, 0], [4, 4, 0]]
+    assert [round(100 * traces[1].records[epoch]["use"], 1) for epoch in range(3)] == [45.6, 94.4, 99.0]
+    assert [look["new"] != look["old"] for look in looks] == [True, True, False, False]
+    assert [record.get("rebalance") for record in traces[2].records] == [None, *looks]
+    assert traces[0].strategy.summary()["rebalances"] == looks[:2]
+
+
+def test_within_the_threshold_nothing_changes():
+    trace = train(
+        lambda: make(**DYNAMIC, rebalance_threshold=0.10), 3, samples=512, batch=512, epochs=4, times=TABLE
+    )[0]
+    assert trace.batches == [(171, 171, 170), *[(235, 234, 43)] * 3]
+
+
+def test_epochs_between_looks():
+    trace = train(
+        lambda: make(**DYNAMIC, rebalance_every_epochs=2), 3, samples=512, batch=512, epochs=5, times=TABLE
+    )[0]
+    assert trace.batches == [*[(171, 171, 170)] * 2, *[(235, 234, 43)] * 2, (236, 236, 40)]
+
+
+def test_the_gain_damps_the_change():
+    trace = train(
+        lambda: make(**DYNAMIC, rebalance_gain=0.5), 3, samples=512, batch=512, epochs=2, times=TABLE
+    )[0]
+    speeds = [171 / 191, 171 / 191, 170 / 1040]
+    parts = [0.5 * b / 512 + 0.5 * v / sum(speeds) for b, v in zip((171, 171, 170), speeds, strict=True)]
+    assert trace.strategy.parts == pytest.approx(parts)
+    assert trace.batches[1] == integers(of_shares(parts), 512) == (203, 203, 106)
+
+
+def slow_until(last: int) -> Times:
+    """The table's slow rank gets as fast as the others in epoch `last`."""
+    return lambda rank, samples, epoch: 20 + (6 if rank == 2 and epoch < last else 1) * samples
+
+
+@pytest.mark.parametrize(
+    ("threshold", "batches"),
+    [
+        (0.05, [(236, 236, 40), (188, 188, 136), (173, 173, 166), (173, 173, 166), (173, 173, 166)]),
+        (0.0, [(236, 236, 40), (188, 188, 136), (173, 173, 166), (171, 171, 170), (171, 171, 170)]),
+    ],
+)
+def test_a_slow_rank_that_gets_fast_is_given_more(threshold: float, batches):
+    trace = train(
+        lambda: make(**DYNAMIC, dynamic_start="static", rebalance_threshold=threshold),
+        3,
+        samples=512,
+        batch=512,
+        epochs=5,
+        times=slow_until(1),
+    )[0]
+    assert trace.batches == batches
+    assert [round(look["ratio"], 3) for look in trace.strategy.history[:3]] == [1.343, 1.091, 1.012]
+
+
+def test_static_shares_stay():
+    for balancing in ("static", "equal"):
+        traces = train(
+            lambda balancing=balancing: make(balancing=balancing),
+            3,
+            samples=512,
+            batch=512,
+            epochs=3,
+            times=slow_until(1),
+        )
+        wanted = (236, 236, 40) if balancing == "static" else (171, 171, 170)
+        assert [trace.batches for trace in traces] == [[wanted] * 3] * 3
+        assert not traces[0].strategy.history
+
+
+@pytest.mark.parametrize(
+    ("fixed", "model", "batches"),
+    [
+        (80, "affine", (204, 264, 44)),
+        # The median of t/b is that of 171 samples: speeds 171 / (251, 191, 1046).
+        (80, "proportional", (201, 263, 48)),
+    ],
+)
+def test_calibration_finds_the_fixed_cost(fixed: int, model: str, batches):
+    times = affine((fixed, 1), (20, 1), (20, 6))
+    trace = train(lambda: make(calibration_model=model), 3, samples=512, batch=512, times=times)[0]
+    assert trace.batches == [batches]
+    found = trace.strategy.summary()["calibration"]
+    assert found["sizes"] == [[85, 171, 341]] * 3
+    if model == "affine":
+        assert found["fixed_s"] == pytest.approx([0.08, 0.02, 0.02])
+        assert found["per_sample_s"] == pytest.approx([0.001, 0.001, 0.006])
+        assert all(abs(left) < 1e-12 for of_rank in found["residuals_s"] for left in of_rank)
+    # 13 steps of each size on the slowest rank, and as long in the run's clock.
+    slowest = 13 * sum(20 + 6 * b for b in (85, 171, 341))
+    assert trace.strategy.summary()["measuring_s"] == pytest.approx(slowest / 1000)
+
+
+def test_a_late_start_does_not_enter_the_shares():
+    """Speeds 1 : 1 : 1/6, and 5 units more before a rank's first step: the shares are those of the speeds."""
+    begun: set[int] = set()
+
+    def times(rank: int, samples: int, epoch: int) -> float:
+        late = 0 if rank in begun else 5 * 512
+        begun.add(rank)
+        return late + (6 if rank == 2 else 1) * samples
+
+    trace = train(make, 3, samples=512, batch=512, times=times)[0]
+    assert trace.strategy.parts == pytest.approx([6 / 13, 6 / 13, 1 / 13], abs=1e-9)
+
+
+def test_a_few_slow_steps_do_not_enter_the_shares():
+    count = [0, 0, 0]
+
+    def times(rank: int, samples: int, epoch: int) -> float:
+        count[rank] += 1
+        return samples * (50 if count[rank] % 4 == 0 else 1)
+
+    assert train(make, 3, samples=512, batch=512, times=times)[0].batches == [(171, 171, 170)]
+
+
+def test_a_clock_that_shows_no_time_gives_equal_shares():
+    for keys in ({}, DYNAMIC, {**DYNAMIC, "rebalance_timing": "forward", "rebalance_threshold": 0.0}):
+        traces = train(
+            lambda keys=keys: make(**keys), 2, samples=40, batch=20, epochs=3, times=lambda r, n, e: 0
+        )
+        assert traces[0].batches == [(10, 10)] * 3
+
+
+def test_calibration_keeps_to_the_limits_and_the_quantum():
+    keys: dict[str, Any] = {"min_batch": 16, "max_batch": (100, 300, 300), "batch_quantum": 8}
+    trace = train(lambda: make(**keys), 3, samples=512, batch=512, times=TABLE)[0]
+    assert trace.strategy.calibration["sizes"] == [[48, 96, 96], [88, 168, 296], [88, 168, 296]]
+    assert trace.batches == [(96, 296, 120)]
+    given = train(lambda: make(calibration_batch_sizes=(10, 30)), 3, samples=512, batch=512, times=TABLE)[0]
+    assert given.strategy.calibration["sizes"] == [[10, 30]] * 3
+    assert given.batches == [(236, 236, 40)]
+
+
+def test_an_epoch_without_a_full_step_measures_nothing():
+    keys = {**DYNAMIC, "rebalance_timing": "forward"}
+    traces = train(lambda: make(**keys), 3, samples=100, batch=512, epochs=3, times=TABLE)
+    assert traces[0].batches == [(34, 33, 33)] * 3
+    assert not traces[0].strategy.history
+    assert traces[0].records[0]["use"] is None
+
+
+def test_ranks_that_choose_different_shares_are_stopped():
+    class Odd(Heterogeneous):
+        def _first_fits(self, total: int) -> list[Fit]:
+            return of_shares([1.0, 2.0 if self.comm.rank else 1.0])
+
+    with pytest.raises(RuntimeError, match="different shares"):
+        train(lambda: Odd(HeterogeneousConfig()), 2, samples=20, batch=10)
+
+
+def test_one_rank_is_plain_training_and_measures_nothing():
+    for keys in ({}, DYNAMIC):
+        trace = train(
+            lambda keys=keys: make(**keys), 1, samples=50, batch=16, epochs=2, times=lambda r, n, e: n
+        )[0]
+        plain = train(lambda: DDP(DDP.Config()), 1, samples=50, batch=16, epochs=2)[0]
+        assert torch.equal(trace.parameters[-1], plain.parameters[-1])
+        assert not trace.strategy.calibration
+        assert not trace.strategy.history
+
+
+# ------------------------------------------------------------------ the same training
+
+
+OPTIMIZERS: list[tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]] = [
+    (lambda p: torch.optim.SGD(p, lr=0.3), 1e-12),
+    (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01), 1e-12),
+    (lambda p: torch.optim.Adam(p, lr=0.01), 1e-9),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "tolerance"), OPTIMIZERS)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"balancing": "manual", "shares": (10.0, 5.0, 1.0)},
+        {"balancing": "manual", "shares": (1.0, 1.0, 1.0), "aggregation": "loss_scale"},
+        {"balancing": "manual", "shares": (40.0, 1.0, 1.0)},  # ranks without samples in the last step
+        {},
+        DYNAMIC,
+        {**DYNAMIC, "dynamic_start": "static", "rebalance_threshold": 0.0},
+    ],
+)
+def test_any_shares_train_as_one_process_with_the_whole_batch(keys, optimizer, tolerance):
+    run: dict[str, Any] = {
+        "samples": 148,  # 3 steps of 48 and one of 4
+        "batch": 48,
+        "epochs": 3,
+        "optimizer": optimizer,
+        "model": small_net,
+    }
+    whole = train(lambda: DDP(DDP.Config()), 1, **run)[0]
+    uneven = train(lambda: make(**keys), 3, times=slow_until(2), **run)
+    assert len(whole.parameters) == 12
+    for trace in uneven:
+        for mine, wanted in zip(trace.parameters, whole.parameters, strict=True):
+            assert far(mine, wanted) < tolerance
+    if keys.get("balancing") == "dynamic":
+        assert len(set(uneven[0].batches)) > 1, "across a change of shares"
+
+
+def test_equal_speeds_are_ddp():
+    run: dict[str, Any] = {
+        "samples": 148,
+        "batch": 48,
+        "epochs": 2,
+        "model": lambda: small_net(torch.float64),
+        "times": lambda rank, n, epoch: 3 + 2 * n,
+    }
+    reference = train(lambda: DDP(DDP.Config()), 3, **run)[0].parameters[-1]
+    for weighting in ("samples", "uniform", "speed"):
+        trace = train(lambda weighting=weighting: make(weighting=weighting), 3, **run)[0]
+        assert trace.batches == [(16, 16, 16)] * 2
+        # The last step's four samples are dealt 2, 1, 1: a plain mean counts them unequally.
+        if weighting == "samples":
+            assert far(trace.parameters[-1], reference) < 1e-6
+        assert far(trace.parameters[2], train(lambda: DDP(DDP.Config()), 3, **run)[0].parameters[2]) < 1e-6
+
+
+def test_shares_given_by_hand_train_as_the_calibrated_ones_bit_for_bit():
+    run: dict[str, Any] = {"samples": 148, "batch": 48, "epochs": 2, "model": small_net, "times": TABLE}
+    calibrated = train(make, 3, **run)
+    b = tuple(float(batch) for batch in calibrated[0].batches[0])
+    manual = train(lambda: make(balancing="manual", shares=b), 3, **run)
+    assert manual[0].batches == calibrated[0].batches
+    for one, other in zip(calibrated, manual, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(one.parameters, other.parameters, strict=True))
+
+
+@pytest.mark.parametrize("timing", ["probe", "forward"])
+@pytest.mark.parametrize("step", [0, 2, 3, 4, 7])
+def test_resume_anywhere_is_bit_for_bit_and_does_not_calibrate(step: int, timing: str, caplog):
+    keys = {**DYNAMIC, "dynamic_start": "static", "rebalance_timing": timing}
+    run: dict[str, Any] = {
+        "samples": 150,  # 4 steps an epoch
+        "batch": 48,
+        "epochs": 4,
+        "times": slow_until(1),
+        "optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    }
+    whole = train(lambda: make(**keys), 3, **run)
+    saved = [torch_saved(trace.saved[step]) for trace in whole]
+    caplog.clear()
+    resumed = train(lambda: make(**keys), 3, resume=saved, **run)
+    assert "calibrated" not in caplog.text
+    for one, other in zip(whole, resumed, strict=True):
+        assert other.batches == one.batches[step // 4 :]
+        assert len(other.parameters) == 16 - step
+        assert all(torch.equal(x, y) for x, y in zip(one.parameters[step:], other.parameters, strict=True))
+        assert other.records == one.records[step // 4 :]
+        assert other.strategy.summary() == one.strategy.summary()
+
+
+def torch_saved(state: dict[str, Any]) -> dict[str, Any]:
+    """`state` as a checkpoint gives it back: tensors, numbers, text and containers alone."""
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_another_number_of_ranks_is_refused():
+    state = train(make, 2, samples=40, batch=20)[0].strategy.state_dict()
+    strategy = train(make, 3, samples=40, batch=20)[0].strategy
+    with pytest.raises(ConfigError, match="shares of 2 ranks, the run has 3"):
+        strategy.load_state_dict(state)
+
+
+def test_records_are_json_and_say_what_a_rank_did():
+    traces = train(lambda: make(weighting="speed"), 3, samples=552, batch=512, times=TABLE)
+    row = traces[2].records[0]
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert row["batches"] == [236, 236, 40]
+    assert row["samples_of_last_step"] == 3  # of 40: 18.4, 18.4, 3.1
+    parts = traces[2].strategy.parts
+    assert (row["share"], row["weight_of_last_step"]) == pytest.approx((parts[2], parts[2]))
+    assert row["effective_batch"] == pytest.approx(512, rel=1e-3)
+    assert row["compute_s"] == pytest.approx(0.260)
+    assert row["calibration"]["sizes"] == [85, 171, 341]
+    assert len(row["calibration"]["times_s"]) == 3
+    assert row["calibration"]["times_s"][0] == pytest.approx([0.02 + 0.006 * 85] * 10)
+    summary = traces[2].strategy.summary()
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert set(traces[0].verbs) == {"gradients.all_reduce", "control.all_gather", "control.barrier"}
+    assert traces[0].verbs["gradients.all_reduce"] == 2
+
+
+def test_labels_say_what_would_mislead():
+    def labels(
+        *, times: Times = TABLE, model: Any = lambda: nn.Linear(6, 4).double(), **keys: Any
+    ) -> list[str]:
+        return train(lambda: make(**keys), 3, samples=512, batch=512, times=times, model=model)[
+            0
+        ].strategy.labels(None)
+
+    def norm() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4)).double()
+
+    assert labels() == []
+    assert labels(balancing="equal") == []
+    assert labels(times=lambda r, n, e: n) == ["heterogeneous with equal batches"]
+    assert labels(weighting="uniform") == ["plain mean over uneven batches: 512 samples, as noisy as 268.9"]
+    assert labels(model=norm) == ["batch normalisation over uneven batches: not the training of equal ones"]
+    assert labels(model=norm, times=lambda r, n, e: n) == ["heterogeneous with equal batches"]
+
+
+def test_buffers_are_averaged_with_the_batches_they_came_from():
+    def norm() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4)).double()
+
+    traces = train(make, 3, samples=512, batch=512, times=TABLE, model=norm)
+    simulator = Simulator(Topology.of([3]))
+    statistics = [trace.replica.buffers.pack() for trace in traces]
+    wanted = sum(n / 512 * own for n, own in zip((236, 236, 40), statistics, strict=True))
+    assert isinstance(wanted, Tensor)
+    # Running statistics differ between ranks: with batch normalisation the method is not exact.
+    assert far(statistics[0], statistics[2]) > 1e-3
+
+    def body(rank: int) -> tuple[Tensor, Tensor, Tensor]:
+        strategy = traces[rank].strategy
+        comm = strategy.comm = strategy.replica.comm = SimulatedCommunicator(simulator, rank)
+        assert comm.rank == rank
+        # The next epoch's batches are others; these statistics are still those of the old ones.
+        strategy.batches = (100, 100, 312)
+        whole = strategy.assemble(strategy.snapshot(Progress(1, 1)))
+        counters = strategy.replica.model[0].num_batches_tracked.clone()
+        with strategy.consensus():
+            inside = torch.cat([strategy.replica.flat(), strategy.replica.buffers.pack()])
+            assert torch.equal(strategy.replica.model[0].num_batches_tracked, counters)
+        return whole, inside, strategy.replica.buffers.pack()
+
+    for rank, (whole, inside, after) in enumerate(simulator.run(body)):
+        assert torch.equal(whole, inside)
+        assert far(inside[-len(wanted) :], wanted) < 1e-12
+        assert torch.equal(after, statistics[rank])
+
+
+# ------------------------------------------------------------------ whole runs
+
+
+class Dies(Exception):
+    pass
+
+
+def dies_after(step: int) -> type[Loop]:
+    class Mortal(Loop):
+        def step(self) -> None:
+            if self.s.progress.step == step:
+                raise Dies
+            super().step()
+
+    return Mortal
+
+
+def whole_run(keys: dict[str, Any], strategy: str = "heterogeneous", **more: Any) -> SimulatedRun:
+    where = {
+        name: more.pop(name)
+        for name in ("checkpoints", "loop", "attempt", "step_time", "network")
+        if name in more
+    }
+    cfg = config(strategy, keys=keys, **{"short_batch": "keep", "precision": "fp64", **more})
+    return simulate(cfg, cfg.dataset.load(), **where)
+
+
+def slow_last(rank: int, samples: int) -> int:
+    return MS * (2 + (6 if rank == 3 else 1) * samples)
+
+
+def vectors(run: SimulatedRun) -> list[Tensor]:
+    return [session.replica.flat() for session in run.sessions]
+
+
+def epochs_of(run: SimulatedRun) -> list[dict[str, Any]]:
+    return [row["strategy"] for row in run.metrics.rows if row["kind"] == "epoch"]
+
+
+@pytest.mark.parametrize("ranks", [[2, 2], [3, 1], [1]])
+@pytest.mark.parametrize("keys", [{}, {"balancing": "dynamic"}, {"balancing": "equal"}])
+def test_a_whole_run_is_the_run_of_one_process(keys, ranks):
+    run: dict[str, Any] = {
+        "dataset": Blobs(samples=100),
+        "optimizer": SGD(lr=0.05, momentum=0.9),
+        "global_batch_size": 30,  # three steps and one of 10
+        "epochs": 3,
+    }
+    uneven = whole_run(keys, ranks=ranks, step_time=slow_last, **run)
+    alone = whole_run({}, "ddp", ranks=[1], **run)
+    for vector in vectors(uneven):
+        assert far(vector, vectors(alone)[0]) < 1e-12
+    assert uneven.results[0].summary["steps"] == 12
+    scored = [
+        [(row["samples"], row["correct"]) for row in done.metrics.rows if row["kind"] == "evaluation"]
+        for done in (uneven, alone)
+    ]
+    assert scored[0] == scored[1]
+    if ranks != [1] and keys.get("balancing") != "equal":
+        batches = epochs_of(uneven)[-1]["batches"]
+        assert batches[3] < min(batches[:3])
+
+
+def test_a_hundred_samples_in_batches_of_32_and_8_are_three_steps_on_each_rank():
+    done = whole_run(
+        {"balancing": "manual", "shares": (32.0, 8.0)},
+        ranks=[1, 1],
+        dataset=Blobs(samples=100),
+        global_batch_size=40,
+        epochs=1,
+    )
+    assert [session.progress.step for session in done.sessions] == [3, 3]
+    assert [session.progress.samples_of_rank for session in done.sessions] == [(16, 4)] * 2
+
+
+def test_a_rank_may_have_no_sample_in_the_last_step_and_batch_norm_still_agrees():
+    done = whole_run(
+        {"balancing": "manual", "shares": (32.0, 8.0), "min_batch": 2},
+        ranks=[1, 1],
+        dataset=Blobs(samples=86),
+        model=Awkward(),
+        global_batch_size=40,
+        epochs=2,
+    )
+    assert [session.progress.samples_of_rank for session in done.sessions] == [(6, 0)] * 2
+    assert torch.equal(*vectors(done))
+
+
+def test_calibration_leaves_no_trace_and_counts_as_training_time():
+    run: dict[str, Any] = {"model": Awkward(), "epochs": 2, "step_time": slow_last}
+    calibrated = whole_run({"min_batch": 2}, **run)
+    batches = epochs_of(calibrated)[0]["batches"]
+    manual = whole_run({"min_batch": 2, "balancing": "manual", "shares": tuple(map(float, batches))}, **run)
+    for one, other in zip(calibrated.sessions, manual.sessions, strict=True):
+        for name, value in one.replica.model.state_dict().items():
+            assert torch.equal(value, other.replica.model.state_dict()[name]), name
+        assert torch.equal(one.replica.rng_state()["cpu"], other.replica.rng_state()["cpu"])
+    ours, theirs = calibrated.results[0].summary, manual.results[0].summary
+    assert ours["strategy"]["measuring_s"] > 0
+    assert ours["train_s"] - theirs["train_s"] == pytest.approx(ours["strategy"]["measuring_s"])
+
+
+@pytest.mark.parametrize("after", [7, 9, 12])
+def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: Path, after: int, caplog):
+    keys = {"balancing": "dynamic", "dynamic_start": "static", "min_batch": 2}
+    run: dict[str, Any] = {
+        "model": Awkward(),
+        "step_time": lambda rank, samples: MS * (2 + (6 if rank == 3 else 1) * samples),
+        "checkpoint_every_samples": after * 16,
+    }
+    whole = whole_run(keys, checkpoints=tmp_path / "whole", **run)
+    with pytest.raises(Dies):
+        whole_run(keys, checkpoints=tmp_path / "broken", loop=dies_after(after + 1), **run)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        resumed = whole_run(keys, checkpoints=tmp_path / "broken", attempt=2, **run)
+    assert resumed.metrics.rows[0]["resumed_from"] == f"step_{after:010d}"
+    assert "calibrated" not in caplog.text
+    for one, other in zip(whole.sessions, resumed.sessions, strict=True):
+        for name, value in one.replica.model.state_dict().items():
+            assert torch.equal(value, other.replica.model.state_dict()[name]), name
+    assert epochs_of(resumed) == epochs_of(whole)[after // 6 :]
+
+
+def test_bytes_are_those_of_ddp():
+    network = AlphaBeta(inter_latency_s=1e-4, inter_bytes_per_s=1e9)
+    uneven = whole_run({}, step_time=slow_last, network=network)
+    plain = whole_run({}, "ddp", step_time=slow_last, network=network)
+    assert uneven.results[0].summary["payload_bytes"] == plain.results[0].summary["payload_bytes"]
+    steps_s = uneven.results[0].summary["train_s"] - uneven.results[0].summary["strategy"]["measuring_s"]
+    assert steps_s < plain.results[0].summary["train_s"]
+
+
+# ------------------------------------------------------------------ over gloo
+
+
+def entry(tmp_path: Path, name: str) -> None:
+    cfg = config(ranks=[2, 1], results=tmp_path)
+    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    outcome = local.launch(
+        directory, ranks=3, threads=1, port=None, stall_s=20, entry=f"gloo_entries_heterogeneous:{name}"
+    )
+    assert outcome.status == "finished", outcome.details
+
+
+def test_over_gloo_the_weighted_gradient_is_that_of_the_union(tmp_path: Path):
+    entry(tmp_path, "weights")
+
+
+def test_over_gloo_measuring_leaves_no_trace(tmp_path: Path):
+    entry(tmp_path, "traceless")
+
+
+def test_over_gloo_a_calibrated_run_ends_with_equal_steps_and_its_times_on_record(tmp_path: Path):
+    cfg = config(
+        "heterogeneous",
+        keys={"balancing": "dynamic", "dynamic_start": "static", "calibration_steps": 2, "min_batch": 2},
+        ranks=[2, 1],
+        dataset=Blobs(samples=100),
+        model=Awkward(),
+        global_batch_size=40,
+        short_batch="keep",
+        epochs=2,
+        results=tmp_path,
+    )
+    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    outcome = local.launch(directory, ranks=3, threads=1, port=None, stall_s=20)
+    assert outcome.status == "finished", outcome.details
+    summary = outcome.summary or {}
+    assert summary["steps"] == 6
+    assert sum(summary["strategy"]["batches"]) == 40
+    assert summary["strategy"]["looks"] == 1
+    assert summary["train_s"] > summary["strategy"]["measuring_s"] > 0
+    for rank in range(3):
+        rows = [
+            row["strategy"]
+            for row in read_records(directory.rank_records(rank)).rows
+            if row["kind"] == "epoch"
+        ]
+        assert [row["samples_of_last_step"] for row in rows] == [
+            Sampler(100, 40, 3, 0, short_batch="keep").samples_of_rank(2, row["batches"], 2)[rank]
+            for row in rows
+        ]
+        assert min(time for steps in rows[0]["calibration"]["times_s"] for time in steps) > 0
+        assert all(row["compute_s"] > 0 and row["idle_s"] >= 0 and 0 < row["use"] <= 1 for row in rows)

@@ -1,0 +1,303 @@
+"""Post-local SGD: the switch, the rounds that follow it, units, and what a resume keeps of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import Mean, drive
+from periodic import (
+    Quadratic,
+    assert_gloo_and_virtual_time_agree,
+    assert_resumes,
+    averaged_after,
+    classifier,
+    course,
+    entry,
+    labelled,
+    sgd,
+    two_quadratics,
+    walk,
+)
+from runs import config
+
+from daso_bench.runner.conformance.course import History
+from daso_bench.runner.schedules import Constant, Cosine, Step
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
+from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
+from daso_bench.strategies.progress import Progress
+
+SIX = 6 * 4
+"""Samples of a step of the classifier on six ranks."""
+
+
+def post_local(**keys: Any) -> PostLocalSGD:
+    return PostLocalSGD(PostLocalSGDConfig(**keys))
+
+
+def ddp() -> DDP:
+    return DDP(DDP.Config())
+
+
+def assert_equal_histories(ones: list[History], others: list[History], tolerance: float = 0.0) -> None:
+    for one, other in zip(ones, others, strict=True):
+        for step, parameters in one.parameters.items():
+            assert (parameters - other.parameters[step]).abs().max() <= tolerance, step
+        assert (one.given - other.given).abs().max() <= tolerance
+
+
+# ------------------------------------------------------------------ the switch
+
+
+def test_the_first_average_comes_one_period_after_the_switch():
+    # 2 ranks of 4 samples: 10 steps are 80 samples.
+    histories = walk(course(post_local(switch_samples=80, sync_every=4), [1, 1], steps=20))
+    for history in histories:
+        assert averaged_after(history) == [14, 18]
+        assert history.summary["switched_after_steps"] == 10
+        assert history.summary["steps_of_phase"] == {"synchronous": 10, "local": 10}
+        assert history.summary["steps_of_last_partial_round"] == 2
+        assert history.verbs("step") == {"gradients.all_reduce": 10, "parameters.all_reduce": 2}
+        assert [step for step, met in history.met.items() if met] == [*range(1, 11), 14, 18, 20]
+    for step in range(1, 21):
+        equal = torch.equal(histories[0].parameters[step], histories[1].parameters[step])
+        assert equal == (step <= 10 or step in (14, 18))
+
+
+@pytest.mark.parametrize(("switch", "synchronous"), [(79, 10), (80, 10), (81, 11), (0, 0), (1, 1)])
+def test_a_step_is_synchronous_if_it_begins_before_the_switch(switch, synchronous):
+    history = walk(course(post_local(switch_samples=switch, sync_every=4), [1, 1], steps=12))[0]
+    assert history.summary["steps_of_phase"].get("synchronous", 0) == synchronous
+
+
+@pytest.mark.parametrize("unit", ["rank", "node"])
+def test_a_run_stopped_after_the_switch_resumes_local_with_the_same_rounds(unit):
+    def make(**more: Any):
+        strategy = post_local(switch_samples=10 * SIX // 2, sync_every=4, unit=unit)
+        return course(strategy, [2, 1], steps=20, model=classifier(norm=True, dropout=0.2), **more)
+
+    whole = assert_resumes(make, after=[9, 10, 11, 14, 15])
+    assert averaged_after(whole[0]) == [14, 18]
+    assert whole[0].summary["steps_of_phase"] == {"synchronous": 10, "local": 10}
+    # After step 15 no gradient is averaged over the world.
+    late = [call for call in whole[0].calls if call.step >= 15 and call.channel == "gradients"]
+    assert all(call.members == (0, 1) for call in late)
+    assert len(late) == (5 if unit == "node" else 0)
+
+
+def test_a_switch_at_the_end_is_ddp():
+    net = dict(steps=12, model=classifier(norm=True, dropout=0.2))
+    never = walk(course(post_local(switch_samples=12 * SIX // 2), [2, 1], **net))
+    assert_equal_histories(never, walk(course(ddp(), [2, 1], **net)))
+    assert never[0].labels == ["ended before its switch at 144 samples: all steps were synchronous"]
+
+
+def test_a_switch_at_the_start_is_local_sgd():
+    net = dict(steps=13, model=classifier(norm=True, dropout=0.2))
+    at_once = walk(course(post_local(switch_samples=0, sync_every=4), [2, 1], **net))
+    local = walk(course(LocalSGD(LocalSGDConfig(sync_every=4)), [2, 1], **net))
+    assert_equal_histories(at_once, local)
+    for one, other in zip(at_once, local, strict=True):
+        assert one.calls == other.calls
+
+
+@pytest.mark.parametrize(
+    ("first_decay", "switch"), [(None, 48), (24, 24), (0, 0), (96, 96)], ids=["none", "24", "0", "96"]
+)
+def test_auto_switches_at_the_first_step_decay_or_else_at_half_of_the_samples(first_decay, switch):
+    traces = drive(lambda: post_local(switch_samples=0), [1, 1], steps_per_epoch=1)
+    strategy = post_local()
+    progress = Progress(2, 6, budget=97 if first_decay is None else 96, first_decay=first_decay)
+    strategy.setup(traces[0].replica, traces[0].comm, progress)
+    assert strategy.summary()["switch_samples"] == switch
+
+
+# ------------------------------------------------------------------ units
+
+
+def test_by_node_one_node_equals_ddp():
+    net = dict(steps=20, model=classifier(norm=True, dropout=0.2))
+    one = walk(course(post_local(switch_samples=0, sync_every=4, unit="node"), [3], **net))
+    assert_equal_histories(one, walk(course(ddp(), [3], **net)), tolerance=1e-12)
+    assert one[0].labels == ["one node: all steps were synchronous"]
+    assert not one[0].verbs("step")["parameters.all_reduce"]
+
+
+@pytest.mark.parametrize("ranks_of_nodes", [[2, 2], [2, 1], [2, 2, 2, 2]])
+def test_by_node_fifty_steps_equal_the_equations_written_out(ranks_of_nodes):
+    data, ranks = labelled((4, 3)), sum(ranks_of_nodes)
+    node_of = [node for node, size in enumerate(ranks_of_nodes) for _ in range(size)]
+    nets = [classifier()() for _ in ranks_of_nodes]
+    optimizers = [sgd(momentum=0.9)(list(net.parameters())) for net in nets]
+    switch, samples = 10, sum(len(data(rank, 0)[1]) for rank in range(ranks))
+    for step in range(50):
+        gradients, weights = [], []
+        for node, net in enumerate(nets):
+            pieces = [data(rank, step) for rank in range(ranks) if node_of[rank] == node]
+            inputs, targets = (torch.cat(list(part)) for part in zip(*pieces, strict=True))
+            loss = torch.nn.functional.cross_entropy(net(inputs), targets)
+            gradients.append(torch.autograd.grad(loss, list(net.parameters())))
+            weights.append(len(targets))
+        if step < switch:
+            mean = [
+                sum(w * g for w, g in zip(weights, of_nodes, strict=True)) / samples
+                for of_nodes in zip(*gradients, strict=True)
+            ]
+            gradients = [mean for _ in nets]
+        for net, optimizer, of_node in zip(nets, optimizers, gradients, strict=True):
+            for parameter, gradient in zip(net.parameters(), of_node, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+        if step >= switch and (step + 1 - switch) % 8 == 0:
+            with torch.no_grad():
+                for same in zip(*(net.parameters() for net in nets), strict=True):
+                    mean = sum(size * p for size, p in zip(ranks_of_nodes, same, strict=True)) / ranks
+                    for parameter in same:
+                        parameter.copy_(mean)
+    strategy = post_local(switch_samples=switch * samples, sync_every=8, unit="node")
+    for history in walk(course(strategy, ranks_of_nodes, steps=50, data=data)):
+        expected = torch.nn.utils.parameters_to_vector(nets[node_of[history.rank]].parameters()).detach()
+        assert (history.parameters[50] - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("unit", ["rank", "node"])
+def test_each_rank_counts_once_on_ragged_nodes(unit):
+    values = torch.tensor([[0.0], [0.0], [0.0], [4.0]], dtype=torch.float64)
+    one = course(
+        post_local(switch_samples=0, sync_every=2, unit=unit),
+        [3, 1],
+        steps=2,
+        model=Quadratic,
+        data=lambda rank, step: two_quadratics(0, step),
+        optimizer=sgd(0.0),
+        criterion=Mean,
+        start=values.__getitem__,
+    )
+    assert [history.final.item() for history in walk(one)] == [1.0] * 4
+
+
+def test_by_node_one_copy_crosses_the_link_and_statistics_are_those_of_all_ranks():
+    strategy = post_local(switch_samples=0, sync_every=4, unit="node")
+    histories = walk(course(strategy, [2, 2], steps=4, model=classifier(norm=True)))
+    alone = walk(
+        course(
+            post_local(switch_samples=0, sync_every=5, unit="node"),
+            [2, 2],
+            steps=4,
+            model=classifier(norm=True),
+        )
+    )
+    mean = torch.stack([history.buffers[4] for history in alone]).mean(0)
+    m = histories[0].replica.numel
+    for history in histories:
+        assert (history.buffers[4] - mean).abs().max() < 1e-14
+        leader = history.rank in (0, 2)
+        assert history.verbs("step") == {
+            "gradients.all_reduce": 4,
+            "parameters.all_reduce": 2 if leader else 1,
+            "parameters.broadcast": 1,
+        }
+        sent = [call.numbytes for call in history.calls if call.members == (0, 2)]
+        assert sent == ([8 * (m + 1)] if leader else [])
+
+
+@pytest.mark.parametrize("unit", ["rank", "node"])
+def test_a_wish_is_known_in_its_step_before_the_switch_and_at_the_next_average_after_it(unit):
+    def wish(rank: int, step: int) -> bool:
+        return rank == 3 and step in (2, 4, 9)
+
+    strategy = post_local(switch_samples=4 * 16, sync_every=4, unit=unit)
+    for history in walk(course(strategy, [2, 2], steps=16, wish=wish)):
+        assert [step for step, agreed in history.agreed.items() if agreed] == [3, 8, 12]
+
+
+# ------------------------------------------------------------------ what is said, what is refused
+
+
+def test_labels_name_a_phase_that_did_not_occur():
+    def labels(target_step: int | None = None, **keys: Any) -> list[str]:
+        history = walk(course(post_local(**keys), [1, 1], steps=12))[0]
+        return history.strategy.labels(target_step)
+
+    assert labels(switch_samples=32, sync_every=4) == []
+    assert labels(switch_samples=97) == ["ended before its switch at 97 samples: all steps were synchronous"]
+    assert labels(4, switch_samples=32, sync_every=4) == ["no local step before the target"]
+    assert labels(7, switch_samples=32, sync_every=4) == ["no average before the target"]
+    assert labels(8, switch_samples=32, sync_every=4) == []
+    assert labels(switch_samples=32, sync_every=8) == ["fewer than two complete rounds (1)"]
+
+
+def test_records_name_the_phase():
+    history = walk(course(post_local(switch_samples=48, sync_every=4), [1, 1], steps=6, epochs=3))[0]
+    assert [record["phase"] for record in history.records] == ["synchronous", "local", "local"]
+    assert [record["averaged_after"] for record in history.records] == [[], [10], [14, 18]]
+    assert [record["since"] for record in history.records] == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "ranks", "every", "deferred"),
+    [
+        ({"switch_samples": 10, "sync_every": 8}, [1, 1], 64, False),
+        ({"switch_samples": 10, "sync_every": 8}, [1, 1], 63, True),
+        ({"switch_samples": 1000, "sync_every": 8}, [1, 1], 1, False),
+        ({"switch_samples": 10, "sync_every": 8}, [1], 1, False),
+        ({"switch_samples": 10, "sync_every": 8, "unit": "node"}, [2], 1, False),
+        ({"switch_samples": 10, "sync_every": 8, "unit": "node"}, [2, 2], 1, True),
+    ],
+)
+def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, ranks, every, deferred):
+    traces = drive(lambda: post_local(**keys), ranks, steps_per_epoch=1)
+    progress = Progress(10, 10, budget=800, global_batch_size=8)
+    assert traces[0].strategy.deferred(progress, every) is deferred
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"switch_samples": "half"}, r"strategy\.switch_samples=half: must be auto or an integer >= 0"),
+        ({"switch_samples": -1}, r"strategy\.switch_samples=-1: must be >= 0"),
+        ({"sync_every": 0}, r"strategy\.sync_every=0: must be >= 1"),
+        ({"unit": "rack"}, r"strategy\.unit=rack: unknown.*; known: rank, node"),
+        ({"buffers": "sum"}, r"strategy\.buffers=sum: unknown.*; known: average, broadcast, none"),
+    ],
+)
+def test_wrong_keys_are_refused_with_what_is_allowed(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        PostLocalSGDConfig(**keys)
+
+
+def test_the_first_step_decay_is_the_first_milestone():
+    assert Step(milestones=(0.5, 0.75)).first_decay(96, 24) == 48
+    assert Constant().first_decay(96, 24) is None
+    assert Cosine().first_decay(96, 24) is None
+
+
+# ------------------------------------------------------------------ over gloo
+
+
+@pytest.mark.parametrize("unit", ["rank", "node"])
+def test_parameters_equal_those_of_pytorchs_post_local_optimizer_in_every_step(tmp_path: Path, unit: str):
+    summary = entry(tmp_path, f"post_local_by_{unit}")
+    assert summary["averaged_after"] == [14, 18]
+
+
+def test_by_node_parameters_equal_those_of_pytorchs_hierarchical_averager(tmp_path: Path):
+    assert entry(tmp_path, "hierarchical")["averaged_after"] == [4, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize("unit", ["rank", "node"])
+def test_a_run_over_gloo_equals_the_run_in_virtual_time(tmp_path: Path, unit: str):
+    cfg = config(
+        "post_local_sgd",
+        keys={"sync_every": 4, "unit": unit},
+        ranks=[2, 1],
+        schedule=Step(milestones=(0.25,)),
+        precision="fp64",
+        checkpoint_every_samples=None,
+        results=tmp_path,
+    )
+    summary = assert_gloo_and_virtual_time_agree(cfg)["strategy"]
+    assert summary["switch_samples"] == 96
+    assert (summary["switched_after_steps"], summary["rounds"]) == (6, 4)
