@@ -17,7 +17,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-bench: $(VENV)/.base ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
+bench: $(VENV)/.bench ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
 	$(BIN)/python -m daso_bench.runner.bench json=results/bench.json $(if $(only),only=$(only))
 
 docs: $(VENV)/.base ## the pages of docs/strategies.md, from the code
@@ -27,6 +27,11 @@ $(VENV)/.base: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	touch $@
+
+$(VENV)/.bench: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@ $(VENV)/.base
 
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -31,6 +31,7 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench resume DIR               go on with what is not finished below DIR
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
+  daso-bench check [strategy=NAME]    does a strategy do what it says? The conformance kit; also for your own
 
 Examples
   daso-bench                                       ddp on small handwritten digits, 2 virtual nodes x 2 ranks
@@ -90,6 +91,7 @@ def run(arguments: Sequence[str]) -> int:
         "resume": _resume,
         "evaluate": _evaluate,
         "report": _report,
+        "check": _check,
     }
     first = arguments[0] if arguments else ""
     if first in commands:
@@ -186,6 +188,43 @@ def _report(arguments: list[str]) -> int:
 
     print(report(options.dir, options.output or options.dir / "report"))
     return OK
+
+
+_CHECK_HELP = """\
+Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, hears
+wishes, traffic and time as stated), the update rule against a second implementation, identities between
+strategies, and the same steps by real processes over gloo. A strategy may refuse ranks: that is no failure.
+
+  daso-bench check                                   all built-in strategies
+  daso-bench check strategy=daso,ddp                 some
+  daso-bench check strategy=daso strategy.wait_batches=0
+  daso-bench check strategy=mine --config-dir DIR    your own (DIR/strategy/mine.yaml names its class)
+  daso-bench check strategy=mine --ranks 3 2,2,1     on one node of 3 ranks, and on nodes of 2, 2 and 1
+"""
+
+
+def _check(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="daso-bench check",
+        allow_abbrev=False,
+        description=_CHECK_HELP,
+        epilog="Exit codes: 0 all holds; 1 something does not; 2 the request was wrong, or all was refused.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="strategy=NAME | strategy.KEY=VALUE")
+    parser.add_argument(
+        "--ranks", nargs="+", default=[], metavar="R,R", help="ranks of each node; default: 1,1 2,2 2,1"
+    )
+    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    parser.add_argument("--jobs", type=int, help="processes for what runs in virtual time (default: 2)")
+    options = parser.parse_intermixed_args(arguments)
+    # `--ranks 2 strategy=ddp`: argparse gives the word to the option before it.
+    words = [*options.words, *(word for word in options.ranks if "=" in word)]
+    from .conformance.candidates import RANKS, ranks_of
+    from .conformance.command import check
+
+    ranks = [ranks_of(text) for text in options.ranks if "=" not in text] or RANKS
+    return check(words, ranks=ranks, config_dir=_folder(options.config_dir), jobs=options.jobs)
 
 
 def _directory(command: str, what: str, arguments: list[str]) -> Path:

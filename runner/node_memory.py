@@ -135,8 +135,9 @@ class MemoryBarrier:
         self._slots[self._place * _PER_LINE] = self._count
         self._wake()
         started = time.monotonic_ns()
-        for place in range(self._members):
-            if not self._await(place, before, started):
+        # Each looks at another one first: they would all be woken by the same store, on too few cores.
+        for distance in range(1, self._members):
+            if not self._await((self._place - distance) % self._members, before, started):
                 return [p for p in range(self._members) if self._slots[p * _PER_LINE] == before]
         self._wake()
         return []

@@ -85,6 +85,34 @@ class Cosine:
         return self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * done))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Polynomial:
+    """(1 - progress) to the power of `power`, from 1 at the end of the warm-up to 0 at the end of the run.
+
+    With power 2 the schedule that large-batch training with LARS uses (You et al. 2017, arXiv:1708.03888).
+    """
+
+    warmup_epochs: float = 5.0
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        _finite_warmup(self.warmup_epochs)
+        above("schedule.power", self.power, 0)
+
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """None: it lowers the rate all the time."""
+        return None
+
+    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
+        """In [0, 1]: warm-up, then monotonically down to 0 at `total_samples`."""
+        warmup_samples = self.warmup_epochs * samples_per_epoch
+        if samples < warmup_samples:
+            return _warmup(samples, warmup_samples)
+        length = total_samples - warmup_samples
+        done = min(1.0, (samples - warmup_samples) / length) if length > 0 else 0.0
+        return (1 - done) ** self.power
+
+
 def _warmup(samples: int, warmup_samples: float) -> float:
     return min(1.0, samples / warmup_samples) if warmup_samples > 0 else 1.0
 

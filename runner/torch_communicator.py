@@ -260,7 +260,7 @@ class TorchCommunicator(CountedCommunicator):
         if not maker:
             descriptor = node_memory.take(address)
         memory = node_memory.as_tensor(descriptor, numel, dtype)
-        self.barrier(group)  # the maker's descriptor is the address of the others: not closed before they have it
+        self.barrier(group)  # others open the maker's descriptor: it stays until all have it
         os.close(descriptor)
         if maker:
             node_memory.drop_name(address)

@@ -111,9 +111,9 @@ class TorchReplica(Replica):
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
         assert self.noise is not None, "the session gives noise to measure with"
-        inputs, targets = self.noise(samples)
         took = []
         with self.untouched():
+            inputs, targets = self.noise(samples)
             for _ in range(steps):
                 self._clear_gradients()
                 self._synchronise()

@@ -81,13 +81,7 @@ class PeriodicStrategy(Strategy):
 
     period: int = 1
 
-    def start(
-        self,
-        replica: Replica,
-        comm: Communicator,
-        *,
-        mean: Mean | None = None,
-    ) -> None:
+    def start(self, replica: Replica, comm: Communicator, *, mean: Mean | None = None) -> None:
         """Remember replica and communicator and lay out the payload.
 
         `mean` tells how parameters become one; default: over all ranks, 1/R each. Another one need not see
@@ -166,7 +160,7 @@ class PeriodicStrategy(Strategy):
         return self.agreed
 
     def meets(self, progress: Progress) -> bool:
-        return self.synchronous or self.since == 0 or progress.last_step
+        return self.since == 0 or progress.last_step
 
     def deferred(self, progress: Progress, every: int) -> bool:
         return not self.synchronous and self.period * progress.global_batch_size > every
@@ -265,10 +259,11 @@ class PeriodicStrategy(Strategy):
         flat[-1] = float(self.wished or self.replica.wished)
         self.mean(flat)
         mean = flat[:m]
-        norm = torch.linalg.vector_norm(mean)
-        apart = torch.linalg.vector_norm(self.replica.flat().to(mean.dtype) - mean)
+        off = self.replica.flat().to(mean.dtype)
+        off -= mean
+        norms = [torch.linalg.vector_norm(vector) for vector in (mean, off)]
         # Read together: what comes before has to be waited for either way.
-        size, distance, wishes = torch.stack([norm, apart, flat[-1]]).tolist()
+        size, distance, wishes = torch.stack([*norms, flat[-1]]).tolist()
         self.spreads.append(distance / size if size else 0.0)
         if progress is not None:
             self.outer(mean, progress)

@@ -54,7 +54,7 @@ class Strategy(ABC):
     Config: ClassVar[type]
     piece_shift: ClassVar[int] = 0
     reads_epoch_loss: ClassVar[bool] = False
-    copies_are_whole: ClassVar[bool] = False
+    copies_are_whole: bool = False
     caveats: ClassVar[tuple[str, ...]] = ()
 
     replica: Replica

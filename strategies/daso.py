@@ -301,6 +301,15 @@ class DASO(Strategy):
         for transfer in self.pending:
             self.transfer_ns += transfer.settle()
 
+    def assemble(self, copy: Tensor | None) -> Tensor:
+        assert copy is not None
+        whole, m = super().assemble(copy), self.replica.numel
+        if self.config.buffers == "broadcast" and self.replica.buffers.numel:
+            first = copy[m:].clone()
+            self.comm.broadcast(first, 0, WORLD).wait()
+            whole[m:] = first
+        return whole
+
     @contextmanager
     def consensus(self) -> Iterator[None]:
         parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
@@ -311,7 +320,11 @@ class DASO(Strategy):
                 mean /= self.nodes
             self.comm.broadcast(mean, 0, NODE).wait()
             self.replica.load(mean)
-        self._apply_buffer_policy()
+        # `none` is about training: a model to be judged has one set of statistics in any case.
+        if self.config.buffers == "none":
+            self.average_buffers()
+        else:
+            self._apply_buffer_policy()
         try:
             yield
         finally:

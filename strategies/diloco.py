@@ -1,7 +1,7 @@
-"""DiLoCo: ranks train by themselves for H steps; the mean of their moves is the gradient of an outer optimizer.
+"""DiLoCo: ranks train by themselves for H steps; their mean move is the gradient of an outer optimizer.
 
-The inner optimizer is the run's own and keeps its state; the outer one is SGD with Nesterov momentum and takes
-the same step on every rank.
+The inner optimizer is the run's own and keeps its state; the outer one is SGD with Nesterov momentum and
+takes the same step on every rank.
 
 Update rule (θ: the global model, equal on all ranks; a round has H = `sync_every` steps; ν: `outer_lr`, μ:
 `outer_momentum`):
@@ -16,9 +16,9 @@ buffers; one element carries a wish to stop): DDP's divided by H.
 Paper: A. Douillard, Q. Feng, A. A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro, M. Ranzato, A. Szlam, J. Shen,
 DiLoCo: Distributed Low-Communication Training of Language Models (2023), arXiv:2311.08105.
 
-Ours differs: `sync_every` is 20, for short runs; the abstract's 500 times less communication is 500. Values of
-`outer_lr` and `outer_momentum` are those common in public code. A last round that is cut short ends with an
-average and without an outer step, and so does a model judged within a round.
+Ours differs: `sync_every` is 20, for short runs; the abstract's 500 times less communication is 500. Values
+of `outer_lr` and `outer_momentum` are those common in public code. A last round that is cut short ends with
+an average and without an outer step; a model judged within a round is made the same way.
 """
 
 from dataclasses import dataclass
@@ -58,6 +58,15 @@ class DiLoCo(PeriodicStrategy):
 
     Config = DiLoCoConfig
     config: DiLoCoConfig
+    caveats = (
+        "The inner optimizer is the run's: compare with ddp under the same optimizer, AdamW and SGD apart.",
+        "The period, the outer rate and the learning rate go together: say which were tuned. The default "
+        "period is ours.",
+        "A last round that is cut short, and a model judged within a round, is an average without an outer "
+        "step.",
+        "BatchNorm variances are averaged, not pooled: how far the means of ranks differ is not in them; and "
+        "they belong to the average of the round, not to the model after the outer step.",
+    )
 
     @classmethod
     def check(cls, config: DiLoCoConfig, plan: Plan) -> None:
@@ -68,11 +77,6 @@ class DiLoCo(PeriodicStrategy):
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        steps, per_epoch = progress.steps, progress.steps_per_epoch
-        self.check(
-            self.config,
-            Plan(comm.topology, progress.epochs, progress.global_batch_size, per_epoch, steps),
-        )
         self.start(replica, comm)
         self.period = self.config.sync_every
         cpu = self.config.outer_device == "cpu"

@@ -83,6 +83,16 @@ class EDNNComm(PeriodicStrategy):
 
     Config = EDNNCommConfig
     config: EDNNCommConfig
+    caveats = (
+        "Implemented after the abstract and the figure: averages, weights, order and what happens to buffers "
+        "are ours. The paper's tables are not reproduced, since its code is not available.",
+        "Mathematically it is local SGD between nodes; with one rank on each node it is local_sgd.",
+        "The period and the learning rate go together: say whether both were tuned.",
+        "Momenta stay with their nodes and then refer to a point that has moved; averaging or resetting them "
+        "is an option. With Adam and its like an exchange after every step is not ddp.",
+        "BatchNorm variances are averaged, not pooled: how far the means of ranks differ is not in them.",
+        "It can only save communication that ddp does not hide: show how much that is.",
+    )
 
     @classmethod
     def check(cls, config: EDNNCommConfig, plan: Plan) -> None:

@@ -30,7 +30,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 Limits = Sequence[tuple[int, int]]
 """Of each rank: the fewest and the most samples of a full batch."""
 
+LEAST_GROWTH = 0.01  # of the mean time, over the sizes measured: less is no slope to extrapolate by
 SHORTEST_S = 1e-12  # no step and no sample takes less: a virtual clock may show no time at all
 WINDOW = 1000  # steps whose times an epoch's medians are taken from, the latest
 
@@ -60,7 +61,7 @@ class HeterogeneousConfig:
     weighting: str = "samples"  # w_r: samples | speed | uniform
     balancing: str = "static"  # equal | static | dynamic | manual
     shares: tuple[float, ...] | None = None  # with manual: one positive number per rank, on any scale
-    min_batch: int = 1  # fewest samples of a rank; 2 with batch normalisation over flat features
+    min_batch: int = 1  # fewest samples of a rank; models with batch normalisation get 2 at least
     max_batch: tuple[int, ...] | None = None  # most samples of a rank, one number or one per rank
     batch_quantum: int = 1  # batches are multiples of this
     aggregation: str = "hook"  # where the weight enters: hook (each bucket of gradients) | loss_scale
@@ -110,8 +111,10 @@ class HeterogeneousConfig:
         within("strategy.rebalance_gain", self.rebalance_gain, 0, 1)
         at_least("strategy.rebalance_probe_steps", self.rebalance_probe_steps, 1)
 
-    def limits(self, ranks: int, total: int) -> list[tuple[int, int]]:
+    def limits(self, ranks: int, total: int, fewest: int = 1) -> list[tuple[int, int]]:
         """Of each rank the fewest and the most samples of a batch of `total`, in multiples of the quantum.
+
+        `fewest`: what the model needs, if it is more than `min_batch`.
 
         Raises:
             ConfigError: no batches within them sum to `total`.
@@ -126,12 +129,13 @@ class HeterogeneousConfig:
                 f"strategy.max_batch={_shown(given)}: must be one number or {ranks}, one for each rank"
             )
         most = [total] * ranks if given is None else given * ranks if len(given) == 1 else given
-        low = -(-self.min_batch // quantum) * quantum
+        fewest = max(fewest, self.min_batch)
+        low = -(-fewest // quantum) * quantum
         highs = [min(number, total) // quantum * quantum for number in most]
         in_steps = f" (in steps of strategy.batch_quantum={quantum})" if quantum > 1 else ""
         if low * ranks > total:
             raise ConfigError(
-                f"strategy.min_batch={self.min_batch}{in_steps}: {ranks} ranks with at least {low} samples "
+                f"strategy.min_batch={fewest}{in_steps}: {ranks} ranks with at least {low} samples "
                 f"each need {low * ranks}, train.global_batch_size={total} is less"
             )
         if min(highs) < low or sum(highs) < total:
@@ -159,10 +163,8 @@ def fit_affine(sizes: Sequence[float], times: Sequence[float]) -> Fit:
 
     Times that do not grow with the batch, like a single size, say nothing about c: then a = 0.
     """
-    size, time = fmean(sizes), fmean(times)
-    spread = sum((b - size) ** 2 for b in sizes)
-    slope = sum((b - size) * (t - time) for b, t in zip(sizes, times, strict=True)) / spread if spread else 0
-    fixed = time - slope * size
+    slope = _slope(sizes, times)
+    fixed = fmean(times) - slope * fmean(sizes)
     if slope <= 0 or fixed < 0:
         fixed = 0.0
         slope = sum(b * t for b, t in zip(sizes, times, strict=True)) / sum(b * b for b in sizes)
@@ -173,6 +175,17 @@ def fit_proportional(sizes: Sequence[float], times: Sequence[float]) -> Fit:
     """t = c·b with c the median of t / b."""
     slope = median(t / b for b, t in zip(sizes, times, strict=True))
     return Fit(0.0, max(slope, SHORTEST_S))
+
+
+def grows(sizes: Sequence[int], times: Sequence[Sequence[float]]) -> bool:
+    """Whether steps [size][step] of larger batches take longer, by more than those of one size differ.
+
+    The middle halves of each size's steps are compared. One size alone says yes.
+    """
+    medians = [median(steps) for steps in times]
+    growth = _slope(sizes, medians) * (max(sizes) - min(sizes))
+    spread = median(_middle_half(steps) for steps in times)
+    return len(set(sizes)) == 1 or growth > max(spread, LEAST_GROWTH * fmean(medians))
 
 
 def of_shares(shares: Sequence[float]) -> list[Fit]:
@@ -208,7 +221,7 @@ def to_integers(batches: Sequence[float], total: int, limits: Limits, quantum: i
 
     The largest come first. Remainders that differ by less than 1e-9 are ties, and go to the lower rank.
     """
-    wanted = [round(batch / quantum, 9) for batch in batches]
+    wanted = [batch / quantum for batch in batches]
     units = [math.floor(number) for number in wanted]
     left = total // quantum - sum(units)
     order = sorted(range(len(units)), key=lambda rank: (round(units[rank] - wanted[rank], 9), rank))
@@ -254,6 +267,10 @@ class Heterogeneous(Strategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
         self.ranks = comm.topology.ranks
+        norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in replica.model.modules())
+        # Of one sample there is no variance to normalise by.
+        self.fewest = max(self.config.min_batch, 2 if norm and self.ranks > 1 else 1)
+        self.norm = norm
         self.batches: tuple[int, ...] = ()  # b_r; empty until `shares` is asked
         self.parts = [1 / self.ranks] * self.ranks  # p_r
         self.split_epoch = -1  # the epoch that `batches` were chosen for
@@ -285,7 +302,7 @@ class Heterogeneous(Strategy):
             ):
                 self._rebalance(progress.epoch, total)
             self.split_epoch = progress.epoch
-        return Shares(self.batches, self.config.min_batch)
+        return Shares(self.batches, self.fewest)
 
     def before_step(self, progress: Progress) -> None:
         self.trained = self.batches
@@ -368,7 +385,9 @@ class Heterogeneous(Strategy):
         if self.history and self.history[-1]["epoch"] == progress.epoch:
             row["rebalance"] = self.history[-1]
         if self.calibration is not None and progress.epoch == 0:
-            row["calibration"] = {key: values[rank] for key, values in self.calibration.items()}
+            row["calibration"] = {
+                key: values if key == "model" else values[rank] for key, values in self.calibration.items()
+            }
         return row
 
     def summary(self) -> dict[str, Any]:
@@ -385,16 +404,19 @@ class Heterogeneous(Strategy):
     def labels(self, target_step: int | None) -> list[str]:
         if not self.batches:
             return []
-        if max(self.batches) - min(self.batches) <= self.config.batch_quantum:
-            same = self.config.balancing == "equal" or self.ranks == 1
-            return [] if same else ["heterogeneous with equal batches"]
         remarks = []
+        if self.calibration is not None and self.calibration["model"] != self.config.calibration_model:
+            remarks.append("step times hardly grow with the batch: shares by time per sample")
+        if max(self.batches) - min(self.batches) <= self.config.batch_quantum:
+            if self.config.balancing != "equal" and self.ranks > 1:
+                remarks.append("heterogeneous with equal batches")
+            return remarks
         if self.config.weighting == "uniform":
             noisy = effective_batch(self.batches, self._weights(self.batches))
             remarks.append(
                 f"plain mean over uneven batches: {sum(self.batches)} samples, as noisy as {noisy:.1f}"
             )
-        if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in self.replica.model.modules()):
+        if self.norm:
             remarks.append("batch normalisation over uneven batches: not the training of equal ones")
         return remarks
 
@@ -420,7 +442,7 @@ class Heterogeneous(Strategy):
 
     def _split(self, fits: Sequence[Fit], total: int) -> None:
         """Adopt the batches that balance `fits`, and make sure that all ranks did."""
-        limits = self.config.limits(self.ranks, total)
+        limits = self.config.limits(self.ranks, total, self.fewest)
         real = balance(fits, total, limits)
         self.batches = to_integers(real, total, limits, self.config.batch_quantum)
         self.parts = [batch / total for batch in real]
@@ -434,17 +456,21 @@ class Heterogeneous(Strategy):
     def _calibrate(self, total: int) -> list[Fit]:
         """Each rank's fit, from steps of several sizes on all ranks at the same time."""
         config = self.config
-        sizes = [self._sizes(total, low, high) for low, high in config.limits(self.ranks, total)]
+        limits = config.limits(self.ranks, total, self.fewest)
+        sizes = [self._sizes(total, low, high) for low, high in limits]
         entered = self.comm.now()
         times = self._time(sizes[self.comm.rank], config.calibration_steps)
         took = (self.comm.now() - entered) / 1e9
         self.measuring_s += took
         medians = [[median(steps) for steps in of_rank] for of_rank in times]
-        fit: Callable[[Sequence[float], Sequence[float]], Fit] = (
-            fit_affine if config.calibration_model == "affine" else fit_proportional
-        )
+        affine = config.calibration_model == "affine"
+        # Noise for a slope would give all to a rank by chance; and lines through 0 and lines that are not
+        # cannot be balanced with each other.
+        sloped = affine and all(grows(b, t) for b, t in zip(sizes, times, strict=True))
+        fit: Callable[[Sequence[float], Sequence[float]], Fit] = fit_affine if sloped else fit_proportional
         fits = [fit(b, t) for b, t in zip(sizes, medians, strict=True)]
         self.calibration = {
+            "model": "affine" if sloped else "proportional",
             "sizes": sizes,
             "times_s": times,
             "medians_s": medians,
@@ -456,13 +482,24 @@ class Heterogeneous(Strategy):
             ],
         }
         if self.comm.rank == 0:
-            log.info("calibrated in %.3g s: seconds a step and a sample %s", took, fits)
+            log.info(
+                "calibrated in %.3g s, %s: seconds a step and a sample %s",
+                took,
+                self.calibration["model"],
+                [(one.fixed, one.per_sample) for one in fits],
+            )
         return fits
 
     def _sizes(self, total: int, low: int, high: int) -> list[int]:
         """What a rank with these limits is timed on; equally many on all ranks, which meet before each."""
-        if self.config.calibration_batch_sizes is not None:
-            return list(self.config.calibration_batch_sizes)
+        given = self.config.calibration_batch_sizes
+        if given is not None:
+            if min(given) < self.fewest:
+                raise ConfigError(
+                    f"strategy.calibration_batch_sizes={_shown(given)}: a model with batch normalisation "
+                    f"needs {self.fewest} samples or more"
+                )
+            return list(given)
         quantum = self.config.batch_quantum
 
         def near(samples: float) -> int:
@@ -527,6 +564,21 @@ class Heterogeneous(Strategy):
         mine = torch.tensor(own, dtype=torch.float64)
         self.comm.all_gather(everybody, mine, WORLD, channel="control").wait()
         return everybody.view(self.ranks, len(own)).tolist()
+
+
+def _slope(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """The slope of the best line through the times; 0 for a single size."""
+    size, time = fmean(sizes), fmean(times)
+    spread = sum((b - size) ** 2 for b in sizes)
+    return sum((b - size) * (t - time) for b, t in zip(sizes, times, strict=True)) / spread if spread else 0.0
+
+
+def _middle_half(values: Sequence[float]) -> float:
+    """The distance between the first and the third quartile."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return high - low
 
 
 def _imbalance(times: Sequence[float]) -> float:

@@ -60,6 +60,15 @@ class LocalSGD(PeriodicStrategy):
 
     Config = LocalSGDConfig
     config: LocalSGDConfig
+    caveats = (
+        "The period and the learning rate go together: say whether both were tuned. The default period is "
+        "ours, and qsr_alpha has none.",
+        "With Adam and its like rounds of one step are not ddp: second moments are each rank's own.",
+        "Momenta stay with their ranks and then refer to a point that has moved; averaging or resetting them "
+        "is an option.",
+        "BatchNorm variances are averaged, not pooled: how far the means of ranks differ is not in them.",
+        "It can only save communication that ddp does not hide: show how much that is.",
+    )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start(replica, comm)

@@ -8,8 +8,8 @@ Update rule (k0: steps done at the switch; R ranks):
           unit node        θ_i = optimizer_i(θ_i, Σ_{r in node} n_r·g_r / Σ_{r in node} n_r)
     (k - k0) mod H = 0     θ_i = (1/R)·Σ_j θ_j, blocking
 
-Bytes: a ring sends 2·(R-1)/R · 4m per rank and step before the switch and 2·(R-1)/R · 4(m + F + 1)/H after it
-(m parameters, F elements of floating-point buffers, one element for a wish to stop). With `unit: node` a node
+Bytes: a ring sends 2·(R-1)/R · 4(m + 1) per rank and step before the switch, 2·(R-1)/R · 4(m + F + 1)/H after
+it (m parameters, F elements of floating-point buffers, one for a wish to stop). With `unit: node` a node
 sends 2·(N-1)/N · 4(m + 1)/H to others after it, by its leader, and buffers by themselves.
 
 Paper: T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020,
@@ -59,6 +59,15 @@ class PostLocalSGD(PeriodicStrategy):
 
     Config = PostLocalSGDConfig
     config: PostLocalSGDConfig
+    caveats = (
+        "Up to the switch it is ddp: with the switch at half of the samples it saves at most half of what "
+        "communication costs.",
+        "A run that ends before its switch is ddp under another name, and is labelled so.",
+        "The switch, the period and the learning rate go together: say which were tuned. `auto` follows the "
+        "schedule, so another schedule is another switch.",
+        "Momenta stay with their ranks, as in the authors' code; averaging or resetting them is an option.",
+        "BatchNorm variances are averaged, not pooled: how far the means of ranks differ is not in them.",
+    )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         by_node = self.config.unit == "node"

@@ -12,12 +12,12 @@ With β = 0 and α = 1 it is local SGD.
 Bytes: a ring sends 2·(R-1)/R · 4(m + F + 1)/H per rank and step (m parameters, F elements of floating-point
 buffers; one element carries a wish to stop): DDP's divided by H.
 
-Paper: J. Wang, V. Tantia, N. Ballas, M. Rabbat, SlowMo: Improving Communication-Efficient Distributed SGD with
-Slow Momentum, ICLR 2020, arXiv:1910.00643.
+Paper: J. Wang, V. Tantia, N. Ballas, M. Rabbat, SlowMo: Improving Communication-Efficient Distributed SGD
+with Slow Momentum, ICLR 2020, arXiv:1910.00643.
 
-Ours differs: the learning rate may change within a round, which the paper's may not: η is the mean, so u stays
-in units of gradients. A round at rate 0 is a plain average. A last round that is cut short ends with an average
-and without a momentum step. Defaults are ours.
+Ours differs: the learning rate may change within a round, and η is the mean, so that u stays in units of
+gradients. A round at rate 0 is a plain average. A last round that is cut short ends with an average and
+without a momentum step. Defaults are ours.
 """
 
 from dataclasses import dataclass
@@ -55,6 +55,15 @@ class SlowMo(PeriodicStrategy):
 
     Config = SlowMoConfig
     config: SlowMoConfig
+    caveats = (
+        "The period, the slow momentum and the learning rate go together: say which were tuned. All defaults "
+        "are ours.",
+        "Within a round the learning rate may change; the slow step uses the mean of the round.",
+        "A last round that is cut short, and a model judged within a round, is an average without a slow "
+        "step.",
+        "BatchNorm variances are averaged, not pooled: how far the means of ranks differ is not in them; and "
+        "they belong to the average of the round, not to the model after the slow step.",
+    )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start(replica, comm)

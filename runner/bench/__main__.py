@@ -5,10 +5,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from . import ddp_step, start
+from . import asynchronous, ddp_step, hierarchical, shared_memory, start
 from .figures import Bench, Figure
 
-BENCHES: dict[str, Bench] = {"start": start.measure, "ddp_step": ddp_step.measure}
+BENCHES: dict[str, Bench] = {
+    "start": start.measure,
+    "hierarchical": hierarchical.measure,
+    "shared_memory": shared_memory.measure,
+    "asynchronous": asynchronous.measure,
+    "ddp_step": ddp_step.measure,
+}
 
 
 def main(arguments: list[str]) -> int:

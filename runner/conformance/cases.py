@@ -7,9 +7,8 @@ from typing import Any
 from ..simulated_replica import StepTime
 from .findings import RanksOfNodes
 from .problems import TwinProblem, autoencoder
-from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, PLAIN, Recipe
+from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, Recipe
 
-EPOCHS, STEPS_PER_EPOCH = 5, 10
 NODES: tuple[RanksOfNodes, ...] = ((1, 1), (2, 2))
 RAGGED: tuple[RanksOfNodes, ...] = (*NODES, (2, 1))
 
@@ -42,6 +41,8 @@ class Case:
     losses: Callable[[int], float] | None = None
     step_ns: StepTime = lambda rank, samples: 1000
     round_ns: int = 0
+    epochs: int = 5
+    steps_per_epoch: int = 10
 
     def problem(self, ranks: RanksOfNodes) -> TwinProblem:
         """What is trained."""
@@ -50,7 +51,7 @@ class Case:
             dtype=self.dtype,
             odd=self.odd,
             recipe=self.recipe,
-            steps_per_epoch=STEPS_PER_EPOCH,
+            steps_per_epoch=self.steps_per_epoch,
         )
 
     @property
@@ -58,10 +59,13 @@ class Case:
         """`sync_every=4, adamw, float32 with one float64`."""
         words = [f"{key}={value}" for key, value in self.keys.items()]
         if self.recipe != NESTEROV:
-            plain = self.recipe.kind == "sgd" and not self.recipe.momentum
-            words.append("plain sgd" if plain else self.recipe.kind)
+            words.append(self.recipe.kind)
         if self.rate is not None:
             words.append("falling rate")
+        if self.losses is not None:
+            words.append("losses given")
+        if self.epochs > 5:
+            words.append(f"{self.epochs} epochs")
         if self.dtype != "float64" or self.odd is not None:
             words.append(self.dtype + (f" with one {self.odd}" if self.odd else ""))
         return ", ".join(words) or "defaults"
@@ -72,11 +76,15 @@ def usual(keys: Mapping[str, Any], ranks: tuple[RanksOfNodes, ...] = RAGGED) -> 
     case, last = Case(keys=keys, ranks=ranks), ranks[-1:]
     return (
         case,
-        replace(case, ranks=last, recipe=PLAIN),
         replace(case, ranks=last, recipe=ADAMW),
         replace(case, ranks=last, dtype="float32", odd="float64"),
         replace(case, ranks=last, odd="float32", recipe=DECAYED),
     )
+
+
+def brief(**fields: Any) -> Case:
+    """A variant that shows itself in the first two epochs."""
+    return Case(epochs=2, **fields)
 
 
 def falling(every: int, factors: Sequence[float] = (1.0, 0.5, 0.25)) -> Callable[[int], float]:
@@ -95,45 +103,46 @@ def rhythm(*times: int) -> StepTime:
     return lambda rank, samples: times[rank % len(times)]
 
 
-ONE_NODE_TOO = {"warmup_epochs": 0, "cooldown_epochs": 0}
+CYCLING = {"warmup_epochs": 0, "cooldown_epochs": 0}
 POWERSGD = {"hook": "powersgd", "powersgd_start_steps": 3}
 SHARES = {"balancing": "manual", "shares": (0.7, 0.25, 0.05)}
 FIXED = {"mode": "fixed_delay"}
+LATE = {**FIXED, "sync_every": 3, "delay_steps": 2}
 
 CASES: Mapping[str, tuple[Case, ...]] = {
     "ddp": (
         *usual({}),
         Case(recipe=MOMENTUM, ranks=((2, 1),), rate=falling(15)),
-        Case(recipe=LARS_RECIPE, ranks=((2, 1),)),
-        Case(keys={"weighting": "uniform"}, ranks=((2, 1),)),
-        Case(keys={"algorithm": "hierarchical"}, ranks=((2, 2), (2, 1), (3, 1))),
-        Case(keys={"algorithm": "sliced"}, ranks=((2, 2),)),
-        Case(keys={"algorithm": "best"}, ranks=((2, 2),)),
-        Case(keys={"hook": "bf16"}, ranks=((2, 1),)),
-        Case(keys={"hook": "fp16", "algorithm": "hierarchical"}, ranks=((2, 1),)),
-        Case(keys=POWERSGD, ranks=((1, 1), (2, 1))),
-        Case(keys={**POWERSGD, "powersgd_rank": 2, "powersgd_min_compression": 1.0}, ranks=((2, 1),)),
-        Case(keys={**POWERSGD, "error_feedback": False}, ranks=((2, 1),)),
-        Case(keys={**POWERSGD, "warm_start": False}, ranks=((2, 1),)),
-        Case(keys={**POWERSGD, "weighting": "uniform", "algorithm": "hierarchical"}, ranks=((2, 2),)),
+        brief(recipe=LARS_RECIPE, ranks=((2, 1),)),
+        brief(keys={"weighting": "uniform"}, ranks=((2, 1),)),
+        brief(keys={"algorithm": "hierarchical"}, ranks=((2, 2), (2, 1), (3, 1))),
+        brief(keys={"algorithm": "sliced"}, ranks=((2, 2),)),
+        brief(keys={"algorithm": "best"}, ranks=((2, 2),)),
+        brief(keys={"hook": "bf16"}, ranks=((2, 1),)),
+        brief(keys={"hook": "fp16", "algorithm": "hierarchical"}, ranks=((2, 1),)),
+        brief(keys=POWERSGD, ranks=((1, 1), (2, 1))),
+        brief(keys={**POWERSGD, "powersgd_rank": 2, "powersgd_min_compression": 1.0}, ranks=((2, 1),)),
+        brief(keys={**POWERSGD, "error_feedback": False}, ranks=((2, 1),)),
+        brief(keys={**POWERSGD, "warm_start": False}, ranks=((2, 1),)),
+        brief(keys={**POWERSGD, "weighting": "uniform", "algorithm": "hierarchical"}, ranks=((2, 2),)),
     ),
     "placebo": (Case(), Case(keys={"weighting": "uniform"}, ranks=((2, 1),))),
     "hsgd": (
         *usual({}),
-        Case(recipe=LARS_RECIPE, ranks=((2, 1),)),
-        Case(keys={"partition": "tensor"}, ranks=((2, 2),)),
-        Case(keys={"shared_weights": False}, ranks=((2, 1),), recipe=LARS_RECIPE),
-        Case(keys={"shared_weights": False, "partition": "tensor"}, ranks=((2, 2),)),
-        Case(keys={"level1": "collective"}, ranks=((2, 1),)),
-        Case(keys={"level2_algorithm": "linear"}, ranks=((2, 2),)),
+        brief(recipe=LARS_RECIPE, ranks=((2, 1),)),
+        brief(keys={"partition": "tensor"}, ranks=((2, 2),)),
+        brief(keys={"shared_weights": False}, ranks=((2, 1),), recipe=LARS_RECIPE),
+        brief(keys={"shared_weights": False, "partition": "tensor"}, ranks=((2, 2),)),
+        brief(keys={"level1": "collective"}, ranks=((2, 1),)),
+        brief(keys={"level2_algorithm": "linear"}, ranks=((2, 2),)),
     ),
     "heterogeneous": (
         *usual(SHARES, ((2, 1),)),
         Case(keys={"balancing": "equal"}),
-        Case(keys={**SHARES, "weighting": "speed"}, ranks=((2, 1),)),
-        Case(keys={**SHARES, "weighting": "uniform"}, ranks=((2, 1),)),
-        Case(keys={**SHARES, "aggregation": "loss_scale"}, ranks=((2, 1),)),
-        Case(keys={**SHARES, "min_batch": 2, "max_batch": (4,)}, ranks=((2, 1),)),
+        brief(keys={**SHARES, "weighting": "speed"}, ranks=((2, 1),)),
+        brief(keys={**SHARES, "weighting": "uniform"}, ranks=((2, 1),)),
+        brief(keys={**SHARES, "aggregation": "loss_scale"}, ranks=((2, 1),)),
+        brief(keys={**SHARES, "min_batch": 2, "max_batch": (4,)}, ranks=((2, 1),)),
         Case(step_ns=skewed, ranks=((2, 2),)),
         Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2),)),
         Case(
@@ -145,10 +154,10 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "local_sgd": (
         *usual({"sync_every": 4}),
         Case(keys={}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 3, "optimizer_state": "average"}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 3, "optimizer_state": "average"}, ranks=((1, 1),), recipe=ADAMW),
-        Case(keys={"sync_every": 3, "optimizer_state": "reset", "buffers": "none"}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 3, "buffers": "broadcast"}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 3, "optimizer_state": "average"}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 3, "optimizer_state": "average"}, ranks=((1, 1),), recipe=ADAMW),
+        brief(keys={"sync_every": 3, "optimizer_state": "reset", "buffers": "none"}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 3, "buffers": "broadcast"}, ranks=((2, 1),)),
         Case(
             keys={"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.25},
             ranks=((2, 1),),
@@ -173,18 +182,18 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "ednncomm": (
         *usual({"sync_every": 4}),
         Case(),
-        Case(keys={"sync_every": 4, "sync_at_epoch_end": False}),
-        Case(keys={"sync_every": 4, "exchange": "world"}, ranks=((2, 2), (3, 1))),
-        Case(keys={"sync_every": 4, "exchange": "sliced"}, ranks=((2, 2), (3, 3))),
-        Case(keys={"sync_every": 4, "optimizer_state": "average"}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 4, "optimizer_state": "reset", "buffers": "broadcast"}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 1}, ranks=((2, 1),), recipe=ADAMW),
+        brief(keys={"sync_every": 4, "sync_at_epoch_end": False}),
+        brief(keys={"sync_every": 4, "exchange": "world"}, ranks=((2, 2), (3, 1))),
+        brief(keys={"sync_every": 4, "exchange": "sliced"}, ranks=((2, 2), (3, 3))),
+        brief(keys={"sync_every": 4, "optimizer_state": "average"}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 4, "optimizer_state": "reset", "buffers": "broadcast"}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 1}, ranks=((2, 1),), recipe=ADAMW),
     ),
     "slowmo": (
         *usual({"sync_every": 4}),
         Case(keys={}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 3, "slow_momentum": 0.4, "slow_lr": 0.7}, ranks=((2, 1),)),
-        Case(keys={"sync_every": 3, "optimizer_state": "reset"}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 3, "slow_momentum": 0.4, "slow_lr": 0.7}, ranks=((2, 1),)),
+        brief(keys={"sync_every": 3, "optimizer_state": "reset"}, ranks=((2, 1),)),
         Case(keys={"sync_every": 4}, ranks=((2, 1),), rate=falling(16)),
     ),
     "diloco": (
@@ -195,34 +204,35 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     ),
     "sgp": (
         *usual({}),
-        Case(keys={"send_weight": "true"}, ranks=((2, 2),)),
-        Case(keys={"push_sum": False}, ranks=((2, 1),)),
-        Case(ranks=((4, 4), (3, 3))),
-        Case(keys={"num_peers": 2}, ranks=((4, 4), (3, 3), (2, 2))),
-        Case(keys={"num_peers": 3}, ranks=((4, 4),)),
-        Case(keys={"graph": "ring"}, ranks=((2, 2),)),
-        Case(keys={"graph": "ring", "num_peers": 2}, ranks=((3, 2),)),
-        Case(keys={"graph": "complete"}, ranks=((2, 1),)),
-        Case(keys={"direction": "push_pull"}, ranks=((4, 4), (2, 1))),
-        Case(keys={"direction": "push_pull", "graph": "ring"}, ranks=((2, 2),)),
+        brief(keys={"send_weight": "true"}, ranks=((2, 2),)),
+        brief(keys={"push_sum": False}, ranks=((2, 1),)),
+        Case(ranks=((4, 4),)),
+        brief(ranks=((3, 3),)),
+        brief(keys={"num_peers": 2}, ranks=((4, 4), (3, 3), (2, 2))),
+        brief(keys={"num_peers": 3}, ranks=((4, 4),)),
+        brief(keys={"graph": "ring"}, ranks=((2, 2),)),
+        brief(keys={"graph": "ring", "num_peers": 2}, ranks=((3, 2),)),
+        brief(keys={"graph": "complete"}, ranks=((2, 1),)),
+        brief(keys={"direction": "push_pull"}, ranks=((4, 4), (2, 1))),
+        brief(keys={"direction": "push_pull", "graph": "ring"}, ranks=((2, 2),)),
     ),
     "daso": (
         *usual({}, NODES),
         Case(keys={"wait_batches": 2, "sync_every": 3, "warmup_epochs": 2}, ranks=((2, 2),)),
-        Case(keys={"wait_batches": 2, "sync_every": 2, **ONE_NODE_TOO}, ranks=((2, 2), (1, 1, 1))),
+        Case(keys={"wait_batches": 2, "sync_every": 2, **CYCLING}, ranks=((2, 2), (1, 1, 1))),
         Case(keys={"wait_batches": 1, "sync_every": 1}, ranks=((2, 2),)),
         Case(keys={"wait_batches": 0, "sync_every": 3}, ranks=((2, 2),)),
         Case(keys={"merge": "delta", "wait_batches": 2}, ranks=((2, 2), (1, 1, 1))),
-        Case(keys={"staleness_weight": 0.5, "wait_batches": 3}, ranks=((2, 2),)),
-        Case(keys={"transport_dtype": "bfloat16"}, ranks=((2, 2),)),
-        Case(keys={"transport_dtype": "float16", "warmup_epochs": 3}, ranks=((1, 1, 1),)),
+        Case(keys={"staleness_weight": 0.5, "wait_batches": 3}, ranks=((1, 1),)),
+        Case(keys={"transport_dtype": "bfloat16"}, ranks=((2, 2),), epochs=3),
+        Case(keys={"transport_dtype": "float16", "warmup_epochs": 2}, ranks=((1, 1, 1),), epochs=4),
         Case(keys={"blocking": "gradients", "warmup_epochs": 2}, ranks=((2, 2),), recipe=ADAMW),
-        Case(keys={"buffers": "broadcast", "optimizer_state": "average"}, ranks=((2, 2),)),
-        Case(keys={"buffers": "none", "optimizer_state": "reset"}, ranks=((2, 2),)),
-        Case(keys={"chunk_elements": 7}, ranks=((2, 2),)),
+        Case(keys={"buffers": "broadcast", "optimizer_state": "average"}, ranks=((2, 2),), epochs=3),
+        Case(keys={"buffers": "none", "optimizer_state": "reset"}, ranks=((2, 2),), epochs=3),
+        Case(keys={"chunk_elements": 7}, ranks=((2, 2),), epochs=3),
         Case(
             keys={
-                **ONE_NODE_TOO,
+                **CYCLING,
                 "sync_every": 6,
                 "wait_batches": 3,
                 "plateau_patience": 0,
@@ -232,37 +242,33 @@ CASES: Mapping[str, tuple[Case, ...]] = {
             losses=lambda epoch: 1.0,
         ),
         Case(
-            keys={**ONE_NODE_TOO, "sync_every": 2, "plateau_patience": 0, "max_sync_every": 8},
+            keys={**CYCLING, "sync_every": 2, "plateau_patience": 0, "max_sync_every": 8},
             ranks=((1, 1),),
             losses=lambda epoch: 1.0,
         ),
+        Case(keys={**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.5}, ranks=((2, 2),)),
         Case(
-            keys={**ONE_NODE_TOO, "plateau_patience": 0, "plateau_threshold": 0.5},
-            ranks=((2, 2),),
+            keys={**CYCLING, "plateau_patience": 1},
+            ranks=((1, 1),),
+            losses=lambda epoch: (1.0, 0.97, 0.9, 0.9, 0.9)[epoch],
         ),
+        # Long enough for `auto` to be more than one epoch, and for B to be reset.
+        Case(ranks=((1, 1),), losses=lambda epoch: 1.0, epochs=36, steps_per_epoch=4),
     ),
     "lasgd": (
-        *usual({**FIXED, "sync_every": 3, "delay_steps": 2}),
-        Case(keys={**FIXED, "sync_every": 3, "delay_steps": 3}, ranks=((2, 2),)),
-        Case(keys={**FIXED, "sync_every": 3, "delay_steps": 0}, ranks=((2, 1),)),
-        Case(keys={**FIXED, "sync_every": 2, "delay_steps": 1, "unit": "node"}),
-        Case(
-            keys={**FIXED, "sync_every": 3, "delay_steps": 2, "apply_rule": "overwrite"}, ranks=((2, 1),)
-        ),
-        Case(
-            keys={
-                **FIXED,
-                "sync_every": 3,
-                "delay_steps": 2,
-                "apply_rule": "elastic",
-                "elastic_alpha": 0.5,
-            },
-            ranks=((2, 1),),
-        ),
-        Case(
-            keys={**FIXED, "sync_every": 3, "delay_steps": 2, "optimizer_state": "reset"},
-            ranks=((2, 1),),
-        ),
+        *usual(LATE),
+        Case(keys={**FIXED, "sync_every": 3, "delay_steps": 3}, ranks=((2, 2),), rate=falling(20)),
+        brief(keys={**FIXED, "sync_every": 3, "delay_steps": 0}, ranks=((2, 1),)),
+        brief(keys={**FIXED, "sync_every": 2, "delay_steps": 1, "unit": "node"}),
+        brief(keys={**LATE, "apply_rule": "overwrite"}, ranks=((2, 1),)),
+        brief(keys={**LATE, "apply_rule": "elastic", "elastic_alpha": 0.5}, ranks=((2, 1),)),
+        brief(keys={**LATE, "optimizer_state": "reset", "buffers": "average"}, ranks=((2, 1),)),
+        brief(keys={**LATE, "optimizer_state": "average"}, ranks=((2, 1),)),
+        brief(keys={**LATE, "optimizer_state": "average"}, ranks=((1, 1),), recipe=ADAMW),
+        brief(keys={**LATE, "buffers": "average", "unit": "node"}, ranks=((2, 1),)),
+        brief(keys={**LATE, "transport_dtype": "bfloat16"}, ranks=((2, 1),)),
+        brief(keys={**LATE, "warmup_samples": 60}, ranks=((2, 1),)),
+        brief(keys={**LATE, "warmup_samples": 60, "warmup_mode": "model"}, ranks=((2, 1),)),
         Case(step_ns=rhythm(1000, 1000, 1000, 2000), round_ns=1000, ranks=((2, 2),)),
         Case(step_ns=rhythm(1000, 1700, 2300), round_ns=2900, ranks=((1, 1), (2, 1))),
         Case(keys={"sync_every": 4}, step_ns=rhythm(1000, 1700, 2300), round_ns=2900, ranks=((2, 1),)),
@@ -273,7 +279,10 @@ CASES: Mapping[str, tuple[Case, ...]] = {
             ranks=((2, 2),),
         ),
         Case(
-            keys={"unit": "node"}, step_ns=rhythm(1000, 1700, 2300, 3100), round_ns=2900, ranks=((2, 2), (2, 1))
+            keys={"unit": "node", "buffers": "average"},
+            step_ns=rhythm(1000, 1700, 2300, 3100),
+            round_ns=2900,
+            ranks=((2, 2), (2, 1)),
         ),
     ),
 }

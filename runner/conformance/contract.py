@@ -3,9 +3,11 @@
 All runs are the trial run (`trial.py`) in virtual time: 3 epochs of 7 steps on an awkward model.
 """
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,9 @@ from .comparison import require_agreement, require_equal, require_same_walk
 from .course import Call, Course, History
 from .driver import drive, jittered
 from .findings import Candidate, Check, Failed, RanksOfNodes
-from .traffic import Sizes, script
+from .traffic import IN_STEP, Sizes, script
 from .trial import NETWORK, STEP_NS, course
+from .variants import VARIANTS, Keys
 
 STEPS = trial.EPOCHS * trial.STEPS_PER_EPOCH
 OWN = ("step", "epoch", "finish")  # when a strategy's own calls are made
@@ -25,7 +28,8 @@ ENOUGH = range(1, 10_000)
 
 
 def checks(candidate: Candidate) -> list[Check]:
-    """All of them apply to every strategy."""
+    """All of them apply to every strategy; of built-in ones further keys are tried (`variants.py`)."""
+    further = [_variant(candidate, keys) for keys in VARIANTS.get(candidate.builtin or "", ())]
     return [
         Check("ends", ends.__doc__ or "", ends),
         Check("one model", one_model.__doc__ or "", one_model),
@@ -41,12 +45,47 @@ def checks(candidate: Candidate) -> list[Check]:
         Check("copies", copies.__doc__ or "", copies),
         Check("rest untouched", rest_untouched.__doc__ or "", rest_untouched),
         Check("reports", reports.__doc__ or "", reports),
+        *further,
     ]
+
+
+def _variant(candidate: Candidate, keys: Keys) -> Check:
+    def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
+        config = dataclasses.replace(candidate.config, **keys)
+        variant = dataclasses.replace(candidate, config=config)
+        brief = (drains, one_model, traffic_formula, traffic_by_step, time_kept, calls_in_step, copies)
+        for check in (*brief, resumes_here_and_there, stops_here_and_there):
+            try:
+                check(variant, ranks)
+            except Failed as error:
+                raise Failed(f"{check.__name__}: {error}") from error
+
+    name = "with " + " ".join(f"{key}={value}" for key, value in keys.items())
+    return Check(name, "The contract also holds with these keys, in short.", run, ((2, 2),))
 
 
 def independent(candidate: Candidate) -> bool:
     """Whether ranks or nodes step at their own pace."""
     return candidate.strategy_class.sampling(candidate.config) != "global"
+
+
+@lru_cache(maxsize=8)
+def plain(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run as it is: equal ranks, the trial's network. Many checks read it, none may change it."""
+    return drive(course(candidate, ranks), network=NETWORK, step_time=STEP_NS)
+
+
+@lru_cache(maxsize=8)
+def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run with step times that vary at random."""
+    return drive(course(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 3))
+
+
+def some(places: Sequence[int], ranks: RanksOfNodes) -> list[int]:
+    """All places on several nodes of several ranks; elsewhere a third of them, the last two included."""
+    if len(ranks) > 1 and min(ranks) > 1:
+        return list(places)
+    return sorted({*places[::4], *places[-2:]})
 
 
 def slow_last(run: Course) -> tuple[int, ...]:
@@ -89,12 +128,12 @@ def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:
 def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """settle(), consensus(), state_dict() and snapshot() leave everything and the run's course as it was."""
     free = {"step_time": STEP_NS}  # no transfer takes time: looking may not change what comes after
-    plain = drive(course(candidate, ranks), **free)
+    left_alone = drive(course(candidate, ranks), **free)
     places = tuple(ENOUGH[:STEPS])
     looking = drive(
         course(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=places), **free
     )
-    for looked, unlooked in zip(looking, plain, strict=True):
+    for looked, unlooked in zip(looking, left_alone, strict=True):
         for place, names in looked.disturbed.items():
             if names:
                 raise Failed(f"rank {looked.rank}, {_when(candidate, place)}: changed by a look: {names[0]}")
@@ -105,15 +144,27 @@ def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 def drains(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """After finish() nothing is in flight and all ranks hold the same parameters, bit for bit."""
-    for took in (STEP_NS, jittered(STEP_NS, 3)):
-        histories = drive(course(candidate, ranks), network=NETWORK, step_time=took)
+    for histories in (plain(candidate, ranks), uneven(candidate, ranks)):
         _require_drained(histories, "at the end")
 
 
 def stops_anywhere(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Stopped after any step the run ends the same way, with the model that consensus() had just shown."""
-    meetings = max(_meetings(history) for history in drive(course(candidate, ranks), step_time=STEP_NS))
-    for place in range(1, (meetings if independent(candidate) else STEPS) + 1):
+    _stops(candidate, ranks, some(_places(candidate, ranks), ranks))
+
+
+def stops_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """As `stops_anywhere`, at three places."""
+    _stops(candidate, ranks, _places(candidate, ranks)[4::6])
+
+
+def _places(candidate: Candidate, ranks: RanksOfNodes) -> range:
+    meetings = sum(plain(candidate, ranks)[0].met.values())
+    return range(1, (meetings if independent(candidate) else STEPS) + 1)
+
+
+def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+    for place in places:
         run = course(candidate, ranks, stop_after=place, consensus_after=[place])
         histories = drive(run, network=NETWORK, step_time=STEP_NS)
         where = f"stopped {_when(candidate, place)}"
@@ -139,11 +190,19 @@ def _require_drained(histories: Sequence[History], where: str) -> None:
 
 def resumes(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Saved after any step and resumed with fresh objects, the run goes on as if unbroken, bit for bit."""
+    _resumes(candidate, ranks, some(_places(candidate, ranks)[:-1], ranks))
+
+
+def resumes_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """As `resumes`, at three places."""
+    _resumes(candidate, ranks, _places(candidate, ranks)[3:-1:6])
+
+
+def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
     last = sum(ranks) - 1
     run = course(candidate, ranks, wish=lambda rank, step: (rank, step) == (last, STEPS // 2))
     timing = {"network": NETWORK, "step_time": STEP_NS}
     saving = drive(course(candidate, ranks, save_after=ENOUGH, wish=run.wish), **timing)
-    places = [place for place in saving[0].saved if place < max(saving[0].saved)]
     for place in places:
         where = f"saved {_when(candidate, place)} and resumed"
         resumed = drive(run, resume=[history.saved[place] for history in saving], **timing)
@@ -176,12 +235,12 @@ def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history
 def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
     """A wish of one rank is told by agree() to all ranks at one and the same step, at no extra call."""
     total = sum(ranks)
-    quiet = drive(course(candidate, ranks), network=NETWORK, step_time=STEP_NS)
+    quiet = plain(candidate, ranks)
     for history in quiet:
         if any(history.agreed.values()):
             raise Failed(f"rank {history.rank}: agree() tells of a wish that nobody has")
     delays = [0]
-    begins = (0, 1, STEPS // 3 + 1, STEPS // 2)
+    begins = some((0, 1, STEPS // 3 + 1, STEPS // 2), ranks)
     for wishing in range(total):
         for begin in begins if wishing in (0, total - 1) else begins[:1]:
             run = course(candidate, ranks, wish=lambda r, s, w=wishing, b=begin: r == w and s >= b)
@@ -194,7 +253,7 @@ def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
                 if not independent(candidate) and history.verbs() != other.verbs():
                     extra = history.verbs() - other.verbs() or other.verbs() - history.verbs()
                     raise Failed(f"{what} changes the calls of rank {history.rank}: {dict(extra)}")
-    bound = wish_bound(candidate)
+    bound = wish_bound(candidate, total)
     if bound is not None and max(delays) > bound:
         raise Failed(f"a wish is heard {max(delays)} steps later, must be within {bound}")
     return f"within {max(delays)} steps" if max(delays) else "at once"
@@ -227,15 +286,20 @@ def _require_heard(
     return heard - 1 - begin
 
 
-def wish_bound(candidate: Candidate) -> int | None:
+def wish_bound(candidate: Candidate, ranks: int) -> int | None:
     """Steps within which a built-in strategy promises that a wish is heard; None: no promise."""
     config, name = candidate.config, candidate.builtin
     if name in ("ddp", "placebo", "hsgd", "heterogeneous"):
         return 0
     if name == "daso":
         # A wish just after a start travels with the next one, which is merged W batches later; a start that
-        # the epoch's end would overwrite is left to the epoch's last average.
-        return max(config.sync_every, 1) + config.wait_batches
+        # the epoch's end would overwrite is left to the epoch's last average, which comes no later.
+        return config.sync_every - 1 + config.wait_batches
+    if name in ("local_sgd", "post_local_sgd", "diloco", "slowmo", "ednncomm"):
+        fixed = isinstance(config.sync_every, int) and getattr(config, "period_rule", "constant") != "qsr"
+        return config.sync_every - 1 if fixed else None
+    if name == "sgp":
+        return config.reach(ranks) if ranks > 1 else 0
     return None
 
 
@@ -244,7 +308,7 @@ def wish_bound(candidate: Candidate) -> int | None:
 
 def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """All members of a group make the same calls on it, in the same order, with the same number of bytes."""
-    histories = drive(course(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 4))
+    histories = uneven(candidate, ranks)
     orders: dict[tuple[str, tuple[int, ...]], dict[int, list[Call]]] = {}
     for history in histories:
         for call in history.calls:
@@ -265,8 +329,7 @@ def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
 def traffic_formula(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     """Counted calls and bytes of each verb equal the strategy's own `expected_traffic`."""
     run = course(candidate, ranks)
-    histories = drive(run, network=NETWORK, step_time=STEP_NS)
-    for history in histories:
+    for history in plain(candidate, ranks):
         replica = history.replica
         expected = candidate.strategy_class.expected_traffic(
             candidate.config, run.plan, history.rank, replica.numel, replica.buffers.numel
@@ -291,8 +354,7 @@ def traffic_formula(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 
 def traffic_by_step(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     """Each rank makes in each step just the calls that the strategy's description asks for."""
-    run = course(candidate, ranks)
-    histories = drive(run, network=NETWORK, step_time=STEP_NS)
+    run, histories = course(candidate, ranks), plain(candidate, ranks)
     wanted = _script(candidate, run, histories[0])
     if wanted is None:
         return "no description of its own in the kit"
@@ -321,9 +383,13 @@ def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     """In virtual time the run takes as long as its description says, and blocks nowhere else."""
     run = course(candidate, ranks)
     slow = slow_last(run)
-    for name, took in (("equal ranks", dict.fromkeys(range(len(slow)), STEP_NS)), ("a slow rank", slow)):
-        histories = drive(run, network=NETWORK, step_time=lambda rank, samples, took=took: took[rank])
+    for name, took in (("equal ranks", (STEP_NS,) * len(slow)), ("a slow rank", slow)):
+        even, times = took is not slow, lambda rank, samples, took=took: took[rank]
+        histories = plain(candidate, ranks) if even else drive(run, network=NETWORK, step_time=times)
         wanted = _script(candidate, run, histories[0], took)
+        if took is slow and candidate.builtin in IN_STEP:
+            wanted = None
+        _require_no_wait(candidate, histories)
         for history in histories:
             if wanted is None:
                 _require_bounded(candidate, histories, history, took)
@@ -333,8 +399,21 @@ def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
                     f"must take {wanted.clock[history.rank] / 1e6:.3f} ms"
                 )
         if wanted is None:
-            return "upper bound only"
+            return f"{name}: upper bound only"
     return None
+
+
+def _require_no_wait(candidate: Candidate, histories: Sequence[History]) -> None:
+    """LASGD by ranks, its staleness unbounded, never stands still between its first step and its last."""
+    config = candidate.config
+    if candidate.builtin != "lasgd" or config.unit != "rank" or config.warmup_samples:
+        return
+    if config.mode == "async" and config.max_staleness_steps is None:
+        for history in histories:
+            if history.blocked_ns:
+                raise Failed(
+                    f"rank {history.rank} stands still for {history.blocked_ns / 1e6:.3f} ms while it trains"
+                )
 
 
 def _require_bounded(
@@ -348,7 +427,7 @@ def _require_bounded(
         for call in each.calls
         if each.rank == min(call.members) or call.verb == "send"
     )
-    slowest = max(each.steps * took[each.rank] for each in histories)
+    slowest = max(each.steps * took[each.rank] + each.sharing_ns for each in histories)
     own = history.steps * took[history.rank]
     if not own <= history.end_ns <= slowest + transfers:
         raise Failed(
@@ -372,14 +451,13 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks."""
     places = (1, 2, 5, 9)
     run = course(candidate, ranks, copies_after=places, consensus_after=places)
-    plain = drive(course(candidate, ranks, consensus_after=places), network=NETWORK, step_time=STEP_NS)
     histories = drive(run, network=NETWORK, step_time=STEP_NS)
-    for history, without in zip(histories, plain, strict=True):
+    for history in histories:
         for call in history.calls:
             if call.during == "snapshot":
                 raise Failed(f"rank {history.rank}, step {call.step + 1}: snapshot() calls {call}")
-        if history.clock_ns != without.clock_ns:
-            raise Failed(f"rank {history.rank}: snapshot() takes time")
+        if history.snapshot_ns:
+            raise Failed(f"rank {history.rank}: snapshot() takes {history.snapshot_ns} ns of virtual time")
     for place in histories[0].copies:
         models = [history.copies[place] for history in histories]
         where = f"the copy made {_when(candidate, place)}"
@@ -401,7 +479,7 @@ def rest_untouched(candidate: Candidate, ranks: RanksOfNodes) -> None:
         torch.manual_seed(derive(run.seed, "init"))
         fresh = run.problem.model()
     kinds = {name: (value.shape, value.dtype) for name, value in fresh.state_dict().items()}
-    for history in drive(run, network=NETWORK, step_time=STEP_NS):
+    for history in plain(candidate, ranks):
         model = history.replica.model
         state: dict[str, Tensor] = model.state_dict()
         where = f"rank {history.rank}"
@@ -422,7 +500,7 @@ def _frozen(model: nn.Module) -> Tensor:
 
 def reports(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """record(), summary() and labels() can be written as JSON."""
-    for history in drive(course(candidate, ranks), network=NETWORK, step_time=STEP_NS):
+    for history in plain(candidate, ranks):
         for what, value in (
             ("record", history.records),
             ("summary", history.summary),
@@ -436,7 +514,3 @@ def reports(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 def _when(candidate: Candidate, place: int) -> str:
     return f"at meeting {place}" if independent(candidate) else f"after step {place}"
-
-
-def _meetings(history: History) -> int:
-    return sum(history.met.values())

@@ -116,7 +116,8 @@ class History:
     `consensus` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the parameters
     after `finish`, `given` the model inside `consensus` after it. `disturbed[k]` names what settling and
     consensus after step k changed: it must be empty. `unwaited` counts operations launched and never waited
-    for. Clocks are nanoseconds since the first step began.
+    for. Clocks are nanoseconds since the first step began; `sharing_ns` of them went by in `shares`,
+    `blocked_ns` in waiting for collectives before `finish`, `snapshot_ns` in `snapshot`.
     """
 
     rank: int
@@ -140,6 +141,9 @@ class History:
     summary: dict[str, Any] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
     end_ns: int = 0
+    sharing_ns: int = 0
+    blocked_ns: int = 0
+    snapshot_ns: int = 0
     unwaited: int = 0
     strategy: Any = None
     replica: Any = None

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...strategies.base import Strategy
 from ...strategies.seeds import derive
-from .cases import CASES, EPOCHS, STEPS_PER_EPOCH, Case, Slow, skewed
+from .cases import CASES, Case, Slow, skewed
 from .course import Course, History
 from .driver import drive
 from .findings import Candidate, Check, Failed, RanksOfNodes
@@ -55,8 +56,8 @@ def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
         piece=problem.samples.piece,
         recipe=problem.recipe,
         ranks_of_nodes=ranks,
-        steps_per_epoch=STEPS_PER_EPOCH,
-        epochs=EPOCHS,
+        steps_per_epoch=case.steps_per_epoch,
+        epochs=case.epochs,
         rate=case.rate,
         losses=case.losses,
         step_time=case.step_ns,
@@ -78,8 +79,8 @@ def follow(strategy_class: type[Strategy], config: Any, case: Case, ranks: Ranks
         config=config,
         ranks_of_nodes=ranks,
         problem=case.problem(ranks),
-        steps_per_epoch=STEPS_PER_EPOCH,
-        epochs=EPOCHS,
+        steps_per_epoch=case.steps_per_epoch,
+        epochs=case.epochs,
         rate=case.rate,
         losses=case.losses,
     )
@@ -91,7 +92,7 @@ def checks(candidate: Candidate) -> list[Check]:
     name = candidate.builtin
     if name not in REFERENCES:
         return []
-    says = f"every rank holds what the update rule says after each of {STEPS_PER_EPOCH * EPOCHS} steps"
+    says = "after each step every rank holds what the update rule says"
     found = [Check("as configured", says, _own)]
     return found + [Check(case.name, f"{says}: {case.name}", _try(case), case.ranks) for case in CASES[name]]
 
@@ -108,16 +109,12 @@ def _own(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 def _try(case: Case) -> Callable[[Candidate, RanksOfNodes], None]:
     def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
         strategy_class = candidate.strategy_class
-        require(
-            candidate.builtin or "", strategy_class, strategy_class.Config(**case.keys), case, ranks
-        )
+        require(candidate.builtin or "", strategy_class, strategy_class.Config(**case.keys), case, ranks)
 
     return run
 
 
-def require(
-    name: str, strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes
-) -> None:
+def require(name: str, strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes) -> None:
     """Raise Failed where the strategy leaves the update rule of `name`.
 
     Raises:
@@ -131,52 +128,60 @@ def require(
 
 def require_walk(histories: Sequence[History], walk: Walk, parts: Sequence[Part]) -> None:
     """Raise Failed at the first step, rank and parameter at which the strategy leaves its update rule."""
-    order, names, tolerance = _order(histories[0].names, parts)
-    firsts = []
-    for history, theta, buffers in zip(histories, walk.theta, walk.buffers, strict=True):
-        if history.steps != len(theta) - 1:
-            raise Failed(f"rank {history.rank} takes {history.steps} steps, must take {len(theta) - 1}")
-        got = np.stack([history.parameters[step].double().numpy() for step in range(len(theta))])
-        firsts.append(_first(got, theta[:, order], names, tolerance, history.rank))
-        kept = np.stack([history.buffers[step].double().numpy() for step in range(len(theta))])
-        loose = np.full(kept.shape[1], tolerance.max())
-        firsts.append(_first(kept, buffers, [f"buffers[{i}]" for i in range(len(loose))], loose, history.rank))
-        end = _first(
-            history.final.double().numpy()[None], walk.final[history.rank][None, order], names, tolerance, history.rank
-        )
-        if end is not None:
-            firsts.append((len(theta), end[1].replace("after step 0", "at the end")))
-    found = [first for first in firsts if first is not None]
+    order, names, allowed = _order(histories[0].names, parts)
+    found: list[tuple[int, int, str]] = []
+    for rank, (history, theta, buffers) in enumerate(zip(histories, walk.theta, walk.buffers, strict=True)):
+        steps = len(theta) - 1
+        if history.steps != steps:
+            raise Failed(f"rank {rank} takes {history.steps} steps, must take {steps}")
+        sides = [
+            (_stack(history.parameters, steps), theta[:, order], names, allowed, 0),
+            (_stack(history.buffers, steps), buffers, _buffer_names(buffers), np.max(allowed), 0),
+            (history.final.double().numpy()[None], walk.final[rank][order][None], names, allowed, steps + 1),
+        ]
+        for got, must, elements, tolerance, first_step in sides:
+            off = _first(got, must, elements, tolerance)
+            if off is not None:
+                found.append((first_step + off[0], rank, off[1]))
     if found:
-        raise Failed(min(found)[1])
+        step, rank, what = min(found)
+        when = f"after step {step}" if step < max(len(theta) for theta in walk.theta) else "at the end"
+        raise Failed(f"{when}, rank {rank}: {what}")
 
 
-def _order(names: Sequence[tuple[str, int]], parts: Sequence[Part]) -> tuple[Array, list[str], Array]:
+def _stack(of_step: Mapping[int, Tensor], steps: int) -> Array:
+    return np.stack([of_step[step].double().numpy() for step in range(steps + 1)])
+
+
+def _buffer_names(buffers: Array) -> list[str]:
+    return [f"buffers[{place}]" for place in range(buffers.shape[1])]
+
+
+def _order(names: Sequence[tuple[str, int]], parts: Sequence[Part]) -> tuple[Any, list[str], Array]:
     """(places of the strategy's elements in the twin's vector, their names, their tolerances)."""
-    at, begin = {}, 0
+    known, begin = {}, 0
     for part in parts:
-        at[part.name] = (begin, part)
+        known[part.name] = (begin, part)
         begin += part.numel
     places, elements, tolerance = [], [], []
     for name, numel in names:
-        offset, part = at[name]
-        places += [offset + i for i in range(numel)]
-        elements += [f"{name}[{i}]" if numel > 1 else name for i in range(numel)]
+        offset, part = known[name]
+        places += range(offset, offset + numel)
+        elements += [f"{name}[{place}]" if numel > 1 else name for place in range(numel)]
         tolerance += [TOLERANCE[part.dtype]] * numel
     return np.array(places, dtype=int), elements, np.array(tolerance)
 
 
-def _first(
-    got: Array, must: Array, names: Sequence[str], tolerance: Array, rank: int
-) -> tuple[int, str] | None:
-    """(step, sentence) of the first element of [K+1, m] that is too far off."""
+def _first(got: Array, must: Array, names: Sequence[str], tolerance: Any) -> tuple[int, str] | None:
+    """(row, sentence) of the first element of [K, m] that is too far off."""
+    tolerance = np.broadcast_to(tolerance, got.shape[1:])
     with np.errstate(invalid="ignore"):
         far = ~(np.abs(got - must) <= tolerance)
     if not far.any():
         return None
-    step, place = (int(i) for i in np.argwhere(far)[0])
-    value, right = got[step, place], must[step, place]
-    return step, (
-        f"after step {step}, rank {rank}: {names[place]} is {value:.12g}, must be {right:.12g} "
+    row, place = (int(i) for i in np.argwhere(far)[0])
+    value, right = got[row, place], must[row, place]
+    return row, (
+        f"{names[place]} is {value:.12g}, must be {right:.12g} "
         f"(off by {abs(value - right):.1e}, allowed {tolerance[place]:.0e})"
     )

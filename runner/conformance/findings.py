@@ -25,6 +25,10 @@ class Candidate:
     config: Any
     builtin: str | None = None
 
+    def __hash__(self) -> int:
+        # Keys of any kind are welcome, also those that cannot be hashed.
+        return hash((self.name, self.strategy_class))
+
 
 @dataclass(frozen=True)
 class Check:

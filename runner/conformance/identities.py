@@ -21,13 +21,14 @@ from .course import Course, History
 from .driver import drive
 from .findings import Candidate, Check, Failed, RanksOfNodes
 from .problems import TwinProblem, autoencoder, springs
-from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, PLAIN, Recipe
+from .references.optimizers import ADAMW, LARS_RECIPE, NESTEROV, PLAIN, Recipe
 from .twins import uneven
 
 EPOCHS, STEPS_PER_EPOCH = 2, 10
 STEPS = EPOCHS * STEPS_PER_EPOCH
-LINEAR = (PLAIN, NESTEROV)
-"""Optimizers that are linear in gradients and state: for them averaging models is averaging gradients."""
+LINEAR = (NESTEROV,)
+"""Momentum, Nesterov, weight decay of one group of two: all linear in gradients and state, so that averaging
+models is averaging gradients."""
 EVERY = (NESTEROV, ADAMW)
 APART = 1e-3  # what must differ, differs by more than this
 
@@ -39,8 +40,8 @@ RAGGED = (*NODES, (2, 1))
 class Identity:
     """`left` with `keys` is `right` with `right_keys`; without `right`: plain training on all samples.
 
-    `breaks`: optimizers with which it must *not* hold. `samples`: `even` on all ranks; `full`: uneven, but
-    the same in every step; `uneven`: in short last batches in another ratio. `bitwise` forbids any difference.
+    `breaks`: optimizers with which it must *not* hold. `samples` of a rank in a step: `even` over ranks,
+    `same` over ranks and steps, `full` uneven over ranks, `uneven` over both. `bitwise`: no difference at all.
     """
 
     name: str
@@ -101,8 +102,8 @@ IDENTITIES: tuple[Identity, ...] = (
     Identity(
         name="synchronous",
         left="hsgd",
-        ranks=(*RAGGED, (4,), (3, 1)),
-        recipes=(NESTEROV, ADAMW, LARS_RECIPE),
+        ranks=((1, 1), (2, 2), (4,), (3, 1)),
+        recipes=(NESTEROV, LARS_RECIPE),
         samples="uneven",
     ),
     Identity(
@@ -175,9 +176,7 @@ IDENTITIES: tuple[Identity, ...] = (
         samples="uneven",
     ),
     Identity(name="every step", left="local_sgd", keys={"sync_every": 1}, breaks=(ADAMW,)),
-    Identity(
-        name="one rank", left="local_sgd", right=None, ranks=((1,),), recipes=EVERY, bitwise=True
-    ),
+    Identity(name="one rank", left="local_sgd", right=None, ranks=((1,),), recipes=EVERY, bitwise=True),
     Identity(
         name="qsr at one rate",
         left="local_sgd",
@@ -223,9 +222,7 @@ IDENTITIES: tuple[Identity, ...] = (
         bitwise=True,
     ),
     Identity(name="two ranks", left="sgp", ranks=((1, 1), (2,)), breaks=(ADAMW,)),
-    Identity(
-        name="complete graph", left="sgp", keys={"graph": "complete"}, ranks=RAGGED, breaks=(ADAMW,)
-    ),
+    Identity(name="complete graph", left="sgp", keys={"graph": "complete"}, ranks=RAGGED, breaks=(ADAMW,)),
     Identity(
         name="ring of two",
         left="sgp",
@@ -259,9 +256,7 @@ IDENTITIES: tuple[Identity, ...] = (
         breaks=(ADAMW,),
     ),
     Identity(name="one rank", left="ddp", right=None, ranks=((1,),), recipes=EVERY, bitwise=True),
-    Identity(
-        name="one big batch", left="ddp", right=None, ranks=RAGGED, recipes=EVERY, samples="uneven"
-    ),
+    Identity(name="one big batch", left="ddp", right=None, ranks=RAGGED, recipes=EVERY, samples="uneven"),
     Identity(
         name="two levels",
         left="ddp",
@@ -310,9 +305,7 @@ IDENTITIES: tuple[Identity, ...] = (
 def checks(candidate: Candidate) -> list[Check]:
     """The identities and properties of a built-in strategy; none for a plug-in."""
     found = [
-        Check(one.name, one.says, _try(one), one.ranks)
-        for one in IDENTITIES
-        if one.left == candidate.builtin
+        Check(one.name, one.says, _try(one), one.ranks) for one in IDENTITIES if one.left == candidate.builtin
     ]
     for one in PROPERTIES:
         if candidate.builtin in one.strategies:
@@ -328,10 +321,8 @@ def _try(identity: Identity) -> Callable[[Candidate, RanksOfNodes], None]:
     return run
 
 
-def require(
-    identity: Identity, strategy_class: type[Strategy], ranks: RanksOfNodes, recipe: Recipe
-) -> None:
-    """Raise Failed where the identity does not hold on these ranks, or holds with an optimizer that breaks it."""
+def require(identity: Identity, strategy_class: type[Strategy], ranks: RanksOfNodes, recipe: Recipe) -> None:
+    """Raise Failed where the identity does not hold, or holds with an optimizer that must break it."""
     problem = problem_of(identity, ranks, recipe)
     left = drive(course(strategy_class, identity.keys, ranks, problem))
     what = f"{identity.says}; with {recipe.kind}, momentum {recipe.momentum}"
@@ -348,9 +339,7 @@ def require(
         require_same_walk(history, wanted, what, tolerance)
 
 
-def require_apart(
-    histories: Sequence[History], wanted: Sequence[Mapping[int, Tensor]], what: str
-) -> None:
+def require_apart(histories: Sequence[History], wanted: Sequence[Mapping[int, Tensor]], what: str) -> None:
     """Raise Failed unless the last parameters differ clearly: an identity that may not hold was "mended"."""
     for history, parameters in zip(histories, wanted, strict=True):
         last = history.steps
@@ -382,10 +371,13 @@ def problem_of(identity: Identity, ranks: RanksOfNodes, recipe: Recipe) -> TwinP
     total = sum(ranks)
     full, short = uneven(total)
     twos = (2,) * total
-    sizes = {"even": (twos, (1,) * total), "same": (twos, twos), "full": (full, full), "uneven": (full, short)}
-    return autoencoder(
-        total, recipe=recipe, steps_per_epoch=STEPS_PER_EPOCH, sizes=sizes[identity.samples]
-    )
+    sizes = {
+        "even": (twos, (1,) * total),
+        "same": (twos, twos),
+        "full": (full, full),
+        "uneven": (full, short),
+    }
+    return autoencoder(total, recipe=recipe, steps_per_epoch=STEPS_PER_EPOCH, sizes=sizes[identity.samples])
 
 
 @cache
@@ -400,7 +392,7 @@ def other(
 def plain(problem: TwinProblem, ranks: int) -> dict[int, Tensor]:
     """Training without a strategy: one model on all ranks' samples. Parameters after so many steps."""
     model, criterion = problem.model().train(), problem.criterion()
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     optimizer = problem.optimizer(trained)
     walk = {0: _flat(trained)}
     for step in range(STEPS):
@@ -496,11 +488,11 @@ def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:
     return holds
 
 
-NO_DELAY = {"mode": "fixed_delay", "delay_steps": 2, "sync_every": 3}
+
 AVERAGING: dict[str, Mapping[str, Any]] = {
     "local_sgd": {"sync_every": 3},
     "post_local_sgd": {"switch_samples": 0, "sync_every": 3},
-    "lasgd": NO_DELAY,
+    "lasgd": {"mode": "fixed_delay", "delay_steps": 2, "sync_every": 3},
     "sgp": {},
 }
 PROPERTIES: tuple[Property, ...] = (

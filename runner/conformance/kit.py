@@ -1,6 +1,8 @@
 """Runs the checks of all layers on all candidates: virtual time in worker processes, gloo beside them."""
 
 import multiprocessing
+import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +10,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 import torch
 
@@ -25,7 +26,6 @@ LAYERS: dict[str, Layer] = {
     "identities": identities.checks,
     PROCESSES: gloo.checks,
 }
-_PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,10 @@ def attempt(task: Task) -> Finding:
     except MachineError:
         raise
     except Exception as error:  # a strategy may raise anything
-        status, text = "FAILED", f"{type(error).__name__}: {error}{_place(error)}"
+        status, text = (
+            "FAILED",
+            f"{type(error).__name__}: {error}{_place(error, task.candidate.strategy_class)}",
+        )
     took = time.perf_counter() - began
     return Finding(task.candidate.name, task.layer, check.name, task.ranks, status, text, took)
 
@@ -107,10 +110,10 @@ def _over_gloo(task: Task, found: Sequence[Finding]) -> Finding:
     return attempt(task)
 
 
-def _place(error: BaseException) -> str:
-    """Where in the strategy's own file an error came from, as far as that is known."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
-    own = [f for f in frames if "/site-packages/" not in f.filename and "/lib/python" not in f.filename]
+def _place(error: BaseException, kind: type) -> str:
+    """The line of the strategy's own file that an error went through last, if any."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
@@ -136,15 +139,6 @@ def _workers(jobs: int) -> Iterator[Callable[[Task], Callable[[], Finding]]]:
 
 
 def _begin() -> None:
-    """A worker's first act: one thread, and an end with the process that asked for it."""
+    """A worker's first act: one thread, and an end with the process that it was forked from."""
     torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        die_with_parent(os_parent())
-
-
-def os_parent() -> int:
-    """The process that this one was forked from: the forkserver."""
-    import os
-
-    return os.getppid()
+    die_with_parent(os.getppid())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .. import optimizers
 from .course import Problem
-from .references.optimizers import Recipe
+from .references.optimizers import PLAIN, Recipe
 from .twins import HIDDEN, Autoencoder, Samples, Springs, Twin, uneven
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -126,7 +126,7 @@ def autoencoder(
     *,
     dtype: str = "float64",
     odd: str | None = None,
-    recipe: Recipe = Recipe(),
+    recipe: Recipe = PLAIN,
     steps_per_epoch: int = 10,
     seed: int = 0,
     sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = None,

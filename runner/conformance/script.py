@@ -47,26 +47,27 @@ class Script:
 
     def compute(self) -> None:
         """All ranks go forward and backward."""
-        for rank in range(self.topology.ranks):
-            self.clock[rank] += self.step_ns(rank)
+        self.advance(self.step_ns)
 
-    def blocking(self, verb: str, channel: str, group: Group, numbytes: int, only: int | None = None) -> None:
-        """A collective of every `group` there is (of node `only` alone), waited for at once."""
-        for launched in self.launch(verb, channel, group, numbytes, only):
+    def advance(self, nanoseconds: Callable[[int], int]) -> None:
+        """Every rank is busy by itself for so long."""
+        for rank in range(self.topology.ranks):
+            self.clock[rank] += nanoseconds(rank)
+
+    def memory_barrier(self, group: Group) -> None:
+        """A barrier through shared memory: it takes a barrier's time and is no call."""
+        for members in self._groups(group):
+            ready = max(self.clock[member] for member in members)
+            self.wait(Launched(members, self._end("barrier", members, 0, ready)))
+
+    def blocking(self, verb: str, channel: str, group: Group, numbytes: int) -> None:
+        """A collective on every `group` that there is (each node has its own NODE), waited for at once."""
+        for launched in self.launch(verb, channel, group, numbytes):
             self.wait(launched)
 
-    def launch(
-        self, verb: str, channel: str, group: Group, numbytes: int, only: int | None = None
-    ) -> list[Launched]:
-        """Start a collective of every `group` there is: each node has its own NODE group."""
-        wanted = {self.topology.members(group, rank) for rank in range(self.topology.ranks)}
-        started = []
-        for members in sorted(wanted):
-            if only is not None and self.topology.node_of_rank[members[0]] != only:
-                continue
-            if len(members) > 1:
-                started.append(self._start(verb, channel, members, numbytes))
-        return started
+    def launch(self, verb: str, channel: str, group: Group, numbytes: int) -> list[Launched]:
+        """Start a collective on every `group` that there is."""
+        return [self._start(verb, channel, members, numbytes) for members in self._groups(group)]
 
     def wait(self, launched: Launched) -> None:
         """Its members stand still until it has ended."""
@@ -74,10 +75,10 @@ class Script:
             self.clock[member] = max(self.clock[member], launched.end)
 
     def messages(self, pairs: Sequence[tuple[int, int]], numbytes: int) -> None:
-        """Every (sender, receiver) exchanges at once and waits; ranks come in their order, sends first."""
+        """Every (sender, receiver) exchanges at once and waits; ranks come by their clocks, sends first."""
         entered: dict[tuple[int, int], int] = {}
         ends: dict[tuple[int, int], int] = {}
-        for rank in range(self.topology.ranks):
+        for rank in sorted(range(self.topology.ranks), key=lambda rank: self.clock[rank]):
             sends = sorted(pair for pair in pairs if pair[0] == rank)
             receives = sorted(pair for pair in pairs if pair[1] == rank)
             for pair in [*sends, *receives]:
@@ -90,6 +91,11 @@ class Script:
                 entered[pair] = self.clock[rank]
         for pair in pairs:
             self.wait(Launched(pair, ends[pair]))
+
+    def _groups(self, group: Group) -> list[tuple[int, ...]]:
+        """The members of every `group`, but for groups of one rank, which do nothing."""
+        everybody = {self.topology.members(group, rank) for rank in range(self.topology.ranks)}
+        return sorted(members for members in everybody if len(members) > 1)
 
     def _start(self, verb: str, channel: str, members: tuple[int, ...], numbytes: int) -> Launched:
         for member in members:

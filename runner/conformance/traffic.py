@@ -4,8 +4,10 @@ Every script here is a second telling of a strategy, from its docstring and not 
 barrier, a missing call, a byte too many or a wait too early is found by comparing the two.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ...strategies.topology import LEADERS, NODE, WORLD, peers
 from ..simulator import Network
@@ -36,11 +38,30 @@ def script(name: str, course: Course, sizes: Sizes, network: Network, step_ns: S
     return written if told is not False else None
 
 
-def ddp(course: Course, s: Script, sizes: Sizes) -> None:
-    """One all-reduce of the gradients over the world in each step."""
+def ddp(course: Course, s: Script, sizes: Sizes) -> bool | None:
+    """One sum of the gradients over the world in each step, in one level or in two, in 32 or in 16 bits."""
+    config = course.config
+    if config.hook == "powersgd" or config.algorithm == "best":
+        return False
+    elements, width = sizes.parameters + 1, sizes.element if config.hook == "none" else 2
+    two_levels = 1 < course.topology.nodes < course.topology.ranks
+    ranks = course.topology.ranks_of_nodes[0]
+    slice_bytes = -(-elements // ranks) * width
     for _ in steps(course, s):
         s.compute()
-        s.blocking("all_reduce", "gradients", WORLD, sizes.gradients)
+        if not two_levels or config.algorithm == "flat":
+            s.blocking("all_reduce", "gradients", WORLD, elements * width)
+        elif config.algorithm == "hierarchical":
+            s.blocking("reduce", "gradients", NODE, elements * width)
+            s.blocking("all_reduce", "gradients", LEADERS, elements * width)
+            s.blocking("broadcast", "gradients", NODE, elements * width)
+        else:
+            s.blocking("reduce_scatter", "gradients", NODE, slice_bytes * ranks)
+            launched = [s.launch("all_reduce", "gradients", peers(q), slice_bytes) for q in range(ranks)]
+            for one in [one for group in launched for one in group]:
+                s.wait(one)
+            s.blocking("all_gather", "gradients", NODE, slice_bytes)
+    return None
 
 
 def daso(course: Course, s: Script, sizes: Sizes) -> None:
@@ -104,6 +125,214 @@ def _daso_epoch_end(config: object, s: Script, sizes: Sizes) -> None:
         s.blocking("all_reduce", "parameters", WORLD, sizes.parameters * sizes.element)
 
 
+def local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
+    """An average over the world after every H steps; under qsr H follows the falling rate."""
+    config = course.config
+
+    def period(step: int) -> int:
+        if getattr(config, "qsr_alpha", None) is None or course.rate is None:
+            return config.sync_every
+        return max(config.sync_every, math.floor((config.qsr_alpha / course.rate(step)) ** 2))
+
+    since, length = 0, 0
+    for _ in steps(course, s):
+        length = period(s.step) if since == 0 else length
+        s.compute()
+        since += 1
+        if since == length:
+            average(config, s, sizes)
+            average_state(config, s, sizes)
+            since = 0
+    finish_round(since, config, s, sizes)
+
+
+def post_local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
+    """Gradients over the world up to the switch, then local SGD by ranks or by nodes."""
+    config, since = course.config, 0
+    by_node, per_step = config.unit == "node", course.global_batch_size
+    budget = course.epochs * course.steps_per_epoch * per_step
+    switch = budget // 2 if config.switch_samples == "auto" else config.switch_samples
+    for _ in steps(course, s):
+        s.compute()
+        if s.step * per_step < switch:
+            s.blocking("all_reduce", "gradients", WORLD, sizes.gradients)
+            continue
+        if by_node:
+            s.blocking("all_reduce", "gradients", NODE, sizes.gradients)
+        since += not (by_node and course.topology.nodes == 1)
+        if since == config.sync_every:
+            average(config, s, sizes, "leader" if by_node else "world")
+            average_state(config, s, sizes)
+            since = 0
+    finish_round(since, config, s, sizes, "leader" if by_node else "world")
+
+
+def ednncomm(course: Course, s: Script, sizes: Sizes) -> None:
+    """Gradients in the node in each step, an exchange between nodes every K steps and at epoch ends."""
+    config, since, last = course.config, 0, course.steps_per_epoch - 1
+    period = course.steps_per_epoch if config.sync_every == "auto" else config.sync_every
+    for _, batch in steps(course, s):
+        s.compute()
+        s.blocking("all_reduce", "gradients", NODE, sizes.gradients)
+        since += course.topology.nodes > 1
+        if since and (since == period or (config.sync_at_epoch_end and batch == last)):
+            average(config, s, sizes, config.exchange, buffers_ride=False)
+            average_state(config, s, sizes)
+            since = 0
+    finish_round(since, config, s, sizes, config.exchange, buffers_ride=False)
+
+
+def sgp(course: Course, s: Script, sizes: Sizes) -> None:
+    """A message to each peer of the step and one from each; sums over the world at the end."""
+    config, ranks = course.config, course.topology.ranks
+    p, whole = config.num_peers, (sizes.parameters + 1 + (config.send_weight == "true")) * sizes.element
+    bases = [1]
+    while config.graph == "exponential" and bases[-1] * (p + 1) <= ranks - 1:
+        bases.append(bases[-1] * (p + 1))
+    for _ in steps(course, s):
+        s.compute()
+        base, most = bases[s.step % len(bases)], ranks - 1 if config.graph == "complete" else p
+        hops = {j * base % ranks for j in range(1, most + 1)} - {0}
+        if config.direction == "push_pull":
+            hops |= {-hop % ranks for hop in hops}
+        s.messages([(rank, (rank + hop) % ranks) for rank in range(ranks) for hop in hops], whole)
+    s.during = "finish"
+    s.blocking("all_reduce", "parameters", WORLD, (sizes.parameters + sizes.buffers + 1) * sizes.element)
+
+
+def heterogeneous(course: Course, s: Script, sizes: Sizes) -> bool | None:
+    """ddp, behind a calibration: timed steps of three sizes, times and a digest gathered; medians by epoch."""
+    config, number = course.config, 8
+    if config.balancing == "dynamic":
+        return False
+    s.during = "shares"
+    if config.balancing == "static" and course.topology.ranks > 1:
+        given = config.calibration_batch_sizes
+        tried = 3 if given is None else len(given)
+        timed = config.calibration_warmup_steps + config.calibration_steps
+        for _ in range(tried):
+            s.blocking("barrier", "control", WORLD, 0)
+            s.advance(lambda rank: timed * s.step_ns(rank))
+        s.blocking("all_gather", "control", WORLD, tried * config.calibration_steps * number)
+    s.blocking("all_gather", "control", WORLD, number)
+    for _, batch in steps(course, s):
+        s.compute()
+        s.blocking("all_reduce", "gradients", WORLD, sizes.gradients)
+        if batch == course.steps_per_epoch - 1:
+            s.during = "epoch"
+            s.blocking("all_gather", "control", WORLD, 2 * number)
+    return None
+
+
+def hsgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
+    """Barriers 1, 2 and 4 in each node, 3 and the leaders' sum where there are several nodes."""
+    config, several = course.config, course.topology.nodes > 1
+    if config.partition != "column" or config.level2_algorithm != "all_reduce":
+        return False
+    in_memory, process_group = config.level1 != "collective", config.barrier == "process_group"
+
+    def barrier() -> None:
+        if process_group:
+            s.blocking("barrier", "control", NODE, 0)
+        else:
+            s.memory_barrier(NODE)
+
+    for _ in steps(course, s):
+        s.compute()
+        if not in_memory:
+            s.blocking("reduce", "parameters", NODE, sizes.gradients)
+            s.blocking("all_reduce", "parameters", LEADERS, sizes.gradients)
+            s.blocking("broadcast", "parameters", NODE, sizes.gradients)
+            continue
+        barrier()
+        barrier()
+        if several:
+            s.blocking("all_reduce", "parameters", LEADERS, sizes.gradients)
+            barrier()
+        barrier()
+    return None
+
+
+def lasgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
+    """Ranks of one speed: a round's two sums are launched as a step begins and applied where one ends.
+
+    The run ends with the first applied round whose snapshots hold all samples; then counts are compared and
+    parameters and buffers averaged.
+    """
+    config, ranks = course.config, course.topology.ranks
+    told = {"mode": "async", "unit": "rank", "apply_rule": "delta", "optimizer_state": "keep"}
+    told |= {"finish_rule": "samples", "warmup_samples": 0, "transport_dtype": None}
+    told |= {"sync_interval_ms": None, "max_staleness_steps": None}
+    if any(getattr(config, key) != value for key, value in told.items()) or ranks == 1:
+        return False
+    steps_of_run, step, since = course.epochs * course.steps_per_epoch, 0, 0
+    elements = sizes.parameters + sizes.buffers * (config.buffers == "average")
+    flight: list[Launched] = []
+    counted = 0  # steps in the snapshots of the round in flight
+    while True:
+        s.step, s.during = step, "step"
+        if since >= config.sync_every and not flight:
+            for numbytes in (elements * sizes.element, 4 * 8):
+                flight += s.launch("all_reduce", "parameters", WORLD, numbytes)
+            counted, since = step, 0
+        s.compute()
+        step += 1
+        since += 1
+        if flight and max(one.end for one in flight) <= s.clock[0]:
+            flight = []
+            if counted >= steps_of_run:
+                break
+    s.during = "finish"
+    s.blocking("all_gather", "control", WORLD, 3 * 8)
+    for elements in (sizes.parameters, sizes.buffers):
+        s.blocking("all_reduce", "parameters", WORLD, elements * sizes.element)
+    return None
+
+
+# ------------------------------------------------------------------ what several have in common
+
+
+def average(
+    config: Any, s: Script, sizes: Sizes, how: str = "world", *, buffers_ride: bool | None = None
+) -> None:
+    """The end of a round: parameters, a wish and buffers, where these ride along; else buffers behind."""
+    if buffers_ride is None:
+        buffers_ride = how == "world" and config.buffers == "average"
+    elements = sizes.parameters + 1 + sizes.buffers * buffers_ride
+    if how == "world":
+        s.blocking("all_reduce", "parameters", WORLD, elements * sizes.element)
+    elif how == "leader":
+        s.blocking("all_reduce", "parameters", LEADERS, elements * sizes.element)
+        s.blocking("broadcast", "parameters", NODE, elements * sizes.element)
+    else:
+        ranks = s.topology.ranks_of_nodes[0]
+        slice_bytes = -(-elements // ranks) * sizes.element
+        launched = [
+            one for q in range(ranks) for one in s.launch("all_reduce", "parameters", peers(q), slice_bytes)
+        ]
+        for one in launched:
+            s.wait(one)
+        s.blocking("all_gather", "parameters", NODE, slice_bytes)
+    verb = {"average": "all_reduce", "broadcast": "broadcast"}.get(config.buffers)
+    if verb is not None and sizes.buffers and not buffers_ride:
+        s.blocking(verb, "parameters", WORLD, sizes.buffers * sizes.element)
+
+
+def average_state(config: Any, s: Script, sizes: Sizes) -> None:
+    """One momentum per parameter element, where a strategy averages them."""
+    if config.optimizer_state == "average":
+        s.blocking("all_reduce", "parameters", WORLD, sizes.parameters * sizes.element)
+
+
+def finish_round(
+    since: int, config: Any, s: Script, sizes: Sizes, how: str = "world", *, buffers_ride: bool | None = None
+) -> None:
+    """A last round that was cut short ends with an average, without any state."""
+    if since:
+        s.during = "finish"
+        average(config, s, sizes, how, buffers_ride=buffers_ride)
+
+
 def steps(course: Course, s: Script) -> Iterator[tuple[int, int]]:
     """(epoch, batch) of every step, and the script told where it is."""
     for epoch in range(course.epochs):
@@ -120,8 +349,19 @@ def loop_asks_for_the_epoch_loss(s: Script) -> None:
 
 SCRIPTS: dict[str, Callable[[Course, Script, Sizes], bool | None]] = {
     "ddp": ddp,
+    "placebo": ddp,
     "daso": daso,
+    "local_sgd": local_sgd,
+    "diloco": local_sgd,
+    "slowmo": local_sgd,
+    "post_local_sgd": post_local_sgd,
+    "ednncomm": ednncomm,
+    "sgp": sgp,
+    "heterogeneous": heterogeneous,
+    "hsgd": hsgd,
+    "lasgd": lasgd,
 }
 """By name of the strategy. A script returns False for keys that it does not know how to tell."""
 
-__all__ = ["LEADERS", "SCRIPTS", "Sizes", "script"]
+IN_STEP = frozenset({"sgp", "lasgd"})
+"""Strategies whose times are told for ranks of one speed only: their ranks never wait for all others."""

@@ -203,7 +203,9 @@ class Walker:
     def _share(self) -> None:
         if not self.independent:
             self.traffic.during = "shares"
+            entered = self.comm.now()
             self.shares = self.strategy.shares(self.progress)
+            self.history.sharing_ns += self.comm.now() - entered
 
     def _note(self) -> None:
         history, step = self.history, self.progress.step
@@ -217,7 +219,9 @@ class Walker:
         course = self.course
         if place in course.copies_after:
             self.traffic.during = "snapshot"
+            entered = self.comm.now()
             self.copies[place] = self.strategy.snapshot(self.progress)
+            self.history.snapshot_ns += self.comm.now() - entered
         if place in course.consensus_after:
             before = self._image()
             self.history.consensus[place] = self._consensus()
@@ -244,6 +248,7 @@ class Walker:
         for place, part in self.copies.items():
             history.copies[place] = self.strategy.assemble(part)
         self.traffic.during = "finish"
+        history.blocked_ns = self.traffic.blocked_ns
         self.strategy.finish()
         history.end_ns = self.comm.now() - self.started
         history.final = self.replica.flat()

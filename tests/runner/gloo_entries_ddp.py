@@ -44,7 +44,7 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Module:
 def trained(
     comm: TorchCommunicator, steps: int = STEPS, dtype: torch.dtype = torch.float32, **keys: Any
 ) -> tuple[TorchReplica, DDP]:
-    """A model after some steps of ddp with these keys, on pieces of unequal size; the traffic is theirs alone."""
+    """A model after some steps of ddp with these keys, on pieces of unequal size; traffic is theirs alone."""
     replica = TorchReplica(net(dtype), nn.CrossEntropyLoss(), comm)
     strategy = DDP(DDP.Config(**keys))
     strategy.setup(replica, comm, Progress(1, steps))
@@ -77,33 +77,33 @@ def algorithms(
     """Every way to sum trains the model of the flat one, in one and in several buckets, and counts right."""
     comm = meet(NODES[ranks], rank, port, listener)
     wanted = trained(comm)[0].flat()
-    verbs: dict[str, dict[str, int]] = {}
-    for algorithm in ("flat", "hierarchical", "sliced"):
+    variants: list[tuple[str, dict[str, Any]]] = [
+        ("flat", {"bucket_mib": SMALL, "overlap": False}),
+        ("hierarchical", {}),
+        ("hierarchical", {"bucket_mib": SMALL}),
+        ("hierarchical", {"bucket_mib": SMALL, "overlap": False}),
+        ("hierarchical", {"bucket_mib": SMALL, "gradient_as_bucket_view": False}),
+        ("sliced", {"bucket_mib": SMALL}),
+        ("sliced", {"bucket_mib": SMALL, "overlap": False}),
+    ]
+    for algorithm, keys in variants:
         if algorithm == "sliced" and not comm.topology.uniform:
             continue
-        for keys in (
-            {},
-            {"bucket_mib": SMALL},
-            {"bucket_mib": SMALL, "overlap": False},
-            {"gradient_as_bucket_view": False},
-        ):
-            started = comm.now()
-            replica, _ = trained(comm, algorithm=algorithm, **keys)
-            took = comm.now() - started
-            case = f"{algorithm} {keys}"
-            assert (replica.flat() - wanted).abs().max() < 1e-6, case
-            assert equal_on_all_ranks(replica.flat(), comm), case
-            traffic = comm.traffic
-            verbs[case] = dict(traffic.verbs)
-            # One stretch of waiting a step, whatever the helper thread waited for meanwhile.
-            of_steps = [b for b in traffic.blocked if b.key in traffic.launches]
-            assert len(of_steps) >= STEPS, case
-            assert 0 < traffic.blocked_ns < took, case
-            if keys.get("bucket_mib") == SMALL:
-                sums = traffic.verbs["gradients.all_reduce"] / STEPS
-                leader = algorithm != "hierarchical" or comm.local_rank == 0
-                assert sums >= 3 if leader else sums == 0, (case, sums)
-    link.finish("finished", {"verbs": verbs}, None)
+        started = comm.now()
+        replica, _ = trained(comm, algorithm=algorithm, **keys)
+        took = comm.now() - started
+        case = f"{algorithm} {keys}"
+        traffic = comm.traffic
+        # One stretch of waiting a step, whatever the helper thread waited for meanwhile.
+        assert len(traffic.blocked) == len(traffic.launches) == STEPS, case
+        assert 0 < traffic.blocked_ns < took, case
+        assert (replica.flat() - wanted).abs().max() < 1e-6, case
+        assert equal_on_all_ranks(replica.flat(), comm), case
+        if keys.get("bucket_mib") == SMALL:
+            sums = traffic.verbs["gradients.all_reduce"] / STEPS
+            leader = algorithm != "hierarchical" or comm.local_rank == 0
+            assert sums >= 3 if leader else sums == 0, (case, sums)
+    link.finish("finished", None, None)
 
 
 def books(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
@@ -115,16 +115,37 @@ def books(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
     assert {blocked.key for blocked in traffic.blocked} == set(traffic.launches)
     assert all(blocked.entered == traffic.launches[blocked.key] for blocked in traffic.blocked)
     numel = net_numel() + 1
-    sends_on, receives = (comm.local_rank == 0, comm.local_rank != 0)
+    leader = comm.local_rank == 0
     assert traffic.verbs["gradients.reduce"] == traffic.verbs["gradients.broadcast"] == STEPS
-    assert traffic.verbs["gradients.all_reduce"] == STEPS * sends_on
-    assert traffic.payload_bytes == {
-        "intra": 2 * STEPS * 4 * numel,
-        **({"inter": STEPS * 4 * numel} if sends_on else {}),
-    }
-    assert traffic.ring_bytes["inter"] == STEPS * 4 * numel * sends_on
-    assert receives or traffic.ring_bytes["intra"] == STEPS * 4 * numel
+    assert traffic.verbs["gradients.all_reduce"] == STEPS * leader
+    assert traffic.payload_bytes["intra"] == 2 * STEPS * 4 * numel
+    assert traffic.payload_bytes["inter"] == STEPS * 4 * numel * leader
+    # The leader sends in the broadcast and to the other leader, its neighbour in the reduce.
+    assert traffic.ring_bytes["intra"] == STEPS * 4 * numel
+    assert traffic.ring_bytes["inter"] == STEPS * 4 * numel * leader
+    for beside in (True, False):
+        reduction = Stamped()
+        replica = TorchReplica(net(), nn.CrossEntropyLoss(), comm)
+        replica.average_gradients_over(WORLD, reduction=reduction, bucket_mib=SMALL, overlap=beside)
+        for step in range(3):
+            reduction.stamps.clear()
+            replica.compute_gradients(piece(comm, step))
+        # Waiting begins with the last bucket; without overlap all sums are waited for.
+        first, *_, last = reduction.stamps
+        begun = traffic.blocked[-1].entered
+        assert begun <= (last if beside else first)
     link.finish("finished", None, None)
+
+
+class Stamped(Reduction):
+    """The flat sum, and when each bucket's began."""
+
+    def __init__(self) -> None:
+        self.stamps: list[int] = []
+
+    def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
+        self.stamps.append(comm.now())
+        Flat().sum(bucket, index, shapes, comm)
 
 
 def net_numel() -> int:
@@ -134,7 +155,8 @@ def net_numel() -> int:
 def overlap(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Sums beside and after the backward pass are the same bit for bit where two ranks leave no order."""
     comm = meet([1, 1], rank, port, listener)
-    for keys in ({}, {"hook": "bf16"}, {"hook": "powersgd", "powersgd_start_steps": 2}):
+    variants: list[dict[str, Any]] = [{}, {"hook": "bf16"}, {"hook": "powersgd", "powersgd_start_steps": 2}]
+    for keys in variants:
         beside, after = (
             trained(comm, bucket_mib=SMALL, overlap=overlap, **keys)[0].flat() for overlap in (True, False)
         )
@@ -150,7 +172,7 @@ def half(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads:
     comm = meet([1, 1], rank, port, listener)
     group = comm.ddp_group()
     # PyTorch halves after the cast, ours before: numbers that are subnormal in fp16 are rounded once more.
-    for hook, theirs, tolerance in (("bf16", bf16_compress_hook, 0), ("fp16", fp16_compress_hook, 1e-6)):
+    for hook, theirs, tolerance in (("bf16", bf16_compress_hook, 0), ("fp16", fp16_compress_hook, 1e-4)):
         plain = net()
         module = DistributedDataParallel(plain, process_group=group, gradient_as_bucket_view=True)
         module.register_comm_hook(group, theirs)
@@ -245,11 +267,12 @@ class Failing(Reduction):
     """Raises at the second bucket of the third step, on some ranks."""
 
     def __init__(self, ranks: list[int]) -> None:
-        self.ranks, self.steps, self.calls = ranks, 0, 0
+        self.ranks, self.steps = ranks, 0
+        self.seen: list[int] = []
 
     def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
         self.steps += index == 0
-        self.calls += 1
+        self.seen.append(index)
         if (self.steps, index) == (3, 1) and comm.rank in self.ranks:
             raise ZeroDivisionError("this bucket does not add up")
         Flat().sum(bucket, index, shapes, comm)
@@ -268,15 +291,14 @@ def raises(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
     comm = meet([1, 1], rank, port, listener)
     for beside in (True, False):
         reduction = Failing([0, 1])
+        raised = ""
         try:
             failing(comm, reduction, beside)
         except ZeroDivisionError as error:
-            assert str(error) == "this bucket does not add up"
-        else:
-            raise AssertionError("nothing was raised")
-        buckets = (reduction.calls - 2) / 2
-        assert reduction.calls == 2 * buckets + 2
-        assert buckets >= 3
+            raised = str(error)
+        assert raised == "this bucket does not add up"
+        assert max(reduction.seen) >= 2
+        assert reduction.seen[-3:] == [max(reduction.seen), 0, 1]
     link.finish("finished", None, None)
 
 

@@ -65,9 +65,7 @@ def started(
 
 
 def image(replica: TorchReplica) -> list[Tensor]:
-    states = [
-        v for state in replica.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)
-    ]
+    states = [value for state in replica.optimizer.state.values() for value in state.values()]
     kept = [*replica.model.parameters(), *replica.model.buffers(), *states, torch.get_rng_state()]
     return [tensor.detach().clone() for tensor in kept]
 
@@ -99,9 +97,7 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
     link.finish("finished", None, None)
 
 
-def traceless(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+def no_trace(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Calibrating and probing change nothing that training depends on."""
     comm = meet([2, 1], rank, port, listener)
     finals = []

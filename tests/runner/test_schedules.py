@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.runner.schedules import Constant, Cosine, Step
+from daso_bench.runner.schedules import Constant, Cosine, Polynomial, Step
 from daso_bench.strategies.errors import ConfigError
 
-Schedule = Constant | Step | Cosine
+Schedule = Constant | Step | Cosine | Polynomial
 
 warmups = st.floats(0, 5)
 schedules = st.one_of(
@@ -22,6 +22,7 @@ schedules = st.one_of(
         decay=st.floats(0.01, 1),
     ),
     st.builds(Cosine, warmup_epochs=warmups, final=st.floats(0, 1)),
+    st.builds(Polynomial, warmup_epochs=warmups, power=st.floats(0.5, 2)),
 )
 epochs_of = st.integers(1, 2000)
 
@@ -72,6 +73,20 @@ def test_cosine_falls_to_its_final_fraction(warmup: float, final: float, samples
     assert values[-1] == pytest.approx(final, abs=1e-12)
 
 
+def test_polynomial_by_hand() -> None:
+    schedule = Polynomial(warmup_epochs=1)
+    factors = [schedule.factor(samples, 500, 100) for samples in (0, 50, 100, 200, 300, 500, 700)]
+    assert factors == pytest.approx([0, 0.5, 1, 0.5625, 0.25, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [(Step(milestones=(0.5, 0.75)), 200), (Step(milestones=()), None), (Cosine(), None), (Constant(), None)],
+)
+def test_where_the_rate_first_falls_by_a_step(schedule: Schedule, first: int | None) -> None:
+    assert schedule.first_decay(400, 100) == first
+
+
 def test_a_warmup_longer_than_the_run_never_fails() -> None:
     assert Cosine(warmup_epochs=3).factor(200, 200, 100) == pytest.approx(2 / 3)
     assert Cosine(warmup_epochs=2).factor(200, 200, 100) == 1
@@ -83,6 +98,7 @@ def test_a_warmup_longer_than_the_run_never_fails() -> None:
         (lambda: Constant(warmup_epochs=-1), "schedule.warmup_epochs=-1: must be >= 0"),
         (lambda: Cosine(warmup_epochs=math.inf), "schedule.warmup_epochs=inf: must be finite"),
         (lambda: Cosine(final=2), "schedule.final=2: must be between 0 and 1"),
+        (lambda: Polynomial(power=0), "schedule.power=0: must be > 0"),
         (lambda: Step(decay=0), "schedule.decay=0: must be > 0"),
         (lambda: Step(decay=2), "schedule.decay=2: must be between 0 and 1"),
         (lambda: Step(milestones=(0.5, 60)), "schedule.milestones=60: must be between 0 and 1"),

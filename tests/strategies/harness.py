@@ -96,7 +96,9 @@ def drive(
         progress = Progress(epochs, steps_per_epoch)
         strategy = make()
         strategy.setup(replica, comm, progress)
-        replica.optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(replica.stepped)
+        # A rank may own no parameter at all; optimizers refuse an empty list.
+        stepped = replica.stepped or [torch.zeros(0)]
+        replica.optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(stepped)
         trace.strategy, trace.comm, trace.replica = strategy, comm, replica
         for progress.epoch in range(epochs):
             for progress.batch in range(steps_per_epoch):

@@ -1,4 +1,4 @@
-"""DiLoCo: hand values, what it becomes without an outer optimizer, the equations written out, resume, refusals."""
+"""DiLoCo: hand values, the equations written out, what it becomes without an outer optimizer, resume."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import pytest
 import torch
 from harness import Linear, drive
 from periodic import assert_resumes, averaged_after, classifier, course, labelled, sgd, walk
+from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
+from daso_bench.runner.simulated_world import simulate
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.diloco import DiLoCo, DiLoCoConfig
@@ -49,7 +51,7 @@ def on_a_line(table: list[tuple[float, float]], **keys: Any) -> list[list[float]
 
 
 def test_two_rounds_by_hand():
-    """θ_i = 0.8 and 0.6: Δ = 0.3, u = 0.3, θ = 1 - 0.7·0.57; then Δ = 0.1, u = 0.37, θ = 0.601 - 0.7·0.433."""
+    """θ_i = 0.8 and 0.6: Δ = u = 0.3, θ = 1 - 0.7·0.57; then Δ = 0.1, u = 0.37, θ = 0.601 - 0.7·0.433."""
     for values in on_a_line([(0.2, 0.4), (0.0, 0.2)], sync_every=1):
         assert values == pytest.approx([0.601, 0.2979], abs=1e-12)
 
@@ -87,7 +89,7 @@ def test_fifty_steps_equal_the_equations_written_out(ranks_of_nodes, device):
             outer.grad = torch.stack([outer.detach() - flat for flat in flats]).mean(0)
             outer_optimizer.step()
             for net in nets:
-                nn.utils.vector_to_parameters(outer.detach(), net.parameters())
+                nn.utils.vector_to_parameters(outer.detach().clone(), net.parameters())
             flats = [outer.detach().clone()] * ranks
         wanted.append(flats)
     histories = walk(course(diloco(sync_every=8, outer_device=device), ranks_of_nodes, steps=50))
@@ -178,9 +180,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(optimizer):
 
 def test_a_wish_reaches_all_ranks_with_the_next_round():
     quiet = walk(course(diloco(sync_every=4), [2, 1], steps=12))
-    wishing = walk(
-        course(diloco(sync_every=4), [2, 1], steps=12, wish=lambda rank, step: (rank, step) == (2, 5))
-    )
+    wish = lambda rank, step: (rank, step) == (2, 5)  # noqa: E731
+    wishing = walk(course(diloco(sync_every=4), [2, 1], steps=12, wish=wish))
     for one, other in zip(quiet, wishing, strict=True):
         assert [step for step, heard in other.agreed.items() if heard] == [8]
         assert one.verbs() == other.verbs() == {"parameters.all_reduce": 3}
@@ -224,5 +225,9 @@ def test_fewer_than_two_rounds_are_refused_as_soon_as_the_steps_are_known():
         DiLoCo.check(DiLoCoConfig(), Plan(topology, 3, 64, 13, 39))
     DiLoCo.check(DiLoCoConfig(), Plan(topology, 4, 64, 10, 40))
     DiLoCo.check(DiLoCoConfig(), Plan(topology, 3, 64))
+    # 6 steps an epoch, which only the loaded data set tells; `max_steps` is known before.
+    cfg = config("diloco", epochs=6)
+    with pytest.raises(ConfigError, match=r"a run of 36 steps does not have"):
+        simulate(cfg, cfg.dataset.load())
     with pytest.raises(ConfigError, match=r"a run of 39 steps does not have"):
-        drive(diloco, [1, 1], steps_per_epoch=13, epochs=3)
+        config("diloco", epochs=9, max_steps=39)

@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import checkpoint
+from daso_bench.runner import checkpoint, local, schema
 from daso_bench.runner.evaluation import score
 from daso_bench.runner.loop import Loop
+from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
@@ -746,7 +746,7 @@ def whole(
     checkpoints: Path | None = None,
     **more: Any,
 ) -> SimulatedRun:
-    cfg = replace(config(**more), strategy_class=EDNNComm, strategy=EDNNCommConfig(**(keys or {})))
+    cfg = config("ednncomm", keys=keys, **more)
     return simulate(cfg, cfg.dataset.load(), loop=loop, checkpoints=checkpoints)
 
 
@@ -801,3 +801,16 @@ def test_evaluating_more_often_changes_nothing():
         for one, two in zip(seldom.sessions, other.sessions, strict=True):
             assert torch.equal(one.replica.flat(), two.replica.flat())
             assert torch.equal(one.replica.buffers.pack(), two.replica.buffers.pack())
+
+
+# ------------------------------------------------------------------ real processes
+
+
+def test_over_gloo_it_is_ddp_in_the_node_and_pytorchs_periodic_averager(tmp_path: Path):
+    directory = RunDirectory.create(schema.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
+    outcome = local.launch(
+        directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_ednncomm:two_levels"
+    )
+    assert outcome.status == "finished", outcome.details
+    assert outcome.summary is not None
+    assert outcome.summary["averaged_after"] == {name: [4, 8, 12, 16, 20] for name in EXCHANGES}

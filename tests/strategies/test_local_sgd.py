@@ -19,7 +19,7 @@ from periodic import (
     two_quadratics,
     walk,
 )
-from runs import SmallCNN, config
+from runs import SmallCNN, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
 from daso_bench.runner.schedules import Step
@@ -144,7 +144,7 @@ def test_one_rank_trains_as_if_alone():
 @pytest.mark.parametrize("ranks_of_nodes", [[1, 1], [3, 2], [2, 2, 1]])
 def test_with_a_rate_of_zero_an_equal_start_stays_and_an_unequal_one_keeps_its_mean(ranks_of_nodes):
     ranks = sum(ranks_of_nodes)
-    still = dict(steps=6, optimizer=sgd(0.0))
+    still: dict[str, Any] = dict(steps=6, optimizer=sgd(0.0))
     for history in walk(course(local_sgd(sync_every=3), ranks_of_nodes, **still)):
         assert largest_difference(history.final, history.parameters[0]) < 1e-15
     m = sum(p.numel() for p in classifier()().parameters())
@@ -217,6 +217,7 @@ def test_batch_norm_statistics_follow_the_policy_and_counters_are_left_alone(pol
             model=classifier(dtype, norm=True),
             data=labelled(dtype=dtype),
             consensus_after=[2, 4],
+            copies_after=[2, 4],
         )
     )
     alone = walk(
@@ -238,6 +239,7 @@ def test_batch_norm_statistics_follow_the_policy_and_counters_are_left_alone(pol
     # A model that is judged has one set of statistics whatever the policy.
     for step in (2, 4):
         assert all(torch.equal(h.consensus[step], histories[0].consensus[step]) for h in histories)
+        assert all(largest_difference(h.copies[step], h.consensus[step]) <= tolerance for h in histories)
     m = histories[0].replica.numel
     judged = histories[0].consensus[2][m:]
     mean = torch.stack([history.buffers[2] for history in histories]).mean(0)
@@ -359,10 +361,13 @@ def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
 @pytest.mark.parametrize("keys", [{}, {"buffers": "none", "optimizer_state": "average"}])
 def test_a_resumed_run_is_the_unbroken_run(keys):
     def make(**more: Any):
+        # A wish is under way from step 5 to the average after step 8.
+        more |= {"wish": lambda rank, step: (rank, step) == (2, 4)}
         net = classifier(norm=True, dropout=0.2)
         return course(local_sgd(sync_every=4, **keys), [2, 1], steps=7, epochs=2, model=net, **more)
 
     whole = assert_resumes(make, after=[1, 3, 4, 6, 7, 8, 13])
+    assert [step for step, agreed in whole[0].agreed.items() if agreed] == [8]
     assert averaged_after(whole[0]) == [4, 8, 12]
 
 
@@ -445,6 +450,7 @@ def test_labels_name_what_did_not_happen():
         ({"sync_every": 8}, [1, 1], 63, True),
         ({"sync_every": 8}, [1], 1, False),
         ({"sync_every": 1, "period_rule": "qsr", "qsr_alpha": 0.1}, [1, 1], 10**9, True),
+        ({"sync_every": 1, "period_rule": "qsr", "qsr_alpha": 0.1}, [1], 1, False),
     ],
 )
 def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, ranks, every, deferred):

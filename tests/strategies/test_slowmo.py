@@ -1,4 +1,4 @@
-"""SlowMo: hand values, what it becomes without momentum, the equations written out, changing rates, resume."""
+"""SlowMo: hand values, the equations written out, what it becomes without momentum, rates, resume."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_three_rounds_on_two_quadratics_by_hand():
         data=two_quadratics,
         optimizer=sgd(0.5),
     )
-    # m = 2, 2.5, 3.25; u = -4, -3, -0.25·… : θ_t - lr·u
+    # m = 2, 2.5, 2.875; u = -4, -3, -0.25.
     for trace in traces:
         assert [p.item() for p in trace.parameters] == [2.0, 3.5, 3.625]
 
@@ -78,7 +78,7 @@ def test_fifty_steps_equal_the_equations_written_out(ranks_of_nodes):
             u = 0.6 * u + (theta - sum(flats) / ranks) / lr
             theta = theta - 0.9 * lr * u
             for net in nets:
-                nn.utils.vector_to_parameters(theta, net.parameters())
+                nn.utils.vector_to_parameters(theta.clone(), net.parameters())
             flats = [theta] * ranks
         wanted.append(flats)
     make = slowmo(sync_every=8, slow_momentum=0.6, slow_lr=0.9)
@@ -102,7 +102,7 @@ class Slope(nn.Module):
 
 
 def test_momentum_is_in_units_of_gradients_when_the_rate_changes():
-    """Rounds of two steps at rates 0.1, 0.3 (mean 0.2, moved 0.4, u = 2) and 0.5, 0.5 (moved 1, u = 2·β + 2)."""
+    """Rates 0.1, 0.3 (mean 0.2, moved 0.4, u = 2), then 0.5, 0.5 (moved 1, u = 2·β + 2 = 3)."""
     rates = [0.1, 0.3, 0.5, 0.5]
     data = lambda rank, step: (torch.ones(1, 1), torch.zeros(1))  # noqa: E731
     one = course(
@@ -193,9 +193,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(optimizer):
 
 def test_a_wish_reaches_all_ranks_with_the_next_round():
     quiet = walk(course(slowmo(sync_every=4), [2, 1], steps=12))
-    wishing = walk(
-        course(slowmo(sync_every=4), [2, 1], steps=12, wish=lambda rank, step: (rank, step) == (2, 5))
-    )
+    wish = lambda rank, step: (rank, step) == (2, 5)  # noqa: E731
+    wishing = walk(course(slowmo(sync_every=4), [2, 1], steps=12, wish=wish))
     for one, other in zip(quiet, wishing, strict=True):
         assert [step for step, heard in other.agreed.items() if heard] == [8]
         assert one.verbs() == other.verbs() == {"parameters.all_reduce": 3}

@@ -6,8 +6,9 @@ No torch, no code of the strategies: `REFERENCES[name](world, **keys)` moves a `
 from .asynchronous import lasgd
 from .daso import daso
 from .gossip import sgp
+from .heterogeneous import heterogeneous
 from .periodic import diloco, ednncomm, local_sgd, post_local_sgd, slowmo
-from .synchronous import ddp, heterogeneous, hsgd, placebo
+from .synchronous import ddp, hsgd, placebo
 from .world import NoReference, Reference, Setting, World
 
 REFERENCES: dict[str, Reference] = {

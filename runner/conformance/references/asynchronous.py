@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..twins import Array
-from .world import NoReference, World, mean
+from .world import NARROW, NoReference, World, mean, narrow_sum
 
 
 @dataclass(frozen=True)
@@ -18,64 +20,102 @@ class Rule:
     apply_rule: str
     elastic_alpha: float | None
     optimizer_state: str
+    buffers: str
+    transport_dtype: str | None
 
 
 class Worker:
-    """One rank, or the ranks of a node that share their gradients."""
+    """One rank, or the ranks of a node that share their gradients.
+
+    `kept` are its ranks' vectors as of the launch of the round in flight: θ, behind it buffers and optimizer
+    state where they travel. `since` counts steps since the last launch (`overwrite`: application).
+    """
 
     def __init__(self, world: World, ranks: Sequence[int], rule: Rule) -> None:
         self.world, self.ranks, self.rule = world, list(ranks), rule
-        self.steps = self.samples = 0
-        self.since = 0  # local steps since the last launch (overwrite: since the last application)
-        self.staleness = 0  # local steps since the snapshot
-        self.snapshot: Array | None = None
+        self.steps = self.samples = self.since = self.staleness = 0
+        self.kept: Array | None = None  # [ranks, m + …]
+        self.reference = world.theta[0].copy()  # the last mean: narrow transport sends differences to it
 
     def step(self) -> None:
         """One local step of all its ranks, with their mean gradient."""
         world = self.world
-        gradients, sizes = [], []
+        common, total = np.zeros_like(world.theta[0]), 0
         for rank in self.ranks:
             x, t = world.setting.piece(rank, self.steps)
             _, gradient, world.buffers[rank] = world.setting.twin.descend(
                 world.theta[rank], world.buffers[rank], x, t
             )
-            gradients.append(len(x) * gradient)
-            sizes.append(len(x))
-        common = sum(gradients) / sum(sizes)
+            common, total = common + len(x) * gradient, total + len(x)
+        self.update(common / total)
+        self.samples += total
+
+    def update(self, gradient: Array) -> None:
+        """Its optimizers step."""
         for rank in self.ranks:
-            world.optimizers[rank].step(world.theta[rank], common, world.lr)
+            self.world.optimizers[rank].step(self.world.theta[rank], gradient, self.world.lr)
         self.steps += 1
-        self.samples += sum(sizes)
         self.since += 1
         self.staleness += 1
 
     @property
     def wants_round(self) -> bool:
         """Whether it launches now."""
-        return self.snapshot is None and self.since >= self.rule.sync_every
+        return self.kept is None and self.since >= self.rule.sync_every
 
-    def launch(self) -> None:
-        """Hand in a copy of θ."""
-        self.snapshot = self.world.theta[self.ranks[0]].copy()
+    def launch(self) -> Array:
+        """Hand in a copy: what is summed over workers."""
+        self.kept = np.stack([self._vector(rank) for rank in self.ranks])
         self.since = self.staleness = 0
+        if self.rule.transport_dtype is None:
+            return self.kept.mean(0)  # θ is equal on all ranks of a node, buffers are not
+        sent = NARROW[self.rule.transport_dtype](self.kept[0] - self.reference)
+        # What the narrow type cannot hold counts as learnt since.
+        self.kept[:] = self.reference + sent
+        return sent
 
-    def apply(self, whole: Array) -> None:
-        """Take in the mean of all snapshots; what was learnt since is kept, but with `overwrite`."""
-        theta, snapshot = self.world.theta[self.ranks[0]], self.snapshot
-        assert snapshot is not None
-        if self.rule.apply_rule == "overwrite":
-            new = whole
-            self.since = 0
-        elif self.rule.apply_rule == "elastic":
-            assert self.rule.elastic_alpha is not None
-            new = theta + self.rule.elastic_alpha * (whole - theta)
+    def apply(self, handed: Sequence[Array]) -> None:
+        """Take in the mean of what all handed in; what was learnt since is kept, but with `overwrite`."""
+        assert self.kept is not None
+        m, rule = self.world.theta.shape[1], self.rule
+        if rule.transport_dtype is None:
+            whole = np.mean(handed, axis=0)
         else:
-            new = whole if self.staleness == 0 else theta + (whole - snapshot)
-        self.world.theta[self.ranks] = new
-        self.snapshot = None
-        if self.rule.optimizer_state == "reset":
-            for rank in self.ranks:
-                self.world.optimizers[rank].reset()
+            whole = self.reference + narrow_sum(np.stack(handed), rule.transport_dtype) / len(handed)
+        for rank, kept in zip(self.ranks, self.kept, strict=True):
+            own = self._vector(rank)
+            if rule.apply_rule == "elastic":
+                assert rule.elastic_alpha is not None
+                new = own + rule.elastic_alpha * (whole - own)
+            elif rule.apply_rule == "overwrite" or self.staleness == 0:
+                new = whole.copy()
+            else:
+                new = own + (whole - kept)
+                # Variances may not become negative: all but θ stays between what it is and the mean.
+                low, high = np.minimum(own, whole), np.maximum(own, whole)
+                new[m:] = np.clip(new, low, high)[m:]
+            self._set(rank, new)
+        self.since = 0 if rule.apply_rule == "overwrite" else self.since
+        self.reference = whole[:m]
+        self.kept = None
+
+    def _vector(self, rank: int) -> Array:
+        parts = [self.world.theta[rank]]
+        if self.rule.buffers == "average":
+            parts.append(self.world.buffers[rank])
+        if self.rule.optimizer_state == "average":
+            parts += self.world.optimizers[rank].moments
+        return np.concatenate(parts)
+
+    def _set(self, rank: int, vector: Array) -> None:
+        world, (m, f) = self.world, (self.world.theta.shape[1], self.world.buffers.shape[1])
+        world.theta[rank], rest = vector[:m], vector[m:]
+        if self.rule.buffers == "average":
+            world.buffers[rank], rest = rest[:f], rest[f:]
+        if self.rule.optimizer_state == "average":
+            world.optimizers[rank].moments = [moment.copy() for moment in rest.reshape(-1, m)]
+        elif self.rule.optimizer_state == "reset":
+            world.optimizers[rank].reset()
 
 
 def lasgd(
@@ -92,63 +132,80 @@ def lasgd(
     optimizer_state: str = "keep",
     transport_dtype: str | None = None,
     warmup_samples: int = 0,
+    warmup_mode: str = "gradient",
     finish_rule: str = "samples",
+    sync_interval_ms: float | None = None,
     **keys: Any,
 ) -> Iterator[Sequence[int] | None]:
-    """θ_i ← θ_i + (mean(s) - s_i) whenever a round is complete; the run ends when its samples suffice."""
-    if (buffers, transport_dtype, warmup_samples, finish_rule) != ("none", None, 0, "samples"):
-        raise NoReference("no reference for lasgd with buffers, 16-bit transport, a warm-up or another end")
-    if optimizer_state == "average" or world.setting.rate is not None:
-        raise NoReference("no reference for lasgd with averaged momenta or a schedule")
-    rule = Rule(sync_every, apply_rule, elastic_alpha, optimizer_state)
+    """θ_i ← θ_i + (mean(s) - s_i) when a round is complete, which nobody waits for (but in `fixed_delay`)."""
+    if transport_dtype is not None and (buffers == "average" or optimizer_state == "average"):
+        raise NoReference("no reference for buffers or momenta in 16 bits")
+    rule = Rule(sync_every, apply_rule, elastic_alpha, optimizer_state, buffers, transport_dtype)
     groups = world.nodes if unit == "node" else [[rank] for rank in range(world.ranks)]
     workers = [Worker(world, ranks, rule) for ranks in groups]
-    setting = world.setting
-    budget = setting.epochs * setting.steps_per_epoch * int(world.full_batch.sum())
     if mode == "fixed_delay":
         assert delay_steps is not None
-        yield from _fixed(workers, delay_steps, budget)
+        yield from _fixed(world, workers, delay_steps, warmup_samples, warmup_mode)
     else:
-        yield from _polled(workers, max_staleness_steps, budget)
+        if warmup_samples or world.setting.rate is not None or sync_interval_ms is not None:
+            raise NoReference("no reference for asynchronous runs with warm-up, schedule or period in time")
+        if finish_rule != "samples":
+            raise NoReference(f"no reference for finish_rule={finish_rule}")
+        yield from _polled(workers, max_staleness_steps)
     world.theta[:] = mean(world.theta[[worker.ranks[0] for worker in workers]])
 
 
-def _fixed(workers: list[Worker], delay: int, budget: int) -> Iterator[None]:
-    """Every round is applied exactly `delay` local steps after its launch; then, maybe, the next begins."""
-    in_round = 0
-    while True:
+def _fixed(
+    world: World, workers: list[Worker], delay: int, warmup_samples: int, warmup_mode: str
+) -> Iterator[None]:
+    """All take equal steps; a round is applied exactly `delay` of them after its launch. Then the next one.
+
+    In the warm-up gradients are averaged over all ranks, or models after every step.
+    """
+    handed: list[Array] = []
+
+    def apply() -> None:
         for worker in workers:
-            worker.step()
-        if workers[0].snapshot is not None and workers[0].staleness == delay:
-            _apply_all(workers)
-            if in_round >= budget:
-                yield
-                return
-        if workers[0].wants_round:
-            in_round = sum(worker.samples for worker in workers)
+            worker.apply(handed)
+        handed.clear()
+
+    for _ in world.steps():
+        warm = world.samples < warmup_samples
+        if warm and warmup_mode == "gradient":
+            gradients = world.gradients()
             for worker in workers:
-                worker.launch()
-            if delay == 0:
-                _apply_all(workers)
-                if in_round >= budget:
-                    yield
-                    return
+                worker.update(mean(gradients, world.sizes))
+                worker.since = 0
+            if workers[0].rule.buffers == "average":
+                world.mix_buffers("average")
+        else:
+            for worker in workers:
+                worker.step()
+            world.sizes = np.array(
+                [len(world.setting.piece(r, world.step)[0]) for r in range(world.ranks)], dtype=float
+            )
+            if handed and workers[0].staleness == delay:
+                apply()
+            if workers[0].wants_round or warm:
+                handed += [worker.launch() for worker in workers]
+                if delay == 0 or warm:
+                    apply()
         yield
+    if handed:
+        apply()
 
 
-def _apply_all(workers: list[Worker]) -> None:
-    snapshots = [worker.snapshot for worker in workers]
-    whole = sum(s for s in snapshots if s is not None) / len(workers)
-    for worker in workers:
-        worker.apply(whole)
+def _polled(workers: list[Worker], most: int | None) -> Iterator[Sequence[int]]:
+    """Rounds complete `round_time` after their last launch; workers look at the ends of their steps.
 
-
-def _polled(workers: list[Worker], most: int | None, budget: int) -> Iterator[Sequence[int]]:
-    """Rounds complete `round_time` after their last launch; workers look at the ends of their steps."""
-    setting = workers[0].world.setting
-    if setting.step_time is None or setting.round_time is None:
+    The run ends with the first round whose samples are those of the whole schedule.
+    """
+    world = workers[0].world
+    setting = world.setting
+    if setting.step_time is None or not setting.round_time:
         raise NoReference("no reference for asynchronous rounds without times")
-    time, rounds = setting.step_time, [Round()]
+    budget = setting.epochs * setting.steps_per_epoch * int(world.full_batch.sum())
+    time, rounds = setting.step_time, [Round(len(workers))]
     place_in = [0] * len(workers)  # the round that each worker is in or launches next
     waiting: set[int] = set()  # workers that have done a step and stand still until their round is complete
 
@@ -164,10 +221,10 @@ def _polled(workers: list[Worker], most: int | None, budget: int) -> Iterator[Se
         if place not in waiting:
             worker.step()
         waiting.discard(place)
-        if worker.snapshot is not None:
+        if worker.kept is not None:
             here = rounds[place_in[place]]
             if here.end <= now:
-                worker.apply(sum(here.snapshots) / len(workers))
+                worker.apply([here.handed[other] for other in range(len(workers))])
                 place_in[place] += 1
                 if here.samples >= budget:
                     yield worker.ranks
@@ -178,26 +235,29 @@ def _polled(workers: list[Worker], most: int | None, budget: int) -> Iterator[Se
                     heapq.heappush(queue, (here.end, place))
                 continue
         if worker.wants_round:
-            worker.launch()
             if len(rounds) == place_in[place]:
-                rounds.append(Round())
+                rounds.append(Round(len(workers)))
             here = rounds[place_in[place]]
-            assert worker.snapshot is not None
-            here.snapshots.append(worker.snapshot)
+            here.handed[place] = worker.launch()
             here.samples += worker.samples
-            if len(here.snapshots) == len(workers):
+            if here.complete:
                 here.end = now + setting.round_time
-                for other in waiting:
-                    if place_in[other] == place_in[place]:
-                        heapq.heappush(queue, (here.end, other))
+                for other in sorted(waiting):
+                    heapq.heappush(queue, (here.end, other))
         yield worker.ranks
         heapq.heappush(queue, (now + took(worker), place))
 
 
 @dataclass
 class Round:
-    """What has been handed in, the samples behind it, and when all have the sum."""
+    """What has been handed in by which worker, the samples behind it, and when all have the sum."""
 
-    snapshots: list[Array] = field(default_factory=list)
+    workers: int
+    handed: dict[int, Array] = field(default_factory=dict)
     samples: int = 0
     end: float = math.inf
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have launched it."""
+        return len(self.handed) == self.workers

@@ -19,7 +19,10 @@ def local_sgd(
     buffers: str = "average",
     **keys: Any,
 ) -> Iterator[None]:
-    """θ_i = opt(θ_i, g_i); after k mod H = 0 steps θ_i = mean. qsr: H = max(H0, ⌊(α/lr)²⌋), lr at its start."""
+    """θ_i = opt(θ_i, g_i); after k mod H = 0 steps θ_i = mean.
+
+    qsr: H = max(H0, ⌊(α/lr)²⌋) with lr at the round's start.
+    """
     since, period = 0, sync_every
     for _ in world.steps():
         if since == 0 and period_rule == "qsr":
@@ -77,7 +80,7 @@ def ednncomm(
     optimizer_state: str = "keep",
     **keys: Any,
 ) -> Iterator[None]:
-    """Node-mean gradients in every step; every K steps θ = Σ_j (b_j/B_global)·θ_j, with a full batch's b_j."""
+    """Node-mean gradients in each step; every K steps θ = Σ_j (b_j/B_global)·θ_j, b_j of a full batch."""
     period = world.setting.steps_per_epoch if sync_every == "auto" else int(sync_every)
     weights = world.full_batch
     since = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class World:
         self.setting = setting
         self.ranks = sum(setting.ranks_of_nodes)
         edges = np.cumsum([0, *setting.ranks_of_nodes])
-        self.nodes = [list(range(a, b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        self.nodes = [list(range(a, b)) for a, b in pairwise(edges)]
         twin = setting.twin
         start = setting.start or (lambda rank: twin.start)
         self.theta = np.stack([start(rank) for rank in range(self.ranks)]).astype(np.float64)
@@ -153,7 +154,8 @@ def mean(rows: Array, weights: Array | None = None) -> Array:
     """The mean of `rows` [n, …] over n, weighted if so."""
     if weights is None:
         return rows.mean(0)
-    return np.tensordot(weights / weights.sum(), rows, axes=1)
+    share = weights / weights.sum()
+    return np.einsum("r,r...->...", share, rows)
 
 
 def bfloat16(values: Array) -> Array:

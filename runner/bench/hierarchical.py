@@ -1,0 +1,68 @@
+"""Bytes over a node's link in a step of ddp, flat against hierarchical: counted in virtual time, computed."""
+
+from pathlib import Path
+
+from ...datasets.synthetic import Synthetic
+from ...models.small import MLP
+from ...strategies.ddp import DDP
+from .. import schema
+from ..optimizers import SGD
+from ..schedules import Constant
+from ..simulated_world import simulate
+from .figures import Figure
+
+NODES, RANKS = 2, 2
+STEPS, BATCH = 8, 16
+
+
+def measure() -> list[Figure]:
+    """Gradients (of 4(m + 1) bytes) that cross each node's link per direction and step, and their ratio."""
+    ranks = NODES * RANKS
+    formulas = {
+        "flat": ("2(R-1)/R", 2 * (ranks - 1) / ranks),
+        "hierarchical": ("2(N-1)/N", 2 * (NODES - 1) / NODES),
+    }
+    figures, counted = [], {}
+    for algorithm, (formula, computed) in formulas.items():
+        counted[algorithm] = payloads_per_link(algorithm)
+        detail = f"gradients per node link and step on {NODES} x {RANKS}; {formula} = {computed:g}"
+        figures.append(Figure(f"{algorithm}_link_payloads", counted[algorithm], computed, detail))
+    ratio = formulas["hierarchical"][1] / formulas["flat"][1]
+    detail = f"inter-node bytes of hierarchical over flat ddp; computed {ratio:.4f}"
+    return [
+        *figures,
+        Figure(
+            "hierarchical_over_flat_link_bytes",
+            counted["hierarchical"] / counted["flat"],
+            ratio,
+            detail,
+        ),
+    ]
+
+
+def payloads_per_link(algorithm: str) -> float:
+    """Modelled ring bytes between nodes of a short run, per node and step, in units of the gradient."""
+    config = configuration(algorithm)
+    done = simulate(config, config.dataset.load())
+    summary = done.results[0].summary
+    gradient = 4 * (summary["parameters"] + 1)
+    return summary["ring_bytes"]["inter"] / (NODES * summary["steps"] * gradient)
+
+
+def configuration(algorithm: str) -> schema.RunConfig:
+    """A run of `STEPS` steps in virtual time; nothing but gradients crosses the link."""
+    return schema.RunConfig(
+        strategy_class=DDP,
+        strategy=DDP.Config(algorithm=algorithm),
+        model=MLP(hidden=[16]),
+        dataset=Synthetic(samples=BATCH * STEPS),
+        optimizer=SGD(lr=1e-3),
+        schedule=Constant(),
+        cluster=schema.ClusterConfig(nodes=NODES, ranks_per_node=(RANKS,)),
+        launcher=schema.LauncherConfig(),
+        train=schema.TrainConfig(epochs=1, global_batch_size=BATCH),
+        seed=0,
+        run=schema.RunInfo(),
+        study=schema.StudyInfo(),
+        results_dir=Path(),
+    )

@@ -1,0 +1,107 @@
+"""The faults that `make mutants` plants: one replacement each, in the file of the strategy or beside it.
+
+`timing` faults change no number that is trained: they show as counted calls, bytes and virtual deadlines.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`old` occurs exactly once in strategies/`file` and is replaced by `new`."""
+
+    name: str
+    strategy: str
+    old: str
+    new: str
+    file: str = ""
+    timing: bool = False
+
+    def plant(self, package: Path) -> None:
+        """Change the copy of the package.
+
+        Raises:
+            ValueError: the code has changed, and the fault must be written anew.
+        """
+        path = package / "strategies" / (self.file or f"{self.strategy}.py")
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.old!r} occurs {text.count(self.old)} times in {path.name}")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+FAULTS = [
+    # ------------------------------------------------------------------ gradients and their sums
+    Fault("unweighted gradients", "ddp", "return [n / total for n in samples]", "return [1 / len(samples) for n in samples]", "gradients.py"),
+    Fault("uniform counts idle ranks", "ddp", "active = sum(n > 0 for n in samples)", "active = 1 + sum(n > 0 for n in samples)", "gradients.py"),
+    Fault("hierarchical skips the leaders", "ddp", "            comm.all_reduce(bucket, LEADERS, channel=\"gradients\").wait()", "            pass", "reductions.py"),
+    Fault("hierarchical broadcasts from the last rank", "ddp", "comm.broadcast(bucket, 0, NODE, channel=\"gradients\").wait()", "comm.broadcast(bucket, len(comm.members(NODE)) - 1, NODE, channel=\"gradients\").wait()", "reductions.py"),
+    Fault("powersgd forgets its errors", "ddp", "self.errors[index] = kept", "self.errors[index] = [torch.zeros_like(e) for e in kept]", "reductions.py"),
+    Fault("powersgd divides its errors wrongly", "ddp", "torch.sub(matrix, low, alpha=1 / comm.topology.ranks)", "torch.sub(matrix, low)", "reductions.py"),
+    Fault("half precision keeps full precision", "ddp", "narrow = bucket.to(self.dtype)", "narrow = bucket.clone()", "reductions.py"),
+    Fault("placebo takes ddp's pieces", "placebo", "piece_shift = 1", "piece_shift = 0"),
+    # ------------------------------------------------------------------ daso
+    Fault("staleness weight without the batches waited", "daso", "weight = self.config.staleness_weight * waited", "weight = self.config.staleness_weight"),
+    Fault("merge divides by ranks", "daso", "merged = (weight * own + total) / (weight + self.nodes)", "merged = (weight * own + total) / (weight + self.comm.topology.ranks)"),
+    Fault("delta merge with the wrong sign", "daso", "merged = own + (total / self.nodes - snapshot)", "merged = own - (total / self.nodes - snapshot)"),
+    Fault("merge before start", "daso", "if batch % period == 0 and batch + wait < last:", "if batch % period == 0 and batch + wait < last and not self.pending:"),
+    Fault("period off by one", "daso", "if batch % period == 0 and batch + wait < last:", "if (batch + 1) % period == 0 and batch + wait < last:"),
+    Fault("groups do not rotate", "daso", "(self.active + 1) % self.ranks_per_node", "self.active"),
+    Fault("sends the live parameters", "daso", "            transfer.buffer = self._filled(self.replica.flat)\n", "            transfer.buffer = self._filled(self.replica.flat) * 0.5 + 0.5 * self._filled(lambda out: self.replica.flat(out).add_(1e-3))\n"),
+    Fault("a pending transfer is not saved", "daso", 'for start, due, q, buffer, snapshot in state["pending"]\n', 'for start, due, q, buffer, snapshot in state["pending"][:0]\n'),
+    Fault("buffers are not averaged", "daso", "        if batch == last:\n            self._epoch_end_buffers()\n", ""),
+    Fault("wish forgotten when a sum passes", "daso", "        flat[-1] = float(self.wished or self.replica.wished)", "        flat[-1] = float(self.replica.wished)"),
+    Fault("merge waits where it starts", "daso", "            transfer.work = self._sum_over_nodes(transfer.buffer, q)", "            transfer.work = self._sum_over_nodes(transfer.buffer, q)\n            transfer.work.wait()", timing=True),
+    Fault("a barrier in every step", "daso", "        self.steps_of_phase[phase] += 1\n", "        self.steps_of_phase[phase] += 1\n        self.comm.barrier(WORLD)\n", timing=True),
+    # ------------------------------------------------------------------ hsgd
+    Fault("node sum without weights", "hsgd", "weights = [samples[rank] / total for rank in self.comm.members(NODE)]", "weights = [1 / len(samples) for rank in self.comm.members(NODE)]"),
+    Fault("last column left out", "hsgd", "return [(min(k * block, width), min((k + 1) * block, width)) for k in range(workers)]", "return [(min(k * block, width), min((k + 1) * block, width - 1)) for k in range(workers)]"),
+    Fault("clipping by the own part alone", "hsgd", "norm = math.sqrt(sum(self.board[SQUARES].tolist()))", "norm = math.sqrt(self.board[SQUARES, self.local].item())"),
+    Fault("no barrier before the weights are read", "hsgd", '        self._meet("4")\n', "", timing=True),
+    Fault("one barrier more", "hsgd", '        self._meet("2")  # the node\'s sum is complete\n', '        self._meet("2")  # the node\'s sum is complete\n        self._meet("2")\n', timing=True),
+    # ------------------------------------------------------------------ lasgd
+    Fault("plain overwrite", "lasgd", 'elif rule == "overwrite" or steps == 0:', "elif True:"),
+    Fault("correction with the present parameters", "lasgd", "            own += mean - snapshot\n", "            own += 0.5 * (mean - snapshot)\n"),
+    Fault("mean divided by one rank too many", "lasgd", "            self.mean = flight.sent.div_(self.divisor)\n", "            self.mean = flight.sent.div_(self.divisor + 1)\n"),
+    Fault("control is not sent", "lasgd", "self.total, self.counted = samples, counted", "self.total, self.counted = samples // 2, counted"),
+    Fault("last model is not averaged", "lasgd", "        self._average()\n        self.equal = True\n", "        self.equal = True\n"),
+    Fault("applied one step late", "lasgd", "if flight is not None and flight.steps == config.delay_steps:", "if flight is not None and flight.steps == min(config.delay_steps + 1, config.sync_every):"),
+    Fault("waits for its round", "lasgd", "arrived = flight is not None and (too_old or flight.arrived())", "arrived = flight is not None", timing=True),
+    Fault("a barrier before each launch", "lasgd", "        self.launched += 1\n        self.last_launch_ns = now\n", "        self.launched += 1\n        self.comm.barrier(WORLD)\n        self.last_launch_ns = now\n", timing=True),
+    Fault("control sent twice", "lasgd", "        tensors = [sent, self.control]\n", "        tensors = [sent, self.control, self.control.clone()]\n", timing=True),
+    # ------------------------------------------------------------------ periodic averages
+    Fault("period off by one (early)", "local_sgd", "        return self.since >= self.period\n", "        return self.since >= self.period - 1\n", "averaging.py"),
+    Fault("period off by one (late)", "local_sgd", "        return self.since >= self.period\n", "        return self.since > self.period\n", "averaging.py"),
+    Fault("mean over one rank too many", "local_sgd", "            flat /= self.comm.topology.ranks\n", "            flat /= self.comm.topology.ranks + 1\n", "averaging.py"),
+    Fault("last round is not averaged", "local_sgd", "            self.partial_round = self.since\n            self._average(None)\n", "            self.partial_round = self.since\n", "averaging.py"),
+    Fault("momenta are reset", "local_sgd", '        if self.config.optimizer_state == "reset":', '        if self.config.optimizer_state == "keep":', "averaging.py"),
+    Fault("steps since the average are not saved", "local_sgd", 'self.since, self.period, self.wished = state["since"], state["period"], state["wished"]', 'self.period, self.wished = state["period"], state["wished"]', "averaging.py"),
+    Fault("wishes are not sent", "local_sgd", "        flat[-1] = float(self.wished or self.replica.wished)\n", "        flat[-1] = 0.0\n", "averaging.py"),
+    Fault("buffers stay at home", "local_sgd", 'self.buffers_ride = mean is None and self.config.buffers == "average"', "self.buffers_ride = False", "averaging.py"),
+    Fault("qsr without the square", "local_sgd", "math.floor((alpha / rate) ** 2 * (1 + 1e-12))", "math.floor((alpha / rate) * (1 + 1e-12))"),
+    Fault("averages twice", "local_sgd", "        self.mean(flat)\n        mean = flat[:m]\n", "        self.mean(flat)\n        self.mean(flat)\n        mean = flat[:m]\n", "averaging.py", timing=True),
+    Fault("a barrier before each average", "slowmo", "        self.mean(flat)\n        mean = flat[:m]\n", "        self.comm.barrier(WORLD)\n        self.mean(flat)\n        mean = flat[:m]\n", "averaging.py", timing=True),
+    Fault("switches a step late", "post_local_sgd", "progress.samples >= self.switch_samples:", "progress.samples > self.switch_samples:"),
+    Fault("stays synchronous after a restart", "post_local_sgd", "        self.replica.average_gradients_over(WORLD if self.switched_after is None else self.own)\n", "        self.replica.average_gradients_over(WORLD)\n"),
+    Fault("leaders are not weighted", "ednncomm", "            flat *= self.weight\n            self.comm.all_reduce(flat, LEADERS).wait()\n", "            flat /= self.comm.topology.nodes\n            self.comm.all_reduce(flat, LEADERS).wait()\n", "averaging.py"),
+    Fault("no exchange at the end of an epoch", "ednncomm", "return self.since >= self.period or epoch_ends", "return self.since >= self.period"),
+    Fault("gradients over the world", "ednncomm", "replica.average_gradients_over(NODE)", "replica.average_gradients_over(WORLD)"),
+    Fault("slices without weight", "ednncomm", "piece = flat[q * size : (q + 1) * size] * self.weight", "piece = flat[q * size : (q + 1) * size] * 1.0"),
+    Fault("outer step the wrong way", "diloco", "        theta -= step\n", "        theta += step\n"),
+    Fault("outer momentum without Nesterov", "diloco", "step = config.outer_lr * (delta + config.outer_momentum * momentum)", "step = config.outer_lr * momentum"),
+    Fault("outer momentum is not saved", "diloco", '        self.momentum.copy_(state["momentum"])\n', ""),
+    Fault("slow momentum without the learning rate", "slowmo", ".add_((start - mean) / rate)", ".add_(start - mean)"),
+    Fault("slow step from the mean", "slowmo", "        start.copy_(mean)\n", ""),
+    # ------------------------------------------------------------------ gossip
+    Fault("keeps too much", "sgp", "        kept = share * (1 + counts[0])\n", "        kept = 2 * share * (1 + counts[0])\n"),
+    Fault("always the same peers", "sgp", "self.cycle[self.steps % len(self.cycle)]", "self.cycle[0]"),
+    Fault("last model is one rank's", "sgp", "            self._load(self.assemble(self.parts()))\n            self.weight, self.numerator = 1.0, None\n", "            self.weight, self.numerator = 1.0, None\n"),
+    Fault("heeds a wish too early", "sgp", "self.steps < self.first_wish + self.reach", "self.steps < self.first_wish + self.reach - 1"),
+    Fault("an average in every step", "sgp", "        if self.ranks > 1:\n            self._gossip()\n", "        if self.ranks > 1:\n            self._gossip()\n            self.comm.all_reduce(torch.zeros(1), WORLD).wait()\n", timing=True),
+    # ------------------------------------------------------------------ heterogeneous
+    Fault("weights divided by the ranks again", "heterogeneous", "            return by_samples(samples)\n", "            return [w / len(samples) for w in by_samples(samples)]\n"),
+    Fault("uniform instead of samples", "heterogeneous", "            return by_samples(samples)\n", "            return uniform(samples)\n"),
+    Fault("speed without idle ranks", "heterogeneous", "active = sum(part for part, n in zip(self.parts, samples, strict=True) if n)", "active = sum(self.parts) * 2"),
+    Fault("shares are not saved", "heterogeneous", 'self.batches, self.parts = tuple(state["batches"]), list(state["parts"])', 'self.parts = list(state["parts"])'),
+]

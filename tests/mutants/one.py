@@ -1,0 +1,32 @@
+"""Runs the virtual layers of the conformance kit on one strategy, and stops at the first check that fails.
+
+Started by run.py with a mutated copy of the package first on the path. Exit code 0: everything held (the fault
+survived); 1: something did not, its name is the last line.
+"""
+
+import sys
+
+import torch
+
+from daso_bench.runner.conformance.candidates import RANKS, candidates
+from daso_bench.runner.conformance.kit import CONTRACT, LAYERS, PROCESSES, attempt, tasks
+
+
+def main(name: str) -> int:
+    """The exit code for the strategy `name`."""
+    torch.set_num_threads(1)
+    ((candidate, _),) = candidates([f"strategy={name}"], None)
+    # Equations find most faults and are the quickest.
+    order = sorted(tasks(candidate, RANKS), key=lambda task: (task.layer == CONTRACT, list(LAYERS).index(task.layer)))
+    for task in order:
+        if task.layer == PROCESSES:
+            continue
+        found = attempt(task)
+        if found.status == "FAILED":
+            print(f"{found.layer}: {found.check} on {list(found.ranks)}: {found.text}".splitlines()[0])
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,154 @@
+"""Torch models and NumPy twins are the same functions; gradients are right; parameters are awkward."""
+
+import numpy as np
+import pytest
+import torch
+
+from daso_bench.runner.conformance.problems import DTYPES, TwinProblem, autoencoder, springs
+from daso_bench.runner.conformance.references.optimizers import (
+    ADAMW,
+    DECAYED,
+    LARS,
+    LARS_RECIPE,
+    MOMENTUM,
+    NESTEROV,
+    PLAIN,
+    SGD,
+    Recipe,
+)
+from daso_bench.runner.conformance.twins import Autoencoder, Part, Springs, Twin, uneven
+
+TYPES = [("float64", "float64"), ("float32", "float32"), ("float64", "float32"), ("float32", "float64")]
+
+
+@pytest.mark.parametrize(
+    "twin", [Autoencoder("float64", "float64"), Springs(0.3)], ids=["autoencoder", "springs"]
+)
+def test_gradients_by_hand_are_slopes(twin: Twin):
+    x, t = twin.draw(np.random.default_rng(3), 1, 4)
+    theta = twin.start + 0.1
+    _, gradient, _ = twin.descend(theta, twin.buffers, x, t)
+    slopes = np.empty_like(gradient)
+    for place in range(len(theta)):
+        step = np.zeros_like(theta)
+        step[place] = 1e-6
+        above, below = (twin.descend(theta + sign * step, twin.buffers, x, t)[0] for sign in (1, -1))
+        slopes[place] = (above - below) / 2e-6
+    assert gradient == pytest.approx(slopes, abs=1e-8)
+    assert np.abs(gradient).min() > 1e-4, "every element has a gradient worth the name"
+
+
+@pytest.mark.parametrize(("dtype", "odd"), TYPES)
+def test_torch_and_twin_agree_on_loss_gradient_and_buffers(dtype: str, odd: str):
+    problem = autoencoder(2, dtype=dtype, odd=odd)
+    model, twin = problem.model().train(), problem.twin
+    inputs, targets = problem.data(1, 3)
+    loss = problem.criterion()(model(inputs), targets)
+    loss.backward()
+    wanted, gradient, buffers = twin.descend(twin.start, twin.buffers, *problem.samples.piece(1, 3))
+    close = {"float64": 1e-14, "float32": 1e-6}
+    parts = {part.name: part for part in twin.parts}
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert named.keys() == parts.keys()
+    assert loss.item() == pytest.approx(wanted, abs=max(close[dtype], close[odd]))
+    for name, view in twin.views(gradient).items():
+        grad = named[name].grad
+        assert grad is not None
+        assert grad.dtype == DTYPES[parts[name].dtype]
+        assert grad.double().numpy() == pytest.approx(view, abs=close[parts[name].dtype]), name
+    assert dict(model.named_buffers())["mean"].double().numpy() == pytest.approx(buffers, abs=close[dtype])
+
+
+def test_the_odd_parameter_spoils_no_other_one():
+    """A float32 parameter in a float64 model: all others follow NumPy to the last bits."""
+    problem = autoencoder(1, dtype="float64", odd="float32", recipe=PLAIN)
+    model, twin = problem.model().train(), problem.twin
+    optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
+    theta, buffers = twin.start.copy(), twin.buffers
+    for step in range(30):
+        inputs, targets = problem.data(0, step)
+        optimizer.zero_grad()
+        problem.criterion()(model(inputs), targets).backward()
+        optimizer.step()
+        _, gradient, buffers = twin.descend(theta, buffers, *problem.samples.piece(0, step))
+        theta -= PLAIN.lr * gradient
+    for name, view in twin.views(theta).items():
+        off = np.abs(dict(model.named_parameters())[name].detach().double().numpy() - view).max(initial=0)
+        assert 1e-10 < off < 1e-6 if name == "odd" else off < 1e-14, name
+
+
+def test_parameters_are_frozen_tied_empty_scalar_and_not_contiguous():
+    model = autoencoder(1, odd="float32").model()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    assert parameters["weight"] is parameters["decoder"]
+    assert not parameters["weight"].is_contiguous()
+    assert not parameters["shift"].requires_grad
+    assert parameters["nothing"].shape == (0, 3)
+    assert parameters["s"].shape == ()
+    assert {p.dtype for p in parameters.values()} == {torch.float32, torch.float64}
+
+
+def test_samples_are_uneven_repeatable_and_short_at_epoch_ends():
+    problem = autoencoder(3, steps_per_epoch=4)
+    sizes = [[len(problem.data(rank, step)[1]) for rank in range(3)] for step in range(8)]
+    assert uneven(3) == ((3, 3, 2), (2, 1, 1))
+    assert sizes == [[3, 3, 2], [3, 3, 2], [3, 3, 2], [2, 1, 1]] * 2
+    again = autoencoder.__wrapped__(3, steps_per_epoch=4)
+    assert torch.equal(problem.data(1, 2)[0], again.data(1, 2)[0])
+    assert not torch.equal(problem.data(1, 2)[0], problem.data(1, 1)[0])
+
+
+@pytest.mark.parametrize("recipe", [PLAIN, MOMENTUM, DECAYED, NESTEROV, ADAMW, LARS_RECIPE], ids=str)
+def test_optimizers_in_torch_and_numpy_step_alike(recipe: Recipe):
+    problem: TwinProblem = autoencoder(1, recipe=recipe)
+    model, twin = problem.model(), problem.twin
+    named = dict(model.named_parameters())
+    optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
+    theta, ours = twin.start.copy(), recipe.build(twin.parts)
+    generator = np.random.default_rng(1)
+    for step in range(20):
+        gradient = generator.normal(size=len(theta))
+        for name, view in twin.views(gradient).items():
+            # In the parameter's own strides, as backward leaves it: fused kernels read memory as it lies.
+            named[name].grad = torch.empty_like(named[name]).copy_(torch.from_numpy(view.copy()))
+        lr = recipe.lr * (1 if step < 10 else 0.5)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        ours.step(theta, gradient, lr)
+        for name, view in twin.views(theta).items():
+            assert named[name].detach().numpy() == pytest.approx(view, abs=1e-13), (step, name)
+
+
+def test_optimizers_step_any_part_of_the_parameters():
+    problem = springs(1, recipe=NESTEROV)
+    assert problem.optimizer([]).param_groups
+    problem.optimizer([]).step()
+
+
+@pytest.mark.parametrize(("decay", "step"), [(0.0, (0.0, 0.01)), (0.1, (0.002, 0.028 / 3))])
+def test_lars_by_hand(decay: float, step: tuple[float, float]):
+    """w = (3, 4), g = (0, 1), η = 0.001, lr = 2: λ = 0.005, with decay 0.1 1/300."""
+    recipe = Recipe("lars", lr=2.0, momentum=0.0, weight_decay=decay, trust=0.001)
+    w = np.array([3.0, 4.0])
+    LARS(recipe, [Part("w", (2, 1))]).step(w, np.array([0.0, 1.0]), 2.0)
+    assert np.array([3.0, 4.0]) - w == pytest.approx(step, abs=1e-12)
+
+
+def test_lars_scales_the_rate_into_its_momentum():
+    """λ = 1, μ = 0.9, g = 1, learning rate 1, then 2: 1 + 0.9 + 2 = 3.9 in all."""
+    w = np.zeros(1)
+    lars = LARS(Recipe("lars", momentum=0.9), [Part("w", (1,))])
+    for lr in (1.0, 2.0):
+        lars.step(w, np.ones(1), lr)
+    assert w == pytest.approx([-3.9], abs=1e-12)
+
+
+def test_sgd_by_hand():
+    """μ = 0.5, lr 1, g = 1: 1, then 1.5; Nesterov looks ahead: 1.5, then 1.75."""
+    for nesterov, wanted in ((False, -2.5), (True, -3.25)):
+        w = np.zeros(1)
+        sgd = SGD(Recipe(momentum=0.5, nesterov=nesterov), [Part("w", (1,))])
+        sgd.step(w, np.ones(1), 1.0)
+        sgd.step(w, np.ones(1), 1.0)
+        assert w == pytest.approx([wanted], abs=1e-15)

@@ -1,0 +1,238 @@
+"""What the ranks of the tests of hsgd over gloo do; imported by the ranks themselves."""
+
+import gc
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+from gloo_entries import batch, meet, net
+from torch import Tensor, nn
+
+from daso_bench.runner import node_memory
+from daso_bench.runner.torch_communicator import TorchCommunicator
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.warmup import undone_step
+from daso_bench.strategies.errors import MachineError
+from daso_bench.strategies.hsgd import HSGD, HSGDConfig
+from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import NODE, WORLD, peers
+
+STEPS = 6
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"shared_weights": False},
+    {"partition": "tensor"},
+    {"partition": "tensor", "shared_weights": False},
+    {"level1": "collective"},
+    {"level2_algorithm": "linear"},
+    {"barrier": "process_group"},
+]
+
+
+def memory(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Memory of every type and size is one per node, and lives as long as a view of it."""
+    comm = meet([2, 2], rank, port, listener)
+    dtypes = (torch.uint8, torch.bfloat16, torch.float16, torch.int32, torch.float32, torch.float64)
+    open_files = len(os.listdir("/proc/self/fd"))
+    views: list[Tensor] = []
+    for dtype in dtypes:
+        for numel in (0, 1, 3, 7, 1021):
+            whole = comm.shared(numel, dtype, NODE)
+            assert whole.shape == (numel,)
+            assert not whole.any(), "zeroed"
+            assert whole.data_ptr() % 64 == 0
+            comm.barrier(NODE)
+            whole[comm.local_rank :: 2] = 1 + comm.local_rank + 10 * comm.node
+            comm.barrier(NODE, in_memory=True)
+            expected = [1 + place % 2 + 10 * comm.node for place in range(numel)]
+            assert whole.tolist() == expected
+            views.append(whole[numel // 2 :])
+            del whole
+    gc.collect()
+    comm.barrier(NODE)
+    assert all(view.tolist() == view.clone().tolist() and view.all() for view in views)
+    # A mapping keeps a descriptor of its own, and nothing else stays open.
+    mappings = len(dtypes) * 4 + 1
+    assert len(os.listdir("/proc/self/fd")) == open_files + mappings
+    views.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == open_files + 1
+    with pytest.raises(ValueError, match="spans nodes"):
+        comm.shared(3, torch.float32, peers(comm.local_rank))
+    with pytest.raises(ValueError, match="spans nodes"):
+        comm.barrier(WORLD, in_memory=True)
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
+
+
+def refused(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Memory that is not the one that was offered is not written to."""
+    descriptor, address = node_memory.offer(3, torch.float32)
+    inode, size, path = address.split(" ", 2)
+    os.close(node_memory.take(address))
+    for wrong in (f"{int(inode) + 1} {size} {path}", f"{inode} {int(size) + 64} {path}"):
+        with pytest.raises(MachineError, match="is not the memory that another rank of this node offered"):
+            node_memory.take(wrong)
+    os.close(descriptor)
+    with pytest.raises(MachineError, match="cannot be opened"):
+        node_memory.take(address)
+    link.finish("finished", None, None)
+
+
+def named(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Where memory cannot be without a name, it has none any more once all have it."""
+    before = set(os.listdir("/dev/shm"))
+    saved = os.memfd_create
+    del os.memfd_create
+    comm = meet([2], rank, port, listener)
+    shared = comm.shared(5, torch.float64, NODE)
+    comm.barrier(NODE)
+    assert set(os.listdir("/dev/shm")) <= before
+    shared[comm.local_rank] = 7
+    comm.barrier(NODE, in_memory=True)
+    assert shared.tolist() == [7, 7, 0, 0, 0]
+    os.memfd_create = saved
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
+
+
+def barrier(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Nobody leaves before all have come, with futexes and by polling; the books are right."""
+    comm = meet([3, 1], rank, port, listener)
+    generator = torch.Generator().manual_seed(rank)
+    rounds = 200
+    for futex in (True, False):
+        if not futex:
+            node_memory._system_call = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
+            comm._barriers.clear()
+        written = comm.shared(len(comm.members(NODE)), torch.int64, NODE)
+        for number in range(1, rounds + 1):
+            time.sleep(torch.rand((), generator=generator).item() * (4e-4 if number % 3 else 0))
+            written[comm.local_rank] = number
+            comm.barrier(NODE, in_memory=True)
+            # Another one may have come here again, but no further.
+            assert all(number <= value <= number + 1 for value in written.tolist())
+            comm.barrier(NODE, in_memory=True)
+    alone = comm.node == 1
+    assert comm.traffic.verbs["shared.barrier"] == (0 if alone else 4 * rounds)
+    assert comm.traffic.payload_bytes.total() == comm.traffic.calls.total() == 0
+    blocked = [stretch for stretch in comm.traffic.blocked if stretch.key in comm.traffic.launches]
+    assert alone or len(blocked) >= 4 * rounds
+    key = comm.traffic.launch("shared", comm.members(NODE), 0)
+    keys = torch.zeros(4, dtype=torch.int64)
+    comm.all_gather(keys, torch.tensor([key]), WORLD, channel="control").wait()
+    assert len({*keys[:3].tolist()}) == 1, "a barrier has the same key on all its members"
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
+
+
+def late(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """A barrier gives up after the communicator's timeout and names those who have not come."""
+
+    class Calls:
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "call" and value:
+                self.seen.append(value)
+            object.__setattr__(self, name, value)
+
+    comm = meet([4], rank, port, listener)
+    comm.barrier(NODE, in_memory=True)
+    for meeting in comm._barriers.values():
+        meeting._timeout_s = comm.timeout_s = 0.3
+    calls = Calls()
+    comm.on_call = calls  # pyright: ignore[reportAttributeAccessIssue]
+    if rank in (0, 2):
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match=r"barrier on shared/node .* 0\.3 s without ranks \[1, 3\]"):
+            comm.barrier(NODE, in_memory=True)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert calls.seen == ["barrier on shared/node"]
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
+
+
+def piece(comm: TorchCommunicator, step: int) -> Batch:
+    """5, 6 or 7 samples in float64."""
+    sizes = tuple(5 + (rank + step) % 3 for rank in range(comm.topology.ranks))
+    whole = batch(comm.rank, step, comm.topology.ranks, 7)
+    size = sizes[comm.rank]
+    return Batch(whole.inputs[:size].double(), whole.targets[:size], sizes)
+
+
+def train(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """H2, H3, H8 over gloo: every variant takes the steps of one process on all samples, equal on all ranks."""
+    nodes = {4: [2, 2], 3: [2, 1]}[ranks]
+    comm = meet(nodes, rank, port, listener)
+    alone = net(torch.float64)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    wanted = []
+    for step in range(STEPS):
+        pieces = [piece(_As(comm, other), step) for other in range(ranks)]  # pyright: ignore[reportArgumentType]
+        optimizer.zero_grad()
+        outputs = alone(torch.cat([p.inputs for p in pieces]))
+        nn.functional.cross_entropy(outputs, torch.cat([p.targets for p in pieces])).backward()
+        nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+        optimizer.step()
+        wanted.append(torch.cat([p.detach().flatten() for p in alone.parameters()]))
+    for keys in VARIANTS:
+        if keys.get("partition") == "tensor" and not comm.topology.uniform:
+            continue
+        replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
+        strategy, progress = HSGD(HSGDConfig(**keys)), Progress(1, STEPS)
+        strategy.setup(replica, comm, progress)
+        stepped = replica.stepped or [torch.zeros(0)]
+        replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9, fused=True)
+        undone_step(replica, piece(comm, 77), comm)
+        comm.traffic.clear()
+        for step in range(STEPS):
+            current = piece(comm, step)
+            progress.step, progress.samples_of_rank = step, current.samples_of_rank
+            replica.wish = (rank, step) == (ranks - 1, 3)
+            replica.compute_gradients(current)
+            strategy.before_step(progress)
+            replica.clip(0.5)
+            replica.optimizer.step()
+            strategy.after_step(progress)
+            assert (replica.flat() - wanted[step]).abs().max() <= 1e-12, (keys, step)
+            everybody = torch.zeros(ranks * replica.numel, dtype=torch.float64)
+            comm.all_gather(everybody, replica.flat(), WORLD, channel="control").wait()
+            assert (everybody.view(ranks, -1) == everybody[: replica.numel]).all(), (keys, step)
+            assert strategy.agree(progress, replica.wished) == (step == 3), (keys, step)
+        if keys == {}:
+            leads = comm.local_rank == 0
+            assert comm.traffic.verbs["parameters.all_reduce"] == (STEPS if leads else 0)
+            assert comm.traffic.calls["intra"] == 0
+            together = len(comm.members(NODE)) > 1
+            assert comm.traffic.verbs["shared.barrier"] == (5 * STEPS if together else 0)
+            assert comm.traffic.blocked_ns > 0
+        comm.barrier(WORLD)
+    link.finish("finished", None, None)
+
+
+class _As:
+    """The communicator as another rank sees it, as far as `piece` looks."""
+
+    def __init__(self, comm: TorchCommunicator, rank: int) -> None:
+        self.topology, self.rank = comm.topology, rank
+
+
+def killed(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Rank 0 is killed right after it has made memory, before anybody else has it."""
+    comm = meet([2], rank, port, listener)
+    offer = node_memory.offer
+
+    def die(*given: Any) -> tuple[int, str]:
+        made = offer(*given)
+        torch.frombuffer(node_memory.mmap.mmap(made[0], 0), dtype=torch.uint8).fill_(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    node_memory.offer = die
+    comm.shared(100_000, torch.float32, NODE)

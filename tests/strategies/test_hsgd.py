@@ -1,0 +1,721 @@
+"""HSGD against the numbers of its description, in virtual time (real processes: test_torch_hsgd.py)."""
+
+import functools
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import Data, Linear, Trace, drive
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from torch import Tensor, nn
+
+from daso_bench.runner.loop import Loop
+from daso_bench.runner.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulator import AlphaBeta, Simulator
+from daso_bench.strategies import hsgd
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.hsgd import HSGD, HSGDConfig
+from daso_bench.strategies.progress import Plan
+from daso_bench.strategies.topology import NODE, WORLD, Topology
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"shared_weights": False},
+    {"partition": "tensor"},
+    {"partition": "tensor", "shared_weights": False},
+    {"level1": "collective"},
+    {"level2_algorithm": "linear"},
+    {"barrier": "process_group"},
+]
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def named(keys: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in keys.values()) or "default"
+
+
+def make(**keys: Any):
+    return lambda: HSGD(HSGDConfig(**keys))
+
+
+def samples_of(table: list[list[float]], dtype: torch.dtype = torch.float64) -> Data:
+    """Rank r sees the values `table[r]` in each step: its gradient is their mean."""
+
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        values = torch.tensor(table[rank], dtype=dtype)[:, None]
+        return values, torch.zeros(len(values))
+
+    return data
+
+
+def moved(traces: list[Trace]) -> list[float]:
+    """The mean gradient that each rank applied in its only step at rate 1 from 0."""
+    return [-trace.parameters[0].item() for trace in traces]
+
+
+# ------------------------------------------------------------------ the mean
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+def test_h4_two_nodes_of_two_by_hand(keys: dict[str, Any]):
+    equal = drive(make(**keys), [2, 2], steps_per_epoch=1, data=samples_of([[1], [2], [3], [6]]))
+    assert moved(equal) == [3.0] * 4
+    more = samples_of([[1], [2], [3], [30, 0, 0, 0, 0]])  # five samples, of mean 6 exactly
+    assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=more)) == [4.5] * 4
+
+
+def test_h4_node_sums():
+    for gradients, total in (([1.0, 2.0], 3.0), ([3.0, 6.0], 9.0)):
+        rows = torch.tensor(gradients, dtype=torch.float64)[:, None]
+        hsgd.sum_columns(rows, [1.0, 1.0], 0, 1)
+        assert rows[0].item() == total
+    rows = torch.tensor([[3.0], [6.0]], dtype=torch.float64)
+    hsgd.sum_columns(rows, [1.0, 5.0], 0, 1)
+    assert rows[0].item() == 33.0
+
+
+@pytest.mark.parametrize("keys", [k for k in VARIANTS if k.get("partition") != "tensor"], ids=named)
+def test_h5_a_ragged_cluster_has_one_mean(keys: dict[str, Any]):
+    traces = drive(make(**keys), [3, 1], steps_per_epoch=1, data=samples_of([[0], [0], [0], [4]]))
+    assert moved(traces) == [1.0] * 4
+
+
+@pytest.mark.parametrize("nodes", [[4], [2, 2], [1, 1, 1, 1], [4, 4]], ids=str)
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("even", [True, False])
+def test_h1_the_two_level_mean_is_the_flat_mean(
+    nodes: list[int], keys: dict[str, Any], dtype: torch.dtype, even: bool
+):
+    size, generator = 37, torch.Generator().manual_seed(3)
+    pieces = [
+        torch.randn(3 if even else 1 + 2 * (rank % 3), size, generator=generator, dtype=torch.float64)
+        for rank in range(sum(nodes))
+    ]
+    traces = drive(
+        make(**keys),
+        nodes,
+        steps_per_epoch=1,
+        data=lambda rank, step: (pieces[rank].to(dtype), torch.zeros(len(pieces[rank]))),
+        model=lambda: Linear(torch.zeros(size, dtype=dtype)),
+    )
+    flat = torch.cat([piece.to(dtype).double() for piece in pieces]).mean(0)
+    for trace in traces:
+        error = (-trace.parameters[0].double() - flat).norm() / flat.norm()
+        assert error <= TOLERANCE[dtype]
+
+
+def test_a_rank_without_samples_does_not_count():
+    data = samples_of([[1, 3], [], [8], []])
+    for keys in VARIANTS:
+        assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=data)) == [4.0] * 4
+    # Nor does a node without any.
+    traces = drive(make(), [2, 2], steps_per_epoch=1, data=samples_of([[1, 3], [2], [], []]))
+    assert moved(traces) == [2.0] * 4
+
+
+# ------------------------------------------------------------------ training
+
+
+def small(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+
+
+def noise(dtype: torch.dtype, sizes: list[int]) -> Data:
+    """Rank r has `sizes[(r + step) % R]` random samples."""
+
+    @functools.cache
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(1000 * step + rank)
+        size = sizes[(rank + step) % len(sizes)]
+        inputs = torch.randn(size, 6, generator=generator, dtype=torch.float64).to(dtype)
+        return inputs, torch.randint(3, (size,), generator=generator)
+
+    return data
+
+
+def momentum(parameters: list[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True)
+
+
+def alone(data: Data, ranks: int, steps: int, dtype: torch.dtype) -> list[Tensor]:
+    """One process on the concatenated batches: its parameters after each step."""
+    model, history = small(dtype), []
+    optimizer = momentum(list(model.parameters()))
+    for step in range(steps):
+        pieces = [data(rank, step) for rank in range(ranks)]
+        optimizer.zero_grad()
+        outputs = model(torch.cat([inputs for inputs, _ in pieces]))
+        nn.functional.cross_entropy(outputs, torch.cat([targets for _, targets in pieces])).backward()
+        optimizer.step()
+        history.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return history
+
+
+def together(keys: dict[str, Any], nodes: list[int], steps: int, data: Data, dtype: torch.dtype, **more: Any):
+    return drive(
+        more.pop("make", make(**keys)),
+        nodes,
+        steps_per_epoch=steps,
+        data=data,
+        model=lambda: small(dtype),
+        criterion=nn.CrossEntropyLoss(),
+        optimizer=momentum,
+        **more,
+    )
+
+
+FIFTY = [([2, 2], keys, dtype) for keys in VARIANTS for dtype in TOLERANCE]
+FIFTY += [([4], keys, torch.float64) for keys in VARIANTS[:4]]
+
+
+@pytest.mark.parametrize(("nodes", "keys", "dtype"), FIFTY, ids=str)
+def test_h2_h3_h8_fifty_steps_are_those_of_one_process(
+    nodes: list[int], keys: dict[str, Any], dtype: torch.dtype
+):
+    data = noise(dtype, [4, 4, 2, 6])
+    wanted = alone(data, 4, 50, dtype)
+    traces = together(keys, nodes, 50, data, dtype)
+    for step in range(50):
+        held = [trace.parameters[step] for trace in traces]
+        assert (held[0] - wanted[step]).abs().max() <= TOLERANCE[dtype]
+        assert all(torch.equal(held[0], other) for other in held)
+
+
+@pytest.mark.parametrize("nodes", [[1, 1, 1, 1], [1]], ids=str)
+def test_h7_one_rank_per_node_is_ddp(nodes: list[int]):
+    data = noise(torch.float64, [3, 3, 5, 1][: len(nodes)])
+    ours = together({}, nodes, 10, data, torch.float64)
+    theirs = together({}, nodes, 10, data, torch.float64, make=lambda: DDP(DDP.Config()))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(mine.parameters[-1], other.parameters[-1], rtol=0, atol=1e-12)
+    assert not any(trace.comm.traffic.verbs["shared.barrier"] for trace in ours)
+
+
+def trained(strategy: str, **more: Any) -> SimulatedRun:
+    cfg = config(strategy, epochs=2, precision="fp64", model=Awkward(), global_batch_size=18, **more)
+    return simulate(cfg, cfg.dataset.load())
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_awkward_models_train_as_under_ddp(keys: dict[str, Any], clip: float | None):
+    """Frozen, tied, zero-size and strided parameters, buffers of each rank's own, dropout, clipping."""
+    ours, theirs = trained("hsgd", keys=keys, clip_norm=clip), trained("ddp", clip_norm=clip)
+    for mine, other in zip(ours.sessions, theirs.sessions, strict=True):
+        expected = other.replica.model.state_dict()
+        for name, value in mine.replica.model.state_dict().items():
+            assert (value - expected[name]).abs().max() <= 1e-12 if value.numel() else True, name
+
+
+class Mixed(nn.Module):
+    """Three types, two parameters of the first; one of them is channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(8)
+        self.one = nn.Parameter(torch.randn(2, 3, 2, 2).to(memory_format=torch.channels_last))
+        self.two = nn.Parameter(torch.randn(5, dtype=torch.float64))
+        self.three = nn.Parameter(torch.randn(4, 2).half())
+        self.four = nn.Parameter(torch.randn(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [(p.double() ** 2).sum() for p in self.parameters()]
+        return x * torch.stack(parts).sum()
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+def test_parameters_of_several_types_have_an_array_each(keys: dict[str, Any]):
+    data = samples_of([[1.0], [2.0], [3.0], [2.0]])
+    traces = drive(make(**keys), [2, 2], steps_per_epoch=1, data=data, model=Mixed)
+    start = list(Mixed().parameters())
+    for trace in traces:
+        for before, after in zip(start, trace.replica.model.parameters(), strict=True):
+            # f = 2·Σ p², lr 1: p - 4p, in the precision of p
+            assert torch.allclose(after, -3 * before, atol=2e-2 if before.dtype == torch.half else 1e-5)
+        assert [arena.dtype for arena in trace.strategy.arenas] == [
+            torch.float32,
+            torch.float64,
+            torch.float16,
+        ]
+    if keys.get("level1") != "collective":
+        assert traces[0].replica.model.one.is_contiguous(memory_format=torch.channels_last)
+
+
+# ------------------------------------------------------------------ who sums and who owns what
+
+
+def test_h6_column_blocks():
+    assert hsgd.column_blocks(10, 4) == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert hsgd.column_blocks(5, 4) == [(0, 2), (2, 4), (4, 5), (5, 5)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(width=st.integers(0, 300), workers=st.integers(1, 12))
+def test_column_blocks_cover_all_columns_once(width: int, workers: int):
+    blocks = hsgd.column_blocks(width, workers)
+    assert [c for start, stop in blocks for c in range(start, stop)] == list(range(width))
+    assert len(blocks) == workers
+
+
+def test_tensors_are_cut_at_the_nearest_boundary():
+    # Boundaries 0, 4, 9, 10, 16; thirds of 16 are 5.33 and 10.67.
+    assert hsgd.cut([4, 5, 1, 6], 3) == [0, 1, 1, 2]
+    assert hsgd.cut([16], 2) == [1]  # halves of 16: 0 and 16 are as near, the first counts
+    assert hsgd.cut([0, 8, 0, 8, 0], 2) == [0, 0, 1, 1, 1]
+
+
+def test_the_largest_tensor_goes_to_the_worker_with_the_least():
+    assert hsgd.largest_first([4, 5, 1, 6], 2) == [1, 1, 0, 0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    workers=st.integers(1, 6),
+    by_tensor=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_every_element_is_summed_sent_and_owned_once(
+    sizes: list[int], workers: int, by_tensor: bool, seed: int
+):
+    generator = torch.Generator().manual_seed(seed)
+    kinds = [torch.float32, torch.float64, torch.bfloat16]
+    dtypes = [kinds[i] for i in torch.randint(3, (len(sizes),), generator=generator).tolist()]
+    owners = hsgd.cut(sizes, workers) if by_tensor else hsgd.largest_first(sizes, workers)
+    if by_tensor:
+        assert owners == sorted(owners)
+    arenas = hsgd.arenas_of(dtypes, sizes, owners, workers, by_tensor)
+    assert sorted(place for arena in arenas for place in arena.places) == list(range(len(sizes)))
+    for arena in arenas:
+        columns = [
+            list(range(offset, offset + sizes[place]))
+            for place, offset in zip(arena.places, arena.offsets, strict=True)
+        ]
+        every = sorted(itertools.chain(*columns))
+        assert sorted(c for a, b in arena.sums for c in range(a, b)) == every
+        wish = [] if arena.wish is None else [arena.wish]
+        assert sorted(c for a, b in arena.messages for c in range(a, b)) == sorted(every + wish)
+        assert arena.width >= arena.used
+        assert arena.width * arena.dtype.itemsize % hsgd.LINE == 0
+        if by_tensor:
+            for place, mine in zip(arena.places, columns, strict=True):
+                start, stop = arena.sums[owners[place]]
+                assert all(start <= c < stop for c in mine)
+        assert (arena.wish is not None) == (arena is arenas[0])
+    start, stop = arenas[0].messages[0]
+    assert start <= (arenas[0].wish or 0) < stop, "the leader's message carries the wish"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    workers=st.integers(1, 6),
+    bounds=st.tuples(st.integers(0, 90), st.integers(0, 90)),
+    seed=st.integers(0, 999),
+    equal=st.booleans(),
+    tile=st.sampled_from([1, 7, 32, 1000]),
+)
+def test_sum_columns_adds_rows_in_ascending_order(
+    workers: int, bounds: tuple[int, int], seed: int, equal: bool, tile: int
+):
+    start, stop = min(bounds), max(bounds)
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(workers, 90, generator=generator)
+    weights = torch.rand(workers, generator=generator)
+    weights[torch.rand(workers, generator=generator) < 0.3] = 0.0
+    weights = [0.3] * workers if equal else weights.tolist()
+    rows[[j for j, weight in enumerate(weights) if not weight]] = math.nan
+    before, whole = rows.clone(), hsgd.TILE
+    hsgd.TILE = tile
+    try:
+        hsgd.sum_columns(rows, weights, start, stop)
+    finally:
+        hsgd.TILE = whole
+    if len(set(weights)) == 1 and weights[0]:
+        wanted = before[0].clone()
+        for row in before[1:]:
+            wanted += row
+        wanted *= weights[0]
+    else:
+        wanted = before[0] * weights[0] if weights[0] else torch.zeros(90)
+        for row, weight in zip(before[1:], weights[1:], strict=True):
+            if weight:
+                wanted = torch.add(wanted, row, alpha=weight)
+    assert torch.equal(rows[0, start:stop], wanted[start:stop])
+    untouched = torch.ones_like(rows, dtype=torch.bool)
+    untouched[0, start:stop] = False
+    assert torch.equal(rows[untouched].nan_to_num(7), before[untouched].nan_to_num(7))
+
+
+# ------------------------------------------------------------------ memory
+
+
+def test_weights_and_momenta_are_there_once_per_node_and_buffers_per_rank():
+    run = trained("hsgd")
+    pointers = [
+        [parameter.data_ptr() for parameter in session.replica.parameters.tensors if parameter.numel()]
+        for session in run.sessions
+    ]
+    assert pointers[0] == pointers[1] != pointers[2] == pointers[3]
+    buffers = [session.replica.buffers.tensors[0].data_ptr() for session in run.sessions]
+    assert len(set(buffers)) == 4
+    for first, second in (run.sessions[:2], run.sessions[2:]):
+        owned = [{id(p) for p in session.replica.stepped} for session in (first, second)]
+        states = [len(session.replica.optimizer.state) for session in (first, second)]
+        assert [len(own) for own in owned] == states
+        assert sum(states) == len(first.replica.parameters.tensors)
+
+
+def test_h12_memory_of_a_node():
+    assert hsgd.node_bytes(4_000_000, ranks=4, shared_weights=True) == 24_000_000
+    assert hsgd.node_bytes(4_000_000, ranks=4, shared_weights=False) == 48_000_000
+    for shared, copies in ((True, 1), (False, 2)):
+        run = trained("hsgd", keys={"shared_weights": shared})
+        summary = run.results[0].summary["strategy"]
+        elements = run.sessions[0].replica.numel
+        assert summary["node_bytes"] == 8 * elements * (copies * 2 + 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(numel=st.integers(0, 40), ranks=st.integers(1, 3))
+def test_shared_memory_is_one_per_node_in_virtual_time(numel: int, ranks: int):
+    simulator = Simulator(Topology.of([ranks, 1]))
+
+    def body(rank: int) -> list[float]:
+        comm = SimulatedCommunicator(simulator, rank)
+        memory = comm.shared(numel, torch.float64, NODE)
+        if comm.local_rank == 0:
+            memory.fill_(rank + 1)
+        comm.barrier(NODE, in_memory=True)
+        with pytest.raises(ValueError, match="spans nodes"):
+            comm.shared(3, torch.float32, WORLD)
+        with pytest.raises(ValueError, match="spans nodes"):
+            comm.barrier(WORLD, in_memory=True)
+        return memory.tolist()
+
+    expected = [[1.0] * numel] * ranks + [[ranks + 1.0] * numel]
+    assert simulator.run(body) == expected
+
+
+# ------------------------------------------------------------------ barriers
+
+
+class Jittery(HSGD):
+    """Sleeps at random around each barrier and before each step, and leaves out the barrier `without`."""
+
+    without: str | None = None
+    seed = 0
+
+    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
+        super().setup(replica, comm, progress)
+        self.generator = torch.Generator().manual_seed(1000 * self.seed + self.comm.rank)
+
+    def before_batch(self, progress: Any) -> None:
+        self.sleep()
+
+    def sleep(self) -> None:
+        if hasattr(self, "generator"):
+            awake, time = torch.randint(5_000_000, (2,), generator=self.generator).tolist()
+            if awake % 2:  # half of the time not at all, so that some are fast for long
+                self.comm.simulator.advance(self.comm.rank, time)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _meet(self, name: str) -> None:
+        self.sleep()
+        if name != self.without:
+            super()._meet(name)
+        self.sleep()
+
+
+DELETED = [
+    ({}, "1"),
+    ({}, "2"),
+    ({}, "3"),
+    ({}, "4"),
+    ({"shared_weights": False}, "1"),
+    ({"shared_weights": False}, "3"),
+    ({"shared_weights": False}, "4"),
+    ({"partition": "tensor"}, "1"),
+    ({"partition": "tensor"}, "4"),
+    ({"partition": "tensor", "shared_weights": False}, "3"),
+    ({"partition": "tensor", "shared_weights": False}, "4"),
+]
+
+
+def jittered(keys: dict[str, Any], without: str | None, seed: int) -> list[Trace]:
+    kind = type("Seeded", (Jittery,), {"without": without, "seed": seed})
+    data = noise(torch.float64, [4, 4, 2, 6])
+    network = AlphaBeta(inter_latency_s=1e-3)
+    return together(
+        {}, [2, 2], 4, data, torch.float64, make=lambda: kind(HSGDConfig(**keys)), network=network
+    )
+
+
+WANTED = alone(noise(torch.float64, [4, 4, 2, 6]), 4, 4, torch.float64)
+
+
+def right(traces: list[Trace]) -> bool:
+    return all(
+        torch.allclose(trace.parameters[-1], WANTED[-1], rtol=0, atol=1e-12)
+        and torch.equal(trace.parameters[-1], traces[0].parameters[-1])
+        for trace in traces
+    )
+
+
+@pytest.mark.parametrize("keys", [{}, *(v for v in VARIANTS[1:4])], ids=named)
+def test_h9_all_barriers_suffice_whatever_the_speeds(keys: dict[str, Any]):
+    assert all(right(jittered(keys, None, seed)) for seed in range(10))
+
+
+@pytest.mark.parametrize(("keys", "without"), DELETED, ids=lambda value: str(value))
+def test_h9_no_barrier_can_be_left_out(keys: dict[str, Any], without: str):
+    assert not all(right(jittered(keys, without, seed)) for seed in range(20))
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "barriers"),
+    [
+        ({}, [2, 2], 4),
+        ({}, [4], 3),  # nothing happens between the second and the third
+        ({"partition": "tensor"}, [2, 2], 2),
+        ({"partition": "tensor", "shared_weights": False}, [2, 2], 3),
+        ({"shared_weights": False}, [2, 2], 4),
+        ({"level1": "collective"}, [2, 2], 0),
+    ],
+    ids=str,
+)
+def test_barriers_of_a_step(keys: dict[str, Any], nodes: list[int], barriers: int):
+    steps = 5
+    for trace in together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64):
+        start = barriers > 0  # one more at the start, behind which all weights are there
+        assert trace.comm.traffic.verbs["shared.barrier"] == steps * barriers + start
+        assert trace.comm.traffic.calls["intra"] == (2 * steps if not barriers else 0)
+
+
+def test_a_barrier_in_memory_is_no_payload_and_is_blocked_time():
+    step_ns = [10_000_000, 30_000_000, 10_000_000, 10_000_000]
+    network = AlphaBeta(inter_latency_s=2e-3)
+    traces = together(
+        {}, [2, 2], 1, noise(torch.float64, [4]), torch.float64,
+        step_ns=lambda rank, n: step_ns[rank], network=network,
+    )  # fmt: skip
+    first, last = traces[0], traces[1]
+    assert first.strategy.total_ns["barrier_1"] == 20_000_000
+    assert last.strategy.total_ns["barrier_1"] == 0
+    # Two messages of 2 ms; the leader of node 1 waits for that of node 0 as well.
+    assert first.strategy.total_ns["level2"] == 4_000_000
+    assert traces[2].strategy.total_ns["level2"] == 24_000_000
+    assert last.strategy.total_ns["barrier_3"] == 4_000_000
+    assert first.comm.traffic.blocked_ns == 24_000_000
+    assert last.comm.traffic.payload_bytes.total() == 0
+    assert first.records[0]["seconds"]["barrier_1"] == 0.02
+
+
+# ------------------------------------------------------------------ messages
+
+
+def book(keys: dict[str, Any], nodes: list[int], elements: int, strategy: Any = None) -> list[Counter[str]]:
+    """All that one step sends, per rank: verbs and modelled bytes between nodes. float32."""
+    data: Data = lambda rank, step: (torch.ones(1, elements), torch.zeros(1))  # noqa: E731
+    traces = drive(
+        strategy or make(**keys),
+        nodes,
+        steps_per_epoch=1,
+        data=data,
+        model=lambda: Linear(torch.zeros(elements)),
+        keep=False,
+    )
+    return [trace.comm.traffic.verbs + trace.comm.traffic.ring_bytes for trace in traces]
+
+
+def test_h7_sums_over_nodes_are_one_a_step_and_one_per_local_rank_by_tensors():
+    steps = 3
+
+    def sums(keys: dict[str, Any], nodes: list[int]) -> list[int]:
+        traces = together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64)
+        return [trace.comm.traffic.verbs["parameters.all_reduce"] for trace in traces]
+
+    assert sums({}, [4]) == [0] * 4
+    assert sums({"partition": "tensor"}, [4]) == [0] * 4
+    assert sums({}, [2, 2]) == [steps, 0, steps, 0]
+    assert sums({}, [1, 1]) == [steps, steps]
+    assert sums({"partition": "tensor"}, [2, 2]) == [steps] * 4
+
+
+def test_h10_bytes_between_nodes():
+    # 999,999 parameters and the wish: one million elements, 4 MB.
+    ring = book({}, [2] * 4, 999_999)
+    assert [rank["inter"] for rank in ring] == [6_000_000, 0] * 4
+    linear = book({"level2_algorithm": "linear"}, [2] * 4, 999_999)
+    assert [rank["inter"] for rank in linear] == [12_000_000, 0] + [4_000_000, 0] * 3
+    assert [rank["parameters.send"] for rank in linear] == [3, 0] + [1, 0] * 3
+    collective = book({"level1": "collective"}, [2] * 4, 999_999)
+    assert [rank["inter"] for rank in collective] == [6_000_000, 0] * 4
+
+
+def test_h11_a_flat_ring_sends_more_over_each_border():
+    flat = book({}, [2] * 4, 999_999, lambda: DDP(DDP.Config()))
+    assert [rank["inter"] for rank in flat] == [0, 7_000_000] * 4  # the last rank of a node sends to the next
+    network = AlphaBeta(intra_latency_s=1.0, inter_latency_s=1.0)
+    assert network.duration_ns("all_reduce", range(8), 0, True) == 14_000_000_000
+    assert network.duration_ns("all_reduce", range(4), 0, True) == 6_000_000_000
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+@pytest.mark.parametrize("nodes", [[2, 2], [4]], ids=str)
+def test_a_wish_is_known_to_all_in_its_step_and_to_nobody_before_or_after(
+    keys: dict[str, Any], nodes: list[int]
+):
+    for wisher in range(4):
+        traces = together(
+            keys, nodes, 5, noise(torch.float64, [4, 1]), torch.float64,
+            wish=lambda rank, step, who=wisher: (rank, step) == (who, 2),
+            step_ns=lambda rank, n: 1_000 * (rank + 1),
+        )  # fmt: skip
+        for trace in traces:
+            assert trace.agreed == [False, False, True, False, False]
+
+
+# ------------------------------------------------------------------ clipping
+
+
+@pytest.mark.parametrize("keys", [{}, {"shared_weights": False}, {"partition": "tensor"}], ids=named)
+def test_clipping_costs_a_barrier_only_where_it_is_asked_for(keys: dict[str, Any]):
+    def barriers(clip: float | None) -> int:
+        cfg = config("hsgd", keys=keys, epochs=1, clip_norm=clip)  # 6 steps
+        return simulate(cfg, cfg.dataset.load()).sessions[0].comm.traffic.verbs["shared.barrier"]
+
+    more = 2 if keys.get("shared_weights") is False else 1
+    assert barriers(0.1) - barriers(None) == 6 * more
+
+
+def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
+    finals = []
+    for clip in (None, 1e9):
+        cfg = config("hsgd", epochs=1, clip_norm=clip)
+        finals.append(simulate(cfg, cfg.dataset.load()).sessions[3].replica.flat())
+    assert torch.equal(*finals)
+    strategy = drive(make(), [1], steps_per_epoch=1)[0].strategy
+    strategy.summed[0].fill_(math.nan)
+    strategy._clip(1.0)
+    assert strategy.summed[0].isnan().all()
+
+
+# ------------------------------------------------------------------ resume, refusals, remarks
+
+
+class Stops(Exception):
+    pass
+
+
+class Mortal(Loop):
+    """Dies before its 31st step."""
+
+    def step(self) -> None:
+        if self.s.progress.step == 30:
+            raise Stops
+        super().step()
+
+
+@pytest.mark.parametrize("keys", [VARIANTS[0], VARIANTS[3]], ids=named)
+def test_h19_a_resumed_run_takes_the_same_steps(keys: dict[str, Any], tmp_path: Path):
+    """Saved after step 20 of 40; the unbroken run has the same batches, models and scores."""
+    cfg = config(
+        "hsgd",
+        keys=keys,
+        model=Awkward(),
+        dataset=Blobs(samples=160),
+        checkpoint_every_samples=16 * 20,
+        eval_every_samples=80,
+    )
+    data = cfg.dataset.load()
+    whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
+    with pytest.raises(Stops):
+        simulate(cfg, data, checkpoints=tmp_path / "cut", loop=Mortal)
+    resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
+    assert resumed.metrics.rows[0]["step"] == 20
+    for mine, theirs in zip(resumed.sessions, whole.sessions, strict=True):
+        assert torch.equal(mine.replica.flat(), theirs.replica.flat())
+        assert torch.equal(mine.replica.buffers.pack(), theirs.replica.buffers.pack())
+    seen = [
+        [(row["loss"], row["train_loss"]) for row in run.metrics.rows if row["kind"] == "evaluation"][-4:]
+        for run in (resumed, whole)
+    ]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"partition": "row"},
+        {"level1": "gpu"},
+        {"barrier": "futex"},
+        {"level2_algorithm": "ring"},
+        {"partition": "tensor", "level1": "collective"},
+    ],
+    ids=named,
+)
+def test_values_that_are_refused(keys: dict[str, Any]):
+    with pytest.raises(ConfigError, match=f"strategy.{next(iter(keys))}="):
+        HSGDConfig(**keys)
+
+
+def test_ragged_nodes_are_refused_by_tensors_alone():
+    plan = Plan(Topology.of([3, 1]), epochs=1, global_batch_size=8)
+    HSGD.check(HSGDConfig(), plan)
+    with pytest.raises(ConfigError, match=r"same number of ranks on every node, got \[3, 1\]"):
+        HSGD.check(HSGDConfig(partition="tensor"), plan)
+
+
+def test_level_1_follows_the_device():
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert [HSGD(HSGDConfig())._level1(device) for device in (cpu, gpu)] == ["shm", "collective"]
+    with pytest.raises(ConfigError, match="level1=shm: needs the model on the CPU, it is on cuda:0"):
+        HSGD(HSGDConfig(level1="shm"))._level1(gpu)
+    with pytest.raises(ConfigError, match="partition=tensor: needs the model on the CPU, it is on cuda:0"):
+        HSGD(HSGDConfig(partition="tensor"))._level1(gpu)
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "remark"),
+    [
+        ({}, [4], "one node: no sum over nodes"),
+        ({}, [1, 1], "one rank per node: no sum in a node"),
+        ({"level1": "collective"}, [2, 2], "level1: collective keeps one copy of the weights per rank"),
+        ({}, [4], "the largest share of the update is 2.3 times the mean"),
+        ({}, [2, 2], None),
+    ],
+    ids=str,
+)
+def test_remarks(keys: dict[str, Any], nodes: list[int], remark: str | None):
+    # On one node 63, 7, 35 and 5 elements: the first matrix is more than half of all.
+    width = 9 if len(nodes) == 1 else 6
+    trace = drive(
+        make(**keys),
+        nodes,
+        steps_per_epoch=1,
+        data=lambda rank, step: (torch.ones(1, width), torch.zeros(1, dtype=torch.int64)),
+        model=lambda: nn.Sequential(nn.Linear(9, 7), nn.Linear(7, 5)) if width == 9 else small(torch.float32),
+        criterion=nn.CrossEntropyLoss(),
+    )[0]
+    labels = trace.strategy.labels(None)
+    assert labels == [] if remark is None else remark in labels, labels
+
+
+def test_a_barrier_that_fails_names_its_place(monkeypatch: pytest.MonkeyPatch):
+    strategy = drive(make(), [1], steps_per_epoch=3)[0].strategy
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("without ranks [2]")
+
+    monkeypatch.setattr(strategy.comm, "barrier", fails)
+    with pytest.raises(RuntimeError, match=r"barrier 3 of step 2, node 0, worker 0: without ranks \[2\]"):
+        strategy._meet("3")
