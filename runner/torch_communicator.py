@@ -254,16 +254,17 @@ class TorchCommunicator(CountedCommunicator):
         maker, descriptor, address = members[0] == self.rank, -1, ""
         if maker:
             descriptor, address = node_memory.offer(numel, dtype)
+        try:
             message[: len(address)] = torch.tensor(list(address.encode()), dtype=torch.uint8)
-        self.broadcast(message, 0, group, channel="control").wait()
-        address = bytes(message.tolist()).rstrip(b"\0").decode()
-        if not maker:
-            descriptor = node_memory.take(address)
-        memory = node_memory.as_tensor(descriptor, numel, dtype)
-        self.barrier(group)  # others open the maker's descriptor: it stays until all have it
+            self.broadcast(message, 0, group, channel="control").wait()
+            if not maker:
+                descriptor = node_memory.take(bytes(message.tolist()).rstrip(b"\0").decode())
+            memory = node_memory.as_tensor(descriptor, numel, dtype)
+            self.barrier(group)  # others open the maker's descriptor: it stays until all have it
+        finally:
+            if maker:
+                node_memory.drop_name(address)
         os.close(descriptor)
-        if maker:
-            node_memory.drop_name(address)
         return memory
 
     def now(self) -> int:

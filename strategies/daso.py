@@ -188,6 +188,17 @@ class DASO(Strategy):
     Config = DASOConfig
     reads_epoch_loss = True
     config: DASOConfig
+    caveats = (
+        "Implemented after the abstract and HeAT's public code; merge and schedule are as in that code.",
+        "With sync_every=1 and many nodes about half of the progress made while waiting is lost in the merge "
+        "(on a constant gradient the mean moves at 0.51 of synchronous SGD's speed with 64 nodes): time per "
+        "epoch is no result, look at accuracy against time and against samples.",
+        "Warm-up and cool-down are blocking: a run that has no asynchronous epoch is refused, or, with "
+        "allow_no_cycling, labelled in every table.",
+        "BatchNorm variances are averaged, not pooled.",
+        "With gloo a non-blocking sum may progress only inside wait: the record holds the measured overlap.",
+        "Virtual nodes on one machine share its memory bus: there is no slow link for DASO to save.",
+    )
 
     @classmethod
     def check(cls, config: DASOConfig, plan: Plan) -> None:

@@ -86,6 +86,12 @@ class DDP(Strategy):
 
     Config = DDPConfig
     config: DDPConfig
+    caveats = (
+        "Its buckets overlap with the backward pass; overlap=false is an ablation, never a baseline.",
+        "Which of flat and hierarchical is faster depends on the links: an arm of a study names one.",
+        "Buffers are averaged where a model is judged or saved, not broadcast in each step as PyTorch does.",
+        "bf16, fp16 and powersgd change the gradients: they are arms of their own.",
+    )
 
     @classmethod
     def check(cls, config: DDPConfig, plan: Plan) -> None:

@@ -248,6 +248,15 @@ class Heterogeneous(Strategy):
 
     Config = HeterogeneousConfig
     config: HeterogeneousConfig
+    caveats = (
+        "Implemented after the abstract: weights by samples, calibration and rounding are ours.",
+        "Say how the speeds came about: real devices, emulated ones, or a virtual clock.",
+        "The global batch and the learning rate are constant; balancing changes neither.",
+        "With BatchNorm a rank's statistics depend on its batch: uneven batches differ in more than weights.",
+        "Uneven and plain mean take the same time a step: the paper's claim is about accuracy, and a "
+        "difference is claimed only from several seeds with intervals.",
+        "On equal devices it is ddp with a calibration.",
+    )
 
     @classmethod
     def check(cls, config: HeterogeneousConfig, plan: Plan) -> None:

@@ -58,8 +58,6 @@ from .topology import LEADERS, NODE, peers
 TILE = 128 * 1024
 # Rows begin at cache lines, so that no two ranks write to one.
 LINE = 64
-# What a rank tells the others of its node, float64: whether it wishes to stop, its part of the squared norm.
-WISH, SQUARES = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +194,7 @@ class HSGD(Strategy):
         # Whoever goes on writes into its row, which others may still be reading, and reads all weights.
         self._meet("4")
         # The leader writes here again only behind the next barrier 1, to which this rank has yet to come.
-        self.agreed = bool(self.wishes.item() != 0)
+        self.agreed = bool(self.wished.item() != 0)
 
     def agree(self, progress: Progress, wished: bool) -> bool:
         return self.agreed
@@ -247,12 +245,12 @@ class HSGD(Strategy):
 
     def _sum_in_memory(self, weights: Sequence[float]) -> None:
         first = self.arenas[0]
-        self.board[WISH, self.local] = float(self.replica.wished)
+        self.wishes[self.local] = float(self.replica.wished)
         self._meet("1")  # all rows are written
         for arena in self.arenas:
             sum_columns(arena.rows, weights, *arena.sums[self.local])
         if self.local == 0:
-            first.rows[0, first.wish] = self.board[WISH].sum()
+            first.rows[0, first.wish] = self.wishes.sum()
         self._lap("level1")
         if self.config.partition == "tensor":
             self._sum_over_nodes()
@@ -310,15 +308,16 @@ class HSGD(Strategy):
         self._lap("spread")
 
     def _clip(self, max_norm: float) -> None:
-        """Scale the sum to a norm of at most `max_norm`: every rank adds the squares of what it owns."""
-        mine = [self.summed[place] for place in self.owned]
-        squares = (torch.linalg.vector_norm(gradient, dtype=torch.float64).square() for gradient in mine)
-        self.board[SQUARES, self.local] = sum(squares, torch.zeros((), dtype=torch.float64))
+        """Scale the sum to a norm of at most `max_norm`; each rank looks at the tensors that it owns."""
+        mine = {place: self.summed[place] for place in self.owned}
+        for place, gradient in mine.items():
+            self.squares[place] = torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
         self._meet("clip")
-        norm = math.sqrt(sum(self.board[SQUARES].tolist()))
+        # By tensors, and not by ranks: nodes with other numbers of ranks must come to the same bits.
+        norm = math.sqrt(sum(self.squares.tolist()))
         factor = max_norm / (norm + 1e-6)  # as PyTorch's clip_grad_norm_
         if not factor >= 1:  # not a number as well
-            for gradient in mine:
+            for gradient in mine.values():
                 gradient.mul_(factor)
         if not self.shares_weights:
             self._meet("clip")  # everybody applies everybody's sums
@@ -370,8 +369,9 @@ class HSGD(Strategy):
             self.summed |= arena.views(arena.rows[0], tensors)
             if self.shares_weights:
                 parameters |= arena.views(self._memory(arena.width, arena.dtype), tensors)
-        self.wishes = self.arenas[0].rows[0, self.arenas[0].wish]
-        self.board = self._memory(2 * self.workers, torch.float64).view(2, self.workers)
+        self.wished = self.arenas[0].rows[0, self.arenas[0].wish]  # by how many ranks of the world
+        self.wishes = self._memory(self.workers, torch.float64)  # of this node's ranks
+        self.squares = self._memory(len(tensors), torch.float64)  # norms of the summed gradients, squared
         if self.shares_weights:
             for place in self.owned:
                 parameters[place].copy_(tensors[place].detach())

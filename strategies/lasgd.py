@@ -20,8 +20,8 @@ local SGD, τ = H is CoCoD-SGD. It is deterministic and meant for tests.
 
 Bytes: a ring sends 2·(R-1)/R · (4(m + F) + 32) per worker and round (m parameters, F elements of
 floating-point buffers where they are averaged or models are evaluated from copies). A round begins when the
-slowest worker launches it. With `unit: node` only leaders send to other nodes; in the node gradients are summed
-every step, and the result of a round is broadcast.
+slowest worker launches it. With `unit: node` only leaders send to other nodes; in the node gradients are
+summed in every step, and the sums of a round are broadcast.
 
 Paper: T. Avidor, N. Tal Israel, Locally Asynchronous Stochastic Gradient Descent for Decentralised Deep
 Learning, arXiv:2203.13085 (2022).
@@ -210,16 +210,17 @@ class Flight:
     launched_ns: int
     works: list[Work]
     steps: int = 0  # k_s, local steps since the snapshot
+    took: int | None = None  # nanoseconds of the transfer, where it was completed before a resume
 
     def arrived(self) -> bool:
         """Whether waiting would return at once; a local observation."""
         return all(work.is_completed() for work in self.works)
 
-    def completed_ns(self) -> int | None:
-        """When the last sum was complete, by this rank's clock; None if this rank cannot know."""
+    def transfer_ns(self) -> int | None:
+        """Nanoseconds from the launch until the last sum was complete; None if this rank cannot know."""
         took = [work.transfer_ns() for work in self.works]
         known = [ns for ns in took if ns is not None]
-        return self.launched_ns + max(known) if known and len(known) == len(took) else None
+        return max(known) if known and len(known) == len(took) else self.took
 
 
 class LASGD(Strategy):
@@ -419,6 +420,8 @@ class LASGD(Strategy):
         if max(launched) - min(launched) > 1:
             raise RuntimeError(f"ranks are more than one round apart: launched {launched}")
         if self.launched < max(launched):
+            if self.flight is not None:
+                self._apply()
             self._launch(wished=False)
         if self.flight is not None:
             self._apply()
@@ -667,7 +670,8 @@ class LASGD(Strategy):
         self.settle()
         flown, flight = None, self.flight
         if flight is not None:
-            flown = [flight.sent, self.copy, self.control, flight.samples, flight.steps]
+            counts = [flight.samples, flight.steps, flight.transfer_ns()]
+            flown = [flight.sent, self.copy, self.control, counts]
         return {
             "workers": self.workers,
             "counts": {name: getattr(self, name) for name in COUNTS},
@@ -693,11 +697,11 @@ class LASGD(Strategy):
             self.mean[: len(state["reference"])] = state["reference"]
         self.origin_ns = self.last_launch_ns = self.comm.now()
         if state["flight"] is not None:
-            sent, copy, control, samples, steps = state["flight"]
+            sent, copy, control, (samples, steps, took) = state["flight"]
             self.copy.copy_(copy)
             self.control.copy_(control)
             buffer = self._buffer() if self.narrow is None else self.narrow
-            self.flight = Flight(buffer.copy_(sent), samples, self.origin_ns, [], steps)
+            self.flight = Flight(buffer.copy_(sent), samples, self.origin_ns, [], steps, took)
         self.run, self.epoch = Rounds.of(state["run"]), Rounds.of(state["epoch"])
         self.details = list(state["details"])
 
@@ -754,7 +758,9 @@ class LASGD(Strategy):
             rounds.staleness_s.add(seconds)
             rounds.lag_samples.add(lag)
         if before is not None:
-            stamps = (flight.launched_ns, flight.completed_ns(), now)
+            took = flight.transfer_ns()
+            completed = None if took is None else flight.launched_ns + took
+            stamps = (flight.launched_ns, completed, now)
             self.details.append(
                 {
                     "round": self.applied,

@@ -23,6 +23,7 @@ class Placebo(DDP):
     """DDP with the pieces of each global batch moved on by one rank."""
 
     piece_shift = 1
+    caveats = ("It must come out as ddp: a difference is the noise of the measurement.",)
 
     def labels(self, target_step: int | None) -> list[str]:
         remarks = super().labels(target_step)

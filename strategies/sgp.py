@@ -85,6 +85,13 @@ class SGP(Strategy):
 
     Config = SGPConfig
     config: SGPConfig
+    caveats = (
+        "Stragglers still hold up their neighbours, and through them everybody: it is not asynchronous.",
+        "Ranks agree exactly after a cycle only where the number of ranks is a power of num_peers + 1.",
+        "Point-to-point messages over gloo are not the authors' NCCL code.",
+        "With a fixed set of ranks and nothing delayed push-sum weights are 1: push-sum does nothing then.",
+        "BatchNorm statistics stay with their ranks and are averaged where a model is judged or saved.",
+    )
 
     @classmethod
     def check(cls, config: SGPConfig, plan: Plan) -> None:

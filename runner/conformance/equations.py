@@ -61,7 +61,7 @@ def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
         rate=case.rate,
         losses=case.losses,
         step_time=case.step_ns,
-        round_time=case.round_ns,
+        round_time=case.round_ns if len(ranks) > 1 else None,
         factor=first_factor,
     )
 

@@ -201,7 +201,7 @@ def sgp(course: Course, s: Script, sizes: Sizes) -> None:
 
 
 def heterogeneous(course: Course, s: Script, sizes: Sizes) -> bool | None:
-    """ddp, behind a calibration: timed steps of three sizes, times and a digest gathered; medians by epoch."""
+    """ddp behind a calibration: timed steps of three sizes, times and a digest gathered, medians by epoch."""
     config, number = course.config, 8
     if config.balancing == "dynamic":
         return False

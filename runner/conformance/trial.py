@@ -23,8 +23,7 @@ class Awkward(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.frozen = nn.Linear(FEATURES, FEATURES)
-        self.frozen.requires_grad_(False)
+        self.frozen = nn.Parameter(torch.rand(FEATURES), requires_grad=False)
         self.tied = nn.Linear(FEATURES, FEATURES)
         self.again = self.tied
         self.norm = nn.BatchNorm1d(FEATURES)
@@ -35,7 +34,7 @@ class Awkward(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[b, FEATURES] -> [b, CLASSES]."""
-        x = self.norm(self.tied(torch.tanh(self.frozen(inputs))))
+        x = self.norm(self.tied(torch.tanh(inputs + self.frozen)))
         x = self.dropout(torch.tanh(self.again(x))) * self.scale + self.nothing.sum()
         return self.head(x)
 
@@ -64,7 +63,7 @@ def two_groups(stepped: list[Tensor]) -> torch.optim.Optimizer:
     matrices = [tensor for tensor in stepped if tensor.dim() > 1]
     others = [tensor for tensor in stepped if tensor.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 1e-2}, {"params": others}]
-    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9, fused=True)
 
 
 def rate(step: int) -> float:

@@ -12,7 +12,7 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
         {"hook": "powersgd", "powersgd_start_steps": 2, "powersgd_min_compression": 1.0},
     ),
     "daso": (
-        {"sync_every": 2, "wait_batches": 2},
+        {"sync_every": 2, "wait_batches": 2, "buffers": "none"},
         {"wait_batches": 0, "sync_every": 3},
         {"merge": "delta", "wait_batches": 2, "chunk_elements": 30},
         {"blocking": "gradients", "optimizer_state": "average"},

@@ -92,6 +92,7 @@ def named(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
     shared = comm.shared(5, torch.float64, NODE)
     comm.barrier(NODE)
     assert set(os.listdir("/dev/shm")) <= before
+    comm.barrier(NODE)
     shared[comm.local_rank] = 7
     comm.barrier(NODE, in_memory=True)
     assert shared.tolist() == [7, 7, 0, 0, 0]
@@ -167,7 +168,7 @@ def piece(comm: TorchCommunicator, step: int) -> Batch:
 
 
 def train(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """H2, H3, H8 over gloo: every variant takes the steps of one process on all samples, equal on all ranks."""
+    """H2, H3, H8 over gloo: every variant takes the steps of one process on all samples."""
     nodes = {4: [2, 2], 3: [2, 1]}[ranks]
     comm = meet(nodes, rank, port, listener)
     alone = net(torch.float64)

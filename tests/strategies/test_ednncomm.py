@@ -386,6 +386,16 @@ def test_the_three_exchanges_agree_and_keep_the_weighted_mean():
             assert (after - weights @ before).abs().max() <= 1e-6 * before.abs().max()
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_slices_need_not_divide_the_parameters(size):
+    """On two nodes of three ranks; one element more carries the wish to stop."""
+    rows = torch.randn(6, size, dtype=torch.float64)
+    data = lambda rank, step: (rows[rank][None], torch.zeros(1))  # noqa: E731
+    model = lambda: Linear(torch.zeros(size, dtype=torch.float64))  # noqa: E731
+    for trace in drive(ednncomm(exchange="sliced"), [3, 3], steps_per_epoch=1, data=data, model=model):
+        assert torch.allclose(trace.parameters[0], -rows.mean(0), rtol=1e-12)
+
+
 def test_ranks_of_a_node_are_always_equal_and_all_ranks_are_after_an_exchange():
     traces = net_run(ednncomm(sync_every=4), [2, 2], "momentum", epochs=2, steps_per_epoch=10)
     assert traces[0].strategy.exchanged == [4, 8, 10, 14, 18, 20]

@@ -107,6 +107,7 @@ def test_the_gradient_by_hand(keys, gradient: float, aggregation: str):
         (3, 1), pieces, lambda: Linear(torch.ones(1).double()), Mean(), aggregation=aggregation, **keys
     )
     assert [replica.gradients().item() for replica in ranks] == pytest.approx([gradient] * 2, abs=1e-12)
+    assert ranks[0].averaging.scale == ("bucket" if aggregation == "hook" else "loss")
     if gradient == 4.0:
         # R·w_r, the factor that a mean over ranks would need.
         weights = ranks[0].averaging.weights((3, 1))

@@ -51,15 +51,25 @@ def local_sgd(sync_every: int) -> Strategy:
 # ------------------------------------------------------------------ ranks at their own pace
 
 
-@dataclass(frozen=True)
+class Idle(SimulatedReplica):
+    """A replica that lets time pass and computes nothing."""
+
+    def compute_gradients(self, batch: Batch) -> Tensor:
+        self.comm.simulator.advance(self.comm.rank, self._step_time(self.comm.rank, len(batch.targets)))
+        self.wished = self.wish
+        return torch.zeros(())
+
+
+@dataclass
 class Rounds:
-    """Only sums of parameters take time."""
+    """Only sums of parameters take time, and none `at_rest`."""
 
     seconds: float | Callable[[int], float] = 1.0
     calls: list[int] = field(default_factory=list)
+    at_rest: bool = False
 
     def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
-        if verb != "all_reduce" or payload == 32:
+        if verb != "all_reduce" or payload == 32 or self.at_rest:
             return 0
         self.calls.append(payload)
         took = self.seconds(len(self.calls)) if callable(self.seconds) else self.seconds
@@ -72,7 +82,7 @@ class Track:
 
     `estimates` and `truths`: global samples before each step, as this rank counts them and as they are.
     `launched`: all ranks' counters whenever this rank ended a step. `copies`: deferred copies with their
-    samples and clocks. `applied`, `snapshot_steps`: rounds with the steps at which they began and ended.
+    samples and clocks. `flown`: steps between snapshot and application of each round.
     """
 
     parameters: list[Tensor] = field(default_factory=list)
@@ -84,6 +94,7 @@ class Track:
     truths: list[int] = field(default_factory=list)
     launched: list[list[int]] = field(default_factory=list)
     copies: list[tuple[Tensor | None, int, float]] = field(default_factory=list)
+    flown: list[int] = field(default_factory=list)
     means: list[Tensor] = field(default_factory=list)
     agreed: bool = False
     end_s: float = 0.0
@@ -114,18 +125,18 @@ def race(
     criterion: nn.Module | None = None,
     wish: Callable[[int, int], bool] = lambda rank, step: False,
     look: Callable[[Track], None] = lambda track: None,
-    keep: bool = True,
+    numbers: bool = True,
     counts: int = 1,
 ) -> list[Track]:
     """Let ranks whose steps take `seconds` run at their own pace, as the loop does.
 
     Each steps until the next step would end behind `horizon`, or until the strategy says that the run ends
-    by `budget` samples. Every `every` samples a copy is set aside, or, `inline`, all ranks stop and average.
-    Each sample `counts` for so many. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a
+    by `budget` samples. Every `every` samples a copy is set aside, or, `inline`, all ranks stop and average,
+    which takes no time but their waiting. Without `numbers` only clocks and counters are real. Each sample `counts` for so many. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a
     second for each round.
     """
-    topology = Topology.of(nodes or [len(seconds)])
-    simulator = Simulator(topology, rounds or Rounds())
+    topology, rounds = Topology.of(nodes or [len(seconds)]), rounds or Rounds()
+    simulator = Simulator(topology, rounds)
     feed = data or constant()
     tracks, own = [Track() for _ in seconds], [0] * len(seconds)
 
@@ -133,7 +144,8 @@ def race(
         track, comm = tracks[rank], SimulatedCommunicator(simulator, rank)
         took = round(seconds[rank] * SECOND)
         built = model(rank) if model else Linear(torch.zeros(1, dtype=torch.float64))
-        replica = SimulatedReplica(built, criterion or Mean(), comm, lambda rank, samples: took)
+        kind = SimulatedReplica if numbers else Idle
+        replica = kind(built, criterion or Mean(), comm, lambda rank, samples: took)
         progress = Progress(10**6, 10**6, budget=budget, global_batch_size=len(seconds))
         strategy = make()
         strategy.setup(replica, comm, progress)
@@ -142,23 +154,23 @@ def race(
             strategy.reserve(2)
         comm.traffic.clear()
         track.strategy, track.replica = strategy, replica
-        judged, ended = 0, False
+        judged, ended, flown = 0, False, 0
+        sizes = tuple(counts * len(feed(other, 0)[0]) for other in range(len(seconds)))
         while not ended:
             strategy.before_batch(progress)
             track.launched.append([other.strategy.launched for other in tracks if other.strategy])
             if horizon is not None and comm.now() + took > horizon * SECOND:
                 break
-            inputs, targets = feed(rank, progress.step)
-            sizes = tuple(counts * len(feed(other, progress.step)[0]) for other in range(len(seconds)))
+            inputs, targets = feed(rank, progress.step if numbers else 0)
             progress.samples_of_rank = sizes
             track.estimates.append(strategy.global_samples(progress))
             track.truths.append(sum(own))
             replica.wish = wish(rank, progress.step)
             replica.compute_gradients(Batch(inputs, targets, sizes))
             strategy.before_step(progress)
-            before = replica.flat()
+            before = replica.flat() if numbers else None
             replica.optimizer.step()
-            if keep:
+            if before is not None:
                 track.updates.append(replica.flat() - before)
             strategy.after_step(progress)
             own[rank] += sizes[rank]
@@ -166,18 +178,22 @@ def race(
             agreed, met = strategy.agree(progress, replica.wished), strategy.meets(progress)
             progress.step += 1
             track.clock_s.append(comm.now() / SECOND)
-            if keep:
+            if numbers:
                 track.parameters.append(replica.flat())
             if met:
                 progress.samples = strategy.samples(progress)
                 track.met.append(progress.step)
                 track.samples.append(progress.samples)
+                track.flown.append(round(strategy.run.staleness_steps.total) - flown)
+                flown += track.flown[-1]
                 look(track)
                 if every and progress.samples // every > judged:
                     judged = progress.samples // every
                     if inline:
+                        rounds.at_rest = True
                         with strategy.consensus():
                             comm.barrier(WORLD)
+                        rounds.at_rest = False
                     else:
                         copy = strategy.snapshot(progress)
                         track.copies.append((copy, progress.samples, comm.now() / SECOND))
@@ -195,7 +211,7 @@ def race(
     return tracks
 
 
-def noisy(size: int = 3, dtype: torch.dtype = torch.float64) -> Callable[[int, int], tuple[Tensor, Tensor]]:
+def noisy(size: int = 2, dtype: torch.dtype = torch.float64) -> Callable[[int, int], tuple[Tensor, Tensor]]:
     """Gradients at random, new ones for each rank and step, whatever the parameters."""
 
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -205,15 +221,11 @@ def noisy(size: int = 3, dtype: torch.dtype = torch.float64) -> Callable[[int, i
     return data
 
 
-def flat_model(size: int = 3, dtype: torch.dtype = torch.float64) -> Callable[[int], nn.Module]:
+def flat_model(size: int = 2, dtype: torch.dtype = torch.float64) -> Callable[[int], nn.Module]:
     return lambda rank: Linear(torch.ones(size, dtype=dtype))
 
 
 UNEVEN: dict[str, Any] = dict(seconds=(1, 1.3, 0.7, 2.9), data=noisy(), model=flat_model())
-
-
-def stale(track: Track) -> dict[str, Any]:
-    return track.strategy.run.row()["staleness_steps"]
 
 
 # ------------------------------------------------------------------ the update rule
@@ -245,10 +257,10 @@ def test_a_round_by_hand():
     ],
 )
 def test_the_mean_gains_the_mean_of_all_local_updates(keys, tolerance, dtype):
-    tracks = race(
-        lasgd(**keys), UNEVEN["seconds"], data=noisy(3, dtype), model=flat_model(3, dtype), horizon=40
-    )
-    wanted = torch.ones(3, dtype=dtype) + sum(update for track in tracks for update in track.updates) / 4
+    # A rank that may wait for others must not be left alone by a horizon.
+    end = dict(budget=60) if "max_staleness_steps" in keys else dict(horizon=40)
+    tracks = race(lasgd(**keys), UNEVEN["seconds"], data=noisy(2, dtype), model=flat_model(2, dtype), **end)
+    wanted = torch.ones(2, dtype=dtype) + sum(update for track in tracks for update in track.updates) / 4
     for track in tracks:
         assert torch.allclose(track.final, wanted, rtol=tolerance, atol=tolerance)
         assert torch.equal(track.final, tracks[0].final)
@@ -258,7 +270,7 @@ def test_the_mean_gains_the_mean_of_all_local_updates(keys, tolerance, dtype):
 @pytest.mark.parametrize("keys", [dict(apply_rule="overwrite")])
 def test_overwriting_loses_updates(keys):
     tracks = race(lasgd(**keys), **UNEVEN, horizon=40)
-    wanted = torch.ones(3) + sum(update for track in tracks for update in track.updates) / 4
+    wanted = torch.ones(2) + sum(update for track in tracks for update in track.updates) / 4
     assert (tracks[0].final - wanted).abs().max() > 0.1
 
 
@@ -296,8 +308,7 @@ def test_elastic_moves_by_its_share():
 
 def test_after_a_round_each_rank_is_off_the_mean_by_its_own_updates_since_the_snapshot():
     def look(track: Track) -> None:
-        flown = track.strategy.details[-1]["staleness_steps"]
-        since = sum(track.updates[-flown:])
+        since = sum(track.updates[-track.flown[-1] :])
         assert torch.allclose(track.parameters[-1] - track.strategy.mean, since, atol=1e-12, rtol=0)
         track.means.append(track.strategy.mean.clone())
 
@@ -306,7 +317,7 @@ def test_after_a_round_each_rank_is_off_the_mean_by_its_own_updates_since_the_sn
         assert all(torch.equal(mean, means[0]) for mean in means)
         after, moved = [], []
         for track in tracks:
-            step, flown = track.met[number], track.strategy.details[number]["staleness_steps"]
+            step, flown = track.met[number], track.flown[number]
             after.append(track.parameters[step - 1])
             moved.append(torch.linalg.vector_norm(sum(track.updates[step - flown : step])))
         for i, j in [(0, 1), (0, 3), (2, 3)]:
@@ -347,10 +358,10 @@ def test_one_round_brings_unequal_models_to_the_mean_of_the_start():
 # ------------------------------------------------------------------ degenerate cases
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
-    "sgd": sgd(0.1),
-    "momentum": sgd(0.1, momentum=0.9),
-    "nesterov": sgd(0.1, momentum=0.9, nesterov=True),
-    "weight decay": sgd(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "sgd": sgd(0.02),
+    "momentum": sgd(0.02, momentum=0.9),
+    "nesterov": sgd(0.02, momentum=0.9, nesterov=True),
+    "weight decay": sgd(0.02, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "lars": lambda p: LARS(lr=20.0).build(p),
 }
@@ -371,7 +382,14 @@ def trained(make: Callable[[], Strategy], ranks: int, optimizer: str, dtype: tor
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize(
     ("ranks", "optimizer"),
-    [(2, "sgd"), (2, "momentum"), (2, "nesterov"), (2, "weight decay"), (4, "weight decay"), (8, "weight decay")],
+    [
+        (2, "sgd"),
+        (2, "momentum"),
+        (2, "nesterov"),
+        (2, "weight decay"),
+        (4, "weight decay"),
+        (8, "weight decay"),
+    ],
 )
 def test_no_delay_in_every_step_is_ddp(ranks, optimizer, dtype, tolerance):
     got = trained(fixed(1, 0), ranks, optimizer, dtype)[0].parameters[-1]
@@ -432,7 +450,12 @@ def test_one_worker_is_plain_sgd_bit_for_bit_learning_rate_included(nodes, keys)
     )
     unit = "node" if ranks > 1 else "rank"
     tracks = race(
-        lasgd(unit=unit, **keys), [1.0] * ranks, nodes=nodes, optimizer=sgd(0.05, momentum=0.9), **common
+        lasgd(unit=unit, **keys),
+        [1.0] * ranks,
+        nodes=nodes,
+        rounds=Rounds(0),
+        optimizer=sgd(0.05, momentum=0.9),
+        **common,
     )
     plain = drive(
         ddp,
@@ -474,36 +497,25 @@ def test_two_quadratics_with_a_delay():
 
 
 def test_rounds_with_one_rank_at_half_speed():
-    tracks = race(lasgd(), (1, 1, 1, 2), horizon=24)
+    tracks = race(lasgd(), (1, 1, 1, 2), horizon=24, numbers=False)
     assert [track.steps for track in tracks] == [24, 24, 24, 12]
     assert [track.launched[-1][rank] for rank, track in enumerate(tracks)] == [12] * 4
     assert [len(track.met) for track in tracks] == [11] * 4
-    assert sum(stale_before_the_end(track)[0] for track in tracks) / 4 == 1.75
-    assert max(stale_before_the_end(track)[1] for track in tracks) == 2
+    assert sum(sum(track.flown) / 11 for track in tracks) / 4 == 1.75
+    assert max(max(track.flown) for track in tracks) == 2
     assert all(track.clock_s[-1] == 24 for track in tracks), "nobody ever waited"
 
 
-def stale_before_the_end(track: Track) -> tuple[float, int]:
-    """Mean and largest staleness of the rounds that were applied in training (`finish` drains one more)."""
-    tally, last = track.strategy.run.staleness_steps, track.strategy.applied - len(track.met)
-    flown = [row["staleness_steps"] for row in track.strategy.details]
-    if len(flown) == tally.count and last:
-        flown = flown[:-last]
-    return sum(flown) / len(flown), max(flown)
-
-
-def test_rounds_with_one_rank_at_a_quarter_of_the_speed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("daso_bench.strategies.lasgd.DETAILED", 1000)
-    tracks = race(lasgd(), [1] * 7 + [4], rounds=Rounds(3), horizon=400, keep=False)
+def test_rounds_with_one_rank_at_a_quarter_of_the_speed():
+    tracks = race(lasgd(), [1] * 7 + [4], rounds=Rounds(3), horizon=400, numbers=False)
     assert [track.steps for track in tracks] == [400] * 7 + [100]
     assert [track.launched[-1][rank] for rank, track in enumerate(tracks)] == [100] * 8
     assert [len(track.met) for track in tracks] == [99] * 8
-    means, most = zip(*(stale_before_the_end(track) for track in tracks), strict=True)
-    assert max(most) == 6
-    assert sum(means) / 8 == pytest.approx(3.64, abs=0.01)
-    seldom = race(lasgd(sync_every=8), [1] * 7 + [4], rounds=Rounds(3), horizon=400, keep=False)
+    assert max(max(track.flown) for track in tracks) == 6
+    assert sum(sum(track.flown) / 99 for track in tracks) / 8 == pytest.approx(3.64, abs=0.01)
+    seldom = race(lasgd(sync_every=8), [1] * 7 + [4], rounds=Rounds(3), horizon=400, numbers=False)
     assert [len(track.met) for track in seldom] == [12] * 8
-    assert max(stale_before_the_end(track)[1] for track in seldom) == 32
+    assert max(max(track.flown) for track in seldom) == 32
 
 
 def test_gradient_steps_per_second_beside_synchronous_strategies():
@@ -532,24 +544,29 @@ def test_gradient_steps_per_second_beside_synchronous_strategies():
 @pytest.mark.parametrize("round_s", [0.1, 1, 10])
 def test_slow_sums_and_slow_ranks_hold_up_nobody_until_staleness_is_bounded(round_s):
     seconds = (1, 1, 1, 4)
-    free = race(lasgd(), seconds, rounds=Rounds(round_s), horizon=40)
+    free = race(lasgd(), seconds, rounds=Rounds(round_s), horizon=40, numbers=False)
     assert [track.steps for track in free] == [40, 40, 40, 10]
-    assert all(track.strategy.epoch.blocked_ns == 0 or track.met for track in free)
     assert [track.clock_s for track in free[:3]] == [[float(s) for s in range(1, 41)]] * 3
-    bounded = race(lasgd(max_staleness_steps=2), seconds, rounds=Rounds(round_s), horizon=40)
+    bounded = race(lasgd(max_staleness_steps=2), seconds, rounds=Rounds(round_s), horizon=40, numbers=False)
     assert bounded[0].steps < 40
-    assert max(stale_before_the_end(track)[1] for track in bounded) <= 2
+    assert max(max(track.flown) for track in bounded) <= 2
     assert bounded[0].strategy.summary()["blocked_s"] > 1
 
 
 def test_nobody_is_blocked_while_training():
     blocked: list[float] = []
-    race(lasgd(), (1, 1, 1, 4), rounds=Rounds(3), horizon=60, look=lambda t: blocked.append(t.strategy.run.blocked_ns))
+    race(
+        lasgd(),
+        (1, 1, 1, 4),
+        rounds=Rounds(3),
+        horizon=60,
+        look=lambda t: blocked.append(t.strategy.run.blocked_ns),
+    )
     assert len(blocked) > 30
     assert set(blocked) == {0}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seconds=st.lists(st.sampled_from([0.5, 0.9, 1.0, 1.7, 4.0]), min_size=2, max_size=5),
     round_s=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
@@ -557,9 +574,9 @@ def test_nobody_is_blocked_while_training():
     bound=st.sampled_from([None, 1, 3]),
 )
 def test_counters_samples_and_payload_of_any_race(seconds, round_s, period, bound):
-    tracks = race(
-        lasgd(sync_every=period, max_staleness_steps=bound), seconds, rounds=Rounds(round_s), horizon=20
-    )
+    end = dict(horizon=20) if bound is None else dict(budget=20 * len(seconds))
+    make = lasgd(sync_every=period, max_staleness_steps=bound)
+    tracks = race(make, seconds, rounds=Rounds(round_s), numbers=False, **end)
     for rank, track in enumerate(tracks):
         for counters in track.launched:
             assert max(counters) - min(counters) <= 1
@@ -569,6 +586,7 @@ def test_counters_samples_and_payload_of_any_race(seconds, round_s, period, boun
         assert track.estimates == sorted(track.estimates)
         assert track.strategy.launched == tracks[0].strategy.launched
         assert track.strategy.applied == tracks[0].strategy.applied
+        assert track.strategy.applied == track.strategy.launched
         both = min(len(track.samples), len(tracks[0].samples))
         assert track.samples[:both] == tracks[0].samples[:both]
         assert torch.equal(track.final, tracks[0].final)
@@ -589,8 +607,8 @@ def test_payload_with_buffers_behind_the_parameters():
 def test_samples_are_exact_beyond_the_integers_of_float32():
     many = 2**24 + 1
     tracks = race(lasgd(), (1, 2), horizon=7, counts=many)
-    assert tracks[0].samples == [2 * many, 5 * many]
-    assert tracks[1].samples == tracks[0].samples
+    assert tracks[0].samples == [2 * many, 5 * many, 8 * many]
+    assert tracks[1].samples == [2 * many, 5 * many]
 
 
 def test_the_learning_rate_of_local_steps_counts_whole_batches():
@@ -603,7 +621,7 @@ def test_the_learning_rate_of_local_steps_counts_whole_batches():
 def test_a_period_in_time():
     tracks = race(lasgd(sync_interval_ms=5000), (1, 1, 1.5), rounds=Rounds(0.5), horizon=30)
     launches = [row["stamps_s"][0] for row in tracks[0].strategy.details]
-    assert launches == [5, 10, 15, 20, 25, 30]
+    assert launches == [5, 10, 15, 20, 25], "at 30 the round of 25 is still on its way"
 
 
 # ------------------------------------------------------------------ the end
@@ -620,7 +638,9 @@ def test_a_budget_ends_all_ranks_in_one_round():
         assert track.strategy.launched == track.strategy.applied == len(track.met)
 
 
-@pytest.mark.parametrize(("rule", "fastest", "slowest"), [("any_done", True, False), ("all_done", True, True)])
+@pytest.mark.parametrize(
+    ("rule", "fastest", "slowest"), [("any_done", True, False), ("all_done", True, True)]
+)
 def test_the_end_by_parts_of_the_data(rule, fastest, slowest):
     tracks = race(lasgd(finish_rule=rule, draw="shard"), (1, 1, 1, 10), budget=40)
     assert len({len(track.met) for track in tracks}) == 1
@@ -690,10 +710,10 @@ def test_a_copy_is_the_mean_of_its_round(transport):
     snapshots: dict[int, list[Tensor]] = {}
 
     def look(track: Track) -> None:
-        number, flown = track.strategy.applied, track.strategy.details[-1]["staleness_steps"]
+        number = track.strategy.applied
         if track.strategy.mean is not None:
             means.setdefault(number, track.strategy.mean.clone())
-        snapshots.setdefault(number, []).append(track.parameters[-1 - flown])
+        snapshots.setdefault(number, []).append(track.parameters[-1 - track.flown[-1]])
 
     exact = transport is None
     tracks = race(
@@ -743,8 +763,6 @@ def test_copies_hold_the_mean_of_the_buffers_of_all_ranks():
         copy, m = tracks[0].assembled[0], tracks[0].replica.numel
         assert len(copy) == m + 14
         assert torch.allclose(copy[m : m + 7], want.detach(), atol=1e-12)
-        own = tracks[1].replica.buffers.pack()
-        assert not torch.allclose(own[:7], tracks[2].replica.buffers.pack()[:7]) or keys == {}
 
 
 @pytest.mark.parametrize("keys", [{}, dict(transport_dtype="bfloat16"), dict(optimizer_state="average")])
@@ -772,16 +790,11 @@ def test_any_cadence_of_copies_leaves_training_as_it_is(keys):
 
 def test_deferred_evaluation_costs_no_time_and_inline_evaluation_does():
     def took(times: int, *, inline: bool) -> float:
-        tracks = race(
-            lasgd(), (1, 1, 1, 4), budget=1000, every=4000 // times, inline=inline, rounds=OneSum(), keep=False
-        )
+        tracks = race(lasgd(), (1, 1, 1, 4), budget=1000, every=4000 // times, inline=inline, numbers=False)
         return max(track.end_s for track in tracks) / tracks[0].samples[-1]
 
-    class OneSum(Rounds):
-        """Rounds take a second; the average of an evaluation, whose waiting is judged here, none."""
-
-    assert took(30, inline=False) == took(120, inline=False) == took(8, inline=False)
-    assert took(120, inline=True) / took(30, inline=True) > 1.15
+    assert took(8, inline=False) == took(30, inline=False) == took(120, inline=False)
+    assert took(120, inline=True) / took(30, inline=True) == pytest.approx(1.19, abs=0.01)
 
 
 # ------------------------------------------------------------------ nodes
@@ -835,11 +848,9 @@ def test_a_node_counts_as_one_worker():
 
 
 def test_a_warm_up_by_gradients_is_ddp_until_its_samples_are_there():
-    common: dict[str, Any] = dict(data=noisy(), model=flat_model())
-    tracks = race(lasgd(warmup_samples=20), (1, 1, 1, 2), **common, horizon=40)
-    plain = drive(
-        ddp, [4], steps_per_epoch=5, data=noisy(), model=lambda: Linear(torch.ones(3, dtype=torch.float64))
-    )
+    tracks = race(lasgd(warmup_samples=20), (1, 1, 1, 2), data=noisy(), model=flat_model(), horizon=40)
+    start = torch.ones(2, dtype=torch.float64)
+    plain = drive(ddp, [4], steps_per_epoch=5, data=noisy(), model=lambda: Linear(start))
     for track in tracks:
         assert torch.allclose(torch.stack(track.parameters[:5]), torch.stack(plain[0].parameters), atol=1e-12)
         assert track.samples[:5] == [4, 8, 12, 16, 20]
@@ -852,7 +863,13 @@ def test_a_warm_up_by_gradients_is_ddp_until_its_samples_are_there():
 
 
 def test_a_warm_up_by_models_averages_in_each_step():
-    tracks = race(lasgd(warmup_samples=20, warmup_mode="model"), (1, 1, 1, 2), data=noisy(), model=flat_model(), horizon=40)
+    tracks = race(
+        lasgd(warmup_samples=20, warmup_mode="model"),
+        (1, 1, 1, 2),
+        data=noisy(),
+        model=flat_model(),
+        horizon=40,
+    )
     for step in range(5):
         assert all(torch.equal(track.parameters[step], tracks[0].parameters[step]) for track in tracks)
     assert not torch.equal(tracks[1].parameters[5], tracks[0].parameters[5])
@@ -942,8 +959,8 @@ def test_local_buffers_are_averaged_in_the_end_only():
     )
     final = [trace.replica.buffers.pack() for trace in traces]
     assert all(torch.equal(one, final[0]) for one in final)
-    rounds = traces[0].strategy.launched
-    assert traces[0].comm.traffic.payload_bytes["intra"] == rounds * (8 * 96 + 32) + 8 * 96 + 8 * 14
+    m = traces[0].replica.numel
+    assert traces[0].comm.traffic.payload_bytes["intra"] == 4 * (8 * m + 32) + 8 * m + 8 * 14
 
 
 @pytest.mark.parametrize("policy", ["average", "reset"])
@@ -1062,7 +1079,13 @@ def test_whose_step_a_step_is():
 def test_records_and_labels():
     tracks = race(lasgd(), (1, 1, 1, 2), horizon=24)
     row = tracks[0].strategy.record(Progress(1, 1))
-    assert (row["phase"], row["rounds"], row["launched"], row["steps"], row["samples"]) == ("local", 12, 12, 24, 24)
+    assert (row["phase"], row["rounds"], row["launched"], row["steps"], row["samples"]) == (
+        "local",
+        12,
+        12,
+        24,
+        24,
+    )
     assert row["blocked_s"] == 1, "the round that finish() waited for"
     first, second = row["detail"][:2]
     assert first["stamps_s"] == [1, 3, 3]
@@ -1085,10 +1108,14 @@ def test_records_and_labels():
 @pytest.mark.parametrize("keys", [{}, dict(unit="node", buffers="average"), dict(warmup_samples=100)])
 def test_a_whole_run_ends_by_samples_with_copies_evaluated_later(keys):
     cfg = config("lasgd", keys=keys, model=Awkward(), eval_every_samples=48)
-    run = simulate(cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=lambda r, n: 10**7 * (1 + 2 * (r == 3)))
+    run = simulate(
+        cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=lambda r, n: 10**7 * (1 + 2 * (r == 3))
+    )
     evaluations = [row for row in run.metrics.rows if row["kind"] == "evaluation"]
     assert [row["mode"] for row in evaluations[-2:]] == ["deferred", "inline"]
-    assert all(row["samples"] == sorted(r["samples"] for r in evaluations)[i] for i, row in enumerate(evaluations))
+    assert all(
+        row["samples"] == sorted(r["samples"] for r in evaluations)[i] for i, row in enumerate(evaluations)
+    )
     assert evaluations[-1]["samples"] >= 4 * 96
     assert evaluations[-1]["accuracy"] > 0.5
     finals = [session.replica.flat() for session in run.sessions]
@@ -1098,6 +1125,8 @@ def test_a_whole_run_ends_by_samples_with_copies_evaluated_later(keys):
 
 def test_a_reached_target_stops_all_ranks():
     cfg = config("lasgd", target=0.5, stop="first", eval_every_samples=48, epochs=20)
-    run = simulate(cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=lambda r, n: 10**7 * (1 + 2 * (r == 3)))
+    run = simulate(
+        cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=lambda r, n: 10**7 * (1 + 2 * (r == 3))
+    )
     assert {result.reason for result in run.results} == {"target reached (train.stop=first)"}
     assert len({session.strategy.applied for session in run.sessions}) == 1

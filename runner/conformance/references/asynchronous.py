@@ -143,7 +143,11 @@ def lasgd(
     rule = Rule(sync_every, apply_rule, elastic_alpha, optimizer_state, buffers, transport_dtype)
     groups = world.nodes if unit == "node" else [[rank] for rank in range(world.ranks)]
     workers = [Worker(world, ranks, rule) for ranks in groups]
-    if mode == "fixed_delay":
+    if len(workers) == 1:
+        for _ in world.steps():  # no rounds, and samples of the whole run as they come
+            workers[0].step()
+            yield
+    elif mode == "fixed_delay":
         assert delay_steps is not None
         yield from _fixed(world, workers, delay_steps, warmup_samples, warmup_mode)
     else:

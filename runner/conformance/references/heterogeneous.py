@@ -24,12 +24,16 @@ def heterogeneous(
     rebalance_every_epochs: int = 1,
     rebalance_threshold: float = 0.05,
     rebalance_gain: float = 1.0,
+    calibration_model: str = "affine",
+    rebalance_timing: str = "probe",
     **keys: Any,
 ) -> Iterator[None]:
     """Global batches cut by shares; g = Σ w_r·g_r with w_r by samples, by real-valued shares, or uniform.
 
     Times of steps are exactly t_r(b) = a_r + c_r·b, given by `Setting.step_time`.
     """
+    if calibration_model != "affine" or rebalance_timing != "probe":
+        raise NoReference("no reference for shares from other times than those of whole steps")
     total, ranks = int(world.full_batch.sum()), world.ranks
     most = list(max_batch or [total])
     limits = [(min_batch, high) for high in (most * ranks if len(most) == 1 else most)]

@@ -29,7 +29,7 @@ def local_sgd(
             assert qsr_alpha is not None
             period = max(sync_every, math.floor((qsr_alpha / world.lr) ** 2))
         world.update(world.gradients())
-        since += 1
+        since += world.ranks > 1  # a single rank has no rounds
         if since == period:
             average(world, buffers, optimizer_state)
             since = 0
@@ -53,6 +53,7 @@ def post_local_sgd(
     auto: t' is half of the run's samples (no schedule of a `Setting` has steps).
     """
     switch = world.budget // 2 if isinstance(switch_samples, str) else switch_samples
+    workers = len(world.nodes) if unit == "node" else world.ranks
     since = 0
     for _ in world.steps():
         gradients = world.gradients()
@@ -61,8 +62,7 @@ def post_local_sgd(
             yield
             continue
         world.update(world.in_nodes(gradients) if unit == "node" else gradients)
-        since += 1
-        # One node's ranks are equal already; there is nothing to average over nodes.
+        since += workers > 1  # a single worker has no rounds
         if since == sync_every:
             average(world, buffers, optimizer_state)
             since = 0

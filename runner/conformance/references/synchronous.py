@@ -23,6 +23,8 @@ def ddp(
     **keys: Any,
 ) -> Iterator[None]:
     """g = Σ n_r·g_r / Σ n_r (`uniform`: the plain mean), one optimizer step. `hook`: how the sum is made."""
+    if algorithm == "best" and hook != "none":
+        raise NoReference("no reference for 16-bit sums in an order that is chosen by time")
     compressor = Compressor(
         world, powersgd_rank, powersgd_start_steps, powersgd_min_compression, error_feedback, warm_start
     )
