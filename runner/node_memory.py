@@ -48,7 +48,7 @@ def offer(numel: int, dtype: torch.dtype) -> tuple[int, str]:
             path = f"/proc/{os.getpid()}/fd/{descriptor}"
         else:
             folder = _SHM if os.path.isdir(_SHM) else None
-            descriptor, path = tempfile.mkstemp(prefix="daso-bench-", dir=folder)
+            descriptor, path = tempfile.mkstemp(prefix=f"daso-bench-{os.getpid()}-", dir=folder)
         os.ftruncate(descriptor, size)
     except OSError as error:
         raise MachineError(f"{size} bytes of shared memory cannot be had: {error}") from error

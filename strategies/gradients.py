@@ -60,7 +60,7 @@ class Reduction(ABC):
         """What a resume needs of this rank."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (many have no state)
         """Restore `state_dict`."""
 
 

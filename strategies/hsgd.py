@@ -213,7 +213,7 @@ class HSGD(Strategy):
         return row
 
     def summary(self) -> dict[str, Any]:
-        """`node_bytes`: weights, gradients and optimizer state of this rank's node; None if it owns no tensor."""
+        """`node_bytes`: of weights, gradients, optimizer state on this rank's node; None if it owns none."""
         numbytes = sum(slot.numel * slot.dtype.itemsize for slot in self.replica.parameters.slots)
         owned = sum(parameter.numel() for parameter in self.replica.stepped)
         needs = None

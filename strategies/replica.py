@@ -102,7 +102,7 @@ class Replica(ABC):
         stepped: Sequence[int] | None = None,
         clip: Callable[[float], None] | None = None,
     ) -> None:
-        """Put gradients, and parameters if given, into memory of the strategy's own. Before an optimizer exists.
+        """Put gradients, and parameters if given, into the strategy's own memory, before an optimizer exists.
 
         Args:
             gradients: one tensor per trainable parameter, of its shape and type: where backward writes. They
@@ -141,8 +141,9 @@ class Replica(ABC):
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Whatever happens inside, afterwards parameters, buffers, optimizer state, random numbers and what the
-        sum of gradients remembers are as before, bit for bit, and no gradient is left."""
+        """Whatever happens inside leaves no trace in parameters, buffers, optimizer state, random numbers and
+        what the sum of gradients remembers, bit for bit, and no gradient.
+        """
         # Not the state dictionary: it lacks buffers that are not saved with the model.
         tensors = [*self.model.parameters(), *self.model.buffers()]
         saved = [tensor.detach().clone() for tensor in tensors]

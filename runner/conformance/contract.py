@@ -5,9 +5,11 @@ All runs are the trial run (`trial.py`) in virtual time: 3 epochs of 7 steps on 
 
 import dataclasses
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,7 @@ def checks(candidate: Candidate) -> list[Check]:
     further = [_variant(candidate, keys) for keys in VARIANTS.get(candidate.builtin or "", ())]
     return [
         Check("ends", ends.__doc__ or "", ends),
+        Check("counts samples", counts_samples.__doc__ or "", counts_samples),
         Check("one model", one_model.__doc__ or "", one_model),
         Check("looks leave no trace", no_trace.__doc__ or "", no_trace),
         Check("drains", drains.__doc__ or "", drains),
@@ -107,12 +110,41 @@ def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
             budget = STEPS * run.global_batch_size
             if min(last) < budget or len(set(last)) > 1:
                 raise Failed(f"ranks end at {last} global samples, the run has {budget}")
+            meetings = [
+                [history.samples[k] for k, met in history.met.items() if met] for history in histories
+            ]
+            if any(samples != meetings[0] for samples in meetings):
+                raise Failed(f"ranks meet at different global samples: {meetings}")
             continue
         for history in histories:
+            if history.met != histories[0].met:
+                raise Failed(f"meets() answers otherwise on rank {history.rank} than on rank 0")
             if history.steps != STEPS:
                 raise Failed(f"rank {history.rank} ends after {history.steps} of {STEPS} steps")
             if history.sizes != histories[0].sizes:
                 raise Failed(f"rank {history.rank} and rank 0 split the global batches differently")
+
+
+def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """global_samples() tells the samples of all steps so far; at one's own pace never more than there are."""
+    histories = uneven(candidate, ranks)
+    trained = sorted(
+        (history.clock_ns[k], history.sizes[k][history.rank]) for history in histories for k in history.sizes
+    )
+    times, sums = [time for time, _ in trained], [0, *accumulate(samples for _, samples in trained)]
+    for history in histories:
+        before = 0
+        for step, known in history.known.items():
+            where = f"rank {history.rank}, before step {step + 1}: global_samples() tells {known}"
+            if known < before:
+                raise Failed(f"{where}, one step earlier it told {before}")
+            before = known
+            if not independent(candidate):
+                there = sum(sum(history.sizes[k]) for k in range(1, step + 1))
+            else:
+                there = sums[bisect_right(times, history.clock_ns[step])]
+            if known > there or (known < there and not independent(candidate)):
+                raise Failed(f"{where}, there are {there}")
 
 
 def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:

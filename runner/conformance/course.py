@@ -113,6 +113,7 @@ class Call:
 class History:
     """What one rank did. Tensors are copies; keys are numbers of steps done (see the module's docstring).
 
+    `samples` are global samples as of the last meeting, `known` what `global_samples` said before step k + 1.
     `consensus` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the parameters
     after `finish`, `given` the model inside `consensus` after it. `disturbed[k]` names what settling and
     consensus after step k changed: it must be empty. `unwaited` counts operations launched and never waited
@@ -128,6 +129,7 @@ class History:
     agreed: dict[int, bool] = field(default_factory=dict)
     met: dict[int, bool] = field(default_factory=dict)
     samples: dict[int, int] = field(default_factory=dict)
+    known: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     clock_ns: dict[int, int] = field(default_factory=dict)
     consensus: dict[int, Tensor] = field(default_factory=dict)

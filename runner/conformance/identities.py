@@ -41,7 +41,7 @@ class Identity:
     """`left` with `keys` is `right` with `right_keys`; without `right`: plain training on all samples.
 
     `breaks`: optimizers with which it must *not* hold. `samples` of a rank in a step: `even` over ranks,
-    `same` over ranks and steps, `full` uneven over ranks, `uneven` over both. `bitwise`: no difference at all.
+    `same` over ranks and steps, `full` uneven over ranks, `uneven` over both. `bitwise`: equal bits.
     """
 
     name: str
@@ -486,7 +486,6 @@ def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:
             raise Failed(f"ranks agree after {after - 1} steps already")
 
     return holds
-
 
 
 AVERAGING: dict[str, Mapping[str, Any]] = {

@@ -70,8 +70,8 @@ class Walker:
         self.traffic.during = "loop"
         self.comm.barrier(WORLD)
         self.traffic.clear()
-        self.late()
         self.started = self.comm.now()
+        self.late()
         history.names = [(slot.name, slot.numel) for slot in self.replica.parameters.slots]
         self._note()
         self._share()
@@ -123,9 +123,9 @@ class Walker:
         self.traffic.step, self.traffic.during = progress.step, "step"
         strategy.before_batch(progress)
         inputs, targets, progress.samples_of_rank = self._batch(progress.step)
+        known = self.history.known[progress.step] = strategy.global_samples(progress)
         if course.rate is not None:
-            nominal = strategy.global_samples(progress) // progress.global_batch_size
-            rate = course.rate(nominal if self.independent else progress.step)
+            rate = course.rate(known // progress.global_batch_size if self.independent else progress.step)
             for group in replica.optimizer.param_groups:
                 group["lr"] = rate
         replica.wish = course.wish(self.rank, progress.step)

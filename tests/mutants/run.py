@@ -1,4 +1,4 @@
-"""`make mutants`: breaks strategies on purpose, one fault at a time, and counts what the conformance kit finds.
+"""`make mutants`: breaks strategies on purpose, one fault at a time, and counts what the kit finds.
 
     python tests/mutants/run.py [NAME-PART] [jobs=2]
 
@@ -38,11 +38,11 @@ def copy_of_the_package(folder: Path) -> Path:
     return package
 
 
-def kills(strategy: str, path: Path) -> tuple[bool, str]:
+def kills(strategy: str, path: Path, first: str = "equations") -> tuple[bool, str]:
     """Whether the kit finds something wrong with the package at `path`, and what it says first."""
     try:
         done = subprocess.run(
-            [sys.executable, str(Path(__file__).parent / "one.py"), strategy],
+            [sys.executable, str(Path(__file__).parent / "one.py"), strategy, first],
             env={**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
@@ -64,7 +64,7 @@ def try_fault(fault: Fault) -> tuple[Fault, bool, str, float]:
     with tempfile.TemporaryDirectory() as folder:
         package = copy_of_the_package(Path(folder))
         fault.plant(package)
-        killed, told = kills(fault.strategy, Path(folder))
+        killed, told = kills(fault.strategy, Path(folder), "contract" if fault.timing else "equations")
     return fault, killed, told, time.monotonic() - began
 
 
@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> int:
     """The exit code."""
     options = dict(word.split("=", 1) for word in arguments if "=" in word)
     parts = [word for word in arguments if "=" not in word]
-    chosen = [fault for fault in FAULTS if all(part in fault.name or part == fault.strategy for part in parts)]
+    chosen = [
+        fault for fault in FAULTS if all(part in fault.name or part == fault.strategy for part in parts)
+    ]
     if not chosen:
         print(f"no fault is called {' '.join(parts)}", file=sys.stderr)
         return 2
@@ -87,7 +89,10 @@ def main(arguments: list[str]) -> int:
     with ThreadPoolExecutor(int(options.get("jobs", 2))) as pool:
         for fault, killed, told, took in pool.map(try_fault, chosen):
             kind = " (timing)" if fault.timing else ""
-            print(f"{'killed' if killed else 'SURVIVED':8} {fault.name}{kind}, {took:.0f} s: {told[:150]}", flush=True)
+            print(
+                f"{'killed' if killed else 'SURVIVED':8} {fault.name}{kind}, {took:.0f} s: {told[:150]}",
+                flush=True,
+            )
             if not killed:
                 survivors.append(fault)
     timing = sum(fault.timing for fault in chosen)

@@ -36,11 +36,11 @@ VARIANTS: list[dict[str, Any]] = [
 def memory(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Memory of every type and size is one per node, and lives as long as a view of it."""
     comm = meet([2, 2], rank, port, listener)
-    dtypes = (torch.uint8, torch.bfloat16, torch.float16, torch.int32, torch.float32, torch.float64)
+    dtypes = (torch.uint8, torch.bfloat16, torch.int32, torch.float64)
     open_files = len(os.listdir("/proc/self/fd"))
     views: list[Tensor] = []
     for dtype in dtypes:
-        for numel in (0, 1, 3, 7, 1021):
+        for numel in (0, 3, 1021):
             whole = comm.shared(numel, dtype, NODE)
             assert whole.shape == (numel,)
             assert not whole.any(), "zeroed"
@@ -56,7 +56,7 @@ def memory(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
     comm.barrier(NODE)
     assert all(view.tolist() == view.clone().tolist() and view.all() for view in views)
     # A mapping keeps a descriptor of its own, and nothing else stays open.
-    mappings = len(dtypes) * 4 + 1
+    mappings = len(dtypes) * 2 + 1
     assert len(os.listdir("/proc/self/fd")) == open_files + mappings
     views.clear()
     gc.collect()

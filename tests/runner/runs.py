@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from daso_bench.datasets.data import Data, Split
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
+from daso_bench.runner.listing import CONF
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.schedules import Constant
 from daso_bench.runner.schema import ClusterConfig, LauncherConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
-from daso_bench.runner.listing import CONF
 from daso_bench.runner.typed import locate_target
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Linear, drive
+from harness import Linear, drive  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
 from runs import NAMES, Awkward, Blobs, config, strategy_class
 from torch import Tensor
 
@@ -208,7 +208,9 @@ def test_a26_a_sample_counts_the_same_wherever_it_is(name: str):
         model=lambda: Linear(torch.ones(1, dtype=torch.float64)),
     )
     for trace in traces:
-        assert trace.replica.flat().item() == pytest.approx((-3.0 if name in AVERAGE_GRADIENTS else -5.0), abs=1e-12)
+        assert trace.replica.flat().item() == pytest.approx(
+            (-3.0 if name in AVERAGE_GRADIENTS else -5.0), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

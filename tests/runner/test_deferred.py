@@ -1,4 +1,4 @@
-"""Deferred evaluation: copies set aside at marks, judged later, stamped with the time when they were complete."""
+"""Deferred evaluation: copies set aside at marks, judged later, stamped with when they were complete."""
 
 from pathlib import Path
 from typing import Any

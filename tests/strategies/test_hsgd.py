@@ -174,8 +174,9 @@ def together(keys: dict[str, Any], nodes: list[int], steps: int, data: Data, dty
     )
 
 
-FIFTY = [([2, 2], keys, dtype) for keys in VARIANTS for dtype in TOLERANCE]
-FIFTY += [([4], keys, torch.float64) for keys in VARIANTS[:4]]
+FIFTY = [([2, 2], keys, torch.float64) for keys in VARIANTS]
+FIFTY += [([2, 2], keys, torch.float32) for keys in VARIANTS[:2]]
+FIFTY += [([4], keys, torch.float64) for keys in VARIANTS[::2][:2]]
 
 
 @pytest.mark.parametrize(("nodes", "keys", "dtype"), FIFTY, ids=str)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
@@ -132,8 +133,9 @@ def race(
 
     Each steps until the next step would end behind `horizon`, or until the strategy says that the run ends
     by `budget` samples. Every `every` samples a copy is set aside, or, `inline`, all ranks stop and average,
-    which takes no time but their waiting. Without `numbers` only clocks and counters are real. Each sample `counts` for so many. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a
-    second for each round.
+    which takes no time but their waiting. Without `numbers` only clocks and counters are real. Each sample
+    `counts` for so many. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a second for each
+    round.
     """
     topology, rounds = Topology.of(nodes or [len(seconds)]), rounds or Rounds()
     simulator = Simulator(topology, rounds)
@@ -258,7 +260,7 @@ def test_a_round_by_hand():
 )
 def test_the_mean_gains_the_mean_of_all_local_updates(keys, tolerance, dtype):
     # A rank that may wait for others must not be left alone by a horizon.
-    end = dict(budget=60) if "max_staleness_steps" in keys else dict(horizon=40)
+    end: dict[str, Any] = dict(budget=60) if "max_staleness_steps" in keys else dict(horizon=40)
     tracks = race(lasgd(**keys), UNEVEN["seconds"], data=noisy(2, dtype), model=flat_model(2, dtype), **end)
     wanted = torch.ones(2, dtype=dtype) + sum(update for track in tracks for update in track.updates) / 4
     for track in tracks:
@@ -267,9 +269,8 @@ def test_the_mean_gains_the_mean_of_all_local_updates(keys, tolerance, dtype):
     assert tracks[0].strategy.applied > 4
 
 
-@pytest.mark.parametrize("keys", [dict(apply_rule="overwrite")])
-def test_overwriting_loses_updates(keys):
-    tracks = race(lasgd(**keys), **UNEVEN, horizon=40)
+def test_overwriting_loses_updates():
+    tracks = race(lasgd(apply_rule="overwrite"), **UNEVEN, horizon=40)
     wanted = torch.ones(2) + sum(update for track in tracks for update in track.updates) / 4
     assert (tracks[0].final - wanted).abs().max() > 0.1
 
@@ -308,7 +309,7 @@ def test_elastic_moves_by_its_share():
 
 def test_after_a_round_each_rank_is_off_the_mean_by_its_own_updates_since_the_snapshot():
     def look(track: Track) -> None:
-        since = sum(track.updates[-track.flown[-1] :])
+        since = torch.stack(track.updates[-track.flown[-1] :]).sum(0)
         assert torch.allclose(track.parameters[-1] - track.strategy.mean, since, atol=1e-12, rtol=0)
         track.means.append(track.strategy.mean.clone())
 
@@ -319,7 +320,7 @@ def test_after_a_round_each_rank_is_off_the_mean_by_its_own_updates_since_the_sn
         for track in tracks:
             step, flown = track.met[number], track.flown[number]
             after.append(track.parameters[step - 1])
-            moved.append(torch.linalg.vector_norm(sum(track.updates[step - flown : step])))
+            moved.append(torch.stack(track.updates[step - flown : step]).sum(0).norm())
         for i, j in [(0, 1), (0, 3), (2, 3)]:
             assert torch.linalg.vector_norm(after[i] - after[j]) <= moved[i] + moved[j] + 1e-6
     assert len(tracks[3].means) > 8
@@ -374,28 +375,24 @@ def trained(make: Callable[[], Strategy], ranks: int, optimizer: str, dtype: tor
         steps_per_epoch=steps,
         model=classifier(dtype),
         criterion=nn.CrossEntropyLoss(),
-        data=labelled(dtype=dtype),
+        data=cache(labelled(dtype=dtype)),
         optimizer=OPTIMIZERS[optimizer],
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize(
-    ("ranks", "optimizer"),
+    ("ranks", "optimizer", "dtype"),
     [
-        (2, "sgd"),
-        (2, "momentum"),
-        (2, "nesterov"),
-        (2, "weight decay"),
-        (4, "weight decay"),
-        (8, "weight decay"),
+        *((2, optimizer, torch.float64) for optimizer in ("sgd", "momentum", "nesterov", "weight decay")),
+        *((ranks, "weight decay", torch.float64) for ranks in (4, 8)),
+        *((ranks, "weight decay", torch.float32) for ranks in (2, 4, 8)),
     ],
 )
-def test_no_delay_in_every_step_is_ddp(ranks, optimizer, dtype, tolerance):
+def test_no_delay_in_every_step_is_ddp(ranks, optimizer, dtype):
     got = trained(fixed(1, 0), ranks, optimizer, dtype)[0].parameters[-1]
     wanted = trained(ddp, ranks, optimizer, dtype)[0].parameters[-1]
     off = torch.linalg.vector_norm(got - wanted) / torch.linalg.vector_norm(wanted)
-    assert off <= tolerance
+    assert off <= (1e-12 if dtype == torch.float64 else 1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lars"])
@@ -418,7 +415,7 @@ def test_no_delay_is_local_sgd_bit_for_bit(ranks, period, optimizer):
 
 @pytest.mark.parametrize("period", [1, 2, 4])
 def test_a_delay_of_the_whole_period_is_cocod_bit_for_bit(period):
-    """s_i = θ_i; start the sum; H local steps; θ_i += mean(s) - s_i. The first s are equal and change nothing."""
+    """s_i = θ_i; start the sum; H local steps; θ_i += mean(s) - s_i. The first s are equal: no change."""
     ranks, steps = 4, 12
     models = [classifier()() for _ in range(ranks)]
     optimizers = [OPTIMIZERS["momentum"](list(m.parameters())) for m in models]
@@ -445,7 +442,7 @@ def test_a_delay_of_the_whole_period_is_cocod_bit_for_bit(period):
 def test_one_worker_is_plain_sgd_bit_for_bit_learning_rate_included(nodes, keys):
     """Without others there is nothing to average; a node of three is its gradients' average."""
     ranks = sum(nodes)
-    common = dict(
+    common: dict[str, Any] = dict(
         data=labelled(), model=lambda rank: classifier()(), criterion=nn.CrossEntropyLoss(), horizon=10
     )
     unit = "node" if ranks > 1 else "rank"
@@ -486,9 +483,7 @@ def test_two_quadratics_with_a_delay():
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
         return torch.tensor([[[1.0, 0.0]], [[2.0, 4.0]]][rank], dtype=torch.float64), torch.zeros(1)
 
-    traces = drive(
-        fixed(1, 1), [1, 1], steps_per_epoch=3, model=Quadratic, data=data, optimizer=sgd(0.5), keep=True
-    )
+    traces = drive(fixed(1, 1), [1, 1], steps_per_epoch=3, model=Quadratic, data=data, optimizer=sgd(0.5))
     rounds = list(zip(*([p.item() for p in trace.parameters] for trace in traces), strict=True))
     assert rounds == [(0, 4), (2, 2), (1, 4)]
 
@@ -555,13 +550,8 @@ def test_slow_sums_and_slow_ranks_hold_up_nobody_until_staleness_is_bounded(roun
 
 def test_nobody_is_blocked_while_training():
     blocked: list[float] = []
-    race(
-        lasgd(),
-        (1, 1, 1, 4),
-        rounds=Rounds(3),
-        horizon=60,
-        look=lambda t: blocked.append(t.strategy.run.blocked_ns),
-    )
+    look = lambda track: blocked.append(track.strategy.run.blocked_ns)  # noqa: E731
+    race(lasgd(), (1, 1, 1, 4), rounds=Rounds(3), horizon=60, look=look)
     assert len(blocked) > 30
     assert set(blocked) == {0}
 
@@ -574,7 +564,7 @@ def test_nobody_is_blocked_while_training():
     bound=st.sampled_from([None, 1, 3]),
 )
 def test_counters_samples_and_payload_of_any_race(seconds, round_s, period, bound):
-    end = dict(horizon=20) if bound is None else dict(budget=20 * len(seconds))
+    end: dict[str, Any] = dict(horizon=20) if bound is None else dict(budget=20 * len(seconds))
     make = lasgd(sync_every=period, max_staleness_steps=bound)
     tracks = race(make, seconds, rounds=Rounds(round_s), numbers=False, **end)
     for rank, track in enumerate(tracks):
@@ -638,10 +628,8 @@ def test_a_budget_ends_all_ranks_in_one_round():
         assert track.strategy.launched == track.strategy.applied == len(track.met)
 
 
-@pytest.mark.parametrize(
-    ("rule", "fastest", "slowest"), [("any_done", True, False), ("all_done", True, True)]
-)
-def test_the_end_by_parts_of_the_data(rule, fastest, slowest):
+@pytest.mark.parametrize(("rule", "slowest"), [("any_done", False), ("all_done", True)])
+def test_the_end_by_parts_of_the_data(rule, slowest):
     tracks = race(lasgd(finish_rule=rule, draw="shard"), (1, 1, 1, 10), budget=40)
     assert len({len(track.met) for track in tracks}) == 1
     assert tracks[0].steps >= 10
@@ -692,7 +680,7 @@ def test_nothing_is_in_flight_where_ranks_meet_and_a_look_leaves_no_trace():
         LASGD(LASGDConfig()), [2, 2], steps=6, model=classifier(norm=True, dropout=0.1), **more
     )
     meetings = range(1, 100)
-    times = dict(step_time=lambda rank, samples: (10, 13, 7, 29)[rank])
+    times: dict[str, Any] = dict(step_time=lambda rank, samples: (10, 13, 7, 29)[rank])
     looked = walk(make(consensus_after=meetings, save_after=meetings), **times)
     for history in looked:
         assert len(history.disturbed) > 3
@@ -758,7 +746,7 @@ def test_copies_hold_the_mean_of_the_buffers_of_all_ranks():
             rounds=Rounds(0.5),
         )
         # Launched after the first step, when each rank had seen one batch: 0.9 · old + 0.1 · the batch's own.
-        middle = [made()[0](labelled()(rank, 0)[0]) for rank in range(3)]
+        middle = [next(made().children())(labelled()(rank, 0)[0]) for rank in range(3)]
         want = torch.stack([0.1 * x.mean(0) for x in middle]).mean(0)
         copy, m = tracks[0].assembled[0], tracks[0].replica.numel
         assert len(copy) == m + 14
@@ -775,12 +763,12 @@ def test_any_cadence_of_copies_leaves_training_as_it_is(keys):
             model=lambda rank: classifier(torch.float32)(),
             criterion=nn.CrossEntropyLoss(),
             optimizer=sgd(0.1, momentum=0.9),
-            budget=400,
+            budget=240,
             every=every,
         )
 
     seldom = run(10**9)
-    for every in (16, 64):
+    for every in (12, 48):
         for one, other in zip(run(every), seldom, strict=True):
             assert one.clock_s == other.clock_s
             assert one.bytes_sent == other.bytes_sent
@@ -863,13 +851,8 @@ def test_a_warm_up_by_gradients_is_ddp_until_its_samples_are_there():
 
 
 def test_a_warm_up_by_models_averages_in_each_step():
-    tracks = race(
-        lasgd(warmup_samples=20, warmup_mode="model"),
-        (1, 1, 1, 2),
-        data=noisy(),
-        model=flat_model(),
-        horizon=40,
-    )
+    make = lasgd(warmup_samples=20, warmup_mode="model")
+    tracks = race(make, (1, 1, 1, 2), data=noisy(), model=flat_model(), horizon=40)
     for step in range(5):
         assert all(torch.equal(track.parameters[step], tracks[0].parameters[step]) for track in tracks)
     assert not torch.equal(tracks[1].parameters[5], tracks[0].parameters[5])
@@ -1012,7 +995,7 @@ def test_a_resumed_run_is_the_unbroken_run_bit_for_bit(keys, optimizer):
             **more,
         )
 
-    assert_resumes(make, [1, 2, 3, 4, 5, 6, 8])
+    assert_resumes(make, [1, 3, 4, 5, 6])
 
 
 def test_an_asynchronous_run_resumes_where_ranks_met():
@@ -1079,13 +1062,8 @@ def test_whose_step_a_step_is():
 def test_records_and_labels():
     tracks = race(lasgd(), (1, 1, 1, 2), horizon=24)
     row = tracks[0].strategy.record(Progress(1, 1))
-    assert (row["phase"], row["rounds"], row["launched"], row["steps"], row["samples"]) == (
-        "local",
-        12,
-        12,
-        24,
-        24,
-    )
+    assert row["phase"] == "local"
+    assert [row[key] for key in ("rounds", "launched", "steps", "samples")] == [12, 12, 24, 24]
     assert row["blocked_s"] == 1, "the round that finish() waited for"
     first, second = row["detail"][:2]
     assert first["stamps_s"] == [1, 3, 3]
@@ -1105,17 +1083,18 @@ def test_records_and_labels():
     assert mixed.labels(3) == []
 
 
+def slow_last(rank: int, samples: int) -> int:
+    return 10**7 * (3 if rank == 3 else 1)
+
+
 @pytest.mark.parametrize("keys", [{}, dict(unit="node", buffers="average"), dict(warmup_samples=100)])
 def test_a_whole_run_ends_by_samples_with_copies_evaluated_later(keys):
     cfg = config("lasgd", keys=keys, model=Awkward(), eval_every_samples=48)
-    run = simulate(
-        cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=lambda r, n: 10**7 * (1 + 2 * (r == 3))
-    )
+    run = simulate(cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=slow_last)
     evaluations = [row for row in run.metrics.rows if row["kind"] == "evaluation"]
     assert [row["mode"] for row in evaluations[-2:]] == ["deferred", "inline"]
-    assert all(
-        row["samples"] == sorted(r["samples"] for r in evaluations)[i] for i, row in enumerate(evaluations)
-    )
+    samples = [row["samples"] for row in evaluations]
+    assert samples == sorted(set(samples))
     assert evaluations[-1]["samples"] >= 4 * 96
     assert evaluations[-1]["accuracy"] > 0.5
     finals = [session.replica.flat() for session in run.sessions]
@@ -1125,8 +1104,6 @@ def test_a_whole_run_ends_by_samples_with_copies_evaluated_later(keys):
 
 def test_a_reached_target_stops_all_ranks():
     cfg = config("lasgd", target=0.5, stop="first", eval_every_samples=48, epochs=20)
-    run = simulate(
-        cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=lambda r, n: 10**7 * (1 + 2 * (r == 3))
-    )
+    run = simulate(cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=slow_last)
     assert {result.reason for result in run.results} == {"target reached (train.stop=first)"}
-    assert len({session.strategy.applied for session in run.sessions}) == 1
+    assert len({session.strategy.summary()["rounds"] for session in run.sessions}) == 1

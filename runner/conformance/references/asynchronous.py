@@ -39,16 +39,21 @@ class Worker:
 
     def step(self) -> None:
         """One local step of all its ranks, with their mean gradient."""
-        world = self.world
-        common, total = np.zeros_like(world.theta[0]), 0
+        gradients, sizes = self.gradients()
+        self.update(mean(gradients, sizes))
+
+    def gradients(self) -> tuple[Array, Array]:
+        """Of each of its ranks: the mean gradient on the samples of the coming step, and their number."""
+        world, gradients, sizes = self.world, [], []
         for rank in self.ranks:
             x, t = world.setting.piece(rank, self.steps)
             _, gradient, world.buffers[rank] = world.setting.twin.descend(
                 world.theta[rank], world.buffers[rank], x, t
             )
-            common, total = common + len(x) * gradient, total + len(x)
-        self.update(common / total)
-        self.samples += total
+            gradients.append(gradient)
+            sizes.append(len(x))
+        self.samples += sum(sizes)
+        return np.stack(gradients), np.array(sizes, dtype=float)
 
     def update(self, gradient: Array) -> None:
         """Its optimizers step."""
@@ -144,17 +149,23 @@ def lasgd(
     groups = world.nodes if unit == "node" else [[rank] for rank in range(world.ranks)]
     workers = [Worker(world, ranks, rule) for ranks in groups]
     if len(workers) == 1:
-        for _ in world.steps():  # no rounds, and samples of the whole run as they come
+        # No rounds: it steps until it has had the samples of the whole schedule.
+        least = world.budget if mode == "fixed_delay" else world.nominal_budget
+        while workers[0].samples < least:
             workers[0].step()
             yield
     elif mode == "fixed_delay":
         assert delay_steps is not None
         yield from _fixed(world, workers, delay_steps, warmup_samples, warmup_mode)
     else:
-        if warmup_samples or world.setting.rate is not None or sync_interval_ms is not None:
-            raise NoReference("no reference for asynchronous runs with warm-up, schedule or period in time")
+        if world.setting.rate is not None or sync_interval_ms is not None:
+            raise NoReference("no reference for asynchronous runs with a schedule or a period in time")
         if finish_rule != "samples":
             raise NoReference(f"no reference for finish_rule={finish_rule}")
+        while sum(worker.samples for worker in workers) < warmup_samples:
+            # Each draws for itself and does not know the others' batches: ranks count alike.
+            _together(world, workers, warmup_mode, "uniform")
+            yield None
         yield from _polled(workers, max_staleness_steps)
     world.theta[:] = mean(world.theta[[worker.ranks[0] for worker in workers]])
 
@@ -167,36 +178,45 @@ def _fixed(
     In the warm-up gradients are averaged over all ranks, or models after every step.
     """
     handed: list[Array] = []
-
-    def apply() -> None:
-        for worker in workers:
-            worker.apply(handed)
-        handed.clear()
-
     for _ in world.steps():
-        warm = world.samples < warmup_samples
-        if warm and warmup_mode == "gradient":
-            gradients = world.gradients()
-            for worker in workers:
-                worker.update(mean(gradients, world.sizes))
-                worker.since = 0
-            if workers[0].rule.buffers == "average":
-                world.mix_buffers("average")
+        if world.samples < warmup_samples:
+            _together(world, workers, warmup_mode, "samples")
         else:
             for worker in workers:
                 worker.step()
-            world.sizes = np.array(
-                [len(world.setting.piece(r, world.step)[0]) for r in range(world.ranks)], dtype=float
-            )
             if handed and workers[0].staleness == delay:
-                apply()
-            if workers[0].wants_round or warm:
-                handed += [worker.launch() for worker in workers]
-                if delay == 0 or warm:
-                    apply()
+                _apply(workers, handed)
+                handed = []
+            if workers[0].wants_round:
+                handed = [worker.launch() for worker in workers]
+                if delay == 0:
+                    _apply(workers, handed)
+                    handed = []
+        world.sizes = np.array([len(x) for x, _ in world.pieces()], dtype=float)
         yield
     if handed:
-        apply()
+        _apply(workers, handed)
+
+
+def _apply(workers: list[Worker], handed: Sequence[Array]) -> None:
+    for worker in workers:
+        worker.apply(handed)
+
+
+def _together(world: World, workers: list[Worker], mode: str, weighting: str) -> None:
+    """A step of the warm-up: one gradient for all, or the mean of the models behind it."""
+    if mode == "model":
+        for worker in workers:
+            worker.step()
+        _apply(workers, [worker.launch() for worker in workers])
+        return
+    each = [worker.gradients() for worker in workers]
+    gradients, sizes = (np.concatenate([pair[side] for pair in each]) for side in (0, 1))
+    for worker in workers:
+        worker.update(mean(gradients, sizes if weighting == "samples" else None))
+        worker.since = 0
+    if workers[0].rule.buffers == "average":
+        world.mix_buffers("average")
 
 
 def _polled(workers: list[Worker], most: int | None) -> Iterator[Sequence[int]]:
@@ -208,7 +228,7 @@ def _polled(workers: list[Worker], most: int | None) -> Iterator[Sequence[int]]:
     setting = world.setting
     if setting.step_time is None or not setting.round_time:
         raise NoReference("no reference for asynchronous rounds without times")
-    budget = setting.epochs * setting.steps_per_epoch * int(world.full_batch.sum())
+    budget = world.nominal_budget
     time, rounds = setting.step_time, [Round(len(workers))]
     place_in = [0] * len(workers)  # the round that each worker is in or launches next
     waiting: set[int] = set()  # workers that have done a step and stand still until their round is complete

@@ -78,6 +78,11 @@ class World:
         return sum(len(self.setting.piece(rank, step)[0]) for rank in range(self.ranks) for step in steps)
 
     @property
+    def nominal_budget(self) -> int:
+        """Samples of as many full batches as the run has steps."""
+        return self.setting.epochs * self.setting.steps_per_epoch * int(self.full_batch.sum())
+
+    @property
     def last_batch(self) -> bool:
         """Whether the present step is the last of its epoch."""
         return self.step % self.setting.steps_per_epoch == self.setting.steps_per_epoch - 1

@@ -40,6 +40,12 @@ def test_a_first_case_of_every_strategy(name: str):
     require(name, kind, kind.Config(**case.keys), case, case.ranks[-1])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_as_configured_on_one_rank(name: str):
+    own = checks(candidate(name))[0]
+    assert own.run(candidate(name), (1,)) is None
+
+
 class Twice(LocalSGD):
     """Averages a step too late, once."""
 

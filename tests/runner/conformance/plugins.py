@@ -1,0 +1,194 @@
+"""Strategies as a user would write them: one that keeps the contract, others that break it in one place."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.communicator import Communicator
+from daso_bench.strategies.daso import DASO, Transfer
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan, Progress
+from daso_bench.strategies.replica import Replica
+from daso_bench.strategies.topology import WORLD
+
+
+class Averager(Strategy):
+    """Local steps, and the mean of all parameters after every `every` of them. It keeps the contract."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        """Its one key."""
+
+        every: int = 3
+
+    config: Config
+
+    @classmethod
+    def expected_traffic(
+        cls, config: Any, plan: Plan, rank: int, numel: int, buffer_numel: int
+    ) -> dict[str, tuple[int, int]] | None:
+        assert plan.steps is not None
+        rounds = -(-plan.steps // config.every)
+        return {"parameters.all_reduce": (rounds, rounds * 4 * (numel + 1))}
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        self.replica, self.comm = replica, comm
+        self.since, self.wished, self.heard = 0, False, False
+        replica.average_gradients_over(None)
+
+    def after_step(self, progress: Progress) -> None:
+        self.heard = False
+        self.since += 1
+        if self.since == self.config.every:
+            self.average()
+
+    def average(self) -> None:
+        """The end of a round."""
+        flat = self.replica.flat(self.replica.parameters.empty(extra=1))
+        flat[-1] = float(self.wished or self.replica.wished)
+        self.comm.all_reduce(flat, WORLD).wait()
+        self.replica.load(flat / self.comm.topology.ranks)
+        self.heard, self.since = bool(flat[-1] > 0), 0
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        self.wished = (self.wished or wished) and not self.heard
+        return self.heard
+
+    def meets(self, progress: Progress) -> bool:
+        return self.since == 0 or progress.last_step
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        own = self.replica.flat()
+        mean = own.clone()
+        self.comm.all_reduce(mean, WORLD).wait()
+        self.replica.load(mean / self.comm.topology.ranks)
+        with super().consensus():
+            yield
+        self.replica.load(own)
+
+    def finish(self) -> None:
+        if self.since:
+            self.average()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"since": self.since, "wished": self.wished}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.since, self.wished = state["since"], state["wished"]
+
+
+class ForgetsTheEnd(Averager):
+    """Does not average where a round was cut short."""
+
+    def finish(self) -> None:
+        return
+
+
+class ForgetsState(Averager):
+    """Begins its round anew after a resume."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.wished = state["wished"]
+
+
+class IgnoresWishes(Averager):
+    """Never tells."""
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        return False
+
+
+class TellsOneRank(Averager):
+    """Tells only the rank that wished."""
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        return wished
+
+
+class ExtraBarrier(DDP):
+    """Meets once more than it says, in its fifth step."""
+
+    def after_step(self, progress: Progress) -> None:
+        if progress.step == 4:
+            self.comm.barrier(WORLD)
+
+
+class ByteTooMany(DDP):
+    """Sends two elements where nothing is to be sent."""
+
+    def after_epoch(self, progress: Progress) -> None:
+        self.comm.all_reduce(torch.zeros(2), WORLD).wait()
+
+
+class Alone(Averager):
+    """Rank 0 alone waits for everybody."""
+
+    def before_step(self, progress: Progress) -> None:
+        if self.comm.rank == 0 and progress.step == 3:
+            self.comm.barrier(WORLD)
+
+
+class OtherSizes(Averager):
+    """Ranks hand in vectors of other lengths."""
+
+    def before_step(self, progress: Progress) -> None:
+        self.comm.broadcast(torch.zeros(1 + self.comm.rank), 0, WORLD, async_op=True)
+
+
+class NeverWaits(Averager):
+    """Leaves a transfer behind."""
+
+    def finish(self) -> None:
+        super().finish()
+        self.comm.all_reduce(torch.zeros(1), WORLD, async_op=True)
+
+
+class LeavesTraces(Averager):
+    """Does not put its parameters back after an evaluation."""
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        with super().consensus():
+            mean = self.replica.flat()
+            yield
+        self.replica.load(mean)
+
+
+class OwnBuffers(Averager):
+    """Shows each rank's own batch normalisation statistics."""
+
+    def average_buffers(self) -> None:
+        return
+
+
+class WaitsAtOnce(DASO):
+    """Waits for a transfer where it starts: the asynchronous phase is none."""
+
+    def _start(self, batch: int, wait: int) -> None:
+        super()._start(batch, wait)
+        transfer: Transfer = self.pending[-1]
+        transfer.settle()
+
+
+class Raises(Averager):
+    """Has a bug in the third step."""
+
+    def after_step(self, progress: Progress) -> None:
+        super().after_step(progress)
+        if progress.step == 2:
+            raise KeyError("momentum")
+
+
+class Refuses(Averager):
+    """Works on one node alone."""
+
+    @classmethod
+    def check(cls, config: Any, plan: Plan) -> None:
+        if plan.topology.nodes > 1:
+            raise ConfigError("refuses: needs one node")

@@ -1,0 +1,148 @@
+"""The contract passes for what keeps it, and says what is wrong with what does not."""
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from plugins import (
+    Alone,
+    Averager,
+    ByteTooMany,
+    ExtraBarrier,
+    ForgetsState,
+    ForgetsTheEnd,
+    IgnoresWishes,
+    LeavesTraces,
+    NeverWaits,
+    OtherSizes,
+    OwnBuffers,
+    Raises,
+    Refuses,
+    TellsOneRank,
+    WaitsAtOnce,
+)
+
+from daso_bench.runner.conformance import contract
+from daso_bench.runner.conformance.candidates import candidates
+from daso_bench.runner.conformance.findings import Candidate, Finding, RanksOfNodes
+from daso_bench.runner.conformance.kit import Task, attempt
+
+NAMES = [check.name for check in contract.checks(Candidate("averager", Averager, Averager.Config()))]
+WIDE = ("one model", "traffic by step", "time")  # tried on two nodes of two ranks here; others on two ranks
+
+
+def tried(check: str, candidate: Candidate, ranks: RanksOfNodes = (1, 1)) -> Finding:
+    number = [one.name for one in contract.checks(candidate)].index(check)
+    return attempt(Task(candidate, "contract", number, ranks))
+
+
+@cache
+def builtin(name: str) -> Candidate:
+    ((candidate, _),) = candidates([f"strategy={name}"])
+    return candidate
+
+
+def plugin(kind: type, builtin: str | None = None, **keys: Any) -> Candidate:
+    return Candidate(kind.__name__, kind, kind.Config(**keys), builtin)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_ddp_and_daso_keep_the_contract(strategy: str, name: str):
+    finding = tried(name, builtin(strategy), (2, 2) if name in WIDE else (1, 1))
+    assert finding.status == "ok", finding.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plug_in_that_keeps_the_contract_passes(name: str):
+    finding = tried(name, plugin(Averager), (2, 1) if name in WIDE else (1, 1))
+    assert finding.status == "ok", finding.text
+    remarks = {
+        "hears wishes": "within 2 steps",
+        "traffic by step": "no description of its own in the kit",
+        "time": "equal ranks: upper bound only",
+    }
+    assert finding.text == remarks.get(name, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "sentence"),
+    [
+        (ForgetsTheEnd, "stops anywhere", "stopped after step 1, after finish(): rank 1 differs from rank 0"),
+        (ForgetsState, "resumes", "saved after step 1 and resumed: rank 0, after step 3: "),
+        (IgnoresWishes, "hears wishes", "a wish of rank 0 in step 1 is never told to rank 0 by agree()"),
+        (TellsOneRank, "hears wishes", "a wish of rank 0 in step 1 is never told to rank 1 by agree()"),
+        (Alone, "ends", "no rank can go on: "),
+        (
+            OtherSizes,
+            "calls in step",
+            "call 1 is broadcast on parameters over ranks [0, 1], 8 bytes, rank 0 ",
+        ),
+        (NeverWaits, "drains", "at the end: rank 0 launched 1 operations it never waits for"),
+        (LeavesTraces, "looks leave no trace", "rank 0, after step 1: changed by a look: again.bias"),
+        (OwnBuffers, "one model", "consensus after step 1: rank 1 differs from rank 0: buffers[0] is "),
+        (Raises, "ends", "KeyError: 'momentum' ("),
+    ],
+)
+def test_what_breaks_the_contract_is_told_in_a_sentence(kind: type, check: str, sentence: str):
+    finding = tried(check, plugin(kind))
+    assert finding.status == "FAILED"
+    assert sentence in finding.text
+
+
+def test_an_error_is_told_with_the_line_of_the_plug_in():
+    assert re.search(r"plugins\.py:\d+\)$", tried("ends", plugin(Raises)).text)
+
+
+def test_a_deadlock_is_told_with_who_waits_for_what():
+    text = tried("ends", plugin(Alone)).text
+    assert text == (
+        "Deadlock: no rank can go on: rank 0 waits in barrier over (0, 1) for ranks [1]; "
+        "rank 1 waits in all_reduce over (0, 1) for ranks [0]"
+    )
+
+
+def test_an_extra_barrier_is_found_in_its_step():
+    finding = tried("traffic by step", plugin(ExtraBarrier, "ddp"))
+    assert finding.text == (
+        "rank 0, step 5: one call too many: barrier on control over ranks [0, 1], 0 bytes"
+    )
+
+
+def test_an_extra_byte_is_found_in_its_epoch():
+    finding = tried("traffic by step", plugin(ByteTooMany, "ddp"))
+    assert finding.text == (
+        "rank 0, step 7 (epoch): one call too many: all_reduce on parameters over ranks [0, 1], 8 bytes"
+    )
+
+
+def test_a_formula_of_its_own_is_held_against_what_is_counted():
+    class Boasts(Averager):
+        @classmethod
+        def expected_traffic(cls, *given: Any) -> dict[str, tuple[int, int]]:
+            return {"parameters.all_reduce": (1, 4)}
+
+    finding = tried("traffic formula", plugin(Boasts))
+    assert re.fullmatch(
+        r"rank 0: 7 calls of parameters\.all_reduce with \d+ bytes, expected_traffic says 1 with 4",
+        finding.text,
+    )
+
+
+def test_a_wait_too_early_is_found_by_the_clock():
+    finding = tried("time", plugin(WaitsAtOnce, "daso"))
+    assert re.fullmatch(
+        r"equal ranks: rank 0 takes \d+\.\d+ ms of virtual time, must take \d+\.\d+ ms", finding.text
+    )
+
+
+def test_what_is_refused_is_no_failure():
+    finding = tried("ends", plugin(Refuses))
+    assert (finding.status, finding.text) == ("refuses", "refuses: needs one node")
+    assert tried("ends", plugin(Refuses), (2,)).status == "ok"
+
+
+def test_further_keys_of_built_in_strategies_are_tried_in_short():
+    finding = tried("with wait_batches=0 sync_every=3", builtin("daso"), (2, 2))
+    assert finding.status == "ok", finding.text
