@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError
 from .. import listing
 from ..compose import compose
 from ..overrides import key_of
-from ..typed import locate_target, typed
+from ..typed import locate_target, plain, typed
 from .findings import Candidate, RanksOfNodes
 
 BUILTIN = "daso_bench.strategies."
@@ -28,13 +26,22 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Candidate, list[str]]]:
-    """The strategies that `words` name, each with the overrides of its keys that are in force.
-
-    `strategy=NAME`, `strategy=A,B` or `strategy=all`; without it all built-in ones. `strategy.KEY=VALUE` goes
-    to each of them.
+    """The strategies that `words` name (see `asked`), each with the overrides of its keys that are in force.
 
     Raises:
         ConfigError: an unknown strategy or key, or a word about anything else.
+    """
+    names, own = asked(words, config_dir)
+    return [_candidate(name, own, config_dir) for name in names]
+
+
+def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[str], list[str]]:
+    """Names of strategies, and overrides of keys for each of them.
+
+    `strategy=NAME`, `strategy=A,B`, or `strategy=all` with those of `config_dir`; without it all built-in.
+
+    Raises:
+        ConfigError: a word about anything else.
     """
     own: list[str] = []
     names: list[str] = []
@@ -48,32 +55,27 @@ def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tup
             raise ConfigError(
                 f"{word}: check takes strategy=NAME and strategy.KEY=VALUE; the run it tries is its own"
             )
-    if not names:
-        names = [entry.name for entry in listing.entries("strategy")]
-    elif ALL in names:
-        names = [entry.name for entry in listing.entries("strategy", [config_dir] if config_dir else [])]
-    return [_candidate(name, own, config_dir) for name in dict.fromkeys(names)]
+    folders = [config_dir] if config_dir and ALL in names else []
+    if not names or ALL in names:
+        names = [entry.name for entry in listing.entries("strategy", folders)]
+    return list(dict.fromkeys(names)), own
 
 
 def _candidate(name: str, own: Sequence[str], config_dir: Path | None) -> tuple[Candidate, list[str]]:
-    named = {key_of(word) for word in own}
-    words = list(own)
-    kind = locate_target(_composed(name, [], config_dir), "strategy")
+    (composed,) = compose([f"strategy={name}", *own], sweep=False, config_dir=config_dir)
+    if composed.config is None:
+        raise composed.error or ConfigError(f"strategy={name}: cannot be composed")
+    keys = plain(composed.config.strategy, "strategy")
+    kind = locate_target(keys, "strategy")
     if not issubclass(kind, Strategy):
         raise ConfigError(f"strategy={name}: {kind.__name__} is not a subclass of {BUILTIN}base.Strategy")
     builtin = kind.__module__.removeprefix(BUILTIN) if kind.__module__.startswith(BUILTIN) else None
-    for key, value in SMALL.get(builtin or "", {}).items():
-        if f"strategy.{key}" not in named:
-            words.append(f"strategy.{key}={value}")
-    config = typed(kind.Config, _composed(name, words, config_dir), "strategy")
-    return Candidate(name, kind, config, builtin), words
-
-
-def _composed(name: str, words: Sequence[str], config_dir: Path | None) -> DictConfig:
-    (found,) = compose([f"strategy={name}", *words], sweep=False, config_dir=config_dir)
-    if found.config is None:
-        raise found.error or ConfigError(f"strategy={name}: cannot be composed")
-    return found.config.strategy
+    named = {key_of(word) for word in own}
+    small = {
+        key: value for key, value in SMALL.get(builtin or "", {}).items() if f"strategy.{key}" not in named
+    }
+    words = [*own, *(f"strategy.{key}={value}" for key, value in small.items())]
+    return Candidate(name, kind, typed(kind.Config, {**keys, **small}, "strategy"), builtin), words
 
 
 def ranks_of(text: str) -> RanksOfNodes:

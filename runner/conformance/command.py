@@ -109,8 +109,11 @@ def summary(name: str, findings: Sequence[Finding]) -> str:
 
 
 def _tell_failures(console: Console, candidate: Candidate, findings: Sequence[Finding]) -> None:
-    """What a failed check is about, once each."""
-    failed = dict.fromkeys((f.layer, f.check) for f in findings if f.status == "FAILED")
-    for layer, name in failed:
-        says = next(c.says for c in LAYERS[layer](candidate) if c.name == name)
-        display.say(console, f"  {name}: {' '.join(says.split())}", "red")
+    """Each failure in full, below what the check is about."""
+    failed = [finding for finding in findings if finding.status == "FAILED"]
+    for layer, name in dict.fromkeys((finding.layer, finding.check) for finding in failed):
+        says = next(check.says for check in LAYERS[layer](candidate) if check.name == name)
+        display.say(console, f"{name}: {' '.join(says.split())}", "red")
+        for finding in failed:
+            if (finding.layer, finding.check) == (layer, name):
+                display.say(console, f"  {','.join(map(str, finding.ranks))}: {finding.text}")

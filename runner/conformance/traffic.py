@@ -296,9 +296,8 @@ def average(
     config: Any, s: Script, sizes: Sizes, how: str = "world", *, buffers_ride: bool | None = None
 ) -> None:
     """The end of a round: parameters, a wish and buffers, where these ride along; else buffers behind."""
-    if buffers_ride is None:
-        buffers_ride = how == "world" and config.buffers == "average"
-    elements = sizes.parameters + 1 + sizes.buffers * buffers_ride
+    riding = how == "world" and config.buffers == "average" if buffers_ride is None else buffers_ride
+    elements = sizes.parameters + 1 + sizes.buffers * riding
     if how == "world":
         s.blocking("all_reduce", "parameters", WORLD, elements * sizes.element)
     elif how == "leader":
@@ -314,7 +313,7 @@ def average(
             s.wait(one)
         s.blocking("all_gather", "parameters", NODE, slice_bytes)
     verb = {"average": "all_reduce", "broadcast": "broadcast"}.get(config.buffers)
-    if verb is not None and sizes.buffers and not buffers_ride:
+    if verb is not None and sizes.buffers and not riding:
         s.blocking(verb, "parameters", WORLD, sizes.buffers * sizes.element)
 
 

@@ -332,6 +332,7 @@ def test_the_same_with_powersgd_from_any_step_on():
             replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)
             with replica.untouched():
                 replica.compute_gradients(Batch(*pieces(comm.rank, 77), sizes(77)))
+            assert strategy.state_dict()["reduction"]["steps"] == 0
             if state is not None:
                 replica.load(state[0])
                 replica.optimizer.load_state_dict(state[1])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from typing import Any
 
 import torch
@@ -192,3 +193,30 @@ class Refuses(Averager):
     def check(cls, config: Any, plan: Plan) -> None:
         if plan.topology.nodes > 1:
             raise ConfigError("refuses: needs one node")
+
+
+class OtherOverGloo(Averager):
+    """Trains otherwise in real processes than in virtual time."""
+
+    def after_step(self, progress: Progress) -> None:
+        if parent_process() is not None and progress.step == 7:
+            self.replica.load(self.replica.flat() + 1e-3)
+        super().after_step(progress)
+
+
+class CallsMoreOverGloo(Averager):
+    """Calls more in real processes than in virtual time."""
+
+    def after_step(self, progress: Progress) -> None:
+        super().after_step(progress)
+        if parent_process() is not None and progress.step == 7:
+            self.comm.barrier(WORLD)
+
+
+class HangsOverGloo(Averager):
+    """Raises on one rank while the other waits for it."""
+
+    def after_step(self, progress: Progress) -> None:
+        super().after_step(progress)
+        if parent_process() is not None and progress.step == 7 and self.comm.rank == 1:
+            raise RuntimeError("no memory left")

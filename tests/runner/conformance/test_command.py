@@ -6,9 +6,8 @@ import pytest
 from plugins import Averager
 
 from daso_bench.runner.cli import help_text, main
-from daso_bench.runner.conformance import candidates as names
 from daso_bench.runner.conformance import command, kit
-from daso_bench.runner.conformance.candidates import candidates, ranks_of
+from daso_bench.runner.conformance.candidates import asked, candidates, ranks_of
 from daso_bench.runner.conformance.findings import Candidate, Check, Failed, Finding
 from daso_bench.runner.listing import entries
 from daso_bench.strategies.errors import ConfigError
@@ -68,10 +67,10 @@ def test_a_plug_in_is_checked_in_all_layers_with_real_processes(
 @pytest.mark.usefixtures("few")
 def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pytest.CaptureFixture[str]):
     code = code_of("strategy=mine,broken", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1")
-    told = " ".join(capsys.readouterr().out.split())
+    told = capsys.readouterr().out
     assert code == 1
-    assert "FAILED: stopped after step 1, after finish(): rank 1 differs from rank 0: tied.weight[0]" in told
     assert "stops anywhere: Stopped after any step the run ends the same way" in told
+    assert "  1,1: stopped after step 1, after finish(): rank 1 differs from rank 0: scale[0] is " in told
     assert "mine: 2 ok, 0 refused, 0 FAILED" in told
     assert "broken: 1 ok, 0 refused, 1 FAILED" in told
     assert "FAILED: broken" in told
@@ -126,21 +125,23 @@ def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
     assert (asked["words"], asked["ranks"]) == (["strategy=ddp"], [(2,), (2, 1)])
 
 
-def test_without_a_name_all_built_in_strategies_are_meant():
-    found = [candidate.name for candidate, _ in candidates([])]
-    assert found == [entry.name for entry in entries("strategy")]
-    assert all(candidate.builtin == candidate.name for candidate, _ in candidates(["strategy=daso,ddp"]))
+def test_without_a_name_all_built_in_strategies_are_meant(folder: str):
+    built_in = [entry.name for entry in entries("strategy")]
+    assert asked([]) == (built_in, [])
+    assert asked(["strategy.a=1"], Path(folder)) == (built_in, ["strategy.a=1"])
+    assert asked(["strategy=all"], Path(folder))[0] == sorted([*built_in, "mine", "broken", "single"])
+    assert asked(["strategy=daso,ddp", "strategy=daso"])[0] == ["daso", "ddp"]
 
 
 def test_periods_are_short_unless_they_are_named():
-    names.SMALL["daso"] = {"sync_every": 2}
-    try:
-        ((candidate, words),) = candidates(["strategy=daso"])
-        assert (candidate.config.sync_every, words) == (2, ["strategy.sync_every=2"])
-        ((candidate, words),) = candidates(["strategy=daso", "strategy.sync_every=5"])
-        assert (candidate.config.sync_every, words) == (5, ["strategy.sync_every=5"])
-    finally:
-        del names.SMALL["daso"]
+    ((candidate, words),) = candidates(["strategy=local_sgd"])
+    assert (candidate.builtin, candidate.config.sync_every, words) == (
+        "local_sgd",
+        3,
+        ["strategy.sync_every=3"],
+    )
+    ((candidate, words),) = candidates(["strategy=local_sgd", "strategy.sync_every=5"])
+    assert (candidate.config.sync_every, words) == (5, ["strategy.sync_every=5"])
 
 
 def test_ranks_are_read():

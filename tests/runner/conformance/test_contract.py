@@ -27,6 +27,7 @@ from daso_bench.runner.conformance import contract
 from daso_bench.runner.conformance.candidates import candidates
 from daso_bench.runner.conformance.findings import Candidate, Finding, RanksOfNodes
 from daso_bench.runner.conformance.kit import Task, attempt
+from daso_bench.strategies.progress import Plan
 
 NAMES = [check.name for check in contract.checks(Candidate("averager", Averager, Averager.Config()))]
 WIDE = ("one model", "traffic by step", "time")  # tried on two nodes of two ranks here; others on two ranks
@@ -120,7 +121,9 @@ def test_an_extra_byte_is_found_in_its_epoch():
 def test_a_formula_of_its_own_is_held_against_what_is_counted():
     class Boasts(Averager):
         @classmethod
-        def expected_traffic(cls, *given: Any) -> dict[str, tuple[int, int]]:
+        def expected_traffic(
+            cls, config: Any, plan: Plan, rank: int, numel: int, buffer_numel: int
+        ) -> dict[str, tuple[int, int]]:
             return {"parameters.all_reduce": (1, 4)}
 
     finding = tried("traffic formula", plugin(Boasts))

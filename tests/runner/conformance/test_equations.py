@@ -10,7 +10,8 @@ from daso_bench.runner.conformance import identities
 from daso_bench.runner.conformance.cases import CASES, Case
 from daso_bench.runner.conformance.equations import checks, require
 from daso_bench.runner.conformance.findings import Candidate, Failed
-from daso_bench.runner.conformance.identities import IDENTITIES, PROPERTIES, builtin
+from daso_bench.runner.conformance.identities import PROPERTIES, builtin
+from daso_bench.runner.conformance.identity_table import IDENTITIES, Identity
 from daso_bench.runner.conformance.references import REFERENCES, NoReference
 from daso_bench.runner.conformance.references.optimizers import ADAMW, NESTEROV
 from daso_bench.runner.listing import CONF
@@ -125,7 +126,7 @@ def test_a_candidates_own_keys_come_first_and_unknown_rules_are_told():
 # ------------------------------------------------------------------ identities
 
 
-def of(name: str, left: str) -> identities.Identity:
+def of(name: str, left: str) -> Identity:
     return next(one for one in IDENTITIES if (one.name, one.left) == (name, left))
 
 

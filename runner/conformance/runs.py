@@ -1,0 +1,56 @@
+"""The runs of the trial that several checks of the contract read, and the words they share."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from . import trial
+from .course import Course, History
+from .driver import drive, jittered
+from .findings import Candidate, RanksOfNodes
+from .trial import NETWORK, STEP_NS, course
+
+STEPS = trial.EPOCHS * trial.STEPS_PER_EPOCH
+OWN = ("step", "epoch", "finish")
+"""When a strategy's own calls are made, evaluations and checkpoints aside."""
+ENOUGH = range(1, 10_000)
+"""Every place that a run may have."""
+
+
+def independent(candidate: Candidate) -> bool:
+    """Whether ranks or nodes step at their own pace."""
+    return candidate.strategy_class.sampling(candidate.config) != "global"
+
+
+def when(candidate: Candidate, place: int) -> str:
+    """A place of the run in words."""
+    return f"at meeting {place}" if independent(candidate) else f"after step {place}"
+
+
+@lru_cache(maxsize=8)
+def plain(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run as it is: equal ranks, the trial's network. Many checks read it, none may change it."""
+    return drive(course(candidate, ranks), network=NETWORK, step_time=STEP_NS)
+
+
+@lru_cache(maxsize=8)
+def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run with step times that vary at random."""
+    return drive(course(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 3))
+
+
+def some(places: Sequence[int], ranks: RanksOfNodes) -> list[int]:
+    """All places on several nodes of several ranks; elsewhere a quarter of them and the last two."""
+    if len(ranks) > 1 and min(ranks) > 1:
+        return list(places)
+    return sorted({*places[::4], *places[-2:]})
+
+
+def slow_last(run: Course) -> tuple[int, ...]:
+    """Step times of ranks of which the last takes four times as long."""
+    return (*(STEP_NS for _ in range(run.topology.ranks - 1)), 4 * STEP_NS)
+
+
+def places_of(candidate: Candidate, ranks: RanksOfNodes) -> range:
+    """Where the run can be saved or stopped: after each step, or at each meeting."""
+    meetings = sum(plain(candidate, ranks)[0].met.values())
+    return range(1, (meetings if independent(candidate) else STEPS) + 1)
