@@ -227,9 +227,8 @@ def _without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
     """Pieces of fewer than `minimum` samples, but not 0, added to the largest piece (the first of equals)."""
     if all(piece >= minimum for piece in pieces):
         return pieces
-    largest = pieces.index(max(pieces))
-    kept = [0 if place != largest and piece < minimum else piece for place, piece in enumerate(pieces)]
-    kept[largest] += sum(pieces) - sum(kept)
+    kept = [piece if piece >= minimum else 0 for piece in pieces]
+    kept[pieces.index(max(pieces))] += sum(pieces) - sum(kept)
     return tuple(kept)
 
 

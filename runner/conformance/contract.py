@@ -27,17 +27,11 @@ CHECKS = {
     "time": accounts.time_kept,
 }
 BRIEFLY = {
-    name: CHECKS[name]
-    for name in (
-        "drains",
-        "one model",
-        "copies",
-        "calls in step",
-        "traffic formula",
-        "traffic by step",
-        "time",
-    )
-} | {"resumes": life.resumes_here_and_there, "stops": life.stops_here_and_there}
+    "drains": life.drains_evenly,
+    **{name: CHECKS[name] for name in ("copies", "traffic formula", "traffic by step", "time")},
+    "resumes": life.resumes_here_and_there,
+    "stops": life.stops_here_and_there,
+}
 
 
 def checks(candidate: Candidate) -> list[Check]:

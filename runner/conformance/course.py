@@ -113,7 +113,8 @@ class Call:
 class History:
     """What one rank did. Tensors are copies; keys are numbers of steps done (see the module's docstring).
 
-    `samples` are global samples as of the last meeting, `known` what `global_samples` said before step k + 1.
+    `budget` are the run's global samples, `samples` those as of the last meeting, `known` those that
+    `global_samples` told of before step k + 1.
     `consensus` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the parameters
     after `finish`, `given` the model inside `consensus` after it. `disturbed[k]` names what settling and
     consensus after step k changed: it must be empty. `unwaited` counts operations launched and never waited
@@ -122,6 +123,7 @@ class History:
     """
 
     rank: int
+    budget: int = 0
     names: list[tuple[str, int]] = field(default_factory=list)
     parameters: dict[int, Tensor] = field(default_factory=dict)
     buffers: dict[int, Tensor] = field(default_factory=dict)

@@ -6,10 +6,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -26,6 +26,10 @@ LAYERS: dict[str, Layer] = {
     "identities": identities.checks,
     PROCESSES: gloo.checks,
 }
+
+
+Wait = Callable[[], list[Finding]]
+Submit = Callable[["Sequence[Task]"], Wait]
 
 
 @dataclass(frozen=True)
@@ -66,20 +70,39 @@ def run(
     does not even end in virtual time is not tried with real processes, where it would hang.
     """
     findings = []
-    todo = [(candidate, tasks(candidate, ranks)) for candidate in candidates]
     with _workers(jobs) as submit:
-        started = [
-            (candidate, [(task, None if task.layer == PROCESSES else submit(task)) for task in own])
-            for candidate, own in todo
-        ]
-        for candidate, own in started:
-            found: list[Finding] = []
-            for _, same in groupby(own, key=lambda pair: pair[0].layer):
-                for task, future in same:
-                    found.append(future() if future is not None else _over_gloo(task, found))
+        started = [(candidate, _started(candidate, ranks, submit)) for candidate in candidates]
+        for candidate, (order, waits) in started:
+            outcomes = {
+                task: finding for some, wait in waits for task, finding in zip(some, wait(), strict=True)
+            }
+            for task in order:
+                if task.layer == PROCESSES:
+                    outcomes[task] = _over_gloo(task, list(outcomes.values()))
+            found = [outcomes[task] for task in order]
             tell(candidate, found)
             findings += found
     return findings
+
+
+def _started(
+    candidate: Candidate, ranks: Sequence[RanksOfNodes], submit: Submit
+) -> tuple[list[Task], list[tuple[list[Task], Wait]]]:
+    """All tasks of a candidate in the order in which they are shown, and those in virtual time begun."""
+    order = tasks(candidate, ranks)
+    together: dict[Any, list[Task]] = {}
+    for task in order:
+        if task.layer != PROCESSES:
+            # The contract's checks on one set of ranks read the same few runs: they share a process.
+            key = (task.layer, task.ranks) if task.layer == CONTRACT else task
+            together.setdefault(key, []).append(task)
+    largest_first = sorted(together.values(), key=lambda some: -len(some) * sum(some[0].ranks))
+    return order, [(some, submit(some)) for some in largest_first]
+
+
+def attempt_all(some: Sequence[Task]) -> list[Finding]:
+    """Try checks one after the other."""
+    return [attempt(task) for task in some]
 
 
 def attempt(task: Task) -> Finding:
@@ -118,22 +141,17 @@ def _place(error: BaseException, kind: type) -> str:
 
 
 @contextmanager
-def _workers(jobs: int) -> Iterator[Callable[[Task], Callable[[], Finding]]]:
-    """Gives the function that starts a task and returns the one that waits for its finding."""
+def _workers(jobs: int) -> Iterator[Submit]:
+    """Gives the function that starts tasks and returns the one that waits for their findings."""
     if jobs <= 1:
-        yield lambda task: lambda: attempt(task)
+        yield lambda some: lambda: attempt_all(some)
         return
     local.warm(gloo.PRELOAD)
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:
         with local.no_main():
-
-            def submit(task: Task) -> Callable[[], Finding]:
-                future: Future[Finding] = pool.submit(attempt, task)
-                return future.result
-
-            yield submit
+            yield lambda some: pool.submit(attempt_all, some).result
     finally:
         pool.shutdown(cancel_futures=True)
 

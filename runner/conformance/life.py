@@ -1,4 +1,4 @@
-"""The contract on a run's life: it ends, and can be looked at, saved and stopped anywhere; one model is left."""
+"""The contract on a run's life: it ends, can be looked at, saved, stopped anywhere, and leaves one model."""
 
 import json
 from bisect import bisect_right
@@ -11,36 +11,55 @@ from torch import Tensor, nn
 from ...strategies.seeds import derive
 from .comparison import require_agreement, require_equal, require_same_walk
 from .course import Call, History
-from .driver import drive, jittered
+from .driver import drive
 from .findings import Candidate, Failed, RanksOfNodes
-from .runs import ENOUGH, OWN, STEPS, independent, places_of, plain, slow_last, some, uneven, when
+from .runs import (
+    OWN,
+    STEPS,
+    independent,
+    looked_at,
+    one_wish,
+    places_of,
+    plain,
+    saved,
+    slow_last,
+    some,
+    uneven,
+    when,
+)
 from .trial import NETWORK, STEP_NS, course
+
+FURTHER = 5  # steps that most resumed runs go on: longer than the periods of the trial
 
 
 def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """The run ends with all steps done, whatever the ranks' step times are and whoever starts late."""
     run = course(candidate, ranks, begin_ns=lambda rank: (rank * 7 % 3) * STEP_NS)
     slow = slow_last(run)
-    for took in (STEP_NS, jittered(STEP_NS, 1), jittered(STEP_NS, 2, 5.0), lambda rank, n: slow[rank]):
-        histories = drive(run, network=NETWORK, step_time=took)
-        last = [history.samples[history.steps] for history in histories]
-        if independent(candidate):
-            budget = STEPS * run.global_batch_size
-            if min(last) < budget or len(set(last)) > 1:
-                raise Failed(f"ranks end at {last} global samples, the run has {budget}")
-            meetings = [
-                [history.samples[k] for k, met in history.met.items() if met] for history in histories
-            ]
-            if any(samples != meetings[0] for samples in meetings):
-                raise Failed(f"ranks meet at different global samples: {meetings}")
-            continue
-        for history in histories:
-            if history.met != histories[0].met:
-                raise Failed(f"meets() answers otherwise on rank {history.rank} than on rank 0")
-            if history.steps != STEPS:
-                raise Failed(f"rank {history.rank} ends after {history.steps} of {STEPS} steps")
-            if history.sizes != histories[0].sizes:
-                raise Failed(f"rank {history.rank} and rank 0 split the global batches differently")
+    uneasy = drive(run, network=NETWORK, step_time=lambda rank, samples: slow[rank])
+    for histories in (plain(candidate, ranks), uneven(candidate, ranks), uneasy):
+        (_require_budget if independent(candidate) else _require_equal_steps)(histories)
+
+
+def _require_budget(histories: Sequence[History]) -> None:
+    """All ranks end with the samples of the schedule, and meet where the same samples are in the model."""
+    last = [history.samples[history.steps] for history in histories]
+    budget = histories[0].budget
+    if min(last) < budget or len(set(last)) > 1:
+        raise Failed(f"ranks end at {last} global samples, the run has {budget}")
+    meetings = [[history.samples[k] for k, met in history.met.items() if met] for history in histories]
+    if any(samples != meetings[0] for samples in meetings):
+        raise Failed(f"ranks meet at different global samples: {meetings}")
+
+
+def _require_equal_steps(histories: Sequence[History]) -> None:
+    for history in histories:
+        if history.steps != STEPS:
+            raise Failed(f"rank {history.rank} ends after {history.steps} of {STEPS} steps")
+        if history.met != histories[0].met:
+            raise Failed(f"meets() answers otherwise on rank {history.rank} than on rank 0")
+        if history.sizes != histories[0].sizes:
+            raise Failed(f"rank {history.rank} and rank 0 split the global batches differently")
 
 
 def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
@@ -67,24 +86,19 @@ def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Inside consensus() all ranks hold the same parameters and floating-point buffers, bit for bit."""
-    histories = drive(course(candidate, ranks, consensus_after=ENOUGH), network=NETWORK, step_time=STEP_NS)
+    histories = looked_at(candidate, ranks)
+    if not histories[0].consensus:
+        raise Failed("the ranks never meet: no model is ever to be had")
     for place in histories[0].consensus:
         models = [history.consensus[place] for history in histories]
         require_agreement(models, f"consensus {when(candidate, place)}", histories[0].names)
-    if not histories[0].consensus:
-        raise Failed("the ranks never meet: no model is ever to be had")
 
 
 def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """settle(), consensus(), state_dict() and snapshot() leave everything and the run's course as it was."""
-    # No transfer takes time: looking may not change what comes after.
+    # No transfer takes time, else ranks at their own pace would rightly train otherwise when held up.
     left_alone = drive(course(candidate, ranks), step_time=STEP_NS)
-    places = tuple(ENOUGH[:STEPS])
-    looking = drive(
-        course(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=places),
-        step_time=STEP_NS,
-    )
-    for looked, unlooked in zip(looking, left_alone, strict=True):
+    for looked, unlooked in zip(looked_at(candidate, ranks), left_alone, strict=True):
         for place, names in looked.disturbed.items():
             if names:
                 raise Failed(f"rank {looked.rank}, {when(candidate, place)}: changed by a look: {names[0]}")
@@ -99,26 +113,34 @@ def drains(candidate: Candidate, ranks: RanksOfNodes) -> None:
         _require_drained(histories, "at the end")
 
 
+def drains_evenly(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """As `drains`, with ranks of one speed."""
+    _require_drained(plain(candidate, ranks), "at the end")
+
+
 def stops_anywhere(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Stopped after any step the run ends the same way, with the model that consensus() had just shown."""
     _stops(candidate, ranks, some(places_of(candidate, ranks), ranks))
 
 
 def stops_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `stops_anywhere`, at three places."""
-    _stops(candidate, ranks, places_of(candidate, ranks)[4::6])
+    """As `stops_anywhere`, at two places."""
+    _stops(candidate, ranks, places_of(candidate, ranks)[4:14:6])
 
 
 def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
-    for place in places:
+    for number, place in enumerate(places):
         run = course(candidate, ranks, stop_after=place, consensus_after=[place])
-        histories = drive(run, network=NETWORK, step_time=STEP_NS)
+        # Some from the start; most from what was saved one step before, to be quick.
+        before = None if number % 4 == 0 else [h.saved[place - 1] for h in saved(candidate, ranks)]
+        histories = drive(run, network=NETWORK, step_time=STEP_NS, resume=before)
         where = f"stopped {when(candidate, place)}"
+        shown = [history.consensus[place] for history in histories]
+        require_agreement(shown, f"{where}, inside consensus()", histories[0].names)
         _require_drained(histories, where)
-        for history in histories:
-            shown = history.consensus[place][: len(history.final)]
+        for history, model in zip(histories, shown, strict=True):
             what = f"{where}: rank {history.rank}: the final model is not the one consensus() showed"
-            require_equal(history.final, shown, what, history.names, tolerance=2e-5)
+            require_equal(history.final, model[: len(history.final)], what, history.names, tolerance=2e-5)
 
 
 def _require_drained(histories: Sequence[History], where: str) -> None:
@@ -140,31 +162,43 @@ def resumes(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def resumes_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `resumes`, at three places."""
-    _resumes(candidate, ranks, places_of(candidate, ranks)[3:-1:6])
+    """As `resumes`, at two places."""
+    _resumes(candidate, ranks, places_of(candidate, ranks)[7:-1:7])
 
 
 def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
-    last = sum(ranks) - 1
-    run = course(candidate, ranks, wish=lambda rank, step: (rank, step) == (last, STEPS // 2))
-    timing = {"network": NETWORK, "step_time": STEP_NS}
-    saving = drive(course(candidate, ranks, save_after=ENOUGH, wish=run.wish), **timing)
-    for place in places:
+    before, last = saved(candidate, ranks), places_of(candidate, ranks)[-1]
+    for number, place in enumerate(places):
         where = f"saved {when(candidate, place)} and resumed"
-        resumed = drive(run, resume=[history.saved[place] for history in saving], **timing)
-        for new, old in zip(resumed, saving, strict=True):
-            require_same_walk(new, old, where)
-            require_equal(
-                new.given, old.given, f"{where}: rank {new.rank}, consensus() at the end", new.names
-            )
-            for step, agreed in new.agreed.items():
-                if agreed != old.agreed[step]:
-                    raise Failed(f"{where}: rank {new.rank}, step {step}: agree() answers {agreed}")
-            _require_same_calls(_from(new, min(new.parameters)), _from(old, min(new.parameters)), where, new)
+        # Some to the end of the run; most for a few steps, to be quick.
+        stop = last if number % 4 == 0 else min(place + FURTHER, last)
+        run = course(candidate, ranks, wish=one_wish(ranks), stop_after=stop)
+        state = [history.saved[place] for history in before]
+        for new, old in zip(
+            drive(run, resume=state, network=NETWORK, step_time=STEP_NS), before, strict=True
+        ):
+            _require_continued(new, old, where, complete=stop == last)
 
 
-def _from(history: History, step: int) -> list[Call]:
-    return [call for call in history.calls if call.during in OWN and call.step >= step]
+def _require_continued(new: History, old: History, where: str, *, complete: bool) -> None:
+    """`new` is the rest of `old`, or its beginning."""
+    for step, value in new.parameters.items():
+        at = f"{where}: rank {new.rank}, after step {step}"
+        require_equal(value, old.parameters[step], at, new.names)
+        require_equal(new.buffers[step], old.buffers[step], f"{at}, floating-point buffers")
+        if step in new.agreed and new.agreed[step] != old.agreed[step]:
+            raise Failed(f"{at}: agree() answers {new.agreed[step]}")
+    if complete:
+        at = f"{where}: rank {new.rank}, at the end"
+        require_equal(new.final, old.final, at, new.names)
+        require_equal(new.given, old.given, f"{at}, consensus()", new.names)
+    first, end = min(new.parameters), max(new.parameters)
+    kinds = OWN if complete else ("step", "epoch")
+    _require_same_calls(_calls(new, kinds, first, end), _calls(old, kinds, first, end), where, new)
+
+
+def _calls(history: History, kinds: Sequence[str], first: int, end: int) -> list[Call]:
+    return [call for call in history.calls if call.during in kinds and first <= call.step < end]
 
 
 def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history: History) -> None:
@@ -180,8 +214,8 @@ def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history
 
 def copies(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks."""
-    places = (1, 2, 5, 9)
-    run = course(candidate, ranks, copies_after=places, consensus_after=places)
+    places = (1, 2, 3) if independent(candidate) else (1, 2, 5, 6)
+    run = course(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
     histories = drive(run, network=NETWORK, step_time=STEP_NS)
     for history in histories:
         for call in history.calls:

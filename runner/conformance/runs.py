@@ -1,6 +1,6 @@
 """The runs of the trial that several checks of the contract read, and the words they share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from . import trial
@@ -36,6 +36,26 @@ def plain(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
 def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
     """The trial run with step times that vary at random."""
     return drive(course(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 3))
+
+
+@lru_cache(maxsize=8)
+def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run, looked at wherever that can be: consensus, copy and save. No transfer takes time."""
+    every = places_of(candidate, ranks)
+    looks = {"consensus_after": ENOUGH, "save_after": ENOUGH, "copies_after": every}
+    return drive(course(candidate, ranks, **looks), step_time=STEP_NS)
+
+
+@lru_cache(maxsize=8)
+def saved(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run, saved wherever that can be, with one wish of one step in it."""
+    run = course(candidate, ranks, save_after=ENOUGH, wish=one_wish(ranks))
+    return drive(run, network=NETWORK, step_time=STEP_NS)
+
+
+def one_wish(ranks: RanksOfNodes) -> Callable[[int, int], bool]:
+    """The last rank wishes something in one step in the middle of the run."""
+    return lambda rank, step: (rank, step) == (sum(ranks) - 1, STEPS // 2)
 
 
 def some(places: Sequence[int], ranks: RanksOfNodes) -> list[int]:

@@ -56,6 +56,7 @@ class Walker:
             budget=course.epochs * self._samples_of_epoch(),
             global_batch_size=course.global_batch_size,
         )
+        self.history.budget = self.progress.budget
         self.shares: Shares | None = None
         self.meetings = 0
         self.copies: dict[int, Tensor | None] = {}

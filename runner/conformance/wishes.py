@@ -1,5 +1,7 @@
 """The contract on wishes: what one rank wishes, all hear of at the same step."""
 
+import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 from .course import History
@@ -8,11 +10,12 @@ from .findings import Candidate, Failed, RanksOfNodes
 from .runs import STEPS, independent, plain, some
 from .trial import NETWORK, STEP_NS, course
 
+SOON = 8  # steps after which most strategies have told of a wish
+
 
 def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
     """A wish of one rank is told by agree() to all ranks at one and the same step, at no extra call."""
-    total = sum(ranks)
-    quiet = plain(candidate, ranks)
+    total, quiet = sum(ranks), plain(candidate, ranks)
     for history in quiet:
         if any(history.agreed.values()):
             raise Failed(f"rank {history.rank}: agree() tells of a wish that nobody has")
@@ -20,20 +23,38 @@ def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
     begins = some((0, 1, STEPS // 3 + 1, STEPS // 2), ranks)
     for wishing in range(total):
         for begin in begins if wishing in (0, total - 1) else begins[:1]:
-            run = course(candidate, ranks, wish=lambda r, s, w=wishing, b=begin: r == w and s >= b)
-            histories = drive(run, network=NETWORK, step_time=STEP_NS)
-            what = f"a wish of rank {wishing} in step {begin + 1}"
-            if not any(met for step, met in histories[0].met.items() if begin < step < STEPS):
+            if not any(met for step, met in quiet[0].met.items() if begin < step < STEPS):
                 return f"not tried: after step {begin + 1} the ranks meet only at the end"
+            what = f"a wish of rank {wishing} in step {begin + 1}"
+            histories = _wish(candidate, ranks, wishing, begin)
             delays.append(_require_heard(candidate, histories, what, begin, wishing))
-            for history, other in zip(histories, quiet, strict=True):
-                if not independent(candidate) and history.verbs() != other.verbs():
-                    extra = history.verbs() - other.verbs() or other.verbs() - history.verbs()
-                    raise Failed(f"{what} changes the calls of rank {history.rank}: {dict(extra)}")
+            if not independent(candidate):
+                _require_no_other_calls(histories, quiet, what)
     bound = wish_bound(candidate, total)
     if bound is not None and max(delays) > bound:
         raise Failed(f"a wish is heard {max(delays)} steps later, must be within {bound}")
     return f"within {max(delays)} steps" if max(delays) else "at once"
+
+
+def _wish(candidate: Candidate, ranks: RanksOfNodes, wishing: int, begin: int) -> list[History]:
+    """The run in which rank `wishing` wishes something from step `begin` on, or a part of it."""
+    run = course(candidate, ranks, wish=lambda rank, step: rank == wishing and step >= begin)
+    if not independent(candidate):
+        part = dataclasses.replace(run, stop_after=min(begin + SOON, STEPS))
+        histories = drive(part, network=NETWORK, step_time=STEP_NS)
+        if all(any(history.agreed.values()) for history in histories):
+            return histories
+    return drive(run, network=NETWORK, step_time=STEP_NS)
+
+
+def _require_no_other_calls(histories: Sequence[History], quiet: Sequence[History], what: str) -> None:
+    for history, other in zip(histories, quiet, strict=True):
+        calls, usual = (
+            Counter(c for c in h.calls if c.during in ("step", "epoch") and c.step < history.steps)
+            for h in (history, other)
+        )
+        for call in [*(calls - usual), *(usual - calls)]:
+            raise Failed(f"{what} changes the calls of rank {history.rank} in step {call.step + 1}: {call}")
 
 
 def _require_heard(

@@ -340,8 +340,17 @@ def test_50_steps_follow_the_equations(nodes, exchange, optimizer):
             assert torch.allclose(got, value, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "weight decay"])
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "tolerance"),
+    [
+        ("sgd", torch.float64, 1e-12),
+        ("momentum", torch.float64, 1e-12),
+        ("nesterov", torch.float64, 1e-12),
+        ("weight decay", torch.float64, 1e-12),
+        ("nesterov", torch.float32, 1e-5),
+        ("weight decay", torch.float32, 1e-5),
+    ],
+)
 @pytest.mark.parametrize(
     ("nodes", "exchange"), [([2, 2], "leader"), ([2, 2], "sliced"), ([2, 1], "leader"), ([2, 1], "world")]
 )
@@ -358,8 +367,15 @@ def test_with_adam_exchanging_after_every_step_is_not_ddp(optimizer):
     assert torch.linalg.vector_norm(got - wanted) > 1e-3 * torch.linalg.vector_norm(wanted)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("keys", [{}, dict(sync_every=1), dict(sync_every=3, optimizer_state="reset")])
+@pytest.mark.parametrize(
+    ("keys", "optimizer"),
+    [
+        *((dict(sync_every=3), name) for name in OPTIMIZERS),
+        ({}, "momentum"),
+        (dict(sync_every=1), "adam"),
+        (dict(sync_every=3, optimizer_state="reset"), "adam"),
+    ],
+)
 def test_one_node_is_ddp_bit_for_bit(keys, optimizer):
     traces = net_run(ednncomm(**keys), [3], optimizer, dtype=torch.float32)
     wanted = ddp_run((3,), optimizer, torch.float32)

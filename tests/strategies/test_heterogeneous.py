@@ -733,6 +733,8 @@ def test_a_model_with_batch_normalisation_never_gets_one_sample(keys):
     )
     assert traces[0].batches[-1] == (18, 2)
     assert traces[1].records[-1]["samples_of_last_step"] == 0  # of 3
+    four = train(make, 2, samples=8, batch=4, times=affine((0, 1), (0, 100)), model=norm)[0]
+    assert four.strategy.calibration["sizes"] == [[2, 2, 4]] * 2
     one = {"calibration_batch_sizes": (1, 8)}
     assert train(lambda: make(**one), 2, samples=40, batch=20)[0].batches == [(10, 10)]
     with pytest.raises(ConfigError, match=r"sizes=\[1, 8\]: a model with batch normalisation needs 2"):
@@ -882,7 +884,7 @@ def test_all_state_comes_back():
     old = train(
         lambda: make(**DYNAMIC, dynamic_start="static"), 2, samples=40, batch=20, epochs=2, times=TABLE
     )
-    new = train(make, 2, samples=40, batch=20)
+    new = train(lambda: make(balancing="manual", shares=(3.0, 1.0)), 2, samples=40, batch=20)
     for trace, other in zip(old, new, strict=True):
         state = stored(trace.strategy.state_dict())
         assert state["medians"][0]

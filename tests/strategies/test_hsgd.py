@@ -113,13 +113,23 @@ def test_h1_the_two_level_mean_is_the_flat_mean(
         assert error <= TOLERANCE[dtype]
 
 
-def test_a_rank_without_samples_does_not_count():
+class Blind(Linear):
+    """Has no gradient that is a number for blank inputs, which a rank without samples goes forward with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * x[:, 0] / x[:, 0]
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+def test_a_rank_without_samples_does_not_count(keys: dict[str, Any]):
+    def blind() -> nn.Module:
+        return Blind(torch.zeros(1, dtype=torch.float64))
+
     data = samples_of([[1, 3], [], [8], []])
-    for keys in VARIANTS:
-        assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=data)) == [4.0] * 4
+    assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=data, model=blind)) == [4.0] * 4
     # Nor does a node without any.
-    traces = drive(make(), [2, 2], steps_per_epoch=1, data=samples_of([[1, 3], [2], [], []]))
-    assert moved(traces) == [2.0] * 4
+    data = samples_of([[1, 3], [2], [], []])
+    assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=data, model=blind)) == [2.0] * 4
 
 
 # ------------------------------------------------------------------ training
@@ -604,10 +614,12 @@ def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
         cfg = config("hsgd", epochs=1, clip_norm=clip)
         finals.append(simulate(cfg, cfg.dataset.load()).sessions[3].replica.flat())
     assert torch.equal(*finals)
-    strategy = drive(make(), [1], steps_per_epoch=1)[0].strategy
-    strategy.summed[0].fill_(math.nan)
+    data: Data = lambda rank, step: (torch.ones(1, 6), torch.zeros(1, dtype=torch.int64))  # noqa: E731
+    strategy = together({}, [1], 1, data, torch.float32)[0].strategy
+    strategy.summed[0][0, 0] = math.nan
     strategy._clip(1.0)
-    assert strategy.summed[0].isnan().all()
+    # As PyTorch's: a norm that is no number leaves none anywhere.
+    assert all(gradient.isnan().all() for gradient in strategy.summed.values())
 
 
 # ------------------------------------------------------------------ resume, refusals, remarks
