@@ -20,6 +20,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.bench ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
 	$(BIN)/python -m daso_bench.runner.bench json=results/bench.json $(if $(only),only=$(only))
 
+mutants: $(VENV)/.dev ## faults planted in strategies, and how many the conformance kit finds
+	$(BIN)/python tests/mutants/run.py
+
 docs: $(VENV)/.base ## the pages of docs/strategies.md, from the code
 	$(BIN)/python -m daso_bench.runner.strategy_pages
 

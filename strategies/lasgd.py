@@ -300,7 +300,7 @@ class LASGD(Strategy):
         if self.warm and samples >= self.config.warmup_samples:
             if self.synchronous and self.narrow is not None and self.mean is not None:
                 self.replica.flat(self.mean)  # models are equal
-            self.warm, self.due = False, False
+            self.warm = False
             self.replica.average_gradients_over(self.own_group)
         # A wish does not wait for the period, where periods are not part of the deal.
         hurries = self.independent and self.wished and not self.synchronous
@@ -706,8 +706,10 @@ class LASGD(Strategy):
         self.details = list(state["details"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
-        """Figures of the epoch; `detail` lists its first rounds. Spreads are ‖θ_i - mean‖ / ‖mean‖.
+        """Figures of the epoch; `detail` lists its first rounds.
 
+        `stamps_s`: launch, completion and application, in seconds since this rank was set up. `spread`:
+        ‖θ_i - mean‖ / ‖mean‖ just before and just after the application.
         `lag_samples`: by how much this rank's count of global samples was behind when a round corrected it.
         """
         row = {

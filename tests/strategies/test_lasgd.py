@@ -499,6 +499,8 @@ def test_rounds_with_one_rank_at_half_speed():
     assert sum(sum(track.flown) / 11 for track in tracks) / 4 == 1.75
     assert max(max(track.flown) for track in tracks) == 2
     assert all(track.clock_s[-1] == 24 for track in tracks), "nobody ever waited"
+    # A round's sum, and what this rank did since its snapshot: 4 + 3 - 1 after 3 s, 11 + 5 - 3 after 5 s.
+    assert tracks[0].estimates[:7] == [0, 1, 2, 6, 7, 13, 14]
 
 
 def test_rounds_with_one_rank_at_a_quarter_of_the_speed():
@@ -570,7 +572,7 @@ def test_counters_samples_and_payload_of_any_race(seconds, round_s, period, boun
     for rank, track in enumerate(tracks):
         for counters in track.launched:
             assert max(counters) - min(counters) <= 1
-        # One float64 parameter and four integers.
+        # One float64 parameter and four integers a round.
         assert track.bytes_sent == track.launched[-1][rank] * (8 + 32)
         assert all(guess <= true for guess, true in zip(track.estimates, track.truths, strict=True))
         assert track.estimates == sorted(track.estimates)
@@ -632,7 +634,8 @@ def test_a_budget_ends_all_ranks_in_one_round():
 def test_the_end_by_parts_of_the_data(rule, slowest):
     tracks = race(lasgd(finish_rule=rule, draw="shard"), (1, 1, 1, 10), budget=40)
     assert len({len(track.met) for track in tracks}) == 1
-    assert tracks[0].steps >= 10
+    assert tracks[0].steps >= 10, "a quarter of the budget is one rank's part"
+    assert (tracks[0].steps < 40) == (tracks[3].steps < 10)
     assert (tracks[3].steps >= 10) == slowest
     # Those without data go on with rounds until the last round; nobody hangs.
     assert all(track.strategy.launched == tracks[0].strategy.launched for track in tracks)
@@ -848,6 +851,18 @@ def test_a_warm_up_by_gradients_is_ddp_until_its_samples_are_there():
         assert track.estimates[:6] == [0, 4, 8, 12, 16, 20]
     # Two seconds and a sum for each step of the warm-up, then everybody for himself.
     assert tracks[0].clock_s[:7] == [3, 6, 9, 12, 15, 16, 17]
+
+
+def test_a_warm_up_at_ones_own_pace_counts_all_ranks_alike():
+    """Others' batch sizes are not surely known there: the mean is of 1 and 3, not of 1, 3, 3 and 3."""
+
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        size = 1 + 2 * rank
+        return torch.full((size, 1), float(size), dtype=torch.float64), torch.zeros(size)
+
+    tracks = race(lasgd(warmup_samples=10**6), (1, 1), data=data, budget=4)
+    assert [track.parameters[0].item() for track in tracks] == [-2.0, -2.0]
+    assert tracks[0].samples == [4]
 
 
 def test_a_warm_up_by_models_averages_in_each_step():
