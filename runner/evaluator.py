@@ -77,29 +77,31 @@ class Evaluator:
         clock.lap("step_other")
         segment = clock.segment
         clock.enter("eval")
-        replica, m = session.replica, session.replica.numel
-        parameters, buffers = replica.flat(), replica.buffers.pack()
         times = self.ledger.gather(session.copies.times().flatten()).view(-1, len(copies), 3)
-        cost = 0
-        for number, copy in enumerate(copies):
-            if not copy.kept:
-                continue
-            started = clock.total()
-            model = session.strategy.assemble(copy.part)
-            if not cost and not session.strategy.copies_are_whole:
-                own = torch.tensor([clock.total() - started], dtype=torch.int64)
-                cost = int(self.ledger.gather(own).max())  # of one average, added to each stamp
-            replica.load(model[:m])
-            replica.buffers.unpack(model[m:])
-            total = self._score()
-            stamp, loss_sum, loss_samples = times[:, number].unbind(1)
-            loss = (loss_sum.sum() / loss_samples.sum()).item()
-            self._keep(self._deferred_row(copy, total, loss, int(stamp.max()), cost, clock.total() - started))
-            copy.part = None
-        replica.load(parameters)
-        replica.buffers.unpack(buffers)
+        with session.replica.kept():
+            cost = 0
+            for number, copy in enumerate(copies):
+                if copy.kept:
+                    cost = self._judge_copy(copy, times[:, number], cost)
         copies.clear()
         clock.enter(segment)
+
+    def _judge_copy(self, copy: Copy, times: torch.Tensor, cost: int) -> int:
+        """Evaluate one copy; `times` [R, 3] are all ranks' stamps and losses. Returns an average's cost."""
+        session, replica, clock = self.session, self.session.replica, self.session.clock
+        started = clock.total()
+        model = session.strategy.assemble(copy.part)
+        if not cost and not session.strategy.copies_are_whole:
+            own = torch.tensor([clock.total() - started], dtype=torch.int64)
+            cost = int(self.ledger.gather(own).max())  # of one average, added to each stamp
+        replica.load(model[: replica.numel])
+        replica.buffers.unpack(model[replica.numel :])
+        total = self._score()
+        stamp, loss_sum, loss_samples = times.unbind(1)
+        loss = (loss_sum.sum() / loss_samples.sum()).item()
+        self._keep(self._deferred_row(copy, total, loss, int(stamp.max()), cost, clock.total() - started))
+        copy.part = None
+        return cost
 
     def _deferred_row(
         self, copy: Copy, total: Score, train_loss: float, train_ns: int, cost: int, took: int

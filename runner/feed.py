@@ -28,8 +28,8 @@ class Feed(ABC):
         """Of `sizes`, the samples that surely belong to this step."""
 
     @abstractmethod
-    def advance(self, progress: Progress) -> bool:
-        """The present step is over (`progress.samples` counts it): move on. True if an epoch has ended."""
+    def advance(self, progress: Progress) -> int:
+        """The present step is over (`progress.samples` counts it): move on. Returns how many epochs ended."""
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the data beyond what `Progress` says."""
@@ -55,11 +55,11 @@ class GlobalFeed(Feed):
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sum(sizes)
 
-    def advance(self, progress: Progress) -> bool:
+    def advance(self, progress: Progress) -> int:
         if not progress.last_batch:
             progress.batch += 1
-            return False
-        return True
+            return 0
+        return 1
 
     def _split(self) -> tuple[tuple[int, ...] | None, int]:
         return (None, 1) if self.shares is None else (self.shares.values, self.shares.minimum)
@@ -101,10 +101,10 @@ class OwnFeed(Feed):
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sum(sizes[member] for member in self._members)
 
-    def advance(self, progress: Progress) -> bool:
+    def advance(self, progress: Progress) -> int:
         self._number += 1
         progress.batch += 1
-        return progress.epoch < min(progress.samples // self.samples, progress.epochs)
+        return min(progress.samples // self.samples, progress.epochs) - progress.epoch
 
     def state_dict(self) -> dict[str, Any]:
         return {"number": self._number}

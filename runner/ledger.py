@@ -95,6 +95,7 @@ class Ledger:
         target, metric = session.config.train.target, session.config.train.target_metric
         met = None if target is None else crossing(account.evaluations, target, metric=metric)
         highest, finals = best(account.evaluations), account.evaluations
+        cut = session.cut_short()
         return {
             "status": status,
             "target": target,
@@ -116,7 +117,7 @@ class Ledger:
             "copies_dropped": session.copies.dropped,
             "parameters": session.replica.numel,
             "left_out_samples": session.sampler.left_out,
-            "labels": session.strategy.labels(account.target_step) + self._limits(),
+            "labels": [*session.strategy.labels(account.target_step), *([cut] if cut else [])],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
         }
@@ -167,11 +168,6 @@ class Ledger:
         padded[:, : flat.shape[1]] = flat
         everybody = self.gather(padded.flatten()).view(self.session.comm.topology.ranks, 2, most)
         return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
-
-    def _limits(self) -> list[str]:
-        limit, progress = self.session.config.train.max_steps, self.session.progress
-        cut = limit is not None and self.session.at_step_limit() and progress.epoch < progress.epochs
-        return [f"stopped by train.max_steps={limit}"] if cut else []
 
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:

@@ -37,14 +37,15 @@ class Loop:
 
         All ranks leave at the same step.
         """
-        session, progress = self.s, self.s.progress
+        session = self.s
         session.prepare()
         resumed = restore(session, self.ledger.account)
         self.begin(resumed)
         session.share()
-        while progress.epoch < progress.epochs and self.ended is None:
-            self.step()
-            self.after_step()
+        if not session.over():
+            while self.ended is None:
+                self.step()
+                self.after_step()
         return self._end()
 
     # ------------------------------------------------------------------ one step
@@ -66,7 +67,6 @@ class Loop:
             replica.clip(session.config.train.clip_norm)
         replica.optimizer.step()
         session.strategy.after_step(progress)
-        progress.own_samples += len(batch.targets)
         self._add_loss(loss, len(batch.targets))
         clock.lap("step_other")
 
@@ -81,10 +81,9 @@ class Loop:
         else:
             progress.samples += sum(progress.samples_of_rank)
         progress.step += 1
-        last = met and session.strategy.ended(progress) if session.independent else session.at_step_limit()
-        if session.feed.advance(progress):
+        for _ in range(session.feed.advance(progress)):
             self._end_epoch()
-        last = last or progress.epoch == progress.epochs
+        last = (met or not session.independent) and session.over()
         session.listener.progress(
             step=progress.step,
             steps=progress.steps,
@@ -97,9 +96,7 @@ class Loop:
         if met or last or session.deferred:
             self._evaluate_if_due(last)
         if last and self.ended is None:
-            cut = progress.epoch < progress.epochs
-            limit = session.config.train.max_steps
-            self.ended = ("finished", f"stopped by train.max_steps={limit}" if cut else None)
+            self.ended = ("finished", session.cut_short())
         if self.ended is None and session.checkpoint_marks.passed(before, progress.samples):
             self._save()
         session.clock.lap("step_other")

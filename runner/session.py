@@ -99,7 +99,7 @@ class Session:
             derive(config.seed, "data"),
             config.strategy_class.piece_shift,
             short_batch=config.train.short_batch,
-            minimum=getattr(config.strategy, "min_batch", 1),
+            minimum=config.strategy_class.minimum_batch(config.strategy),
         )
         self.independent = config.strategy_class.sampling(config.strategy) != "global"
         self.feed: Feed = self._feed()
@@ -177,12 +177,20 @@ class Session:
             group["lr"] = rate
         return rate
 
-    def at_step_limit(self) -> bool:
-        """Whether `train.max_steps` optimizer steps of all ranks together have been taken."""
-        limit = self.config.train.max_steps
-        if limit is None:
-            return False
-        return self.progress.samples >= self._budget() if self.independent else self.progress.step >= limit
+    def over(self) -> bool:
+        """Whether the schedule, or `train.max_steps` of it, is done; with own steps asked where ranks met."""
+        progress, limit = self.progress, self.config.train.max_steps
+        if self.independent:
+            return self.strategy.ended(progress)
+        return progress.epoch == progress.epochs or (limit is not None and progress.step >= limit)
+
+    def cut_short(self) -> str | None:
+        """The remark on a run that `train.max_steps` has ended before its schedule."""
+        progress, limit = self.progress, self.config.train.max_steps
+        if limit is None or progress.epoch == progress.epochs:
+            return None
+        reached = progress.samples >= progress.budget if self.independent else progress.step >= limit
+        return f"stopped by train.max_steps={limit}" if reached else None
 
     def _feed(self) -> Feed:
         config, topology = self.config, self.comm.topology
@@ -196,7 +204,7 @@ class Session:
             len(self.data.train),
             config.train.global_batch_size,
             config.seed,
-            getattr(config.strategy, "draw", "reshuffle_full"),
+            config.strategy_class.draw(config.strategy),
         )
 
     def _budget(self) -> int:

@@ -44,10 +44,15 @@ class SimulatedReplica(Replica):
         took = self._step_time(self.comm.rank, len(batch.targets))
         self.forward_ns, self.compute_ns = took // 3, took
         self.comm.simulator.advance(self.comm.rank, took)
-        self.wished = self.wish or not bool(torch.isfinite(loss.detach()))
+        blank = len(batch.targets) == 0
+        loss = torch.zeros_like(loss) if blank else loss.detach()
+        self.wished = self.wish or not bool(torch.isfinite(loss))
+        if blank and len(members) < 2:
+            self._clear_gradients()
         if len(members) > 1:
-            self._average(1.0 if scaled else weight)
-        return loss.detach()
+            # 0 times what is not a number is not one either: a blank sample counts nothing.
+            self._average(0.0 if blank else 1.0 if scaled else weight)
+        return loss
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
         took = [self._step_time(self.comm.rank, samples) for _ in range(steps)]
@@ -68,7 +73,9 @@ class SimulatedReplica(Replica):
         assert averaging.group is not None
         flat = self.parameters.empty(extra=1)
         self.gradients(flat)
-        if weight != 1:
+        if weight == 0:
+            flat.zero_()
+        elif weight != 1:
             flat *= weight
         flat[-1] = float(self.wished)
         if averaging.reduction is None:

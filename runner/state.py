@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT = 2
-POSITION = ("step", "epoch", "batch", "samples", "own_samples")
+POSITION = ("step", "epoch", "batch", "samples")
 
 
 def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str, Any]:

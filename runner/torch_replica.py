@@ -48,13 +48,18 @@ class WithLoss(nn.Module):
         self.register_buffer("says", torch.zeros(1, dtype=dtype), persistent=False)
         self.says: Tensor
 
-    def forward(self, inputs: Tensor, targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: Tensor, targets: Tensor, weight: float, blank: bool = False
+    ) -> tuple[Tensor, Tensor]:
         loss = self.criterion(self.model(inputs), targets)
-        says = torch.maximum(self.says, (~torch.isfinite(loss.detach())).to(self.says.dtype))
+        says = self.says
+        if not blank:
+            says = torch.maximum(says, (~torch.isfinite(loss.detach())).to(says.dtype))
         # The wish joins as an addition of zero: the bits of the loss and of all gradients stay what they are.
         # It joins last, for a rank without samples, with weight 0, is to be heard as well.
         weighted = loss if weight == 1 else loss * weight
-        return weighted + (self.wish * says).sum().to(loss.dtype), loss.detach()
+        joined = weighted + (self.wish * says).sum().to(loss.dtype)
+        return joined, torch.zeros_like(loss) if blank else loss.detach()
 
 
 class TorchReplica(Replica):
@@ -71,6 +76,7 @@ class TorchReplica(Replica):
         self._bucket = 0
         self._members: tuple[int, ...] = ()
         self._bucket_weight = 1.0
+        self._blank = False
         self._last_launch = 0
         self._computed: Mark = 0
 
@@ -78,6 +84,7 @@ class TorchReplica(Replica):
         averaging, traffic = self.averaging, self.comm.traffic
         self._members = self.comm.members(averaging.group) if averaging.group is not None else ()
         weight = averaging.weight(batch, self._members, self.comm.rank)
+        self._blank = len(batch.targets) == 0
         in_loss = averaging.scale == "loss" or weight == 0
         self._bucket, self._bucket_weight = 0, 1.0 if in_loss else weight
         key = traffic.launch("gradients", self._members, 0) if self._members else 0
@@ -87,10 +94,12 @@ class TorchReplica(Replica):
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
             module = self._module if averaging.overlap else self._with_loss
-            joined, loss = module(inputs, targets, weight if in_loss else 1.0)
+            joined, loss = module(inputs, targets, weight if in_loss else 1.0, self._blank)
         forward = self._mark()
         if len(self._members) < 2:
             joined.backward()
+            if self._blank:
+                self._clear_gradients()
             computed = self._mark()
         else:
             with self.comm.announced(f"backward, all_reduce on gradients/{averaging.group}"):
@@ -175,6 +184,8 @@ class TorchReplica(Replica):
             return _done(buffer)
         if self._bucket_weight != 1:
             buffer.mul_(self._bucket_weight)
+        if self._blank:
+            buffer.nan_to_num_(0.0, 0.0, 0.0)  # 0 times what is not a number is not one either
         if reduction is None:
             return self.comm.start_sum(buffer, group)
         if self._helper is None:

@@ -90,10 +90,10 @@ class PeriodicStrategy(Strategy):
         self.replica, self.comm = replica, comm
         self.everybody = WorldMean(comm)
         self.mean = mean or self.everybody
-        named = _named(replica.parameters)
+        named = replica.parameters.named()
         self.buffers_ride = mean is None and self.config.buffers == "average"
         if self.buffers_ride:
-            named += _named(replica.buffers)
+            named += replica.buffers.named()
         # One table for both: the vector is as wide as the widest tensor, and each comes back in its own type.
         self.model = Layout(named)
         self.payload = self.model.empty(extra=1)
@@ -150,7 +150,7 @@ class PeriodicStrategy(Strategy):
             if self.first_average is None:
                 self.first_average = progress.step + 1
             self._average(progress)
-            self._mix_optimizer_state()
+            mix_optimizer_state(self.replica, self.config.optimizer_state, self.everybody)
 
     def agree(self, progress: Progress, wished: bool) -> bool:
         if self.synchronous:
@@ -167,29 +167,23 @@ class PeriodicStrategy(Strategy):
 
     def assemble(self, copy: Tensor | None) -> Tensor:
         assert copy is not None
-        whole, m = copy.clone(), self.replica.numel
+        whole = copy.clone()
         self.everybody(whole)
-        if self.config.buffers == "broadcast" and self.replica.buffers.numel:
-            first = copy[m:].clone()
-            self.comm.broadcast(first, 0, WORLD).wait()
-            whole[m:] = first
+        if self.config.buffers == "broadcast":
+            first_buffers(whole, copy, self.replica, self.comm)
         return whole
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
-        if self.since:
-            mean = parameters.clone()
-            self.mean(mean)
-            self.replica.load(mean)
-        # `none` is about training: a model to be judged has one set of statistics in any case.
-        if self.since or self.synchronous or self.config.buffers == "none":
-            self._mix_buffers()
-        try:
+        with self.replica.kept():
+            if self.since:
+                mean = self.replica.flat()
+                self.mean(mean)
+                self.replica.load(mean)
+            # `none` is about training: a model to be judged has one set of statistics in any case.
+            if self.since or self.synchronous or self.config.buffers == "none":
+                mix_buffers(self.replica, self.config.buffers, self.everybody)
             yield
-        finally:
-            self.replica.load(parameters)
-            self.replica.buffers.unpack(buffers)
 
     def finish(self) -> None:
         if self.since:
@@ -269,41 +263,48 @@ class PeriodicStrategy(Strategy):
             self.outer(mean, progress)
         self.model.unpack(flat)
         if not self.buffers_ride and self.config.buffers != "none":
-            self._mix_buffers()
+            mix_buffers(self.replica, self.config.buffers, self.everybody)
         # Weights are positive, so their sum over the ranks that wish is above 0 if there is any.
         self.agreed = wishes > 0
         self.since = 0
-
-    def _mix_buffers(self) -> None:
-        buffers = self.replica.buffers
-        if buffers.numel and self.comm.topology.ranks > 1:
-            flat = buffers.pack()
-            if self.config.buffers == "broadcast":
-                self.comm.broadcast(flat, 0, WORLD).wait()
-            else:
-                self.everybody(flat)
-            buffers.unpack(flat)
-
-    def _mix_optimizer_state(self) -> None:
-        if self.config.optimizer_state == "reset":
-            self.replica.optimizer.state.clear()
-        elif self.config.optimizer_state == "average":
-            state = self.replica.optimizer_state()
-            if state.numel:
-                flat = state.pack()
-                self.everybody(flat)
-                state.unpack(flat)
 
     def _clear_epoch(self) -> None:
         self.averaged_after: list[int] = []
         self.spreads: list[float] = []
 
 
+def mix_buffers(replica: Replica, policy: str, mean: WorldMean) -> None:
+    """Give all ranks one set of floating-point buffers: rank 0's (`broadcast`), else the mean."""
+    if replica.buffers.numel and mean.comm.topology.ranks > 1:
+        flat = replica.buffers.pack()
+        if policy == "broadcast":
+            mean.comm.broadcast(flat, 0, WORLD).wait()
+        else:
+            mean(flat)
+        replica.buffers.unpack(flat)
+
+
+def mix_optimizer_state(replica: Replica, policy: str, mean: Mean) -> None:
+    """Keep the optimizer's state where it is, forget it (`reset`), or replace it by its mean (`average`)."""
+    if policy == "reset":
+        replica.optimizer.state.clear()
+    elif policy == "average":
+        state = replica.optimizer_state()
+        if state.numel:
+            flat = state.pack()
+            mean(flat)
+            state.unpack(flat)
+
+
+def first_buffers(whole: Tensor, copy: Tensor, replica: Replica, comm: Communicator) -> None:
+    """Give `whole` [m + F] the buffers of rank 0's `copy`."""
+    if replica.buffers.numel:
+        first = copy[replica.numel :].clone()
+        comm.broadcast(first, 0, WORLD).wait()
+        whole[replica.numel :] = first
+
+
 def check_policies(config: Any) -> None:
     """Refuse unknown values of the keys that all periodic strategies have."""
     one_of("strategy.buffers", config.buffers, BUFFERS)
     one_of("strategy.optimizer_state", config.optimizer_state, OPTIMIZER_STATE)
-
-
-def _named(layout: Layout) -> list[tuple[str, Tensor]]:
-    return [(slot.name, tensor) for slot, tensor in zip(layout.slots, layout.tensors, strict=True)]

@@ -93,6 +93,16 @@ class Strategy(ABC):
         """
         return None
 
+    @classmethod
+    def draw(cls, config: Any) -> str:
+        """With sampling `rank` or `node`: what a worker draws from, `reshuffle_full` (all) or `shard`."""
+        return "reshuffle_full"
+
+    @classmethod
+    def minimum_batch(cls, config: Any) -> int:
+        """The fewest samples that a rank which has any can work with; a smaller last batch is left out."""
+        return 1
+
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         """Remember replica and communicator, ask for gradient averaging, bind memory, allocate.

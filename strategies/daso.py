@@ -39,12 +39,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .averaging import LeaderMean, WorldMean, first_buffers, mix_buffers, mix_optimizer_state
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
 from .progress import Plan, Progress
 from .replica import Replica
-from .topology import LEADERS, NODE, WORLD, peers
+from .topology import NODE, WORLD, peers
 
 Phase = Literal["warm-up", "cycling", "cool-down"]
 TRANSPORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -218,6 +219,7 @@ class DASO(Strategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, 0))
         self.replica, self.comm = replica, comm
+        self.everybody = WorldMean(comm)
         self.nodes = comm.topology.nodes
         self.ranks_per_node = comm.topology.ranks_of_nodes[0]
         self.warmup_epochs, self.cooldown_epochs = self.config.blocking_epochs(progress.epochs)
@@ -314,33 +316,21 @@ class DASO(Strategy):
 
     def assemble(self, copy: Tensor | None) -> Tensor:
         assert copy is not None
-        whole, m = super().assemble(copy), self.replica.numel
-        if self.config.buffers == "broadcast" and self.replica.buffers.numel:
-            first = copy[m:].clone()
-            self.comm.broadcast(first, 0, WORLD).wait()
-            whole[m:] = first
+        whole = super().assemble(copy)
+        if self.config.buffers == "broadcast":
+            first_buffers(whole, copy, self.replica, self.comm)
         return whole
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
-        if self.nodes > 1 and not self.equal:
-            mean = parameters.clone()
-            if self.comm.local_rank == 0:
-                self.comm.all_reduce(mean, LEADERS).wait()
-                mean /= self.nodes
-            self.comm.broadcast(mean, 0, NODE).wait()
-            self.replica.load(mean)
-        # `none` is about training: a model to be judged has one set of statistics in any case.
-        if self.config.buffers == "none":
-            self.average_buffers()
-        else:
-            self._apply_buffer_policy()
-        try:
+        with self.replica.kept():
+            if self.nodes > 1 and not self.equal:
+                mean = self.replica.flat()
+                LeaderMean(self.comm)(mean)
+                self.replica.load(mean)
+            # `none` is about training: a model to be judged has one set of statistics in any case.
+            mix_buffers(self.replica, self.config.buffers, self.everybody)
             yield
-        finally:
-            self.replica.load(parameters)
-            self.replica.buffers.unpack(buffers)
 
     def finish(self) -> None:
         if self.nodes == 1:
@@ -566,25 +556,10 @@ class DASO(Strategy):
                 f"strategy.transport_dtype={self.config.transport_dtype}: this backend cannot sum it: {error}"
             ) from error
 
-    def _apply_buffer_policy(self) -> None:
-        if self.config.buffers == "average":
-            self.average_buffers()
-        elif self.config.buffers == "broadcast" and self.replica.buffers.numel:
-            flat = self.replica.buffers.pack()
-            self.comm.broadcast(flat, 0, WORLD).wait()
-            self.replica.buffers.unpack(flat)
-
     def _epoch_end_buffers(self) -> None:
-        self._apply_buffer_policy()
-        if self.config.optimizer_state == "reset":
-            self.replica.optimizer.state.clear()
-        elif self.config.optimizer_state == "average":
-            state = self.replica.optimizer_state()
-            if not state.numel:
-                return
-            flat = state.pack()
-            self.comm.all_reduce(flat, WORLD).wait()
-            state.unpack(flat / self.comm.topology.ranks)
+        if self.config.buffers != "none":
+            mix_buffers(self.replica, self.config.buffers, self.everybody)
+        mix_optimizer_state(self.replica, self.config.optimizer_state, self.everybody)
 
 
 class Chunks(Work):

@@ -213,7 +213,12 @@ def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
             early = middle
         else:
             late = middle
-    return batches(late)
+    # A last bit of T is many samples where a step costs much and a sample little: what is missing to `total`
+    # is taken between the two times.
+    fewer, more = batches(early), batches(late)
+    grown = sum(more) - sum(fewer)
+    part = (total - sum(fewer)) / grown if grown else 0.0
+    return [few + part * (many - few) for few, many in zip(fewer, more, strict=True)]
 
 
 def to_integers(batches: Sequence[float], total: int, limits: Limits, quantum: int = 1) -> tuple[int, ...]:
@@ -272,6 +277,10 @@ class Heterogeneous(Strategy):
                     f"strategy.calibration_batch_sizes={_shown(config.calibration_batch_sizes)}: must be <= "
                     f"strategy.max_batch={_shown(config.max_batch)}"
                 )
+
+    @classmethod
+    def minimum_batch(cls, config: HeterogeneousConfig) -> int:
+        return config.min_batch
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -250,6 +250,10 @@ class LASGD(Strategy):
             return "global"
         return "node" if config.unit == "node" else "rank"
 
+    @classmethod
+    def draw(cls, config: LASGDConfig) -> str:
+        return config.draw
+
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         config, topology = self.config, comm.topology
         by_node = config.unit == "node"
@@ -401,13 +405,9 @@ class LASGD(Strategy):
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
-        self._average()
-        try:
+        with self.replica.kept():
+            self._average()
             yield
-        finally:
-            self.replica.load(parameters)
-            self.replica.buffers.unpack(buffers)
 
     def finish(self) -> None:
         # Ranks stop where they have applied the same round. Where somebody did not keep to that, those who
@@ -594,11 +594,11 @@ class LASGD(Strategy):
         return self.model
 
     def _lay_out(self) -> None:
-        named = _named(self.replica.parameters)
+        named = self.replica.parameters.named()
         if self.rides:
-            named += _named(self.replica.buffers)
+            named += self.replica.buffers.named()
         if self.config.optimizer_state == "average" and hasattr(self.replica, "optimizer"):
-            named += _named(self.replica.optimizer_state())
+            named += self.replica.optimizer_state().named()
         before = self.model.numel if hasattr(self, "model") else -1
         self.model = Layout(named)
         if self.model.numel == before:
@@ -785,10 +785,6 @@ COUNTS = (
     *("due", "met", "agreed", "wished", "equal", "warm", "warmup_steps", "copies", "before"),
 )
 """What of the strategy's position a checkpoint holds, by attribute."""
-
-
-def _named(layout: Layout) -> list[tuple[str, Tensor]]:
-    return [(slot.name, tensor) for slot, tensor in zip(layout.slots, layout.tensors, strict=True)]
 
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,10 @@ class Layout:
         self.dtype = torch.float64 if wide else torch.float32
         self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
 
+    def named(self) -> list[tuple[str, Tensor]]:
+        """The list that the table was made of."""
+        return [(slot.name, tensor) for slot, tensor in zip(self.slots, self.tensors, strict=True)]
+
     def empty(self, extra: int = 0) -> Tensor:
         """A new flat buffer [numel + extra] on the tensors' device."""
         return torch.empty(self.numel + extra, dtype=self.dtype, device=self.device)

@@ -11,12 +11,12 @@ class Progress:
 
     `step` counts optimizer steps of the whole run from 0, `batch` those of the epoch; `samples` counts global
     samples whose gradients have been applied; `samples_of_rank` are the samples n_r of each rank in the
-    present step. `own_samples` are those that this rank's gradients came from, in the whole run; `budget` is
-    the number of global samples at which the schedule ends; `global_batch_size` the samples of a full global
-    batch; `first_decay` the global samples behind which the schedule first lowers the rate in a step (None:
-    it has no such step). With independent sampling `step` and `batch` are this rank's own, and `samples` is
-    as of the last time all ranks met. `epoch_loss` is the mean training loss over all samples and ranks of
-    the epoch just ended (float64), there only for strategies with `reads_epoch_loss`.
+    present step. `budget` is the number of global samples at which the schedule ends; `global_batch_size` the
+    samples of a full global batch; `first_decay` the global samples behind which the schedule first lowers
+    the rate in a step (None: it has no such step). With independent sampling `step` and `batch` are this
+    rank's own, and `samples` is as of the last time all ranks met. `epoch_loss` is the mean training loss
+    over all samples and ranks of the epoch just ended (float64), there only for strategies with
+    `reads_epoch_loss`.
     """
 
     epochs: int
@@ -26,7 +26,6 @@ class Progress:
     batch: int = 0
     samples: int = 0
     samples_of_rank: tuple[int, ...] = ()
-    own_samples: int = 0
     budget: int = 0
     global_batch_size: int = 0
     first_decay: int | None = None

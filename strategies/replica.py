@@ -82,7 +82,9 @@ class Replica(ABC):
         named = []
         for slot, parameter in zip(self.parameters.slots, self.parameters.tensors, strict=True):
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point():
+                # Adam's count of steps is a tensor too, and of a scalar parameter's shape.
+                fits = isinstance(value, Tensor) and value.shape == parameter.shape and key != "step"
+                if fits and value.is_floating_point():
                     named.append((f"{slot.name}.{key}", value))
         return Layout(named)
 
@@ -105,13 +107,17 @@ class Replica(ABC):
         """Put gradients, and parameters if given, into the strategy's own memory, before an optimizer exists.
 
         Args:
-            gradients: one tensor per trainable parameter, of its shape and type: where backward writes. They
-                are zeroed at the start of each `compute_gradients`, never replaced.
+            gradients: one tensor per trainable parameter, of its shape, type and strides: where backward
+                writes. They are zeroed at the start of each `compute_gradients`, never replaced.
             parameters: one tensor per trainable parameter, holding its values already; the model's parameters
                 become views of them.
             stepped: places of the parameters that this rank's optimizer steps; None: all of them.
             clip: what `clip` does instead of the usual, where no rank sees all applied gradients.
         """
+        # PyTorch's fused optimizers read a gradient of other strides in the wrong order, and say nothing.
+        for parameter, memory in zip(self.parameters.tensors, gradients, strict=True):
+            usual = torch.empty_like(parameter, device="meta").stride()
+            assert memory.stride() == usual, "gradients lie in memory as backward would lay them"
         if parameters is not None:
             for parameter, memory in zip(self.parameters.tensors, parameters, strict=True):
                 parameter.data = memory
@@ -120,7 +126,7 @@ class Replica(ABC):
             self.stepped = [self.parameters.tensors[place] for place in stepped]
 
     def apply(self, gradients: Mapping[int, Tensor]) -> None:
-        """Let the optimizer apply `gradients` (by the parameter's place) in this step, wherever they lie."""
+        """Let the optimizer apply `gradients` (by the parameter's place, of its strides) in this step."""
         for place, gradient in gradients.items():
             self.parameters.tensors[place].grad = gradient
 
@@ -129,6 +135,7 @@ class Replica(ABC):
         """Inputs and targets to go forward with: the batch's own, or one blank sample where it has none.
 
         A rank without samples runs the same graph with weight 0, and leaves no trace in running statistics.
+        What a blank sample comes to means nothing, a loss that is not a number included.
         """
         if len(batch.targets):
             yield batch.inputs, batch.targets
@@ -138,6 +145,16 @@ class Replica(ABC):
         yield batch.inputs.new_zeros(1, *batch.inputs.shape[1:]), batch.targets.new_zeros(1)
         for module in training:
             module.training = True
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Afterwards parameters and floating-point buffers are what they are now."""
+        parameters, buffers = self.flat(), self.buffers.pack()
+        try:
+            yield
+        finally:
+            self.load(parameters)
+            self.buffers.unpack(buffers)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:

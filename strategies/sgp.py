@@ -148,13 +148,9 @@ class SGP(Strategy):
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        parameters, buffers = self.replica.flat(), self.replica.buffers.pack()
-        self._load(self.assemble(self.parts()))
-        try:
+        with self.replica.kept():
+            self._load(self.assemble(self.parts()))
             yield
-        finally:
-            self.replica.load(parameters)
-            self.replica.buffers.unpack(buffers)
 
     def finish(self) -> None:
         if self.ranks > 1:

@@ -6,7 +6,6 @@ times as long on the slow one, before its forward pass. The sleep contains no wa
 
 import socket
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,16 @@ from ...models.small import MLP
 from ...strategies.ddp import DDP
 from ...strategies.lasgd import LASGD
 from ...strategies.replica import Batch
-from ...strategies.topology import WORLD, Topology
-from .. import local, schema
+from ...strategies.topology import WORLD
+from .. import schema
 from ..loop import Loop
 from ..optimizers import SGD
-from ..run_directory import RunDirectory
-from ..schedules import Constant
 from ..session import Session, World
 from ..simulated_world import Recorded
-from ..torch_communicator import TorchCommunicator, connect
+from ..torch_communicator import TorchCommunicator
 from ..torch_replica import TorchReplica
 from .figures import Figure
+from .processes import configuration, joined, summary_of
 
 STEP_S, SLOWER = 0.020, 4
 RANKS, BATCH = 4, 32
@@ -80,55 +78,33 @@ def measure() -> list[Figure]:
 
 def _run(kind: type, *, ranks: int, slow: bool = False, every: int | None = None) -> dict[str, Any]:
     """One run; rates (steps per second of training) of the fast ranks, and more numbers of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = schema.RunConfig(
-            strategy_class=kind,
-            strategy=kind.Config(),
-            model=MLP(hidden=[32]),
-            dataset=Synthetic(samples=SAMPLES, channels=1, height=8, width=8, test_samples=256),
-            optimizer=SGD(lr=0.01),
-            schedule=Constant(),
-            cluster=schema.ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
-            launcher=schema.LauncherConfig(),
-            train=schema.TrainConfig(
-                epochs=1,
-                global_batch_size=BATCH * ranks,
-                eval_every_samples=every,
-                checkpoint_every_samples=None,
-                max_steps=max(1, SAMPLES // (BATCH * RANKS)),
-            ),
-            seed=0,
-            run=schema.RunInfo(tag="slow" if slow else ""),
-            study=schema.StudyInfo(),
-            results_dir=Path(folder),
-        )
-        directory = RunDirectory.create(schema.to_plain(config), config.results_dir)
-        outcome = local.launch(
-            directory, ranks=ranks, threads=1, port=None, stall_s=120, entry=f"{__name__}:train"
-        )
-        if outcome.status != "finished" or outcome.summary is None:
-            raise RuntimeError(f"{outcome.reason}\n{outcome.details}")
-        return outcome.summary
+    config = configuration(
+        ranks=ranks,
+        strategy_class=kind,
+        strategy=kind.Config(),
+        model=MLP(hidden=[32]),
+        dataset=Synthetic(samples=SAMPLES, channels=1, height=8, width=8, test_samples=256),
+        optimizer=SGD(lr=0.01),
+        train=schema.TrainConfig(
+            epochs=1,
+            global_batch_size=BATCH * ranks,
+            eval_every_samples=every,
+            checkpoint_every_samples=None,
+            max_steps=SAMPLES // (BATCH * RANKS),
+        ),
+        run=schema.RunInfo(tag="slow" if slow else ""),
+    )
+    return summary_of(config, f"{__name__}:train")
 
 
 def train(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Any
 ) -> None:
     """A rank of the measurement."""
-    torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
-    device = torch.device("cpu")
-    comm = connect(
-        Topology.of([ranks]),
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=device,
-        timeout_s=120,
-    )
+    config, comm = joined(run_dir, rank, port, listener, threads)
     slow = config.run.tag == "slow" and rank == ranks - 1
     sleep_s = STEP_S * (SLOWER if slow else 1)
+    device = comm.device
     world = World(
         "bench", comm, lambda model, criterion: SleepyReplica(model, criterion, comm, sleep_s), device, True
     )

@@ -2,7 +2,6 @@
 
 import socket
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 from ...datasets.synthetic import Synthetic
 from ...models.spec import InputSpec
 from ...models.torchvision_zoo import Torchvision
-from ...strategies.ddp import DDP
-from ...strategies.topology import WORLD, Topology
-from .. import local, schema
+from ...strategies.topology import WORLD
+from .. import schema
 from ..loop import Loop
-from ..optimizers import SGD
-from ..run_directory import RunDirectory
-from ..schedules import Constant
 from ..session import Session, World
 from ..simulated_world import Recorded
-from ..torch_communicator import TorchCommunicator, connect
+from ..torch_communicator import TorchCommunicator
 from ..torch_replica import TorchReplica
 from .figures import Figure, geometric_mean, upper_limit
+from .processes import configuration, joined, summary_of
 
 PAIRS, STEPS, BATCH = 30, 20, 32
 LIMIT = 1.03
@@ -34,15 +30,7 @@ LIMIT = 1.03
 
 def measure() -> list[Figure]:
     """Ratios of block times of rank 0, and the collectives of a step beyond the strategy's own."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = configuration(Path(folder))
-        directory = RunDirectory.create(schema.to_plain(config), config.results_dir)
-        outcome = local.launch(
-            directory, ranks=2, threads=1, port=None, stall_s=300, entry=f"{__name__}:blocks"
-        )
-        if outcome.status != "finished" or outcome.summary is None:
-            raise RuntimeError(f"{outcome.reason}\n{outcome.details}")
-        took = outcome.summary
+    took = summary_of(arrangement(), f"{__name__}:blocks")
     ours = [a / b for a, b in zip(took["ours"], took["bare"], strict=True)]
     again = [a / b for a, b in zip(took["again"], took["bare"], strict=True)]
     step_ms = statistics.median(took["bare"]) / STEPS * 1000
@@ -56,22 +44,12 @@ def measure() -> list[Figure]:
     ]
 
 
-def configuration(folder: Path) -> schema.RunConfig:
+def arrangement() -> schema.RunConfig:
     """The run of which only steps are taken: no evaluation and no end of an epoch falls into a block."""
-    return schema.RunConfig(
-        strategy_class=DDP,
-        strategy=DDP.Config(),
+    return configuration(
         model=Torchvision(name="resnet18", small_images="resize"),
         dataset=Synthetic(samples=BATCH * STEPS * (PAIRS + 2)),
-        optimizer=SGD(lr=1e-3),
-        schedule=Constant(),
-        cluster=schema.ClusterConfig(nodes=1, ranks_per_node=(2,)),
-        launcher=schema.LauncherConfig(),
         train=schema.TrainConfig(epochs=2, global_batch_size=BATCH, eval_every_samples=10**9),
-        seed=0,
-        run=schema.RunInfo(),
-        study=schema.StudyInfo(),
-        results_dir=folder,
     )
 
 
@@ -79,18 +57,8 @@ def blocks(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Any
 ) -> None:
     """A rank of the measurement: ours, bare, bare again, in rotating order."""
-    torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
-    device = torch.device("cpu")
-    comm = connect(
-        Topology.of([2]),
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=device,
-        timeout_s=120,
-    )
+    config, comm = joined(run_dir, rank, port, listener, threads)
+    device = comm.device
     world = World("bench", comm, lambda model, criterion: TorchReplica(model, criterion, comm), device, True)
     session = Session(config, world, config.dataset.load(), Recorded(), None)
     loop = Loop(session)

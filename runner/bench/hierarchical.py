@@ -1,15 +1,11 @@
 """Bytes over a node's link in a step of ddp, flat against hierarchical: counted in virtual time, computed."""
 
-from pathlib import Path
-
 from ...datasets.synthetic import Synthetic
-from ...models.small import MLP
 from ...strategies.ddp import DDP
 from .. import schema
-from ..optimizers import SGD
-from ..schedules import Constant
 from ..simulated_world import simulate
 from .figures import Figure
+from .processes import configuration
 
 NODES, RANKS = 2, 2
 STEPS, BATCH = 8, 16
@@ -42,27 +38,18 @@ def measure() -> list[Figure]:
 
 def payloads_per_link(algorithm: str) -> float:
     """Modelled ring bytes between nodes of a short run, per node and step, in units of the gradient."""
-    config = configuration(algorithm)
+    config = arrangement(algorithm)
     done = simulate(config, config.dataset.load())
     summary = done.results[0].summary
     gradient = 4 * (summary["parameters"] + 1)
     return summary["ring_bytes"]["inter"] / (NODES * summary["steps"] * gradient)
 
 
-def configuration(algorithm: str) -> schema.RunConfig:
+def arrangement(algorithm: str) -> schema.RunConfig:
     """A run of `STEPS` steps in virtual time; nothing but gradients crosses the link."""
-    return schema.RunConfig(
-        strategy_class=DDP,
+    return configuration(
         strategy=DDP.Config(algorithm=algorithm),
-        model=MLP(hidden=[16]),
         dataset=Synthetic(samples=BATCH * STEPS),
-        optimizer=SGD(lr=1e-3),
-        schedule=Constant(),
         cluster=schema.ClusterConfig(nodes=NODES, ranks_per_node=(RANKS,)),
-        launcher=schema.LauncherConfig(),
         train=schema.TrainConfig(epochs=1, global_batch_size=BATCH),
-        seed=0,
-        run=schema.RunInfo(),
-        study=schema.StudyInfo(),
-        results_dir=Path(),
     )

@@ -11,7 +11,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,17 +18,11 @@ from typing import Any
 
 import torch
 
-from ...datasets.synthetic import Synthetic
-from ...models.small import MLP
-from ...strategies.ddp import DDP
 from ...strategies.hsgd import column_blocks, sum_columns
-from ...strategies.topology import NODE, Topology
-from .. import local, schema
-from ..optimizers import SGD
-from ..run_directory import RunDirectory
-from ..schedules import Constant
-from ..torch_communicator import TorchCommunicator, connect
+from ...strategies.topology import NODE
+from ..torch_communicator import TorchCommunicator
 from .figures import Figure
+from .processes import configuration, joined, summary_of
 
 RANKS, PAYLOADS_MB = (2, 4), (4, 25, 100)
 ROUNDS = 9
@@ -41,7 +34,7 @@ def measure() -> list[Figure]:
     over_gloo: list[float] = []
     figures: list[Figure] = []
     for ranks in RANKS:
-        took = _ours(ranks)
+        took = summary_of(configuration(ranks=ranks), f"{__name__}:rounds")
         mpi = open_mpi(ranks)
         for megabytes in PAYLOADS_MB:
             ours, gloo = (took[f"{name} {megabytes}"] for name in ("ours", "gloo"))
@@ -68,46 +61,11 @@ def measure() -> list[Figure]:
     return [Figure("shm_over_gloo_median", median, 5, f"of {points}", at_least=True), *figures]
 
 
-def _ours(ranks: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        config = schema.RunConfig(
-            strategy_class=DDP,
-            strategy=DDP.Config(),
-            model=MLP(hidden=[8]),
-            dataset=Synthetic(),
-            optimizer=SGD(),
-            schedule=Constant(),
-            cluster=schema.ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
-            launcher=schema.LauncherConfig(),
-            train=schema.TrainConfig(epochs=1),
-            seed=0,
-            run=schema.RunInfo(),
-            study=schema.StudyInfo(),
-            results_dir=Path(folder),
-        )
-        directory = RunDirectory.create(schema.to_plain(config), config.results_dir)
-        outcome = local.launch(
-            directory, ranks=ranks, threads=1, port=None, stall_s=300, entry=f"{__name__}:rounds"
-        )
-        if outcome.status != "finished" or outcome.summary is None:
-            raise RuntimeError(f"{outcome.reason}\n{outcome.details}")
-        return outcome.summary
-
-
 def rounds(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Any
 ) -> None:
     """A rank of the measurement; rank 0 reports median seconds, and bytes per second of all ranks."""
-    torch.set_num_threads(threads)
-    comm = connect(
-        Topology.of([ranks]),
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=torch.device("cpu"),
-        timeout_s=300,
-    )
+    _, comm = joined(run_dir, rank, port, listener, threads)
     result: dict[str, float] = {}
     weights = [1 / ranks] * ranks
     a, b, c = (torch.ones(STREAM_ELEMENTS) for _ in range(3))

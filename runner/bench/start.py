@@ -7,21 +7,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...datasets.digits import Digits
 from ...models.small import SmallCNN
-from ...strategies.ddp import DDP
-from ...strategies.topology import WORLD, Topology
+from ...strategies.topology import WORLD
 from .. import local, schema
-from ..optimizers import SGD
 from ..run_directory import RunDirectory
-from ..schedules import Constant
 from ..session import Session, World
 from ..simulated_world import Recorded
-from ..torch_communicator import connect
 from ..torch_replica import TorchReplica
 from .figures import Figure
+from .processes import configuration, joined
 
 STARTS, LIMIT_S = 5, 2.0
 
@@ -31,22 +26,10 @@ def measure() -> list[Figure]:
     took = []
     for start in range(STARTS + 1):
         with tempfile.TemporaryDirectory() as folder:
-            config = schema.RunConfig(
-                strategy_class=DDP,
-                strategy=DDP.Config(),
-                model=SmallCNN(),
-                dataset=Digits(),
-                optimizer=SGD(),
-                schedule=Constant(),
-                cluster=schema.ClusterConfig(),
-                launcher=schema.LauncherConfig(),
-                train=schema.TrainConfig(),
-                seed=start,
-                run=schema.RunInfo(),
-                study=schema.StudyInfo(),
-                results_dir=Path(folder),
+            config = configuration(
+                model=SmallCNN(), dataset=Digits(), cluster=schema.ClusterConfig(), seed=start
             )
-            directory = RunDirectory.create(schema.to_plain(config), config.results_dir)
+            directory = RunDirectory.create(schema.to_plain(config), Path(folder))
             started = time.perf_counter()
             outcome = local.launch(
                 directory, ranks=4, threads=1, port=None, stall_s=60, entry=f"{__name__}:ready"
@@ -65,18 +48,8 @@ def ready(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Any
 ) -> None:
     """A rank that meets the others, builds everything, does the undone step and leaves."""
-    torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
-    device = torch.device("cpu")
-    comm = connect(
-        Topology.of(config.cluster.ranks_of_nodes),
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=device,
-        timeout_s=60,
-    )
+    config, comm = joined(run_dir, rank, port, listener, threads)
+    device = comm.device
     world = World("bench", comm, lambda model, criterion: TorchReplica(model, criterion, comm), device, True)
     Session(config, world, config.dataset.load(), Recorded(), None).prepare()
     comm.barrier(WORLD)

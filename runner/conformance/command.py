@@ -17,6 +17,7 @@ from .kit import LAYERS, run
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 JOBS = 2
+WIDEST_NAME = 40
 _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
 
@@ -67,8 +68,9 @@ def exit_code(findings: Sequence[Finding]) -> int:
 def table(findings: Sequence[Finding]) -> Table:
     """A line per check, with the sets of ranks on which the same came out; what all refuse comes once."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("layer", "check", "ranks"):
-        shown.add_column(header, no_wrap=header != "ranks")
+    shown.add_column("layer", no_wrap=True)
+    shown.add_column("check", overflow="fold", max_width=WIDEST_NAME)
+    shown.add_column("ranks", max_width=WIDEST_NAME)
     shown.add_column("result", overflow="fold", ratio=1)
     shown.add_column("s", justify="right")
     last = ""
@@ -98,7 +100,7 @@ def _gathered(findings: Sequence[Finding]) -> list[list[Finding]]:
         refused = finding.status == "refuses"
         key = (finding.text,) if refused else (finding.check, finding.status, finding.text)
         lines.setdefault(key, []).append(finding)
-    return list(lines.values())
+    return sorted(lines.values(), key=lambda line: line[0].status == "refuses")
 
 
 def summary(name: str, findings: Sequence[Finding]) -> str:

@@ -81,6 +81,11 @@ class Course:
         """Samples of the first step of all ranks."""
         return sum(len(self.problem.data(rank, 0)[1]) for rank in range(self.topology.ranks))
 
+    def samples_before(self, step: int) -> int:
+        """Samples of all ranks in the steps before `step` (from 0)."""
+        ranks = range(self.topology.ranks)
+        return sum(len(self.problem.data(rank, earlier)[1]) for rank in ranks for earlier in range(step))
+
     @property
     def plan(self) -> Plan:
         """What the strategy's `check` is asked about."""

@@ -82,7 +82,7 @@ def _without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candi
 def _course(candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, **changes: Any) -> Course:
     last = sum(ranks) - 1
     wish = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
-    return trial.course(candidate, ranks, problem=trial.problem(dtype), wish=wish, **changes)
+    return trial.course(candidate, ranks, precision=dtype, wish=wish, **changes)
 
 
 def _require_same_calls(history: History, virtual: History, name: str) -> None:

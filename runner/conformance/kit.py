@@ -1,5 +1,6 @@
 """Runs the checks of all layers on all candidates: virtual time in worker processes, gloo beside them."""
 
+import logging
 import multiprocessing
 import os
 import sys
@@ -7,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +72,7 @@ def run(
     does not even end in virtual time is not tried with real processes, where it would hang.
     """
     findings = []
+    logging.getLogger("daso_bench").setLevel(logging.ERROR)  # what the trial makes strategies say is no news
     with _workers(jobs) as submit:
         started = [(candidate, _started(candidate, ranks, submit)) for candidate in candidates]
         for candidate, (order, waits) in started:
@@ -152,6 +155,8 @@ def _workers(jobs: int) -> Iterator[Submit]:
     try:
         with local.no_main():
             yield lambda some: pool.submit(attempt_all, some).result
+    except BrokenProcessPool as error:
+        raise MachineError(f"a process that ran checks has died ({error}); --jobs=1 uses none") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -159,4 +164,5 @@ def _workers(jobs: int) -> Iterator[Submit]:
 def _begin() -> None:
     """A worker's first act: one thread, and an end with the process that it was forked from."""
     torch.set_num_threads(1)
+    logging.getLogger("daso_bench").setLevel(logging.ERROR)
     die_with_parent(os.getppid())

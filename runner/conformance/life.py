@@ -4,6 +4,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -192,9 +193,22 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
         at = f"{where}: rank {new.rank}, at the end"
         require_equal(new.final, old.final, at, new.names)
         require_equal(new.given, old.given, f"{at}, consensus()", new.names)
+        ours, theirs = _without_times(new.summary), _without_times(old.summary)
+        for key in ours:
+            if ours[key] != theirs.get(key):
+                raise Failed(f"{at}: summary() tells {key}={ours[key]}, unbroken {theirs.get(key)}")
     first, end = min(new.parameters), max(new.parameters)
     kinds = OWN if complete else ("step", "epoch")
     _require_same_calls(_calls(new, kinds, first, end), _calls(old, kinds, first, end), where, new)
+
+
+def _without_times(value: Any) -> Any:
+    """A summary without its real numbers: clocks do not go on where they stood."""
+    if isinstance(value, dict):
+        return {key: _without_times(one) for key, one in value.items() if not isinstance(one, float)}
+    if isinstance(value, list | tuple):
+        return [_without_times(one) for one in value if not isinstance(one, float)]
+    return value
 
 
 def _calls(history: History, kinds: Sequence[str], first: int, end: int) -> list[Call]:

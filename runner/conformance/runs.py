@@ -42,8 +42,8 @@ def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
 def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
     """The trial run, looked at wherever that can be: consensus, copy and save. No transfer takes time."""
     every = places_of(candidate, ranks)
-    looks = {"consensus_after": ENOUGH, "save_after": ENOUGH, "copies_after": every}
-    return drive(course(candidate, ranks, **looks), step_time=STEP_NS)
+    run = course(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=every)
+    return drive(run, step_time=STEP_NS)
 
 
 @lru_cache(maxsize=8)

@@ -149,12 +149,12 @@ def local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
 def post_local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
     """Gradients over the world up to the switch, then local SGD by ranks or by nodes."""
     config, since = course.config, 0
-    by_node, per_step = config.unit == "node", course.global_batch_size
-    budget = course.epochs * course.steps_per_epoch * per_step
+    by_node = config.unit == "node"
+    budget = course.samples_before(course.epochs * course.steps_per_epoch)
     switch = budget // 2 if config.switch_samples == "auto" else config.switch_samples
     for _ in steps(course, s):
         s.compute()
-        if s.step * per_step < switch:
+        if course.samples_before(s.step) < switch:
             s.blocking("all_reduce", "gradients", WORLD, sizes.gradients)
             continue
         if by_node:

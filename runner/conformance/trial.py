@@ -39,19 +39,28 @@ class Awkward(nn.Module):
         return self.head(x)
 
 
-def problem(dtype: torch.dtype = torch.float32) -> Problem:
-    """The awkward model on Gaussian noise with learnable labels; rank 0 has one sample more than others."""
-    return Problem(name="awkward", model=lambda: Awkward().to(dtype), data=noise(dtype), optimizer=two_groups)
+def problem(dtype: torch.dtype = torch.float32, *, short_last: bool = True) -> Problem:
+    """The awkward model on Gaussian noise with learnable labels.
+
+    Rank 0 has one sample more than others; with `short_last` an epoch's last batch has one less on each rank.
+    """
+    return Problem(
+        name="awkward",
+        model=lambda: Awkward().to(dtype),
+        data=noise(dtype, short_last),
+        optimizer=two_groups,
+    )
 
 
 @cache  # every drive asks for the same samples
-def noise(dtype: torch.dtype) -> Data:
+def noise(dtype: torch.dtype, short_last: bool) -> Data:
     """Fresh samples for each (rank, step)."""
 
     @cache
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(derive(7, "trial", rank, step))
-        inputs = torch.randn(5 if rank == 0 else 4, FEATURES, generator=generator)
+        short = short_last and step % STEPS_PER_EPOCH == STEPS_PER_EPOCH - 1
+        inputs = torch.randn((5 if rank == 0 else 4) - short, FEATURES, generator=generator)
         targets = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0.3).long()
         return inputs.to(dtype), targets
 
@@ -76,13 +85,17 @@ def improving(epoch: int) -> float:
     return 0.5**epoch
 
 
-def course(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Course:
+def course(
+    candidate: Candidate, ranks: RanksOfNodes, *, precision: torch.dtype = torch.float32, **changes: Any
+) -> Course:
     """The trial run of a candidate: `EPOCHS` x `STEPS_PER_EPOCH` steps; `changes` are fields of `Course`."""
+    kind, config = candidate.strategy_class, candidate.config
     fields: dict[str, Any] = {
-        "strategy_class": candidate.strategy_class,
-        "config": candidate.config,
+        "strategy_class": kind,
+        "config": config,
         "ranks_of_nodes": ranks,
-        "problem": problem(),
+        # At their own pace ranks draw batches of one size.
+        "problem": problem(precision, short_last=kind.sampling(config) == "global"),
         "steps_per_epoch": STEPS_PER_EPOCH,
         "epochs": EPOCHS,
         "rate": rate,

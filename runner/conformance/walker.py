@@ -18,6 +18,10 @@ from ...strategies.topology import WORLD, Topology
 from ..traffic import CountedCommunicator, Traffic
 from ..warmup import undone_step
 from .course import Call, Course, Data, History
+from .findings import Failed
+
+ENDLESS = 20
+"""A rank at its own pace that takes so many times the steps of the schedule will never end."""
 
 
 class LoggedTraffic(Traffic):
@@ -136,7 +140,6 @@ class Walker:
             replica.clip(course.clip_norm)
         replica.optimizer.step()
         strategy.after_step(progress)
-        progress.own_samples += len(targets)
         self.epoch_loss += torch.tensor([loss.double().item() * len(targets), len(targets)])
         self.history.losses[progress.step + 1] = loss.item()
         self.history.sizes[progress.step + 1] = progress.samples_of_rank
@@ -161,6 +164,8 @@ class Walker:
         elif met:
             progress.samples = strategy.samples(progress)
         progress.step += 1
+        if self.independent and progress.step > ENDLESS * progress.steps:
+            raise Failed(f"rank {self.rank} has taken {progress.step} steps and the run does not end")
         history.agreed[progress.step], history.met[progress.step] = agreed, met
         history.samples[progress.step] = progress.samples
         ended = self.independent and met and strategy.ended(progress)
@@ -276,8 +281,7 @@ class Walker:
         progress, replica = self.progress, self.replica
         state = {
             "progress": {
-                name: getattr(progress, name)
-                for name in ("step", "epoch", "batch", "samples", "own_samples", "epoch_loss")
+                name: getattr(progress, name) for name in ("step", "epoch", "batch", "samples", "epoch_loss")
             },
             "meetings": self.meetings,
             "epoch_loss": self.epoch_loss,

@@ -266,8 +266,8 @@ FAULTS = [
     Fault(
         "momenta are reset",
         "local_sgd",
-        '        if self.config.optimizer_state == "reset":',
-        '        if self.config.optimizer_state == "keep":',
+        '    if policy == "reset":',
+        '    if policy == "keep":',
         "averaging.py",
     ),
     Fault(

@@ -14,6 +14,7 @@ from torch import Tensor
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner import checkpoint
 from daso_bench.runner.evaluation import score
+from daso_bench.runner.feed import GlobalFeed
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
@@ -89,7 +90,11 @@ def test_a22_uneven_batches_end_in_equal_numbers_of_steps():
         epochs=1,
     )
     assert [session.progress.step for session in done.sessions] == [3, 3]
-    assert [session.progress.own_samples for session in done.sessions] == [80, 20]
+    feed, sampler = done.sessions[0].feed, done.sessions[0].sampler
+    assert isinstance(feed, GlobalFeed)
+    assert feed.shares is not None
+    of_batches = [sampler.samples_of_rank(batch, feed.shares.values) for batch in range(3)]
+    assert [sum(samples) for samples in zip(*of_batches, strict=True)] == [80, 20]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulator import AlphaBeta
 from daso_bench.strategies.errors import ConfigError
 
+SLOW = AlphaBeta(inter_latency_s=0.001)
 CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 
 
@@ -314,6 +315,34 @@ def test_max_steps_is_said():
 
 
 # ------------------------------------------------------------------ clock
+
+
+@pytest.mark.parametrize(("rule", "slowest"), [("samples", 9), ("any_done", 9), ("all_done", 24)])
+def test_workers_at_their_own_pace_end_by_their_rule_and_not_by_a_limit(rule: str, slowest: int):
+    cfg = config("lasgd", keys={"finish_rule": rule, "draw": "shard"})
+    # A quarter of the budget are 24 steps of a worker; the last one is five times as slow.
+    done = run(cfg, network=SLOW, step_time=lambda rank, n: 2_000_000 * (5 if rank == 3 else 1))
+    steps = [session.progress.step for session in done.sessions]
+    assert steps[3] >= slowest
+    assert steps[0] > 4 * steps[3]
+    assert (done.results[0].status, done.results[0].reason) == ("finished", None)
+    assert done.results[0].summary["labels"] == []
+    assert evaluations(done)[-1]["samples"] == done.sessions[0].progress.samples >= 384
+    assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
+
+
+def test_a_round_may_end_several_epochs():
+    cfg = config("lasgd", dataset=Blobs(samples=16))
+    done = run(cfg, network=SLOW, step_time=lambda rank, n: 10_000)
+    assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
+    assert {session.progress.epoch for session in done.sessions} == {4}
+
+
+def test_workers_at_their_own_pace_stop_at_the_limit_and_say_so():
+    done = run(config("lasgd", max_steps=7), network=SLOW, step_time=lambda rank, n: 2_000_000)
+    assert done.results[0].reason == "stopped by train.max_steps=7"
+    assert done.results[0].summary["labels"] == ["stopped by train.max_steps=7"]
+    assert 7 * 16 <= done.sessions[0].progress.samples < 384
 
 
 def test_train_time_is_the_sum_of_the_slowest_stretches():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Linear, Mean, drive
+from harness import Blind, Linear, Mean, drive
 from torch import Tensor, nn
 
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
@@ -393,3 +393,21 @@ def test_keys_reach_the_averaging():
     assert isinstance(reduction.inner, Flat)
     assert (reduction.rank, reduction.start_steps, reduction.min_compression) == (4, 10, 3)
     assert (reduction.error_feedback, reduction.warm_start) == (False, False)
+
+
+@pytest.mark.parametrize("keys", [{}, {"algorithm": "hierarchical"}, {"algorithm": "sliced"}], ids=str)
+def test_what_a_rank_without_samples_computes_is_not_heard(keys: dict[str, Any]):
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        values = torch.tensor([[1.0], [3.0]] if rank == step else [], dtype=torch.float64).view(-1, 1)
+        return values, torch.zeros(len(values))
+
+    traces = drive(
+        lambda: make(**keys),
+        [2, 2],
+        steps_per_epoch=3,
+        data=data,
+        model=lambda: Blind(torch.zeros(1, dtype=torch.float64)),
+    )
+    for trace in traces:
+        assert [vector.item() for vector in trace.parameters] == [-2, -4, -6]
+        assert not any(trace.agreed), "a loss of nothing stops nobody"

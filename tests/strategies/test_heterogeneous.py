@@ -329,6 +329,14 @@ def problems(draw: st.DrawFn) -> tuple[list[Fit], int, HeterogeneousConfig]:
     return fits, total, HeterogeneousConfig(min_batch=minimum, max_batch=most, batch_quantum=quantum)
 
 
+def test_real_batches_sum_to_the_whole_where_a_bit_of_time_is_many_samples():
+    fits = [Fit(1e3, 1e-12), Fit(1e3, 2e-12), Fit(1e3, 1e-12)]
+    real = balance(fits, 100, [(1, 98)] * 3)
+    assert sum(real) == pytest.approx(100, rel=1e-12)
+    assert all(1 <= batch <= 98 for batch in real)
+    assert balance(fits, 3, [(1, 98)] * 3) == [1, 1, 1]
+
+
 @given(problems())
 def test_batches_sum_exactly_keep_limits_and_follow_speed(
     problem: tuple[list[Fit], int, HeterogeneousConfig],

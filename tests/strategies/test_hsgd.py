@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Data, Linear, Trace, drive
+from harness import Blind, Data, Linear, Trace, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
@@ -111,13 +111,6 @@ def test_h1_the_two_level_mean_is_the_flat_mean(
     for trace in traces:
         error = (-trace.parameters[0].double() - flat).norm() / flat.norm()
         assert error <= TOLERANCE[dtype]
-
-
-class Blind(Linear):
-    """Has no gradient that is a number for blank inputs, which a rank without samples goes forward with."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * x[:, 0] / x[:, 0]
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)
@@ -515,19 +508,19 @@ def test_a_barrier_in_memory_is_no_payload_and_is_blocked_time():
     step_ns = [10_000_000, 30_000_000, 10_000_000, 10_000_000]
     network = AlphaBeta(inter_latency_s=2e-3)
     traces = together(
-        {}, [2, 2], 1, noise(torch.float64, [4]), torch.float64,
+        {}, [2, 2], 1, noise(torch.float64, [4]), torch.float64, epochs=2,
         step_ns=lambda rank, n: step_ns[rank], network=network,
     )  # fmt: skip
     first, last = traces[0], traces[1]
-    assert first.strategy.total_ns["barrier_1"] == 20_000_000
+    assert [record["seconds"]["barrier_1"] for record in first.records] == [0.02, 0.02]
+    assert first.strategy.total_ns["barrier_1"] == 40_000_000
     assert last.strategy.total_ns["barrier_1"] == 0
-    # Two messages of 2 ms; the leader of node 1 waits for that of node 0 as well.
-    assert first.strategy.total_ns["level2"] == 4_000_000
-    assert traces[2].strategy.total_ns["level2"] == 24_000_000
-    assert last.strategy.total_ns["barrier_3"] == 4_000_000
-    assert first.comm.traffic.blocked_ns == 24_000_000
+    # In each epoch's one step two messages of 2 ms; the leader of node 1 waits for that of node 0 as well.
+    assert first.strategy.total_ns["level2"] == 2 * 4_000_000
+    assert traces[2].strategy.total_ns["level2"] == 2 * 24_000_000
+    assert last.strategy.total_ns["barrier_3"] == 2 * 4_000_000
+    assert first.comm.traffic.blocked_ns == 2 * 24_000_000
     assert last.comm.traffic.payload_bytes.total() == 0
-    assert first.records[0]["seconds"]["barrier_1"] == 0.02
 
 
 # ------------------------------------------------------------------ messages
@@ -578,6 +571,25 @@ def test_h11_a_flat_ring_sends_more_over_each_border():
     network = AlphaBeta(intra_latency_s=1.0, inter_latency_s=1.0)
     assert network.duration_ns("all_reduce", range(8), 0, True) == 14_000_000_000
     assert network.duration_ns("all_reduce", range(4), 0, True) == 6_000_000_000
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
+@pytest.mark.parametrize("nodes", [[2, 2], [4], [1, 1], [2, 1]], ids=str)
+def test_traffic_is_what_it_is_said_to_be(keys: dict[str, Any], nodes: list[int]):
+    steps, topology = 3, Topology.of(nodes)
+    plan = Plan(topology, 1, 12, steps, steps)
+    if keys.get("partition") == "tensor":
+        assert HSGD.expected_traffic(HSGDConfig(**keys), plan, 0, 9, 0) is None
+        return
+    for rank, trace in enumerate(together(keys, nodes, steps, noise(torch.float32, [4]), torch.float32)):
+        traffic, numel = trace.comm.traffic, trace.replica.numel
+        expected = HSGD.expected_traffic(HSGDConfig(**keys), plan, rank, numel, 0) or {}
+        made = dict(traffic.verbs)
+        made.pop("shared.barrier", None)
+        if "control.barrier" in made:
+            made["control.barrier"] -= 1  # at the start
+        assert made == {verb: calls for verb, (calls, _) in expected.items()}
+        assert traffic.payload_bytes.total() == sum(numbytes for _, numbytes in expected.values())
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)

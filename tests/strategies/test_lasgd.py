@@ -45,8 +45,8 @@ def ddp() -> Strategy:
     return DDP(DDPConfig())
 
 
-def local_sgd(sync_every: int) -> Strategy:
-    return LocalSGD(LocalSGDConfig(sync_every=sync_every, buffers="none"))
+def local_sgd(sync_every: int, **keys: Any) -> Strategy:
+    return LocalSGD(LocalSGDConfig(**{"sync_every": sync_every, "buffers": "none", **keys}))
 
 
 # ------------------------------------------------------------------ ranks at their own pace
@@ -176,7 +176,6 @@ def race(
                 track.updates.append(replica.flat() - before)
             strategy.after_step(progress)
             own[rank] += sizes[rank]
-            progress.own_samples += sizes[rank]
             agreed, met = strategy.agree(progress, replica.wished), strategy.meets(progress)
             progress.step += 1
             track.clock_s.append(comm.now() / SECOND)
@@ -411,6 +410,23 @@ def test_no_delay_is_local_sgd_bit_for_bit(ranks, period, optimizer):
     for one, other in zip(got, wanted, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.parameters, other.parameters, strict=True))
         assert torch.equal(one.replica.flat(), other.replica.flat())
+
+
+def test_no_delay_is_local_sgd_in_buffers_and_momenta_too():
+    keys = dict(buffers="average", optimizer_state="average")
+    kinds: dict[str, Any] = dict(
+        steps_per_epoch=7,
+        model=classifier(norm=True),
+        criterion=nn.CrossEntropyLoss(),
+        data=labelled(),
+        optimizer=OPTIMIZERS["momentum"],
+    )
+    got = drive(fixed(3, 0, **keys), [3], **kinds)
+    for one, other in zip(got, drive(lambda: local_sgd(3, **keys), [3], **kinds), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters, other.parameters, strict=True))
+        momenta = [trace.replica.optimizer_state().pack() for trace in (one, other)]
+        assert torch.equal(*momenta)
+        assert torch.equal(one.replica.buffers.pack(), other.replica.buffers.pack())
 
 
 @pytest.mark.parametrize("period", [1, 2, 4])
@@ -654,6 +670,13 @@ def test_a_wish_of_one_rank_stops_all_after_the_same_round(rank, keys):
 def test_a_wish_does_not_wait_for_the_period():
     asked = race(lasgd(sync_every=50), (1, 1), horizon=200, wish=lambda r, step: step == 3)
     assert [track.steps for track in asked] == [5, 5]
+
+
+def test_in_a_warm_up_a_wish_is_told_in_its_own_step():
+    for mode in ("gradient", "model"):
+        make = lasgd(warmup_samples=10**6, warmup_mode=mode)
+        tracks = race(make, (1, 2), horizon=200, wish=lambda r, step: (r, step) == (1, 3))
+        assert [track.steps for track in tracks] == [4, 4]
 
 
 def test_a_wish_is_told_once():
@@ -903,6 +926,24 @@ def test_small_updates_survive_16_bit_transport():
         )
         for trace in traces:
             assert trace.parameters[-1].item() == pytest.approx(0.99, abs=5e-5)
+
+
+def test_after_a_warm_up_differences_to_its_end_are_sent():
+    means: list[float] = []
+    tracks = race(
+        lasgd(warmup_samples=100, transport_dtype="bfloat16"),
+        (1, 1),
+        data=constant(1.3, dtype=torch.float32),
+        model=lambda rank: Linear(torch.zeros(1)),
+        horizon=105,
+        look=lambda track: means.append(track.strategy.mean.item()),
+    )
+    # Half of 100 samples each, then one step by themselves, from -65 to -66.3: not from 0, where bfloat16
+    # tells apart quarters at best.
+    assert tracks[0].met[50] == 52
+    assert tracks[0].parameters[50].item() == pytest.approx(-66.3, abs=1e-4)
+    assert means[100] == means[101] == pytest.approx(-66.3, abs=0.01)
+    assert torch.tensor(-66.3, dtype=torch.bfloat16).item() == -66.5
 
 
 def test_what_16_bits_cannot_hold_is_sent_later():

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.base import Sampling, Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.daso import DASO, Transfer
 from daso_bench.strategies.ddp import DDP
@@ -184,6 +184,17 @@ class Raises(Averager):
         super().after_step(progress)
         if progress.step == 2:
             raise KeyError("momentum")
+
+
+class NeverEnds(Averager):
+    """Ranks at their own pace that never find the run over."""
+
+    @classmethod
+    def sampling(cls, config: Any) -> Sampling:
+        return "rank"
+
+    def ended(self, progress: Progress) -> bool:
+        return False
 
 
 class Refuses(Averager):

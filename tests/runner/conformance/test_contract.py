@@ -14,6 +14,7 @@ from plugins import (
     ForgetsTheEnd,
     IgnoresWishes,
     LeavesTraces,
+    NeverEnds,
     NeverWaits,
     OtherSizes,
     OwnBuffers,
@@ -83,6 +84,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (NeverWaits, "drains", "at the end: rank 0 launched 1 operations it never waits for"),
         (LeavesTraces, "looks leave no trace", "rank 0, after step 1: changed by a look: again.bias"),
         (OwnBuffers, "one model", "consensus after step 1: rank 1 differs from rank 0: buffers[0] is "),
+        (NeverEnds, "ends", "rank 0 has taken 421 steps and the run does not end"),
         (Raises, "ends", "KeyError: 'momentum' ("),
     ],
 )

@@ -1,5 +1,7 @@
 """The driver against runs worked out by hand, and against itself: saved, resumed, looked at."""
 
+from typing import Any
+
 import pytest
 import torch
 from plugins import Averager
@@ -41,12 +43,12 @@ class _Mean(nn.Module):
         return outputs.mean()
 
 
-def course(kind: type = DDP, **changes: object) -> Course:
+def course(kind: type = DDP, **changes: Any) -> Course:
     given: dict = dict(ranks_of_nodes=(1, 1), problem=LINEAR, steps_per_epoch=3, epochs=2)
     return Course(strategy_class=kind, config=kind.Config(), **{**given, **changes})
 
 
-def awkward(**changes: object) -> Course:
+def awkward(**changes: Any) -> Course:
     return trial.course(Candidate("averager", Averager, Averager.Config()), (2, 1), **changes)
 
 
@@ -111,6 +113,17 @@ def test_wishes_are_heard_and_nobody_stops():
     histories = drive(awkward(wish=lambda rank, step: (rank, step) == (2, 4)))
     assert all(h.steps == 21 for h in histories)
     assert [[k for k, heard in h.agreed.items() if heard] for h in histories] == [[6]] * 3
+
+
+def test_the_trial_has_uneven_batches_and_a_short_last_one():
+    run = awkward()
+    assert [[len(run.problem.data(rank, step)[1]) for rank in range(3)] for step in (0, 6, 7, 13)] == [
+        [5, 4, 4],
+        [4, 3, 3],
+        [5, 4, 4],
+        [4, 3, 3],
+    ]
+    assert (run.global_batch_size, run.samples_before(7), run.samples_before(21)) == (13, 88, 264)
 
 
 def test_shares_cut_the_global_batch_anew():

@@ -1,0 +1,69 @@
+"""Measuring in real processes: a run that only says how many ranks there are, and an entry that measures."""
+
+import dataclasses
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...datasets.synthetic import Synthetic
+from ...models.small import MLP
+from ...strategies.ddp import DDP
+from ...strategies.topology import Topology
+from .. import local, schema
+from ..optimizers import SGD
+from ..run_directory import RunDirectory
+from ..schedules import Constant
+from ..torch_communicator import TorchCommunicator, connect
+
+
+def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
+    """A run on one node; `changes` are fields of `RunConfig`."""
+    plain = schema.RunConfig(
+        strategy_class=DDP,
+        strategy=DDP.Config(),
+        model=MLP(hidden=[16]),
+        dataset=Synthetic(),
+        optimizer=SGD(lr=1e-3),
+        schedule=Constant(),
+        cluster=schema.ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
+        launcher=schema.LauncherConfig(),
+        train=schema.TrainConfig(epochs=1),
+        seed=0,
+        run=schema.RunInfo(),
+        study=schema.StudyInfo(),
+        results_dir=Path("/nowhere"),
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def summary_of(config: schema.RunConfig, entry: str) -> dict[str, Any]:
+    """What rank 0 of `entry` (module:function) reports, in a run directory that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory.create(schema.to_plain(config), Path(folder))
+        outcome = local.launch(
+            directory, ranks=config.cluster.ranks, threads=1, port=None, stall_s=300, entry=entry
+        )
+    if outcome.status != "finished" or outcome.summary is None:
+        raise RuntimeError(f"{outcome.reason}\n{outcome.details}")
+    return outcome.summary
+
+
+def joined(
+    run_dir: Path, rank: int, port: int, listener: socket.socket | None, threads: int
+) -> tuple[schema.RunConfig, TorchCommunicator]:
+    """The configuration of a rank of such a run, and its communicator."""
+    torch.set_num_threads(threads)
+    config = schema.load(run_dir / "config.yaml")
+    comm = connect(
+        Topology.of(config.cluster.ranks_of_nodes),
+        rank,
+        host="127.0.0.1",
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=torch.device("cpu"),
+        timeout_s=300,
+    )
+    return config, comm

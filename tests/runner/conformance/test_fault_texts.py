@@ -1,0 +1,23 @@
+"""The faults of `make mutants` still fit the code: a fault that cannot be planted proves nothing."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests" / "mutants"))
+
+from faults import FAULTS  # noqa: E402  # pyright: ignore[reportMissingImports] (the path above)
+
+
+def test_each_fault_has_one_place_in_the_code():
+    for fault in FAULTS:
+        path = ROOT / "strategies" / (fault.file or f"{fault.strategy}.py")
+        assert path.read_text(encoding="utf-8").count(fault.old) == 1, fault.name
+        assert fault.old != fault.new
+
+
+def test_there_are_faults_of_every_kind_and_strategy():
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 40
+    assert sum(fault.timing for fault in FAULTS) >= 10
+    shown = {path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml")}
+    assert {fault.strategy for fault in FAULTS} == shown
