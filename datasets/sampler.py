@@ -16,7 +16,10 @@ Fewer samples than a global batch make one batch of all samples, except with `dr
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -76,6 +79,7 @@ class Sampler:
             )
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
+        self._cut: tuple[tuple[int, int], Sequence[float] | None, Cut] | None = None
 
     def sizes(self, batch: int) -> int:
         """Samples of global batch number `batch` (0-based) over all ranks."""
@@ -95,8 +99,7 @@ class Sampler:
         goes to the largest piece (ties: the lower rank). With `short_batch` join every rank gets at least
         `minimum` wherever the batch has so many.
         """
-        pieces = self._pieces(batch, shares, minimum)
-        return tuple(pieces[(rank + self.piece_shift) % self.ranks] for rank in range(self.ranks))
+        return self._cut_of(batch, shares, minimum).of_rank
 
     def piece(
         self, epoch: int, batch: int, rank: int, shares: Sequence[float] | None = None, minimum: int = 1
@@ -104,27 +107,32 @@ class Sampler:
         """Indices int64 of the samples that `rank` uses in step `batch` of `epoch` (all 0-based)."""
         if not 0 <= rank < self.ranks:
             raise IndexError(f"rank {rank}: there are {self.ranks}")
-        pieces = self._pieces(batch, shares, minimum)
-        number = (rank + self.piece_shift) % self.ranks
-        start = batch * self.global_batch_size + sum(pieces[:number])
-        return self._order_of(epoch)[start : start + pieces[number]]
+        cut = self._cut_of(batch, shares, minimum)
+        start = batch * self.global_batch_size + cut.starts[rank]
+        return self._order_of(epoch)[start : start + cut.of_rank[rank]]
 
-    def _pieces(self, batch: int, shares: Sequence[float] | None, minimum: int) -> tuple[int, ...]:
+    def _order_of(self, epoch: int) -> Tensor:
+        if epoch != self._epoch:
+            self._order, self._epoch = _order(self.samples, self.seed, epoch), epoch
+        return self._order
+
+    def _cut_of(self, batch: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
+        """The pieces of a batch; the last ones are kept, for steps are mostly alike."""
+        size = self.sizes(batch)
+        kept = self._cut
+        if kept is None or kept[0] != (size, minimum) or kept[1] is not shares:
+            kept = self._cut = ((size, minimum), shares, self._new_cut(size, shares, minimum))
+        return kept[2]
+
+    def _new_cut(self, size: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
         by_rank = (1.0,) * self.ranks if shares is None else tuple(shares)
         if len(by_rank) != self.ranks:
             raise ValueError(f"{len(by_rank)} shares: must be one for each of {self.ranks} ranks")
         shift = self.piece_shift
         by_piece = by_rank[-shift:] + by_rank[:-shift] if shift else by_rank
-        size = self.sizes(batch)
         everybody = self.short_batch == "join" and minimum * self.ranks <= size
-        return _without_crumbs(split(size, by_piece, minimum=minimum if everybody else 0), minimum)
-
-    def _order_of(self, epoch: int) -> Tensor:
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(stream_seed(self.seed, "data-order", epoch))
-            self._order = torch.randperm(self.samples, generator=generator)
-            self._epoch = epoch
-        return self._order
+        pieces = _without_crumbs(split(size, by_piece, minimum=minimum if everybody else 0), minimum)
+        return _shifted(pieces, shift)
 
 
 class OwnDraw:
@@ -172,6 +180,33 @@ class OwnDraw:
         passed, batch = divmod(number, self._passes.steps_per_epoch)
         places = self._passes.piece(passed, batch, member)
         return places if self._own is None else self._own[places]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A global batch in pieces: by rank, how many samples, and where in the batch they begin."""
+
+    of_rank: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+# Ranks that share a process (virtual time) ask for the same cuts and orders.
+@lru_cache(maxsize=64)
+def _shifted(pieces: tuple[int, ...], shift: int) -> Cut:
+    starts = tuple(accumulate(pieces, initial=0))[:-1]
+    return Cut(pieces[shift:] + pieces[:shift], starts[shift:] + starts[:shift])
+
+
+_orders: WeakValueDictionary[tuple[int, int, int], Tensor] = WeakValueDictionary()
+
+
+def _order(samples: int, seed: int, epoch: int) -> Tensor:
+    key = (samples, seed, epoch)
+    order = _orders.get(key)
+    if order is None:
+        generator = torch.Generator().manual_seed(stream_seed(seed, "data-order", epoch))
+        order = _orders[key] = torch.randperm(samples, generator=generator)
+    return order
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
@@ -223,6 +258,7 @@ def split(
     return tuple(numbers)
 
 
+@lru_cache(maxsize=64)
 def _without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
     """Pieces of fewer than `minimum` samples, but not 0, added to the largest piece (the first of equals)."""
     if all(piece >= minimum for piece in pieces):

@@ -50,6 +50,11 @@ class Synthetic:
         """Size of the training split."""
         return self.samples
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        return self.channels, self.height, self.width
+
     def prepare(self) -> None:
         """Nothing to do: the images are made while they are asked for."""
 
@@ -59,8 +64,7 @@ class Synthetic:
         patterns = torch.randn(self.classes, self.channels, *side, generator=self._generator("patterns"))
         sizes = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
         splits = {name: self._draw(name, size, patterns) for name, size in sizes.items()}
-        shape = (self.channels, self.height, self.width)
-        return Data(name="synthetic", classes=self.classes, shape=shape, **splits)
+        return Data(name="synthetic", classes=self.classes, shape=self.shape, **splits)
 
     def _draw(self, name: str, samples: int, patterns: Tensor) -> "NoisyPatterns":
         generator = self._generator(name)

@@ -6,7 +6,9 @@ Only what every command needs is imported at the top: `--help` and `list` answer
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NoReturn
 
@@ -121,7 +123,11 @@ def help_text() -> str:
     for group in listing.GROUPS:
         names = [entry.name for entry in listing.entries(group)]
         shown = names if len(names) <= listing.MANY else [*_some(names), f"... ({len(names)} in all)"]
-        choices += f"  {'+study' if group == 'study' else group:<10} {', '.join(shown)}\n"
+        name = "+study" if group == "study" else group
+        lines = textwrap.wrap(", ".join(shown), 105, break_on_hyphens=False)
+        choices += "".join(
+            f"  {word:<10} {line}\n" for word, line in zip_longest([name], lines, fillvalue="")
+        )
     plurals = ", ".join(listing.plural(group) for group in listing.GROUPS)
     return _HELP.format(version=__version__, plurals=plurals, choices=choices).rstrip()
 

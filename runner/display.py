@@ -4,6 +4,7 @@ Everything is fed by the supervisor's events and by status.json; names and paths
 never read as markup.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -238,8 +239,8 @@ def rate(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """0.9567 as 95.67 %."""
-    return f"{100 * float(share):.2f} %"
+    """0.9567 as 95.67 %; a dash for NaN."""
+    return _MISSING if math.isnan(share) else f"{100 * float(share):.2f} %"
 
 
 def _summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -25,13 +25,13 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Share of samples that the model got right."""
-        return self.correct / self.count
+        """Share of samples that the model got right; NaN of none."""
+        return self.correct / self.count if self.count else math.nan
 
     @property
     def loss(self) -> float:
-        """Mean loss."""
-        return self.loss_sum / self.count
+        """Mean loss; NaN of no sample."""
+        return self.loss_sum / self.count if self.count else math.nan
 
     def value(self, metric: str) -> float:
         """The metric called `accuracy` or `loss`."""
@@ -42,7 +42,7 @@ class Score:
         if metric == "loss":
             return self.loss <= target
         # The product may miss a whole number by a rounding error: 0.95 · 360 must be 342.
-        return self.correct >= math.ceil(target * self.count - 1e-9)
+        return self.count > 0 and self.correct >= math.ceil(target * self.count - 1e-9)
 
 
 @torch.no_grad()

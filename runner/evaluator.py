@@ -151,5 +151,8 @@ class Evaluator:
         session = self.session
         samples = session.data.split(session.config.train.eval_split)
         indices = evaluation_indices(len(samples), session.comm.rank, session.comm.topology.ranks)
+        session.world.spend("eval", len(indices))
+        if session.world.batch is not None:
+            return Score(0, 0, 0.0)
         own = score(session.replica.model, samples, indices, session.world.device, session.dtype)
         return add_scores(own, session.comm, len(samples))

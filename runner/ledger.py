@@ -51,7 +51,9 @@ class Ledger:
         """
         session, account, traffic = self.session, self.account, self.session.comm.traffic
         stretch = session.clock.end_stretch()
-        waiting = waiting_of(traffic, self._launches_of_ranks()) if session.world.common_clock else 0
+        waiting = traffic.waited_ns
+        if session.world.common_clock:
+            waiting += waiting_of(traffic, self._launches_of_ranks())
         exposed = stretch.blocked - waiting
         own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
         times = self.gather(torch.tensor(own, dtype=torch.int64))
@@ -115,9 +117,13 @@ class Ledger:
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
             "copies_dropped": session.copies.dropped,
-            "parameters": session.replica.numel,
+            "parameters": session.world.parameters or session.replica.numel,
             "left_out_samples": session.sampler.left_out,
-            "labels": [*session.strategy.labels(account.target_step), *([cut] if cut else [])],
+            "labels": [
+                *session.world.remarks,
+                *session.strategy.labels(account.target_step),
+                *([cut] if cut else []),
+            ],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
         }

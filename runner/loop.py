@@ -203,6 +203,7 @@ class Loop:
         session.strategy.settle()
         clock.lap("step_other")
         clock.enter("checkpoint")
+        session.world.spend("checkpoint", 0)
         self.ledger.close_stretch(0)
         self.ledger.account.checkpoints += 1
         with session.strategy.consensus():

@@ -22,6 +22,7 @@ from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
 from . import plain_yaml
+from .hardware import ClusterConfig
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
@@ -32,6 +33,7 @@ EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
+LAUNCHERS = ("local", "simulated")
 LARGEST_SEED = 2**63 - 1
 
 
@@ -102,37 +104,6 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterConfig:
-    """Which ranks share a node. `ranks_per_node` is one number for all nodes or one number per node."""
-
-    nodes: int = 2
-    ranks_per_node: tuple[int, ...] = (2,)
-
-    def __post_init__(self) -> None:
-        at_least("cluster.nodes", self.nodes, 1)
-        given = self.ranks_per_node
-        if len(given) not in (1, self.nodes):
-            raise ConfigError(
-                f"cluster.ranks_per_node={list(given)}: must be one number or {self.nodes} numbers "
-                f"(cluster.nodes={self.nodes})"
-            )
-        for ranks in given:
-            at_least("cluster.ranks_per_node", ranks, 1)
-        # One number and its written-out list are the same cluster, so they get the same run id.
-        object.__setattr__(self, "ranks_per_node", given * self.nodes if len(given) == 1 else given)
-
-    @property
-    def ranks_of_nodes(self) -> tuple[int, ...]:
-        """Number of ranks of each node, in node order."""
-        return self.ranks_per_node
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks of all nodes together."""
-        return sum(self.ranks_per_node)
-
-
-@dataclass(frozen=True, kw_only=True)
 class LauncherConfig:
     """How the processes of a run are started and watched."""
 
@@ -141,9 +112,15 @@ class LauncherConfig:
     stall_s: float = 300.0
     port: int | None = None
     allow_oversubscription: bool = True
+    timeline: bool = False
+    timing_only: bool = False
 
     def __post_init__(self) -> None:
-        one_of("launcher.name", self.name, ("local",))
+        one_of("launcher.name", self.name, LAUNCHERS)
+        if self.timing_only and self.name != "simulated":
+            raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
+        if self.timeline and self.name != "simulated":
+            raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
         above("launcher.stall_s", self.stall_s, 0)
         if isinstance(self.threads_per_rank, int):
             at_least("launcher.threads_per_rank", self.threads_per_rank, 1)
@@ -208,6 +185,14 @@ class RunConfig:
                 f"train.global_batch_size={batch}: must be >= {ranks}, the number of ranks "
                 f"(cluster.ranks_per_node={list(self.cluster.ranks_of_nodes)}), one sample each"
             )
+        if self.launcher.timing_only and self.train.target is not None:
+            raise ConfigError(
+                f"train.target={self.train.target}: launcher.timing_only=true learns nothing to reach it"
+            )
+        if self.launcher.name == "simulated":
+            self.cluster.check_virtual()
+        else:
+            self.cluster.check_real()
         check = getattr(self.strategy_class, "check", None)
         if check is not None:
             check(self.strategy, self.plan())
@@ -252,7 +237,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         dataset=_part(_rooted(tree, cwd), "dataset"),
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
-        cluster=typed(ClusterConfig, tree["cluster"], "cluster"),
+        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
         launcher=typed(LauncherConfig, tree["launcher"], "launcher"),
         train=typed(TrainConfig, _with_epochs(tree["train"], model), "train"),
         seed=_seed(tree["seed"]),
@@ -294,7 +279,8 @@ def run_id(config: RunConfig) -> str:
     launcher waits, binds and divides the cores.
     """
     tree = _identity(config)
-    tree["launcher"] = {"name": config.launcher.name}
+    timing_only = {"timing_only": True} if config.launcher.timing_only else {}
+    tree["launcher"] = {"name": config.launcher.name, **timing_only}
     tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
     del tree["results_dir"], tree["study"]
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
@@ -349,6 +335,14 @@ def _rooted(tree: dict[str, Any], cwd: Path) -> dict[str, Any]:
     return {**tree, "dataset": {**dataset, "root": str(_absolute(str(dataset["root"]), cwd))}}
 
 
+def _traced(cluster: Any, cwd: Path) -> Any:
+    """The cluster with `device.trace` (if there is one) absolute."""
+    device = cluster.get("device") if isinstance(cluster, Mapping) else None
+    if not isinstance(device, Mapping) or not device.get("trace"):
+        return cluster
+    return {**cluster, "device": {**device, "trace": str(_absolute(str(device["trace"]), cwd))}}
+
+
 def _identity(config: RunConfig) -> dict[str, Any]:
     parts = {
         group: _dump_part(getattr(config, group)) for group in ("model", "dataset", "optimizer", "schedule")
@@ -356,7 +350,7 @@ def _identity(config: RunConfig) -> dict[str, Any]:
     return {
         "strategy": _dump_part(config.strategy, config.strategy_class),
         **parts,
-        "cluster": _builtin(dataclasses.asdict(config.cluster)),
+        "cluster": _cluster(config.cluster),
         "launcher": _builtin(dataclasses.asdict(config.launcher)),
         "train": _builtin(dataclasses.asdict(config.train)),
         "seed": config.seed,
@@ -364,6 +358,13 @@ def _identity(config: RunConfig) -> dict[str, Any]:
         "study": _builtin(dataclasses.asdict(config.study)),
         "results_dir": str(config.results_dir),
     }
+
+
+def _cluster(cluster: ClusterConfig) -> dict[str, Any]:
+    """Its keys; hardware that is not described is left out: real runs have none to describe."""
+    given, usual = dataclasses.asdict(cluster), dataclasses.asdict(ClusterConfig())
+    described = ("links", "device", "failures_s")
+    return _builtin({key: v for key, v in given.items() if key not in described or v != usual[key]})
 
 
 def _dump_part(part: Any, target: type[Any] | None = None) -> dict[str, Any]:

@@ -60,7 +60,12 @@ class Rows(Protocol):
 class World:
     """What differs between real processes and virtual time.
 
-    `common_clock`: whether all ranks' stamps come from one clock, so that waiting can be told from transfer.
+    `common_clock`: whether all ranks' stamps come from one clock, so that waiting can be told from transfer
+    by comparing them. (In virtual time it is known at once.)
+    `spend`: lets virtual time pass for what a rank does beside its steps: `data` of a step, `eval` of so many
+    samples, `checkpoint`. Real time passes by itself. `batch`: makes
+    this rank's batch from all ranks' sizes, where nothing is learnt and nothing judged. `parameters`: of the
+    model that the run is about, where it is not the replica's. `remarks`: for the labels.
     """
 
     name: str
@@ -69,6 +74,10 @@ class World:
     device: torch.device
     common_clock: bool
     started_ns: int | None = None
+    spend: Callable[[str, int], None] = lambda what, samples: None
+    batch: Callable[[tuple[int, ...]], Batch] | None = None
+    parameters: int | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -156,7 +165,11 @@ class Session:
 
     def next_batch(self) -> Batch:
         """This rank's next samples, on its device."""
+        if self.world.batch is not None:
+            self.world.spend("data", 0)
+            return self.world.batch(self.progress.samples_of_rank)
         inputs, targets = self.data.train.batch(self.feed.piece(self.progress))
+        self.world.spend("data", len(targets))
         return Batch(
             inputs.to(self.world.device, self.dtype),
             targets.to(self.world.device),
@@ -267,7 +280,7 @@ class Session:
         digests = torch.zeros(2 * ranks, dtype=torch.int64)
         own = torch.tensor([replica.parameters.digest(), replica.buffers.digest()])
         self.comm.all_gather(digests, own, WORLD, channel="control").wait()
-        if digests.view(ranks, 2).unique(dim=0).shape[0] > 1:
+        if (digests.view(ranks, 2) != own).any():
             raise RuntimeError("ranks built different models: names, shapes or types of parameters differ")
         for layout in (replica.parameters, replica.buffers):
             if layout.numel:

@@ -12,6 +12,8 @@ from ..strategies.topology import Group
 from .simulator import Operation, Simulator
 from .traffic import CountedCommunicator, Traffic
 
+FEW = 16
+
 
 class Done(Work):
     """An operation with nothing to wait for."""
@@ -39,17 +41,27 @@ class SimulatedWork(Work):
         comm = self._comm
         entered = comm.now()
         comm.simulator.wait(comm.rank, self._operation)
-        if comm.now() > entered:
-            comm.traffic.block(self._key, entered, comm.now())
+        if comm.now() > entered and comm.simulator.is_aside:
+            comm.waited_aside.append(self._waited(entered))
+        elif comm.now() > entered:
+            start, stop = self._waited(entered)
+            waited = max(0, stop - start) + comm.waited_aside_since(entered)
+            comm.traffic.block(self._key, entered, comm.now(), waited)
+            if comm.simulator.timeline is not None:
+                comm.simulator.timeline.blocked(comm.rank, entered, comm.now(), self._operation.verb)
         if self._output is not None:
             result = self._operation.results.get(comm.rank)
             if result is not None:
                 self._output.copy_(result)
             self._output = None
 
+    def _waited(self, entered: int) -> tuple[int, int]:
+        """From `entered`, when the rank waited for others to enter; empty if all had."""
+        ready = self._operation.ready
+        return entered, entered if ready is None else max(entered, min(self._comm.now(), ready))
+
     def is_completed(self) -> bool:
-        end = self._operation.end
-        return end is not None and end <= self._comm.now()
+        return self._comm.simulator.poll(self._operation)
 
     def transfer_ns(self) -> int | None:
         return None if self._operation.end is None else self._operation.end - self._launched
@@ -79,8 +91,11 @@ class SimulatedCommunicator(CountedCommunicator):
 
     def __init__(self, simulator: Simulator, rank: int) -> None:
         self.simulator, self.rank, self.topology = simulator, rank, simulator.topology
+        self.scale = 1.0  # bytes that a byte of a vector stands for; messages of `FEW` numbers are themselves
         self.traffic = Traffic(self.topology, rank)
         self._shared: Counter[tuple[int, ...]] = Counter()
+        # When bodies beside this rank waited for other ranks to enter, and this rank has not yet heard of it.
+        self.waited_aside: list[tuple[int, int]] = []
 
     def all_reduce(
         self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
@@ -175,7 +190,7 @@ class SimulatedCommunicator(CountedCommunicator):
             key = self.traffic.launch("shared", members, self.now())
             nothing = torch.empty(0)
             operation = self.simulator.enter(
-                self.rank, (members, key), "barrier", members, nothing, 0, _nothing
+                self.rank, (members, key), "barrier", members, nothing, 0, _nothing, "shared"
             )
             SimulatedWork(self, operation, None, key).wait()
 
@@ -185,8 +200,24 @@ class SimulatedCommunicator(CountedCommunicator):
         key = (members, self._shared[members])
         return self.simulator.shared.setdefault(key, torch.zeros(numel, dtype=dtype))
 
+    def aside(self, body: Callable[[], None]) -> Work:
+        """Begin `body` on a clock of its own beside the rank's; all ranks do so in the same order."""
+        everybody = tuple(range(self.topology.ranks))
+        key = self.traffic.launch("aside", everybody, self.now())
+        return SimulatedWork(self, self.simulator.aside(self.rank, body), None, key)
+
+    def waited_aside_since(self, entered: int) -> int:
+        """How much of the time from `entered` to now bodies beside this rank waited for others."""
+        waits, self.waited_aside = self.waited_aside, []
+        return sum(max(0, stop - max(start, entered)) for start, stop in waits)
+
     def now(self) -> int:
-        return self.simulator.time[self.rank]
+        return self.simulator.now
+
+    def _bytes(self, tensor: Tensor) -> int:
+        """What the tensor counts as."""
+        own = tensor.numel() * tensor.element_size()
+        return own if tensor.numel() < FEW else round(own * self.scale)
 
     def _inside_a_node(self, group: Group) -> tuple[int, ...]:
         members = self.members(group)
@@ -212,19 +243,21 @@ class SimulatedCommunicator(CountedCommunicator):
             raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
         if len(members) == 1:
             return Done()
-        payload = tensor.numel() * tensor.element_size()
+        payload = self._bytes(tensor)
         self.traffic.count(verb, channel, members, payload, source)
         key = self.traffic.launch(channel, members, self.now())
         # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must
         # not be written meanwhile.
-        operation = self.simulator.enter(self.rank, (members, key), verb, members, tensor, payload, combine)
+        operation = self.simulator.enter(
+            self.rank, (members, key), verb, members, tensor, payload, combine, channel
+        )
         work = SimulatedWork(self, operation, output, key)
         if not async_op:
             work.wait()
         return work
 
     def _message(self, source: int, destination: int, tensor: Tensor, tag: int) -> SimulatedWork:
-        payload = tensor.numel() * tensor.element_size()
+        payload = self._bytes(tensor)
         members = (source, destination)
         sending = self.rank == source
         if sending:

@@ -1,87 +1,189 @@
-"""The replica of virtual time: real gradients, a modelled step time, one all-reduce for all of them.
+"""The replica of virtual time: real gradients, modelled step times, and DDP's buckets summed during backward.
 
-The gradient all-reduce starts when the backward pass has ended: overlap per bucket is not modelled here.
+Forward and backward cost no virtual time while they are computed; then the rank's clock goes on by what its
+device would have taken. With overlap each bucket's sum starts when the last of its gradients is there, in the
+order in which backward makes them; a `Reduction` works on a clock of its own beside the rank's, bucket after
+bucket, as it does on a helper thread over real processes.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
+from ..strategies.communicator import Work
 from ..strategies.replica import Batch, Replica
+from .device import Device, Profile
+from .gradient_pool import GradientPool, Pending
 from .simulated_communicator import SimulatedCommunicator
 
-StepTime = Callable[[int, int], int]
-"""(rank, samples in this rank's batch) -> nanoseconds of forward and backward."""
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients [low, high) that travel together once the share `ready` of the backward pass is done."""
+
+    low: int
+    high: int
+    ready: float
+    shapes: tuple[tuple[int, ...], ...]
 
 
 class SimulatedReplica(Replica):
-    """A replica on a virtual clock.
-
-    Ranks share a process, so each keeps its own state of torch's generator.
-    """
+    """See the module's text. `profile`: of the model whose clock it is; default: this one's sizes."""
 
     def __init__(
-        self, model: nn.Module, criterion: nn.Module, comm: SimulatedCommunicator, step_time: StepTime
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        comm: SimulatedCommunicator,
+        device: Device,
+        profile: Profile | None = None,
+        pool: GradientPool | None = None,
     ) -> None:
         super().__init__(model, criterion)
         self.comm = comm
-        self._step_time = step_time
+        self.device = device
+        self._profile, self._pool = profile, pool
+        self._named = dict(model.named_parameters())
         self._rng = torch.get_rng_state()
+        self._buckets: list[Bucket] = []
+        self._line: Work | None = None
 
     def compute_gradients(self, batch: Batch) -> Tensor:
         members = self.comm.members(self.averaging.group) if self.averaging.group is not None else ()
         weight = self.averaging.weight(batch, members, self.comm.rank)
+        blank = len(batch.targets) == 0
+        scaled = self.averaging.scale == "loss" and weight != 1
+        loss = self._begin(batch, weight if scaled else 1.0)
+        forward, backward = self.device.step_ns(len(batch.targets))
+        self.forward_ns, self.compute_ns = forward, forward + backward
+        self._draw(forward, backward)
+        if len(members) > 1:
+            # 0 times what is not a number is not one either: a blank sample counts nothing.
+            return self._average(loss, 0.0 if blank else 1.0 if scaled else weight, forward, backward)
+        self.comm.simulator.advance(self.comm.rank, forward + backward)
+        return self._done(loss, blank)
+
+    def _draw(self, forward: int, backward: int) -> None:
+        """Tell the timeline of the step that begins now: nothing interrupts it, sums run beside it."""
+        comm, timeline = self.comm, self.comm.simulator.timeline
+        if timeline is not None:
+            began = comm.now()
+            timeline.compute(comm.rank, began, began + forward, "forward")
+            timeline.compute(comm.rank, began + forward, began + forward + backward, "backward")
+
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        took = [sum(self.device.step_ns(samples)) for _ in range(steps)]
+        self.comm.simulator.advance(self.comm.rank, sum(took))
+        return [nanoseconds / 1e9 for nanoseconds in took]
+
+    def rng_state(self) -> dict[str, Tensor]:
+        return {"cpu": self._rng, "device": torch.tensor(self.device.drawn)}
+
+    def load_rng_state(self, state: dict[str, Tensor]) -> None:
+        self._rng = state["cpu"]
+        self.device.drawn = int(state["device"])
+
+    def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
+        """What returns the loss once it is needed, with `weight` times its gradients in the parameters."""
+
+        def alone() -> Tensor:
+            return self._forward_and_backward(batch, weight)
+
+        if self._bound_gradients is not None:
+            self._clear_gradients()
+        if self._pool is None or len(batch.targets) == 0:
+            value = alone()
+            return lambda: value
+        pool = self._pool
+        pending = pool.submit(Pending(self.model, self._named, batch.inputs, batch.targets, weight, alone))
+        return lambda: pool.result(pending)
+
+    def _done(self, begun: Callable[[], Tensor], blank: bool) -> Tensor:
+        """The loss of this rank's batch, 0 where it has no sample; notes whether it wishes to stop."""
+        loss = begun()
+        if blank:
+            loss = torch.zeros_like(loss)
+            self._clear_gradients()
+        self.wished = self.wish or not math.isfinite(loss.item())
+        return loss
+
+    def _forward_and_backward(self, batch: Batch, weight: float) -> Tensor:
+        """The loss [] of the batch, detached; `weight` times its gradients lie in the parameters."""
         self._clear_gradients()
         shared = torch.get_rng_state()
         torch.set_rng_state(self._rng)
         with self.stand_in(batch) as (inputs, targets):
             loss = self.criterion(self.model(inputs), targets)
-            scaled = self.averaging.scale == "loss" and weight != 1
-            (loss * weight if scaled else loss).backward()
+            (loss if weight == 1 else loss * weight).backward()
         self._rng = torch.get_rng_state()
         torch.set_rng_state(shared)
-        took = self._step_time(self.comm.rank, len(batch.targets))
-        self.forward_ns, self.compute_ns = took // 3, took
-        self.comm.simulator.advance(self.comm.rank, took)
-        blank = len(batch.targets) == 0
-        loss = torch.zeros_like(loss) if blank else loss.detach()
-        self.wished = self.wish or not bool(torch.isfinite(loss))
-        if blank and len(members) < 2:
-            self._clear_gradients()
-        if len(members) > 1:
-            # 0 times what is not a number is not one either: a blank sample counts nothing.
-            self._average(0.0 if blank else 1.0 if scaled else weight)
-        return loss
-
-    def time_steps(self, samples: int, steps: int) -> list[float]:
-        took = [self._step_time(self.comm.rank, samples) for _ in range(steps)]
-        self.comm.simulator.advance(self.comm.rank, sum(took))
-        return [nanoseconds / 1e9 for nanoseconds in took]
-
-    def rng_state(self) -> dict[str, Tensor]:
-        return {"cpu": self._rng}
-
-    def load_rng_state(self, state: dict[str, Tensor]) -> None:
-        self._rng = state["cpu"]
+        return loss.detach()
 
     def _averaging_changed(self) -> None:
-        return
+        slots = self.parameters.slots
+        own = [slot.numel for slot in slots]
+        profile = self._profile or Profile.by_size(own)
+        buckets = profile.buckets(self.parameters.empty().element_size(), self.averaging.bucket_mib)
+        ends = [0, *accumulate(profile.numels)]
+        # Another model's buckets are the same parts of this one's vector.
+        scale = self.parameters.numel / max(1, ends[-1])
+        self._buckets = [
+            Bucket(
+                low=round(ends[first] * scale),
+                high=round(ends[last] * scale),
+                ready=profile.ready[first],
+                shapes=tuple(slot.shape for slot in slots[first:last]) if list(profile.numels) == own else (),
+            )
+            for first, last in buckets
+        ] or [Bucket(0, 0, 1.0, ())]
 
-    def _average(self, weight: float) -> None:
-        averaging = self.averaging
-        assert averaging.group is not None
+    def _average(self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int) -> Tensor:
+        """Let backward go on and its buckets be summed; returns this rank's loss."""
+        averaging, comm = self.averaging, self.comm
+        began, sums = comm.now(), []
+        self._line = None
+        first = self._buckets[0].ready if averaging.overlap else 1.0
+        comm.simulator.advance(comm.rank, forward + round(backward * first))
+        loss = self._done(begun, blank=weight == 0)
         flat = self.parameters.empty(extra=1)
-        self.gradients(flat)
         if weight == 0:
             flat.zero_()
-        elif weight != 1:
-            flat *= weight
-        flat[-1] = float(self.wished)
-        if averaging.reduction is None:
-            self.comm.all_reduce(flat, averaging.group, channel="gradients").wait()
         else:
-            shapes = [*(slot.shape for slot in self.parameters.slots), (1,)]
-            averaging.reduction.sum(flat, 0, shapes, self.comm)
+            self.gradients(flat)
+            if weight != 1:
+                flat *= weight
+        flat[-1] = float(self.wished)
+        for index, bucket in enumerate(self._buckets):
+            shapes = list(bucket.shapes or [(bucket.high - bucket.low,)])
+            piece = flat[bucket.low : bucket.high]
+            if index == 0:  # the wish travels with the first bucket, as the last of its numbers
+                piece, shapes = flat[bucket.low : bucket.high + 1], [*shapes, (1,)]
+            there = forward + round(backward * bucket.ready) if averaging.overlap else forward + backward
+            comm.simulator.advance(comm.rank, max(0, began + there - comm.now()))
+            sums.append(self._start_sum(piece, index, shapes))
+            if not averaging.overlap:
+                sums[-1].wait()
+        for work in sums:
+            work.wait()
         self.load_gradients(flat)
         self.wished = bool(flat[-1] != 0)
+        return loss
+
+    def _start_sum(self, piece: Tensor, index: int, shapes: Sequence[tuple[int, ...]]) -> Work:
+        averaging, comm = self.averaging, self.comm
+        assert averaging.group is not None
+        reduction, before = averaging.reduction, self._line
+        if reduction is None:
+            return comm.all_reduce(piece, averaging.group, channel="gradients", async_op=True)
+
+        def work() -> None:
+            if before is not None:
+                before.wait()
+            reduction.sum(piece, index, shapes, comm)
+
+        self._line = comm.aside(work)
+        return self._line

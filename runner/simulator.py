@@ -7,59 +7,33 @@ nanoseconds, so sums of durations are exact. A run that cannot go on says who wa
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
 from ..strategies.topology import Topology
+from .network import AlphaBeta, Cost, Network
+from .trace import Timeline
+
+MOST_POLLS = 100_000  # of one rank in a row without a step in time: it would go on for ever
 
 
-class Network(Protocol):
-    """How long a transfer takes."""
-
-    def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
-        """Nanoseconds of a collective of `payload` bytes among `members`, alone on its links."""
-        ...
-
-
-@dataclass(frozen=True)
-class AlphaBeta:
-    """α–β cost per link class: `latency_s` seconds a message, `bytes_per_s` on a link. Default: free.
-
-    All-reduce costs a ring's 2(n-1)·α + 2(n-1)/n · bytes/β, broadcast and reduce a pipelined tree's ⌈log2
-    n⌉·α + bytes/β.
-    """
-
-    intra_latency_s: float = 0.0
-    intra_bytes_per_s: float = math.inf
-    inter_latency_s: float = 0.0
-    inter_bytes_per_s: float = math.inf
-
-    def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
-        alpha = self.inter_latency_s if inter else self.intra_latency_s
-        beta = self.inter_bytes_per_s if inter else self.intra_bytes_per_s
-        n = len(members)
-        tree = math.ceil(math.log2(n))
-        messages, volume = {
-            "all_reduce": (2 * (n - 1), 2 * (n - 1) / n * payload),
-            "reduce_scatter": (n - 1, (n - 1) / n * payload),
-            "all_gather": (n - 1, (n - 1) * payload),
-            "barrier": (2 * tree, 0),
-            "send": (1, payload),
-        }.get(verb, (tree, payload))
-        return round((messages * alpha + volume / beta) * 1e9)
-
-
-@dataclass
+@dataclass(eq=False)
 class Operation:
-    """A collective in virtual time; it starts when the last member has entered and its links are free."""
+    """A collective in virtual time; it starts when the last member has entered and its links are free.
+
+    `start` and `end` are None until then. Where links are shared fairly, a transfer that enters later can
+    still put the end off, but never to before the present.
+    """
 
     verb: str
     members: tuple[int, ...]
     entered: dict[int, Any] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
+    start: int | None = None
+    ready: int | None = None  # when the last member entered
     end: int | None = None
     waiters: list[greenlet] = field(default_factory=list)
 
@@ -74,23 +48,33 @@ class Deadlock(RuntimeError):
 
 
 class Simulator:
-    """Runs one body per rank against a network; time passes only in `advance` and in waits."""
+    """Runs one body per rank against a network; time passes only in `advance` and in waits.
 
-    def __init__(self, topology: Topology, network: Network | None = None) -> None:
+    `now` is the clock of whoever runs; `time` holds where each rank stands, or ended. A `timeline` is told
+    what happens.
+    """
+
+    def __init__(
+        self, topology: Topology, network: Network | None = None, timeline: Timeline | None = None
+    ) -> None:
         self.topology = topology
         self.network = network or AlphaBeta()
+        self.timeline = timeline
+        self.now = 0
         self.time = [0] * topology.ranks
         self.shared: dict[Any, Any] = {}
         self._queue: list[tuple[int, int, greenlet]] = []
         self._ticket = itertools.count()
         self._operations: dict[Any, Operation] = {}
-        self._busy: dict[int, int] = {}
-        self._waiting_for: dict[int, Operation] = {}
+        self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
+        self._waiting_for: dict[greenlet, Operation] = {}
         self._hub: greenlet | None = None
         self._rank_of: dict[greenlet, int] = {}
+        self._helpers: set[greenlet] = set()
+        self._polls = 0
 
-    def run(self, body: Callable[[int], Any]) -> list[Any]:
-        """Run `body(rank)` for every rank to its end.
+    def run(self, body: Callable[[int], Any], *, until_ns: int | None = None) -> list[Any]:
+        """Run `body(rank)` for every rank to its end, or to `until_ns`, whatever comes first.
 
         Returns their results. An exception of any rank ends the run.
         """
@@ -109,18 +93,42 @@ class Simulator:
             self._push(0, one)
         while self._queue:
             time, _, one = heapq.heappop(self._queue)
-            self.time[self._rank_of[one]] = time
+            if until_ns is not None and time > until_ns:
+                raise OutOfTime
+            self.now, self._polls = time, 0
+            if one not in self._helpers:
+                self.time[self._rank_of[one]] = time
             one.switch()
-        stuck = [rank for rank, one in enumerate(ranks) if not one.dead]
+        stuck = [one for one in self._rank_of if not one.dead]
         if stuck:
-            waits = "; ".join(f"rank {rank} waits in {self._waiting_for[rank].told()}" for rank in stuck)
+            waits = "; ".join(f"rank {self._rank_of[one]} waits in {self._told(one)}" for one in stuck)
             raise Deadlock(f"no rank can go on: {waits}")
         return results
 
     def advance(self, rank: int, nanoseconds: int) -> None:
         """Let `nanoseconds` pass on the clock of the running rank."""
         if nanoseconds:
-            self._sleep_until(self.time[rank] + nanoseconds)
+            self._sleep_until(self.now + nanoseconds)
+
+    def aside(self, rank: int, body: Callable[[], None]) -> Operation:
+        """Begin `body` now on a clock of its own beside the rank's, like a thread; it ends with the body."""
+        done = Operation("aside", (rank,), entered={rank: None})
+
+        def call() -> None:
+            body()
+            done.end = self.now
+            self._wake(done)
+
+        helper = greenlet(call, parent=self._hub)
+        self._rank_of[helper] = rank
+        self._helpers.add(helper)
+        self._push(self.now, helper)
+        return done
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether a body given to `aside` is what runs."""
+        return getcurrent() in self._helpers
 
     def enter(
         self,
@@ -131,10 +139,13 @@ class Simulator:
         what: Any,
         payload: int,
         combine: Callable[[dict[int, Any]], dict[int, Any]],
+        channel: str = "parameters",
     ) -> Operation:
         """`rank` enters the operation `key`; the last one to enter fixes its end and computes all results."""
-        operation = self._operations.setdefault(key, Operation(verb, members))
-        if (operation.verb, operation.members) != (verb, members):
+        operation = self._operations.get(key)
+        if operation is None:
+            operation = self._operations[key] = Operation(verb, members)
+        elif (operation.verb, operation.members) != (verb, members):
             raise RuntimeError(
                 f"ranks disagree on their collectives: rank {rank} calls {verb} over {members}, "
                 f"another one {operation.verb} over {operation.members}"
@@ -142,26 +153,45 @@ class Simulator:
         operation.entered[rank] = what
         if len(operation.entered) == len(members):
             del self._operations[key]
+            operation.ready = self.now
             operation.results = combine(operation.entered)
-            inter = self.topology.spans_nodes(members)
-            duration = self.network.duration_ns(verb, members, payload, inter)
-            links = sorted({self.topology.node_of_rank[m] for m in members}) if inter and duration else []
-            start = max([self.time[rank], *(self._busy.get(link, 0) for link in links)])
-            operation.end = start + duration
-            for link in links:
-                self._busy[link] = operation.end
-            for waiter in operation.waiters:
-                self._push(operation.end, waiter)
+            self._links.carry(operation, self.network.cost(self.topology, verb, members, payload), self.now)
+            if self.timeline is not None:
+                self.timeline.transfer(operation, payload, channel, self.now)
+            self._wake(operation)
         return operation
+
+    def poll(self, operation: Operation) -> bool:
+        """Whether `operation` has ended by now. Raises Deadlock for a rank that asks for ever in no time."""
+        self._polls += 1
+        if self._polls > MOST_POLLS:
+            raise Deadlock(
+                f"no time passes: a rank polls {operation.told()} at {self.now} ns again and again; "
+                "where ranks go at their own pace a step must take time"
+            )
+        return operation.end is not None and operation.end <= self.now
 
     def wait(self, rank: int, operation: Operation) -> None:
         """Let the running rank's clock go on to the end of `operation`."""
-        if operation.end is None:
-            operation.waiters.append(getcurrent())
-            self._waiting_for[rank] = operation
-            self._switch()
-        elif operation.end > self.time[rank]:
-            self._sleep_until(operation.end)
+        while operation.end is None or operation.end > self.now:
+            if operation.end is None:
+                one = getcurrent()
+                operation.waiters.append(one)
+                self._waiting_for[one] = operation
+                self._switch()
+                del self._waiting_for[one]
+            else:
+                self._sleep_until(operation.end)
+
+    def _wake(self, operation: Operation) -> None:
+        assert operation.end is not None
+        for waiter in operation.waiters:
+            self._push(operation.end, waiter)
+        operation.waiters.clear()
+
+    def _told(self, one: greenlet) -> str:
+        operation = self._waiting_for.get(one)
+        return "nothing" if operation is None else operation.told()
 
     def _sleep_until(self, time: int) -> None:
         self._push(time, getcurrent())
@@ -173,3 +203,68 @@ class Simulator:
     def _switch(self) -> None:
         assert self._hub is not None, "time passes only inside run()"
         self._hub.switch()
+
+
+class OutOfTime(RuntimeError):
+    """`until_ns` has come."""
+
+
+class FifoLinks:
+    """Each link carries one transfer at a time; one that uses several waits until all of them are free."""
+
+    def __init__(self) -> None:
+        self._busy: dict[Hashable, int] = {}
+
+    def carry(self, operation: Operation, cost: Cost, now: int) -> None:
+        """Set the end of a transfer that is ready now."""
+        start = max([now, *(self._busy.get(link, 0) for link in cost.links)])
+        operation.start, operation.end = start, start + cost.duration_ns
+        for link in cost.links:
+            self._busy[link] = operation.end
+
+
+class FairLinks:
+    """All transfers at once: of k on its busiest link, one gets 1/k of its speed.
+
+    (Processor sharing of equal shares; what a transfer leaves unused on its other links stays unused.)
+    """
+
+    def __init__(self) -> None:
+        self._began = 0  # the moment that `_left` is of, nanoseconds
+        self._left: dict[Operation, float] = {}  # nanoseconds of each, had it its links to itself
+        self._links: dict[Operation, tuple[Hashable, ...]] = {}
+
+    def carry(self, operation: Operation, cost: Cost, now: int) -> None:
+        """Set the end of a transfer that is ready now, and of those that it slows."""
+        operation.start = now
+        if not cost.links:
+            operation.end = now + cost.duration_ns
+            return
+        self._left = self._flow(dict(self._left), now - self._began)
+        self._began = now
+        self._left[operation], self._links[operation] = float(cost.duration_ns), cost.links
+        self._flow(dict(self._left), math.inf)
+        self._links = {one: self._links[one] for one in self._left}
+
+    def _flow(self, left: dict[Operation, float], until: float) -> dict[Operation, float]:
+        """What is left, `until` nanoseconds on, of the transfers under way; those that end get their end.
+
+        Time counts from `_began`, so that it is exact however late in a run.
+        """
+        passed = 0.0
+        while left and passed < until:
+            on_link: dict[Hashable, int] = {}
+            for one in left:
+                for link in self._links[one]:
+                    on_link[link] = on_link.get(link, 0) + 1
+            shared = {one: max(on_link[link] for link in self._links[one]) for one in left}
+            needs = {one: left[one] * shared[one] for one in left}
+            step = min(until - passed, min(needs.values()))
+            passed += step
+            for one, need in needs.items():
+                if need - step <= 1e-6 * shared[one]:  # a millionth of a nanosecond is rounding
+                    one.end = self._began + math.ceil(passed - 1e-3)
+                    del left[one]
+                else:
+                    left[one] -= step / shared[one]
+        return left

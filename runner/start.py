@@ -16,6 +16,7 @@ from .overview import runs_below
 from .run_directory import RunDirectory
 from .schema import RunConfig, dump, load
 
+ALL_RANKS = "daso_bench.runner.simulated_worker:run_all"  # all ranks in one process
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -131,9 +132,11 @@ def _starter(console: Console, *, tell_end: bool = False) -> sweep.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
         launcher = config.launcher
         with display.progress(console, directory.run_id) as on_event:
+            virtual = launcher.name == "simulated"
             ending = local.launch(
                 directory,
-                ranks=config.cluster.ranks,
+                ranks=1 if virtual else config.cluster.ranks,
+                entry=ALL_RANKS if virtual else local.ENTRY,
                 threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
                 port=launcher.port,
                 stall_s=launcher.stall_s,
@@ -179,14 +182,18 @@ def _build_report(console: Console, folder: Path) -> None:
 
 
 def _processes(config: RunConfig) -> str:
-    nodes = config.cluster.ranks_of_nodes
     launcher = config.launcher
     threads = launcher.threads_per_rank
+    if launcher.name == "simulated":
+        return f"1, for {_ranks(config)} in virtual time"
     each = threads_per_rank("auto" if isinstance(threads, str) else threads, config.cluster.ranks)
+    return f"{_ranks(config)}, {each} threads each, {launcher.name}"
+
+
+def _ranks(config: RunConfig) -> str:
+    nodes = config.cluster.ranks_of_nodes
     shape = f"{len(nodes)} x {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
-    return (
-        f"{config.cluster.ranks} ranks on {len(nodes)} nodes ({shape}), {each} threads each, {launcher.name}"
-    )
+    return f"{config.cluster.ranks} ranks on {len(nodes)} nodes ({shape})"
 
 
 def _intent(directory: RunDirectory, many: bool) -> str:

@@ -38,37 +38,71 @@ class Traffic:
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
+    waited_ns: int = 0  # since the last `clear_stamps`, of what was known at once
     _sequence: Counter[int] = field(default_factory=Counter)
+    _groups: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    _ways: dict[int, tuple["Way", tuple[int, ...]]] = field(default_factory=dict)
 
     def launch(self, channel: str, members: tuple[int, ...], now: int) -> int:
         """Stamp the entry into the next collective over `members`.
 
         Returns its key, the same on every member.
         """
-        text = f"{channel}{members}"
-        group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
+        group = self._group(channel, members)
         key = group << 32 | self._sequence[group]
         self._sequence[group] += 1
         self.launches[key] = now
         return key
+
+    def _group(self, channel: str, members: tuple[int, ...]) -> int:
+        """A number for this channel and group. Groups of a topology are the same tuples each time."""
+        known = self._groups.get((channel, id(members)))
+        if known is not None:
+            return known[0]
+        text = f"{channel}{members}"
+        group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
+        if len(members) > 2:  # pairs are new tuples each time
+            self._groups[channel, id(members)] = (group, members)
+        return group
+
+    def _way(self, members: tuple[int, ...]) -> "Way":
+        """What matters of a group for the book."""
+        known = self._ways.get(id(members))
+        if known is not None:
+            return known[0]
+        place = members.index(self.rank)
+        successor = members[(place + 1) % len(members)]
+        way = Way(
+            LINKS[self.topology.spans_nodes(members)],
+            LINKS[self.topology.spans_nodes((self.rank, successor))],
+            place,
+        )
+        if len(members) > 2:
+            self._ways[id(members)] = (way, members)
+        return way
 
     def count(self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0) -> None:
         """Book one call over `members` with `payload` bytes. Control traffic is counted as verbs only."""
         self.verbs[f"{channel}.{verb}"] += 1
         if channel == "control":
             return
-        link = LINKS[self.topology.spans_nodes(members)]
-        self.calls[link] += 1
-        self.payload_bytes[link] += payload
-        place = members.index(self.rank)
-        successor = members[(place + 1) % len(members)]
-        hop = LINKS[self.topology.spans_nodes((self.rank, successor))]
-        self.ring_bytes[hop] += ring_bytes(verb, len(members), payload, (place - source) % len(members))
+        way = self._way(members)
+        self.calls[way.link] += 1
+        self.payload_bytes[way.link] += payload
+        distance = (way.place - source) % len(members)
+        self.ring_bytes[way.hop] += ring_bytes(verb, len(members), payload, distance)
 
-    def block(self, key: int, entered: int, left: int) -> None:
-        """Note that this rank stood still from `entered` to `left` for the collective `key`."""
-        self.blocked.append(Blocked(key, entered, left))
+    def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
+        """Note that this rank stood still from `entered` to `left` for the collective `key`.
+
+        `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
+        tell it later.
+        """
         self.blocked_ns += left - entered
+        if waited is None:
+            self.blocked.append(Blocked(key, entered, left))
+        else:
+            self.waited_ns += waited
 
     def clear(self) -> None:
         """Forget everything (after the undone warm-up step)."""
@@ -81,6 +115,7 @@ class Traffic:
         """Forget the stamps of the train stretch that just ended."""
         self.launches.clear()
         self.blocked.clear()
+        self.waited_ns = 0
 
     def totals(self) -> dict[str, dict[str, int]]:
         """calls, payload_bytes and ring_bytes per link class."""
@@ -104,6 +139,15 @@ class Traffic:
         self.payload_bytes.update(state["payload_bytes"])
         self.ring_bytes.update(state["ring_bytes"])
         self.verbs.update(state["verbs"])
+
+
+@dataclass(frozen=True)
+class Way:
+    """Of a group, seen from one member: the class of its links, of the link to its successor, its place."""
+
+    link: str
+    hop: str
+    place: int
 
 
 class CountedCommunicator(Communicator):

@@ -1,7 +1,7 @@
 """From a plain group of the composed configuration to one frozen dataclass, checked once.
 
-Past `typed()` there is no `DictConfig`, no look-up by text and no `**kwargs`: a group is a flat, frozen,
-keyword-only dataclass whose `__post_init__` has checked the ranges.
+Past `typed()` there is no `DictConfig`, no look-up by text and no `**kwargs`: a group is a frozen,
+keyword-only dataclass (of values, or of such dataclasses) whose `__post_init__` has checked the ranges.
 """
 
 import dataclasses
@@ -51,15 +51,21 @@ def typed(config_class: type[T], node: DictConfig | Mapping[str, Any], where: st
     hints = typing.get_type_hints(config_class)
     names = [field.name for field in dataclasses.fields(typing.cast(Any, config_class)) if field.init]
     checked = OmegaConf.structured(config_class)
+    parts: dict[str, Any] = {}  # dataclasses inside this one
     OmegaConf.set_readonly(checked, False)  # a frozen dataclass arrives read-only
     for key, value in values.items():
         if key not in names:
             raise unknown_key(where, key, names)
+        if dataclasses.is_dataclass(hints[key]):
+            parts[key] = typed(typing.cast(type[Any], hints[key]), value, f"{where}.{key}")
+            continue
         _assign(checked, key, value, hints[key], f"{where}.{key}")
     missing = [name for name in names if OmegaConf.is_missing(checked, name)]
     if missing:
         raise ConfigError(f"{where}.{missing[0]}: must be given ({_allowed(hints[missing[0]])})")
-    arguments = {name: _frozen(value) for name, value in plain(checked, where).items() if name in names}
+    nested = {name for name in names if dataclasses.is_dataclass(hints[name])}
+    given = {name: _frozen(value) for name, value in plain(checked, where).items() if name in names}
+    arguments = {name: value for name, value in given.items() if name not in nested} | parts
     try:
         return config_class(**arguments)
     except ConfigError:

@@ -83,4 +83,8 @@ class Layout:
         return tensors
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        return [flat[s.offset : s.offset + s.numel].view(s.shape) for s in self.slots]
+        pieces = flat[: self.numel].split([slot.numel for slot in self.slots])
+        return [
+            piece if len(slot.shape) == 1 else piece.view(slot.shape)
+            for piece, slot in zip(pieces, self.slots, strict=True)
+        ]

@@ -45,6 +45,10 @@ class Topology:
 
     node_of_rank: tuple[int, ...]
     local_ranks: tuple[int, ...] = field(init=False, compare=False)
+    ranks_of_nodes: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    _members: dict[tuple[str, int], tuple[int, ...]] = field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         if not self.node_of_rank or sorted(set(self.node_of_rank)) != list(range(max(self.node_of_rank) + 1)):
@@ -55,6 +59,7 @@ class Topology:
             local.append(seen.get(node, 0))
             seen[node] = local[-1] + 1
         object.__setattr__(self, "local_ranks", tuple(local))
+        object.__setattr__(self, "ranks_of_nodes", tuple(seen[node] for node in range(len(seen))))
 
     @classmethod
     def of(cls, ranks_of_nodes: Sequence[int]) -> "Topology":
@@ -71,12 +76,7 @@ class Topology:
     @property
     def nodes(self) -> int:
         """N, the number of nodes."""
-        return max(self.node_of_rank) + 1
-
-    @property
-    def ranks_of_nodes(self) -> tuple[int, ...]:
-        """Number of ranks on each node."""
-        return tuple(self.node_of_rank.count(node) for node in range(self.nodes))
+        return len(self.ranks_of_nodes)
 
     @property
     def uniform(self) -> bool:
@@ -88,7 +88,17 @@ class Topology:
         return tuple(rank for rank, of in enumerate(self.node_of_rank) if of == node)
 
     def members(self, group: Group, rank: int) -> tuple[int, ...]:
-        """The ranks of `group` as `rank` sees it, in the order in which `source` counts inside the group."""
+        """The ranks of `group` as `rank` sees it, in the order in which `source` counts inside the group.
+
+        The same tuple each time: a step of a thousand ranks asks a thousand times.
+        """
+        which = {"world": 0, "node": self.node_of_rank[rank], "peers": group.local_rank}[group.kind]
+        found = self._members.get((group.kind, which))
+        if found is None:
+            found = self._members[group.kind, which] = self._find_members(group, rank)
+        return found
+
+    def _find_members(self, group: Group, rank: int) -> tuple[int, ...]:
         if group.kind == "world":
             return tuple(range(self.ranks))
         if group.kind == "node":

@@ -5,12 +5,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from . import asynchronous, ddp_step, hierarchical, shared_memory, start
+from . import asynchronous, ddp_step, hierarchical, shared_memory, start, virtual_time
 from .figures import Bench, Figure
 
 BENCHES: dict[str, Bench] = {
     "start": start.measure,
     "hierarchical": hierarchical.measure,
+    "virtual_time": virtual_time.measure,
     "shared_memory": shared_memory.measure,
     "asynchronous": asynchronous.measure,
     "ddp_step": ddp_step.measure,

@@ -31,7 +31,8 @@ from .processes import configuration, joined, summary_of
 
 STEP_S, SLOWER = 0.020, 4
 RANKS, BATCH = 4, 32
-SAMPLES = 4096
+SAMPLES = 16384
+LONG = 81920  # what waits once, at the end of a run, is not to count
 PAIRS = 3
 
 
@@ -51,14 +52,14 @@ class SleepyReplica(TorchReplica):
 
 def measure() -> list[Figure]:
     """Rates of the fast ranks beside a slow one, over their rate alone; and of four times the evaluations."""
-    solo = _run(LASGD, ranks=1)
-    beside = _run(LASGD, ranks=RANKS, slow=True)
-    ddp_solo, ddp = _run(DDP, ranks=1), _run(DDP, ranks=RANKS, slow=True)
+    solo = _run(LASGD, LONG // RANKS, ranks=1)
+    beside = _run(LASGD, LONG, ranks=RANKS, slow=True)
+    ddp_solo, ddp = _run(DDP, SAMPLES // RANKS, ranks=1), _run(DDP, SAMPLES, ranks=RANKS, slow=True)
     fast = f"steps/s over solo of fast ranks, one of {RANKS} {SLOWER} x slower, {STEP_S * 1000:.0f} ms slept"
     rarely, often, again = [], [], []
     for _ in range(PAIRS):  # in turn, so that a slow moment of the machine hits all alike
-        for runs, every in ((rarely, 1024), (often, 256), (again, 1024)):
-            runs.append(_run(LASGD, ranks=RANKS, slow=True, every=every)["ns_per_sample"])
+        for runs, every in ((rarely, 4096), (often, 1024), (again, 4096)):
+            runs.append(_run(LASGD, SAMPLES, ranks=RANKS, slow=True, every=every)["ns_per_sample"])
     base = statistics.median(rarely)
     floor = max(abs(a / b - 1) for a in again + rarely for b in again + rarely)
     lasgd_rate = min(beside["rates"]) / solo["rates"][0]
@@ -76,21 +77,23 @@ def measure() -> list[Figure]:
     ]
 
 
-def _run(kind: type, *, ranks: int, slow: bool = False, every: int | None = None) -> dict[str, Any]:
-    """One run; rates (steps per second of training) of the fast ranks, and more numbers of rank 0."""
+def _run(
+    kind: type, samples: int, *, ranks: int, slow: bool = False, every: int | None = None
+) -> dict[str, Any]:
+    """One run over `samples`: rates (steps/s of training) of the fast ranks, and more numbers of rank 0."""
     config = configuration(
         ranks=ranks,
         strategy_class=kind,
         strategy=kind.Config(),
         model=MLP(hidden=[32]),
-        dataset=Synthetic(samples=SAMPLES, channels=1, height=8, width=8, test_samples=256),
+        dataset=Synthetic(samples=samples, channels=1, height=8, width=8, test_samples=256),
         optimizer=SGD(lr=0.01),
         train=schema.TrainConfig(
             epochs=1,
             global_batch_size=BATCH * ranks,
             eval_every_samples=every,
             checkpoint_every_samples=None,
-            max_steps=SAMPLES // (BATCH * RANKS),
+            max_steps=samples // (BATCH * ranks),
         ),
         run=schema.RunInfo(tag="slow" if slow else ""),
     )

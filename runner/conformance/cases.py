@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..simulated_replica import StepTime
+from ..device import StepTime
+from ..network import Network
 from .findings import RanksOfNodes
 from .problems import TwinProblem, autoencoder
 from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, Recipe
@@ -14,13 +15,12 @@ RAGGED: tuple[RanksOfNodes, ...] = (*NODES, (2, 1))
 
 
 @dataclass(frozen=True)
-class Slow:
+class Slow(Network):
     """Only the parameters' all-reduce between nodes takes time, `round_ns`; small messages are free."""
 
     round_ns: int
 
     def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
-        """See `simulator.Network`."""
         return self.round_ns if verb == "all_reduce" and inter and payload > 64 else 0
 
 

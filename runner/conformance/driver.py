@@ -10,9 +10,11 @@ from torch import nn
 from ...strategies.communicator import Work
 from ...strategies.replica import Replica
 from ...strategies.seeds import derive
+from ..device import Scripted, StepTime
+from ..network import Network
 from ..simulated_communicator import SimulatedCommunicator
-from ..simulated_replica import SimulatedReplica, StepTime
-from ..simulator import Network, Simulator
+from ..simulated_replica import SimulatedReplica
+from ..simulator import Simulator
 from .course import Course, History, Problem
 from .walker import LoggedTraffic, Walker
 
@@ -82,7 +84,7 @@ def drive(
         comm = WatchedCommunicator(simulator, rank)
 
         def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
-            return SimulatedReplica(model, criterion, comm, took)
+            return SimulatedReplica(model, criterion, comm, Scripted(comm.rank, took))
 
         def late() -> None:
             simulator.advance(rank, course.begin_ns(rank))

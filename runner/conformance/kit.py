@@ -72,8 +72,7 @@ def run(
     does not even end in virtual time is not tried with real processes, where it would hang.
     """
     findings = []
-    logging.getLogger("daso_bench").setLevel(logging.ERROR)  # what the trial makes strategies say is no news
-    with _workers(jobs) as submit:
+    with _quiet(), _workers(jobs) as submit:
         started = [(candidate, _started(candidate, ranks, submit)) for candidate in candidates]
         for candidate, (order, waits) in started:
             outcomes = {
@@ -141,6 +140,18 @@ def _place(error: BaseException, kind: type) -> str:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What a trial makes strategies say is no news."""
+    log = logging.getLogger("daso_bench")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...strategies.topology import Group, Topology
-from ..simulator import Network
+from ..network import Network
 from .course import Call
 
 StepNs = Callable[[int], int]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...strategies.topology import LEADERS, NODE, WORLD, peers
-from ..simulator import Network
+from ..network import Network
 from .course import Course
 from .script import Launched, Script, StepNs
 

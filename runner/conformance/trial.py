@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...strategies.seeds import derive
-from ..simulator import AlphaBeta
+from ..network import AlphaBeta
 from .course import Course, Data, Problem
 from .findings import Candidate, RanksOfNodes
 

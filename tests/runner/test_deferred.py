@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from runs import Awkward, config
 
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulator import AlphaBeta
 from daso_bench.strategies.errors import ConfigError
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)

@@ -11,10 +11,10 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint
 from daso_bench.runner.clock import PARTS
 from daso_bench.runner.loop import Loop
+from daso_bench.runner.network import AlphaBeta, Network
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulator import AlphaBeta
 from daso_bench.strategies.errors import ConfigError
 
 SLOW = AlphaBeta(inter_latency_s=0.001)
@@ -363,7 +363,7 @@ def test_train_time_is_the_sum_of_the_slowest_stretches():
     assert own == [[10.0, 8.0], [8.0, 10.0]]
 
 
-class SlowBetweenNodes:
+class SlowBetweenNodes(Network):
     """25 ms for each all-reduce of parameters between nodes, everything else free."""
 
     def duration_ns(self, verb, members, payload, inter):
@@ -382,7 +382,7 @@ def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_makin
 def test_waiting_is_told_from_transfer():
     """Ranks enter an all-reduce at 0 and 30 ms and leave at 50 ms: waiting 30 and 0, transfer 20 and 20."""
 
-    class Twenty:
+    class Twenty(Network):
         def duration_ns(self, verb, members, payload, inter):
             return 20_000_000 if verb == "all_reduce" and payload > 100 else 0
 
@@ -413,7 +413,7 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
 
 
 def test_only_the_judged_models_making_is_charged():
-    class OnlyBuffers:
+    class OnlyBuffers(Network):
         """1 s for each average of buffers, the making of DDP's evaluable model; all else free."""
 
         def duration_ns(self, verb, members, payload, inter):

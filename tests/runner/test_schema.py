@@ -28,10 +28,13 @@ from daso_bench.runner.schema import (
     run_id,
     to_plain,
 )
+from daso_bench.runner.typed import typed
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.topology import Topology
 
+CONF = listing.CONF
+HARDWARE = {"links", "device", "failures_s"}
 HERE = Path("/somewhere/deep")
 
 
@@ -113,7 +116,22 @@ def test_yaml_keys_are_the_fields() -> None:
         ("cluster", ClusterConfig),
         ("launcher", LauncherConfig),
     ]:
-        assert list(composed[group]) == [field.name for field in dataclasses.fields(kind)]
+        names = [field.name for field in dataclasses.fields(kind)]
+        assert list(composed[group]) == [name for name in names if name not in HARDWARE]
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_cluster_describes_all_of_its_hardware_or_none(path: Path) -> None:
+    given = yaml.safe_load(path.read_text("utf-8"))
+    if not HARDWARE & given.keys():
+        return
+    cluster = typed(ClusterConfig, given, "cluster")
+    cluster.check_virtual()
+    wanted = dataclasses.asdict(cluster)
+    assert given.keys() == wanted.keys()
+    assert given["links"].keys() == wanted["links"].keys()
+    assert given["links"]["inter"].keys() == given["links"]["intra"].keys() == wanted["links"]["intra"].keys()
+    assert given["device"].keys() == wanted["device"].keys()
 
 
 def test_the_round_trip_through_config_yaml_is_equal(tmp_path: Path) -> None:

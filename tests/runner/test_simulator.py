@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulator import AlphaBeta, Deadlock, Simulator
+from daso_bench.runner.simulator import Deadlock, Simulator
 from daso_bench.runner.traffic import ring_bytes
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology, peers
 
@@ -90,7 +91,7 @@ def test_cost_of_a_ring_and_a_broadcast():
 def test_a_link_serves_one_transfer_at_a_time():
     """Two groups of peers start at once over the same two nodes: the second waits for the first."""
 
-    class Ten:
+    class Ten(AlphaBeta):
         def duration_ns(self, verb: str, members: Any, payload: int, inter: bool) -> int:
             return 10 * MS
 

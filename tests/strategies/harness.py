@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from daso_bench.runner.device import Scripted
+from daso_bench.runner.network import Network
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulator import Network, Simulator
+from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch
@@ -99,7 +101,7 @@ def drive(
     def body(rank: int) -> None:
         trace, comm = traces[rank], SimulatedCommunicator(simulator, rank)
         built = model() if model else Linear(torch.zeros(1, dtype=torch.float64))
-        replica = SimulatedReplica(built, criterion or Mean(), comm, step_time)
+        replica = SimulatedReplica(built, criterion or Mean(), comm, Scripted(comm.rank, step_time))
         progress = Progress(epochs, steps_per_epoch)
         strategy = make()
         strategy.setup(replica, comm, progress)

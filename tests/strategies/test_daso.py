@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from daso_bench.runner.simulator import AlphaBeta
+from daso_bench.runner.network import AlphaBeta, Network
 from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
@@ -484,7 +484,7 @@ def test_16_bit_transport_halves_the_bytes_between_nodes():
 # ------------------------------------------------------------------ time and bytes
 
 
-class FreeButGlobal:
+class FreeButGlobal(Network):
     """25 ms for each all-reduce of parameters between nodes, everything else free."""
 
     def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:

@@ -7,9 +7,11 @@ import torch
 from harness import Blind, Linear, Mean, drive
 from torch import Tensor, nn
 
+from daso_bench.runner.device import Scripted
+from daso_bench.runner.network import AlphaBeta, Network
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulator import AlphaBeta, Network, Simulator
+from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan, Progress
@@ -27,6 +29,11 @@ class Quadratic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return 0.5 * x[:, 0] * (self.theta - x[:, 1]) ** 2
+
+
+def instant(rank: int) -> Scripted:
+    """A device that takes no time."""
+    return Scripted(rank, lambda rank, samples: 0)
 
 
 def make(**keys: Any) -> DDP:
@@ -82,7 +89,7 @@ def test_gradients_are_weighted_by_samples(nodes: list[int]):
 
     def body(rank: int) -> float:
         comm = SimulatedCommunicator(simulator, rank)
-        replica = SimulatedReplica(Linear(torch.ones(1)), Mean(), comm, lambda rank, samples: 0)
+        replica = SimulatedReplica(Linear(torch.ones(1)), Mean(), comm, instant(comm.rank))
         replica.average_gradients_over(WORLD)
         x = torch.tensor([[1.0], [2.0], [3.0]]) if rank == 0 else torch.tensor([[10.0]])
         replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
@@ -222,7 +229,7 @@ def set_up(network: Network, bucket_mib: float = 25.0, size: int = 1000) -> list
 
     def body(rank: int) -> DDP:
         comm = SimulatedCommunicator(simulator, rank)
-        replica = SimulatedReplica(Linear(torch.zeros(size)), Mean(), comm, lambda rank, samples: 0)
+        replica = SimulatedReplica(Linear(torch.zeros(size)), Mean(), comm, instant(comm.rank))
         strategy = make(algorithm="best", bucket_mib=bucket_mib)
         strategy.setup(replica, comm, Progress(1, 1))
         return strategy
@@ -326,7 +333,7 @@ def test_the_same_with_powersgd_from_any_step_on():
     def body(comm: SimulatedCommunicator, stops: list[int]) -> Tensor:
         state: Any = None
         for start, stop in zip([0, *stops], [*stops, 9], strict=True):
-            replica = SimulatedReplica(regression(), nn.CrossEntropyLoss(), comm, lambda rank, samples: 0)
+            replica = SimulatedReplica(regression(), nn.CrossEntropyLoss(), comm, instant(comm.rank))
             strategy = make(**keys)
             strategy.setup(replica, comm, Progress(1, 9))
             replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner import local, schema
+from daso_bench.runner.device import Scripted
 from daso_bench.runner.loop import Loop
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.records import read_records
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulator import AlphaBeta, Simulator
+from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.heterogeneous import (
@@ -76,7 +78,7 @@ def weighted(
 
     def body(rank: int) -> SimulatedReplica:
         comm = SimulatedCommunicator(simulator, rank)
-        replica = SimulatedReplica(model(), criterion, comm, lambda rank, samples: 0)
+        replica = SimulatedReplica(model(), criterion, comm, Scripted(comm.rank, lambda rank, samples: 0))
         strategy = make(**keys)
         progress = Progress(1, 1, global_batch_size=sum(n))
         strategy.setup(replica, comm, progress)
@@ -502,7 +504,7 @@ def train(
     def body(rank: int) -> None:
         trace, comm = traces[rank], SimulatedCommunicator(simulator, rank)
         torch.manual_seed(5)
-        replica = SimulatedReplica(model(), nn.CrossEntropyLoss(), comm, step_time)
+        replica = SimulatedReplica(model(), nn.CrossEntropyLoss(), comm, Scripted(comm.rank, step_time))
         sampler = Sampler(samples, batch, ranks, 7, short_batch="keep")
         progress = Progress(epochs, sampler.steps_per_epoch, global_batch_size=batch)
         one = trace.strategy = strategy()

@@ -16,9 +16,10 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.runner.loop import Loop
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulator import AlphaBeta, Simulator
+from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies import hsgd
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError

@@ -15,6 +15,8 @@ from periodic import assert_resumes, classifier, course, labelled, sgd, walk
 from runs import Awkward, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
+from daso_bench.runner.device import Scripted
+from daso_bench.runner.network import Network
 from daso_bench.runner.optimizers import LARS
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
@@ -56,13 +58,13 @@ class Idle(SimulatedReplica):
     """A replica that lets time pass and computes nothing."""
 
     def compute_gradients(self, batch: Batch) -> Tensor:
-        self.comm.simulator.advance(self.comm.rank, self._step_time(self.comm.rank, len(batch.targets)))
+        self.comm.simulator.advance(self.comm.rank, sum(self.device.step_ns(len(batch.targets))))
         self.wished = self.wish
         return torch.zeros(())
 
 
 @dataclass
-class Rounds:
+class Rounds(Network):
     """Only sums of parameters take time, and none `at_rest`."""
 
     seconds: float | Callable[[int], float] = 1.0
@@ -147,7 +149,7 @@ def race(
         took = round(seconds[rank] * SECOND)
         built = model(rank) if model else Linear(torch.zeros(1, dtype=torch.float64))
         kind = SimulatedReplica if numbers else Idle
-        replica = kind(built, criterion or Mean(), comm, lambda rank, samples: took)
+        replica = kind(built, criterion or Mean(), comm, Scripted(rank, lambda rank, samples: took))
         progress = Progress(10**6, 10**6, budget=budget, global_batch_size=len(seconds))
         strategy = make()
         strategy.setup(replica, comm, progress)

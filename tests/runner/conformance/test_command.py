@@ -1,5 +1,6 @@
 """`daso-bench check` as a user meets it: a table, sentences, exit codes."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,8 @@ def test_real_processes_are_not_started_for_what_hangs_in_virtual_time(monkeypat
     monkeypatch.setattr(kit, "LAYERS", layers)
     told: list[Finding] = []
     candidate = Candidate("averager", Averager, Averager.Config())
+    level = logging.getLogger("daso_bench").level
     kit.run([candidate], [(1, 1)], jobs=1, tell=lambda _, found: told.extend(found))
+    assert logging.getLogger("daso_bench").level == level
     assert told[1].text == "not tried: it does not end in virtual time"
     assert command.exit_code(told) == 1

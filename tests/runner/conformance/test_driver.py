@@ -13,7 +13,7 @@ from daso_bench.runner.conformance.course import Course, Problem
 from daso_bench.runner.conformance.driver import drive, jittered
 from daso_bench.runner.conformance.findings import Candidate, Failed
 from daso_bench.runner.conformance.walker import changed, cut, same
-from daso_bench.runner.simulator import AlphaBeta
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.ddp import DDP
 

@@ -11,8 +11,9 @@ from daso_bench.runner.conformance.script import Launched, Script
 from daso_bench.runner.conformance.traffic import SCRIPTS, Sizes
 from daso_bench.runner.conformance.variants import VARIANTS
 from daso_bench.runner.listing import entries
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulator import AlphaBeta, Simulator
+from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology, peers
 
 NETWORK = AlphaBeta(intra_latency_s=1e-6, intra_bytes_per_s=1e9, inter_latency_s=5e-5, inter_bytes_per_s=1e7)

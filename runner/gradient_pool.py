@@ -1,0 +1,154 @@
+"""Gradients of many ranks at once: what the ranks of one process compute in virtual time, in one go.
+
+A rank's gradients are needed when its clock has gone on to where the first of them is sent. Until then other
+ranks come to their own steps; when the first result is asked for, all that wait are computed together, as one
+stack (`torch.func.vmap`): small models cost far less so than one after the other.
+
+Who is computed with whom must not show in a single bit, or a resumed run would not go on as it was. Kernels
+choose their ways by the size of a stack, of small ones above all: stacks of fewer than `FEWEST` are filled,
+and before a model is stacked at all its gradients from stacks of two sizes are compared, bit for bit.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+log = logging.getLogger(__name__)
+
+FEWEST = 8  # ranks of a stack
+MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them
+
+
+@dataclass(eq=False)
+class Pending:
+    """One rank's step: `weight` · the loss of `model` on inputs [b, …] and targets [b].
+
+    `parameters`: the model's, by name. `alone` computes it as ever and returns the loss.
+    """
+
+    model: nn.Module
+    parameters: dict[str, nn.Parameter]
+    inputs: Tensor
+    targets: Tensor
+    weight: float
+    alone: Callable[[], Tensor]
+    loss: Tensor | None = None
+
+
+class GradientPool:
+    """Computes what waits, together where it can be stacked.
+
+    Args:
+        ranks: that will submit; a run of few is computed one by one.
+    """
+
+    def __init__(self, criterion: nn.Module, ranks: int) -> None:
+        self._criterion = criterion
+        self._waiting: list[Pending] = []
+        self._stackable: bool | None = None if ranks >= FEWEST else False
+        self._names: tuple[str, ...] = ()
+        self._together: Any = None
+
+    def submit(self, pending: Pending) -> Pending:
+        """Compute it some time before `result` returns. Its model must not change until then."""
+        self._waiting.append(pending)
+        return pending
+
+    def result(self, pending: Pending) -> Tensor:
+        """The loss [], detached; the gradients are in the model's parameters."""
+        if pending.loss is None:
+            waiting, self._waiting = self._waiting, []
+            if self._stackable is None:
+                self._stackable = self._try(pending)
+            for some in _alike(waiting) if self._stackable else ():
+                gradients, losses = self._stack(some)
+                self._hand_out(some, gradients, losses)
+            for one in waiting:
+                if one.loss is None:
+                    one.loss = one.alone()
+        assert pending.loss is not None
+        return pending.loss
+
+    def _stack(self, some: Sequence[Pending], fewest: int = FEWEST) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients by name [n, …] and losses [n] of `some`, filled up with the last to `fewest`."""
+        full = [*some, *[some[-1]] * (fewest - len(some))]
+
+        def stacked(names: Iterable[str]) -> dict[str, Tensor]:
+            return {name: torch.stack([one.parameters[name].detach() for one in full]) for name in names}
+
+        fixed = some[0].parameters.keys() - set(self._names)
+        inputs, targets = (
+            torch.stack([one.inputs for one in full]),
+            torch.stack([one.targets for one in full]),
+        )
+        weights = torch.tensor([one.weight for one in full], dtype=inputs.dtype)
+        gradients, (_, losses) = self._together(
+            stacked(self._names), stacked(sorted(fixed)), inputs, targets, weights
+        )
+        return gradients, losses
+
+    def _hand_out(self, some: Sequence[Pending], gradients: dict[str, Tensor], losses: Tensor) -> None:
+        into, of = [], []
+        for name in self._names:
+            for one, gradient in zip(some, gradients[name].unbind(0), strict=False):
+                parameter = one.parameters[name]
+                # A gradient must lie in memory as its parameter does: fused optimizers do not look.
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                into.append(parameter.grad)
+                of.append(gradient)
+        torch._foreach_copy_(into, of)  # pyright: ignore[reportPrivateImportUsage] (no public name)
+        for one, loss in zip(some, losses.unbind(0), strict=False):
+            one.loss = loss
+
+    def _try(self, one: Pending) -> bool:
+        """Whether its model can be stacked, and comes to the same bits in stacks of two sizes."""
+        trainable = {name: p for name, p in one.parameters.items() if p.requires_grad}
+        self._names = tuple(trainable)
+        self._together = vmap(grad_and_value(self._loss_of(one.model), has_aux=True))
+        if not stackable(one.model):
+            return False
+        try:
+            small, large = self._stack([one])[0], self._stack([one], 2 * FEWEST)[0]
+        except (RuntimeError, ValueError) as error:
+            # What a model does may be beyond vmap: random numbers, a choice by value.
+            log.info("ranks are computed one after the other: %s", str(error).splitlines()[0])
+            return False
+        if not all(torch.equal(small[name][0], large[name][-1]) for name in self._names):
+            return False
+        one.alone()
+        # Of a parameter that a model does not use there is no gradient, and zeros are something else.
+        return all(p.grad is not None for p in trainable.values())
+
+    def _loss_of(self, model: nn.Module) -> Any:
+        criterion = self._criterion
+
+        def loss(
+            parameters: dict[str, Tensor], rest: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            value = criterion(functional_call(model, {**parameters, **rest}, (x,)), y)
+            return value * weight, value
+
+        return loss
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether a forward pass in training draws no random number and changes no buffer."""
+    return not any(True for _ in model.buffers()) and not any(
+        isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()
+    )
+
+
+def _alike(waiting: Sequence[Pending]) -> list[list[Pending]]:
+    """Groups of the same shapes, none too large to be stacked."""
+    groups: dict[Any, list[Pending]] = {}
+    for one in waiting:
+        groups.setdefault((one.inputs.shape, one.targets.shape), []).append(one)
+    numbers = sum(p.numel() for p in waiting[0].parameters.values())
+    most = max(1, MOST_NUMBERS // max(1, numbers))
+    return [some[at : at + most] for some in groups.values() for at in range(0, len(some), most)]

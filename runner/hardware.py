@@ -1,0 +1,170 @@
+"""What a cluster is made of: which ranks share a node, the links, the devices, and what goes wrong with them.
+
+Numbers left null are those of the machine that the run is on: real processes take them as they are, virtual
+time needs them all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..strategies.errors import ConfigError, above, at_least, one_of, within
+
+ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
+SHARINGS = ("fifo", "fair")
+JITTERS = ("none", "gaussian", "lognormal", "student_t3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkConfig:
+    """A class of links: α seconds a message, and payload at `efficiency` · rate."""
+
+    rate_gbit: float | None = None  # of one network card, or of a rank inside its node
+    latency_us: float = 0.0
+    efficiency: float = 1.0
+
+    def check(self, where: str) -> None:
+        """Raises ConfigError for a number that no link has."""
+        if self.rate_gbit is not None and not self.rate_gbit > 0:
+            raise ConfigError(f"{where}.rate_gbit={self.rate_gbit}: must be > 0 (.inf: takes no time)")
+        within(f"{where}.latency_us", self.latency_us, 0, 1e9)
+        if not 0 < self.efficiency <= 1:
+            raise ConfigError(f"{where}.efficiency={self.efficiency}: must be above 0 and at most 1")
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Payload bytes per second."""
+        assert self.rate_gbit is not None, "checked before virtual time begins"
+        return self.rate_gbit * self.efficiency * 1e9 / 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinksConfig:
+    """The links of a cluster."""
+
+    intra: LinkConfig = field(default_factory=LinkConfig)  # between the ranks of a node; all pairs at once
+    inter: LinkConfig = field(default_factory=LinkConfig)  # from a node to the others
+    nics: int = 1  # network cards of a node; its ranks are dealt over them in order
+    algorithm: str = "auto"  # of an all-reduce over several ranks of several nodes
+    sharing: str = "fifo"  # of a card by transfers at the same time: one after the other, or fair shares
+    node_speeds: tuple[float, ...] | None = None  # by node: its cards have so many times the rate
+
+    def check(self, nodes: int) -> None:
+        """Raises ConfigError for links that cannot be."""
+        self.intra.check("cluster.links.intra")
+        self.inter.check("cluster.links.inter")
+        at_least("cluster.links.nics", self.nics, 1)
+        one_of("cluster.links.algorithm", self.algorithm, ALGORITHMS)
+        one_of("cluster.links.sharing", self.sharing, SHARINGS)
+        _speeds("cluster.links.node_speeds", self.node_speeds, nodes, "nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """How long a rank's forward and backward take: t = (fixed + n · per sample) / speed · jitter.
+
+    The time of a sample follows from `samples_per_second`, of the run's own model, or from `tflops` and the
+    model's operations: three times the forward pass's.
+    """
+
+    kind: str = ""  # for people
+    samples_per_second: float | None = None
+    tflops: float | None = None  # sustained, not the data sheet's
+    fixed_ms: float = 0.0  # of a step, whatever the batch: launches, optimizer
+    forward_share: float = 1 / 3
+    speeds: tuple[float, ...] | None = None  # by rank
+    jitter: str = "none"
+    jitter_cv: float = 0.05  # standard deviation of a step's time over its mean
+    trace: str | None = None  # a CSV file with columns rank, step_s: measured step times, repeated for ever
+    input_stall_ms: float = 0.0  # of each step, waiting for data
+    checkpoint_s: float = 0.0  # of each checkpoint
+
+    def check(self, ranks: int) -> None:
+        """Raises ConfigError for a device that cannot be."""
+        for name in ("samples_per_second", "tflops"):
+            value = getattr(self, name)
+            if value is not None:
+                above(f"cluster.device.{name}", value, 0)
+        if self.samples_per_second is not None and self.tflops is not None:
+            raise ConfigError(
+                f"cluster.device.samples_per_second={self.samples_per_second}, cluster.device.tflops="
+                f"{self.tflops}: only one of them can tell a sample's time; set the other to null"
+            )
+        for name in ("fixed_ms", "input_stall_ms", "checkpoint_s"):
+            within(f"cluster.device.{name}", getattr(self, name), 0, 1e9)
+        within("cluster.device.forward_share", self.forward_share, 0, 1)
+        one_of("cluster.device.jitter", self.jitter, JITTERS)
+        within("cluster.device.jitter_cv", self.jitter_cv, 0, 1)
+        _speeds("cluster.device.speeds", self.speeds, ranks, "ranks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Which ranks share a node, and what they are. `ranks_per_node`: one number, or one per node."""
+
+    nodes: int = 2
+    ranks_per_node: tuple[int, ...] = (2,)
+    links: LinksConfig = field(default_factory=LinksConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    failures_s: tuple[float, ...] = ()  # attempt k of a run loses a node after so many seconds
+
+    def __post_init__(self) -> None:
+        at_least("cluster.nodes", self.nodes, 1)
+        given = self.ranks_per_node
+        if len(given) not in (1, self.nodes):
+            raise ConfigError(
+                f"cluster.ranks_per_node={list(given)}: must be one number or {self.nodes} numbers "
+                f"(cluster.nodes={self.nodes})"
+            )
+        for ranks in given:
+            at_least("cluster.ranks_per_node", ranks, 1)
+        # One number and its written-out list are the same cluster, so they get the same run id.
+        object.__setattr__(self, "ranks_per_node", given * self.nodes if len(given) == 1 else given)
+        self.links.check(self.nodes)
+        self.device.check(self.ranks)
+        for seconds in self.failures_s:
+            above("cluster.failures_s", seconds, 0)
+
+    @property
+    def ranks_of_nodes(self) -> tuple[int, ...]:
+        """Number of ranks of each node, in node order."""
+        return self.ranks_per_node
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of all nodes together."""
+        return sum(self.ranks_per_node)
+
+    def check_real(self) -> None:
+        """Raises ConfigError for what real processes on this machine do not have: links that are shaped."""
+        if self.links != LinksConfig() or self.device != DeviceConfig() or self.failures_s:
+            raise ConfigError(
+                "launcher=local: real processes have the links and devices of this machine; cluster.links, "
+                "cluster.device and cluster.failures_s are for launcher=simulated (or take cluster=laptop)"
+            )
+
+    def check_virtual(self) -> None:
+        """Raises ConfigError where virtual time lacks a number."""
+        for name, needed in (("intra", max(self.ranks_per_node) > 1), ("inter", self.nodes > 1)):
+            if needed and getattr(self.links, name).rate_gbit is None:
+                raise ConfigError(
+                    f"cluster.links.{name}.rate_gbit=null: virtual time needs a rate (.inf: takes no time); "
+                    "`daso-bench list clusters` shows clusters that have one"
+                )
+        device = self.device
+        if device.samples_per_second is None and device.tflops is None and device.trace is None:
+            raise ConfigError(
+                "cluster.device.samples_per_second=null: virtual time needs samples_per_second, tflops or "
+                "trace; `daso-bench list clusters` shows clusters that have one"
+            )
+
+
+def _speeds(where: str, given: Sequence[float] | None, count: int, what: str) -> None:
+    if given is None:
+        return
+    shown: list[Any] = list(given)
+    if len(given) != count:
+        raise ConfigError(f"{where}={shown}: must be {count} numbers, one for each of the {what}")
+    if not all(0 < speed < math.inf for speed in given):
+        raise ConfigError(f"{where}={shown}: must be > 0, and finite")

@@ -1,0 +1,128 @@
+"""The one process of a run in virtual time: all its ranks, their records, and the supervisor's link."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..datasets.data import Data
+from ..models.spec import InputSpec
+from ..strategies.topology import Topology
+from . import checkpoint, schema, timing_only
+from .device import ClusterDevice
+from .environment import environment, rank_row
+from .network import ClusterNetwork
+from .records import RecordWriter, read_json, write_json
+from .session import Nobody, Rows
+from .simulated_world import Stage, play
+from .simulator import OutOfTime
+from .trace import Timeline
+from .worker import Link
+
+ENTRY = f"{__name__}:run_all"
+
+
+class NodeLost(RuntimeError):
+    """A node of the modelled cluster has failed, as `cluster.failures_s` wanted it."""
+
+
+class Appended:
+    """Rows at the end of a file that is open only while one is written: ranks may be thousands."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append `row`."""
+        with RecordWriter(self._path) as writer:
+            writer.write(row)
+
+
+def run_all(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+) -> None:
+    """Train all ranks of the run in `run_dir`.
+
+    Raises:
+        NodeLost: this attempt has come to its time in `cluster.failures_s`.
+    """
+    torch.set_num_threads(threads)
+    config = schema.load(run_dir / "config.yaml")
+    topology = Topology.of(config.cluster.ranks_of_nodes)
+    attempt = len(read_json(run_dir / "status.json")["attempts"])
+    data, spec = _data_and_spec(config)
+    profile = timing_only.profile_of(config, spec)
+    if config.launcher.timing_only:
+        config = timing_only.without_numbers(config, profile)
+    _write_environment(run_dir, topology, threads, attempt)
+    failures = config.cluster.failures_s
+    fails_s = failures[attempt - 1] if attempt <= len(failures) else None
+    timeline = Timeline(topology) if config.launcher.timeline else None
+
+    def own(rank: int) -> Rows:
+        return Appended(run_dir / "ranks" / f"{rank}.jsonl")
+
+    with RecordWriter(run_dir / "metrics.jsonl") as metrics:
+        stage = Stage(
+            network=ClusterNetwork(config.cluster.links, topology),
+            device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
+            profile=profile,
+            timing_only=config.launcher.timing_only,
+            remarks=("simulated: times are those of a modelled cluster",),
+            checkpoints=run_dir / "checkpoints",
+            attempt=attempt,
+            listener=lambda rank: link if rank == 0 else Nobody(),
+            own=own,
+            metrics=metrics,
+            until_ns=None if fails_s is None else round(fails_s * 1e9),
+            timeline=timeline,
+        )
+        try:
+            results, _ = play(config, data, stage)
+        except OutOfTime as error:
+            raise NodeLost(
+                f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
+                "`daso-bench resume` goes on from the last checkpoint"
+            ) from error
+        finally:  # however it ended: what a run that failed was doing is wanted most
+            if timeline is not None:
+                timeline.write(run_dir / _of_attempt("timeline", attempt))
+    first = results[0]
+    link.finish(first.status, first.summary, first.reason)
+    if first.status == "finished":
+        checkpoint.drop_resume_states(run_dir / "checkpoints")
+
+
+def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
+    """The data, or with `timing_only` their sizes, and what the model is to take in."""
+    dataset = config.dataset
+    known = timing_only.spec_of(dataset) if config.launcher.timing_only else None
+    if known is None:
+        data: Data = dataset.load()
+        known = InputSpec(*data.shape, data.classes)
+        sizes = len(data.train), len(data.test)
+        if not config.launcher.timing_only:
+            return data, known
+    else:
+        sizes = dataset.train_samples, dataset.test_samples
+    return timing_only.ghost_data(type(dataset).__name__, *sizes), known
+
+
+def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt: int) -> None:
+    rows = [
+        rank_row(
+            rank=rank,
+            node=topology.node_of_rank[rank],
+            local_rank=topology.local_ranks[rank],
+            device="virtual",
+            threads=threads,
+        )
+        for rank in range(topology.ranks)
+    ]
+    name = _of_attempt("environment", attempt)
+    write_json(run_dir / name, environment(rows, backend="virtual time", world="simulated"))
+
+
+def _of_attempt(stem: str, attempt: int) -> str:
+    return f"{stem}.json" if attempt == 1 else f"{stem}_{attempt}.json"

@@ -1,0 +1,140 @@
+"""Virtual time without numbers: the clock of models too big to train here, on clusters of any size.
+
+The loop, the strategy and the network are the real ones. The model's place takes a vector of a few thousand
+zeros that nothing changes, and the bytes it sends count as many times as the model is larger; messages of a
+few numbers (counts, wishes) count as they are. Steps and buckets are the model's own. There is no accuracy,
+and a loss that falls with every step: schedules that wait for a plateau do not see one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..datasets.data import Data
+from ..models.sized import Sized
+from ..models.spec import InputSpec
+from ..strategies.errors import ConfigError
+from ..strategies.reductions import PowerSGD
+from ..strategies.replica import Batch
+from .device import Profile
+from .schema import RunConfig
+from .simulated_replica import SimulatedReplica
+
+NUMBERS = 16384  # of the stand-in; buckets are cut to a number of it
+REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
+
+
+def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
+    """The profile of the run's model, without memory for its numbers."""
+    if isinstance(config.model, Sized):
+        numels = config.model.numels()
+        return Profile.by_size(numels, config.model.gflops * 1e9)
+    return Profile.of(lambda: config.model.build(spec), spec)
+
+
+def spec_of(dataset: object) -> InputSpec | None:
+    """The shape of the samples where the data set tells it without loading; else None."""
+    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
+    return None if shape is None or classes is None else InputSpec(shape[0], shape[1], shape[2], classes)
+
+
+class Ghosts:
+    """So many samples of nothing."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [b, 1, 1, 1] and targets [b], all 0."""
+        return torch.zeros(len(indices), 1, 1, 1), torch.zeros(len(indices), dtype=torch.int64)
+
+
+def ghost_data(name: str, train: int, test: int) -> Data:
+    """A data set of sizes."""
+    return Data(
+        name=name,
+        classes=2,
+        shape=(1, 1, 1),
+        train=Ghosts(train),
+        validation=Ghosts(test),
+        test=Ghosts(test),
+    )
+
+
+class StandIn(nn.Module):
+    """A vector in a model's place."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.zeros(numel))
+
+
+@dataclass(frozen=True)
+class StandInModel:
+    """What builds it."""
+
+    numel: int
+    name: str = "stand_in"
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """A stand-in, whatever the samples."""
+        return StandIn(self.numel)
+
+
+class NoStep(torch.optim.Optimizer):
+    """An optimizer with nothing to do."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure: Any = None) -> Any:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class NoOptimizer:
+    """What builds it; `lr` is what the schedule works on."""
+
+    lr: float
+
+    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """An optimizer that leaves parameters alone."""
+        return NoStep(parameters, self.lr)
+
+
+def without_numbers(config: RunConfig, profile: Profile) -> RunConfig:
+    """The run with nothing that learns."""
+    numel, _ = scale_of(profile)
+    return dataclasses.replace(config, model=StandInModel(numel), optimizer=NoOptimizer(config.optimizer.lr))
+
+
+class TimedReplica(SimulatedReplica):
+    """A replica whose gradients are 0."""
+
+    def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
+        return lambda: torch.tensor(1 / (1 + self.device.drawn))
+
+    def _averaging_changed(self) -> None:
+        if isinstance(self.averaging.reduction, PowerSGD):
+            raise ConfigError("launcher.timing_only=true: powersgd needs the shapes of real gradients")
+        super()._averaging_changed()
+
+
+def scale_of(profile: Profile) -> tuple[int, float]:
+    """The stand-in's numbers, and how many times more the model has."""
+    total = sum(profile.numels)
+    numel = min(NUMBERS, total)
+    return numel, total / numel
+
+
+def ghost_batch(samples_of_rank: tuple[int, ...], rank: int) -> Batch:
+    """A batch of this rank's size."""
+    size = samples_of_rank[rank]
+    return Batch(torch.empty(size, 0), torch.empty(size, dtype=torch.int64), samples_of_rank)

@@ -1,0 +1,274 @@
+"""What of DDP's sums the backward pass hides, against a formula of this file's own.
+
+Bucket i starts at max(there_i, end_(i-1)): when the last of its gradients is there and the link is free.
+Exposed is what lies between the end of backward and the end of the last sum. Large models stand beside a
+small one whose vector is cut where theirs is; the link is then slower by the same factor.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from daso_bench.models.spec import InputSpec
+from daso_bench.models.torchvision_zoo import Torchvision
+from daso_bench.runner.device import ClusterDevice, Device, Profile, Scripted
+from daso_bench.runner.hardware import DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.network import AlphaBeta, ClusterNetwork, Network
+from daso_bench.runner.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulated_replica import SimulatedReplica
+from daso_bench.runner.simulator import Simulator
+from daso_bench.strategies.reductions import Flat, Hierarchical
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import WORLD, Topology
+
+MS = 1_000_000
+LATENCY_US = 20.0
+RATES_GBIT = [100, 25, 10, 1]
+FORWARD, BACKWARD = 50 * MS, 100 * MS
+
+Model = tuple[Callable[[], nn.Module], InputSpec]
+Bucket = tuple[int, float]
+"""Bytes of a bucket, and the share of backward after which it is there."""
+
+
+def perceptron() -> nn.Module:
+    """Three wide layers: 16, 16 and 4 MiB of weights."""
+    wide = [nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 512)]
+    return nn.Sequential(nn.Flatten(), *wide)
+
+
+IMAGENET = InputSpec(3, 224, 224, 1000)
+MODELS: dict[str, Model] = {
+    "mlp": (perceptron, InputSpec(2, 32, 32, 512)),
+    "resnet18": (lambda: Torchvision(name="resnet18").build(IMAGENET), IMAGENET),
+    "resnet50": (lambda: Torchvision(name="resnet50").build(IMAGENET), IMAGENET),
+}
+
+
+def layers(model: Model) -> list[tuple[int, float]]:
+    """(numbers, products of a sample) of each parameter in order; a weight has its layer's, others none."""
+    build, spec = model
+    products: dict[int, float] = {}
+
+    def count(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        assert isinstance(module, nn.Conv2d | nn.Linear)
+        # Each weight of a kernel is used once for every place of the output.
+        places = output[0, 0].numel() if isinstance(module, nn.Conv2d) else 1
+        products[id(module.weight)] = float(module.weight.numel() * places)
+
+    with torch.device("meta"):
+        made = build()
+        for module in made.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.register_forward_hook(count)
+        made(torch.empty(2, spec.channels, spec.height, spec.width))
+    return [(parameter.numel(), products.get(id(parameter), 0.0)) for parameter in made.parameters()]
+
+
+def buckets(model: Model) -> list[Bucket]:
+    """As DDP fills them, from the last parameter on: the first is full at 1 MiB, all others at 25."""
+    sizes = layers(model)
+    total = sum(products for _, products in sizes)
+    found: list[Bucket] = []
+    filled, done, full = 0, 0.0, 2**20
+    for numel, products in reversed(sizes):
+        filled, done = filled + 4 * numel, done + products
+        if filled >= full:
+            found.append((filled, done / total))
+            filled, full = 0, 25 * 2**20
+    return [*found, (filled, 1.0)] if filled else found
+
+
+def exposed(pieces: Sequence[Bucket], seconds: Callable[[int], float], overlap: bool = True) -> float:
+    """Nanoseconds between the end of backward and of the last sum; `seconds` of a sum of so many bytes."""
+    end = 0.0
+    for size, share in pieces:
+        there = BACKWARD * share if overlap else BACKWARD
+        end = max(there, end) + seconds(size) * 1e9
+    return end - BACKWARD
+
+
+def surrogate() -> nn.Module:
+    return nn.Linear(500, 400, bias=False)
+
+
+def scripted(rank: int) -> Device:
+    """Forward is a third of a step."""
+    return Scripted(rank, lambda rank, samples: FORWARD + BACKWARD)
+
+
+def ends_of_steps(
+    nodes: list[int],
+    network: Network,
+    profile: Profile | None,
+    *,
+    model: Callable[[], nn.Module] = surrogate,
+    inputs: int = 500,
+    device: Callable[[int], Device] = scripted,
+    steps: int = 1,
+    **averaging: Any,
+) -> list[list[int]]:
+    """By rank: the clock after each of `steps` calls of compute_gradients."""
+    simulator = Simulator(Topology.of(nodes), network)
+    ranks = sum(nodes)
+
+    def body(rank: int) -> list[int]:
+        comm = SimulatedCommunicator(simulator, rank)
+        replica = SimulatedReplica(model(), Mean(), comm, device(rank), profile)
+        how = {name: make() if name == "reduction" else make for name, make in averaging.items()}
+        replica.average_gradients_over(WORLD, **how)
+        stamps = []
+        for _ in range(steps):
+            replica.compute_gradients(Batch(torch.ones(1, inputs), torch.zeros(1), (1,) * ranks))
+            stamps.append(comm.now())
+        return stamps
+
+    return simulator.run(body)
+
+
+class Mean(nn.Module):
+    """The mean output, whatever the targets."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.mean()
+
+
+def links(name: str, rate_gbit: float, nodes: list[int]) -> Network:
+    """The same links, described in two ways."""
+    if name == "AlphaBeta":
+        return AlphaBeta(inter_latency_s=LATENCY_US / 1e6, inter_bytes_per_s=rate_gbit * 1e9 / 8)
+    inter = LinkConfig(rate_gbit=rate_gbit, latency_us=LATENCY_US)
+    return ClusterNetwork(LinksConfig(inter=inter, algorithm="ring", sharing="fifo"), Topology.of(nodes))
+
+
+def ring_of_two(rate_gbit: float) -> Callable[[int], float]:
+    """Two messages of a half, one after the other."""
+    return lambda size: 2 * LATENCY_US / 1e6 + size / (rate_gbit * 1e9 / 8)
+
+
+PIECES = {name: buckets(model) for name, model in MODELS.items()}
+PROFILES = {name: Profile.of(*model) for name, model in MODELS.items()}
+
+
+def shrink(name: str) -> float:
+    """The surrogate's numbers over the model's."""
+    return 500 * 400 / sum(PROFILES[name].numels)
+
+
+def test_the_models_have_buckets_of_all_kinds():
+    """Sizes in MiB by hand: the perceptron's are whole layers with their biases."""
+    assert [size for size, _ in PIECES["mlp"]] == [4 * (2048 * 512 + 512), 8 * (2048 * 2048 + 2048)]
+    assert {name: len(pieces) for name, pieces in PIECES.items()} == {"mlp": 2, "resnet18": 3, "resnet50": 5}
+    assert [share for _, share in PIECES["mlp"]] == [0.25 / 2.25, 1.0]
+
+
+@pytest.mark.parametrize("network", ["AlphaBeta", "ClusterNetwork"])
+@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_overlap_leaves_exposed(name: str, rate_gbit: float, network: str):
+    expected = exposed(PIECES[name], ring_of_two(rate_gbit))
+    slower = links(network, rate_gbit * shrink(name), [1, 1])
+    for stamps in ends_of_steps([1, 1], slower, PROFILES[name], steps=3):
+        for step, stamp in enumerate(stamps, 1):
+            assert stamp / step - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
+@pytest.mark.parametrize("name", MODELS)
+def test_without_overlap_all_sums_are_exposed(name: str, rate_gbit: float):
+    seconds = ring_of_two(rate_gbit)
+    expected = sum(seconds(size) for size, _ in PIECES[name]) * 1e9
+    assert expected == pytest.approx(exposed(PIECES[name], seconds, overlap=False))
+    slower = links("AlphaBeta", rate_gbit * shrink(name), [1, 1])
+    for (stamp,) in ends_of_steps([1, 1], slower, PROFILES[name], overlap=False):
+        assert stamp - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
+def test_a_model_beside_itself_agrees_to_the_nanosecond(rate_gbit: float):
+    """No surrogate: the perceptron's own gradients, and one more number in its first bucket for the wish."""
+    (size, share), *others = PIECES["mlp"]
+    expected = exposed([(size + 4, share), *others], ring_of_two(rate_gbit))
+    got = ends_of_steps(
+        [1, 1], links("AlphaBeta", rate_gbit, [1, 1]), PROFILES["mlp"], model=perceptron, inputs=2048
+    )
+    for (stamp,) in got:
+        assert abs(stamp - FORWARD - BACKWARD - expected) <= 2
+
+
+def test_a_fast_link_exposes_the_last_bucket_only_and_a_slow_one_nearly_all():
+    """The two ends of the formula, by hand for ResNet-50."""
+    pieces = PIECES["resnet50"]
+    fast, slow = ring_of_two(1000), ring_of_two(0.1)
+    last = fast(pieces[-1][0]) * 1e9
+    everything = sum(slow(size) for size, _ in pieces) * 1e9
+    first_there = BACKWARD * pieces[0][1]
+    for rate, expected in ((1000, last), (0.1, everything - (BACKWARD - first_there))):
+        slower = links("AlphaBeta", rate * shrink("resnet50"), [1, 1])
+        for (stamp,) in ends_of_steps([1, 1], slower, PROFILES["resnet50"]):
+            assert stamp - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
+
+
+def test_a_bucket_waits_for_the_slower_rank():
+    """Rank 1 takes twice as long: its gradients decide when each sum starts, and both end together."""
+    device = DeviceConfig(samples_per_second=20 / 3, speeds=(1.0, 0.5))  # 150 ms a sample, 300 on rank 1
+    name, rate_gbit, end = "resnet50", 10.0, 0.0
+    for size, share in PIECES[name]:
+        end = max(2 * (FORWARD + BACKWARD * share), end) + ring_of_two(rate_gbit)(size) * 1e9
+    got = ends_of_steps(
+        [1, 1],
+        links("ClusterNetwork", rate_gbit * shrink(name), [1, 1]),
+        PROFILES[name],
+        device=lambda rank: ClusterDevice(device, rank, PROFILES[name], 0),
+    )
+    assert got[0] == got[1]
+    assert got[0][0] == pytest.approx(end, rel=0.001)
+    assert got[0][0] - 300 * MS == pytest.approx(end - 300 * MS, rel=0.01)
+
+
+def two_levels(rate_gbit: float, intra_gbit: float) -> Callable[[int], float]:
+    """Reduce to the leader, two messages of a half between two leaders, broadcast; 5 µs a message inside."""
+    inside = ring_of_two(rate_gbit)
+    return lambda size: 2 * (5e-6 + size / (intra_gbit * 1e9 / 8)) + inside(size)
+
+
+def two_level_links(rate_gbit: float, intra_gbit: float) -> AlphaBeta:
+    return AlphaBeta(5e-6, intra_gbit * 1e9 / 8, LATENCY_US / 1e6, rate_gbit * 1e9 / 8)
+
+
+@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_hierarchical_sum_is_bucket_after_bucket_too(name: str, rate_gbit: float, overlap: bool):
+    """The links inside a node are as slow as those between nodes, so that two buckets at once would show."""
+    expected = exposed(PIECES[name], two_levels(rate_gbit, rate_gbit), overlap)
+    rate = rate_gbit * shrink(name)
+    got = ends_of_steps(
+        [2, 2], two_level_links(rate, rate), PROFILES[name], reduction=Hierarchical, overlap=overlap, steps=2
+    )
+    for first, second in got:
+        assert first - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
+        assert second - first == pytest.approx(first, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_flat_reduction_is_the_plain_sum(name: str):
+    """Beside the rank's clock or on it: one all-reduce after the other over the same link."""
+    slower = links("AlphaBeta", 10 * shrink(name), [1, 1])
+    plain = ends_of_steps([1, 1], slower, PROFILES[name], steps=2)
+    assert ends_of_steps([1, 1], slower, PROFILES[name], reduction=Flat, steps=2) == plain
+
+
+def test_other_bucket_sizes_move_the_first_start():
+    """One bucket of everything hides nothing; small buckets hide nearly all on a fast link."""
+    name, rate = "resnet50", 10.0
+    slower = links("AlphaBeta", rate * shrink(name), [1, 1])
+    whole = 4 * sum(PROFILES[name].numels)
+    (one,), _ = ends_of_steps([1, 1], slower, PROFILES[name], bucket_mib=1000)
+    assert one - FORWARD - BACKWARD == pytest.approx(ring_of_two(rate)(whole) * 1e9, rel=0.01)
+    (small,), _ = ends_of_steps([1, 1], slower, PROFILES[name], bucket_mib=4)
+    (usual,), _ = ends_of_steps([1, 1], slower, PROFILES[name])
+    assert small < usual < one
