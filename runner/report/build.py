@@ -22,7 +22,10 @@ from .load import Run, find_runs, load_run
 from .look import swatch
 from .tables import arms_rows, evaluations_rows, runs_rows, write_csv
 
-WORLDS = {"local": "local processes, real time"}
+WORLDS = {
+    "local": "local processes, real time",
+    "simulated": "simulated: real gradients, the time of a modelled cluster",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +121,11 @@ def _cluster(run: Run) -> str:
     nodes, ranks = cluster.get("nodes"), cluster.get("ranks_per_node")
     if isinstance(ranks, list) and len(set(ranks)) == 1:
         ranks = ranks[0]
-    if isinstance(ranks, list):
-        return f"{nodes} nodes with {' + '.join(map(str, ranks))} ranks"
-    return f"{nodes} nodes × {ranks} ranks"
+    shape = f"× {ranks} ranks" if not isinstance(ranks, list) else f"with {' + '.join(map(str, ranks))} ranks"
+    rate = ((cluster.get("links") or {}).get("inter") or {}).get("rate_gbit")
+    kind = (cluster.get("device") or {}).get("kind")
+    described = [f"{rate:g} Gbit/s a card between nodes"] if isinstance(rate, int | float) else []
+    return ", ".join([f"{nodes} nodes {shape}", *described, *([kind] if kind else [])])
 
 
 def _comparison_warnings(comparison: Comparison) -> list[str]:
@@ -130,6 +135,8 @@ def _comparison_warnings(comparison: Comparison) -> list[str]:
     cadences = {(str(t.get("eval_every_samples")), str(t.get("eval_phase"))) for t in train}
     if len(cadences) > 1:
         found.append("Runs evaluate at different intervals: their crossings are not known equally well.")
+    if len({run.name("launcher") for run in comparison.runs}) > 1:
+        found.append("Runs are of different worlds: their times are not comparable.")
     if len(comparison.targets) > 1:
         found.append("Runs have different targets: their times to target are not comparable.")
     before = [run.crossing.index + 1 for run in comparison.runs if run.crossing]

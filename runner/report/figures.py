@@ -37,6 +37,10 @@ def draw(plan: Plan, comparison: Comparison) -> str:
     with drawing(plan.name):
         figure = plan.draw(comparison)
         buffer = io.StringIO()
+        simulated = sum(run.name("launcher") == "simulated" for run in comparison.runs)
+        if simulated:  # a figure travels without its page
+            told = "simulated" if simulated == len(comparison.runs) else "some runs simulated"
+            figure.text(0.995, 0.99, told, ha="right", va="top", fontsize=7, color="0.35", style="italic")
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(buffer, format="svg", facecolor="white", metadata=nothing)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -46,7 +46,14 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     assert len(list((run / "ranks").glob("*.jsonl"))) == 4
     assert "simulated" in capsys.readouterr().out
     assert code_of("report", "results/runs", "--output", "report") == 0
-    assert "simulated" in Path("report/index.html").read_text()
+    page = Path("report/index.html").read_text()
+    assert "simulated: real gradients, the time of a modelled cluster" in page
+    assert "10 Gbit/s a card between nodes, V100" in page
+    figures = list(Path("report").glob("*.svg"))
+    assert figures
+    assert all("<!-- simulated -->" in figure.read_text() for figure in figures), (
+        "a figure travels without its page"
+    )
 
 
 def test_the_same_run_twice_is_the_same_to_the_last_bit():
