@@ -167,8 +167,7 @@ class OwnDraw:
         self._own = None
         if draw == "shard":
             # At random, for data may be sorted; not by the worker's seed, for parts must not overlap.
-            generator = torch.Generator().manual_seed(stream_seed(0, "shards"))
-            self._own = torch.randperm(samples, generator=generator)[shard::shards]
+            self._own = _sharded(samples)[shard::shards].clone()
         self._passes = Sampler(samples if self._own is None else len(self._own), batch, members, seed)
 
     def samples_of_members(self, number: int) -> tuple[int, ...]:
@@ -195,6 +194,12 @@ class Cut:
 def _shifted(pieces: tuple[int, ...], shift: int) -> Cut:
     starts = tuple(accumulate(pieces, initial=0))[:-1]
     return Cut(pieces[shift:] + pieces[:shift], starts[shift:] + starts[:shift])
+
+
+@lru_cache(maxsize=1)
+def _sharded(samples: int) -> Tensor:
+    generator = torch.Generator().manual_seed(stream_seed(0, "shards"))
+    return torch.randperm(samples, generator=generator)
 
 
 _orders: WeakValueDictionary[tuple[int, int, int], Tensor] = WeakValueDictionary()

@@ -6,7 +6,8 @@ stack (`torch.func.vmap`): small models cost far less so than one after the othe
 
 Who is computed with whom must not show in a single bit, or a resumed run would not go on as it was. Kernels
 choose their ways by the size of a stack, of small ones above all: stacks of fewer than `FEWEST` are filled,
-and before a model is stacked at all its gradients from stacks of two sizes are compared, bit for bit.
+and before batches of a shape are stacked, gradients from the smallest and the largest stack are compared, bit
+for bit.
 """
 
 import logging
@@ -21,7 +22,7 @@ from torch.func import functional_call, grad_and_value, vmap
 log = logging.getLogger(__name__)
 
 FEWEST = 8  # ranks of a stack
-MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them
+MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them, and as much of gradients
 
 
 @dataclass(eq=False)
@@ -47,10 +48,10 @@ class GradientPool:
         ranks: that will submit; a run of few is computed one by one.
     """
 
-    def __init__(self, criterion: nn.Module, ranks: int) -> None:
-        self._criterion = criterion
+    def __init__(self, criterion: nn.Module, ranks: int, tick: Callable[[], None] = lambda: None) -> None:
+        self._criterion, self._ranks, self._tick = criterion, ranks, tick
         self._waiting: list[Pending] = []
-        self._stackable: bool | None = None if ranks >= FEWEST else False
+        self._stackable: dict[Any, bool] = {}  # by the shapes of a batch
         self._names: tuple[str, ...] = ()
         self._together: Any = None
 
@@ -63,14 +64,15 @@ class GradientPool:
         """The loss [], detached; the gradients are in the model's parameters."""
         if pending.loss is None:
             waiting, self._waiting = self._waiting, []
-            if self._stackable is None:
-                self._stackable = self._try(pending)
-            for some in _alike(waiting) if self._stackable else ():
-                gradients, losses = self._stack(some)
-                self._hand_out(some, gradients, losses)
-            for one in waiting:
-                if one.loss is None:
+            for some in _alike(waiting) if self._ranks >= FEWEST else [waiting]:
+                if self._can_be_stacked(some[0]):
+                    gradients, losses = self._stack(some)
+                    self._hand_out(some, gradients, losses)
+                    self._tick()
+                    continue
+                for one in some:
                     one.loss = one.alone()
+                    self._tick()
         assert pending.loss is not None
         return pending.loss
 
@@ -106,15 +108,27 @@ class GradientPool:
         for one, loss in zip(some, losses.unbind(0), strict=False):
             one.loss = loss
 
+    def _can_be_stacked(self, one: Pending) -> bool:
+        if self._ranks < FEWEST:
+            return False
+        shapes = (one.inputs.shape, one.targets.shape)
+        if shapes not in self._stackable:
+            self._stackable[shapes] = self._try(one)
+        return self._stackable[shapes]
+
     def _try(self, one: Pending) -> bool:
-        """Whether its model can be stacked, and comes to the same bits in stacks of two sizes."""
+        """Whether its model can be stacked, and comes to the same bits in the smallest and largest stack."""
+        numbers = sum(p.numel() for p in one.parameters.values())
+        largest = min(max(2 * FEWEST, self._ranks), MOST_NUMBERS // max(1, numbers))
+        if largest < 2 * FEWEST:
+            return False
         trainable = {name: p for name, p in one.parameters.items() if p.requires_grad}
         self._names = tuple(trainable)
         self._together = vmap(grad_and_value(self._loss_of(one.model), has_aux=True))
         if not stackable(one.model):
             return False
         try:
-            small, large = self._stack([one])[0], self._stack([one], 2 * FEWEST)[0]
+            small, large = self._stack([one])[0], self._stack([one], largest)[0]
         except (RuntimeError, ValueError) as error:
             # What a model does may be beyond vmap: random numbers, a choice by value.
             log.info("ranks are computed one after the other: %s", str(error).splitlines()[0])

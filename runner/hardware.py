@@ -95,7 +95,9 @@ class DeviceConfig:
             within(f"cluster.device.{name}", getattr(self, name), 0, 1e9)
         within("cluster.device.forward_share", self.forward_share, 0, 1)
         one_of("cluster.device.jitter", self.jitter, JITTERS)
-        within("cluster.device.jitter_cv", self.jitter_cv, 0, 1)
+        # Beyond, too many steps would have to be cut at the shortest: neither mean nor deviation would hold.
+        most = {"gaussian": 0.3, "student_t3": 0.3}.get(self.jitter, 1)
+        within("cluster.device.jitter_cv", self.jitter_cv, 0, most)
         _speeds("cluster.device.speeds", self.speeds, ranks, "ranks")
 
 

@@ -42,11 +42,11 @@ class Network(ABC):
         """Nanoseconds of a transfer of `payload` bytes among `members`, alone on its links."""
 
     def cost(self, topology: Topology, verb: str, members: Sequence[int], payload: int) -> Cost:
-        """The duration, and the links held. Default: each node has one link to the others."""
+        """The duration, and the links held. Default: each node has one link of two ways to the others."""
         inter = topology.spans_nodes(members)
         took = self.duration_ns(verb, members, payload, inter)
-        nodes = {topology.node_of_rank[member] for member in members} if inter and took else ()
-        return Cost(took, tuple(sorted(nodes)))
+        nodes = [topology.node_of_rank[member] for member in members] if inter and took else []
+        return Cost(took, directed(verb, nodes if verb == "send" else sorted(set(nodes))))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ class ClusterNetwork(Network):
         cards = self._cards(members)
         nodes, most = len(cards), max(self._on_nodes(members).values())
         if nodes == 1:
-            return Cost(_nanoseconds(*_timed(intra, *ring(verb, len(members), payload))))
+            took = _nanoseconds(*_timed(intra, *ring(verb, len(members), payload)))
+            return Cost(took, directed(verb, [("rank", member) for member in members]) if took else ())
         rate = inter.bytes_per_s * min(len(held) * self._speed(node) for node, held in cards.items())
         alpha = inter.latency_us / 1e6
         slowest, latest = rate, alpha
@@ -121,9 +122,9 @@ class ClusterNetwork(Network):
                 messages, volume = ring("all_reduce", nodes, payload)
                 ways["hierarchical"] = inside + messages * alpha + volume / rate
             seconds = min(ways.values()) if links.algorithm == "auto" else ways[links.algorithm]
-        held = tuple((node, card) for node, of_node in cards.items() for card in of_node)
         took = _nanoseconds(seconds)
-        return Cost(took, held if took else ())
+        held = [(node, card) for node, of_node in cards.items() for card in of_node]
+        return Cost(took, directed(verb, held) if took else ())
 
     def _on_nodes(self, members: tuple[int, ...]) -> dict[int, int]:
         counts: dict[int, int] = {}
@@ -148,6 +149,14 @@ class ClusterNetwork(Network):
 
     def _speed(self, node: int) -> float:
         return 1.0 if self.links.node_speeds is None else self.links.node_speeds[node]
+
+
+def directed(verb: str, ends: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    """The ways that a transfer holds: of a message one out and one in, of a collective both at every end."""
+    if verb == "send" and ends:
+        source, destination = ends
+        return (source, "out"), (destination, "in")
+    return tuple((end, way) for end in ends for way in ("out", "in"))
 
 
 def ring(verb: str, members: int, payload: int) -> tuple[int, float]:

@@ -18,6 +18,7 @@ import yaml
 from omegaconf import DictConfig
 
 from ..datasets.sampler import Sampler
+from ..models.sized import Sized
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
@@ -188,6 +189,14 @@ class RunConfig:
         if self.launcher.timing_only and self.train.target is not None:
             raise ConfigError(
                 f"train.target={self.train.target}: launcher.timing_only=true learns nothing to reach it"
+            )
+        if self.launcher.timing_only and getattr(self.strategy, "optimizer_state", "") == "average":
+            raise ConfigError(
+                "strategy.optimizer_state=average: launcher.timing_only=true has no state that could travel"
+            )
+        if isinstance(self.model, Sized) and not self.launcher.timing_only:
+            raise ConfigError(
+                f"model={self.model.name}: has sizes and no layers; it is for launcher.timing_only=true"
             )
         if self.launcher.name == "simulated":
             self.cluster.check_virtual()

@@ -235,7 +235,8 @@ class Session:
         )
         if self.deferred:
             element = self.replica.parameters.empty().element_size()
-            size = max(1, (self.replica.numel + self.replica.buffers.numel) * element)
+            numel = self.world.parameters or self.replica.numel
+            size = max(1, (numel + self.replica.buffers.numel) * element)
             # Between two checkpoints at most; those evaluate what is waiting.
             most = self.progress.budget // self.eval_every + 1
             self.copies = Copies(slots=max(1, min(most, int(train.eval_copies_mib * 2**20) // size)))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..strategies.communicator import Channel, Work
-from ..strategies.topology import Group
+from ..strategies.topology import WORLD, Group
 from .simulator import Operation, Simulator
 from .traffic import CountedCommunicator, Traffic
 
-FEW = 16
+FEW = 4  # numbers
 
 
 class Done(Work):
@@ -91,8 +91,8 @@ class SimulatedCommunicator(CountedCommunicator):
 
     def __init__(self, simulator: Simulator, rank: int) -> None:
         self.simulator, self.rank, self.topology = simulator, rank, simulator.topology
-        self.scale = 1.0  # bytes that a byte of a vector stands for; messages of `FEW` numbers are themselves
-        self.traffic = Traffic(self.topology, rank)
+        self.scale = 1.0  # bytes that a byte of a vector stands for; counts and short messages are themselves
+        self.traffic = Traffic(self.topology, rank, stamps=False)
         self._shared: Counter[tuple[int, ...]] = Counter()
         # When bodies beside this rank waited for other ranks to enter, and this rank has not yet heard of it.
         self.waited_aside: list[tuple[int, int]] = []
@@ -202,8 +202,7 @@ class SimulatedCommunicator(CountedCommunicator):
 
     def aside(self, body: Callable[[], None]) -> Work:
         """Begin `body` on a clock of its own beside the rank's; all ranks do so in the same order."""
-        everybody = tuple(range(self.topology.ranks))
-        key = self.traffic.launch("aside", everybody, self.now())
+        key = self.traffic.launch("aside", self.members(WORLD), self.now())
         return SimulatedWork(self, self.simulator.aside(self.rank, body), None, key)
 
     def waited_aside_since(self, entered: int) -> int:
@@ -217,7 +216,8 @@ class SimulatedCommunicator(CountedCommunicator):
     def _bytes(self, tensor: Tensor) -> int:
         """What the tensor counts as."""
         own = tensor.numel() * tensor.element_size()
-        return own if tensor.numel() < FEW else round(own * self.scale)
+        counts = not tensor.is_floating_point() or tensor.numel() < FEW
+        return own if counts else round(own * self.scale)
 
     def _inside_a_node(self, group: Group) -> tuple[int, ...]:
         members = self.members(group)

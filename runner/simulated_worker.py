@@ -60,6 +60,9 @@ def run_all(
     fails_s = failures[attempt - 1] if attempt <= len(failures) else None
     timeline = Timeline(topology) if config.launcher.timeline else None
 
+    def tick() -> None:
+        link.steps += 1  # the stall watch counts it as progress
+
     def own(rank: int) -> Rows:
         return Appended(run_dir / "ranks" / f"{rank}.jsonl")
 
@@ -73,6 +76,7 @@ def run_all(
             checkpoints=run_dir / "checkpoints",
             attempt=attempt,
             listener=lambda rank: link if rank == 0 else Nobody(),
+            tick=tick,
             own=own,
             metrics=metrics,
             until_ns=None if fails_s is None else round(fails_s * 1e9),
@@ -83,7 +87,7 @@ def run_all(
         except OutOfTime as error:
             raise NodeLost(
                 f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
-                "`daso-bench resume` goes on from the last checkpoint"
+                "`daso-bench resume` goes on from the last checkpoint, or from the start if there is none"
             ) from error
         finally:  # however it ended: what a run that failed was doing is wanted most
             if timeline is not None:
@@ -101,11 +105,11 @@ def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     if known is None:
         data: Data = dataset.load()
         known = InputSpec(*data.shape, data.classes)
-        sizes = len(data.train), len(data.test)
+        sizes = len(data.train), len(data.validation), len(data.test)
         if not config.launcher.timing_only:
             return data, known
     else:
-        sizes = dataset.train_samples, dataset.test_samples
+        sizes = dataset.train_samples, dataset.validation_samples, dataset.test_samples
     return timing_only.ghost_data(type(dataset).__name__, *sizes), known
 
 

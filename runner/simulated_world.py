@@ -53,6 +53,7 @@ class Stage:
     profile: Profile | None = None
     timing_only: bool = False
     remarks: tuple[str, ...] = ()
+    tick: Callable[[], None] = lambda: None
     checkpoints: Path | None = None
     attempt: int = 1
     listener: Callable[[int], Listener] = lambda rank: Nobody()
@@ -71,7 +72,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     topology = Topology.of(config.cluster.ranks_of_nodes)
     simulator = Simulator(topology, stage.network, stage.timeline)
     sessions: dict[int, Session] = {}
-    pool = GradientPool(nn.CrossEntropyLoss(), topology.ranks)
+    pool = GradientPool(nn.CrossEntropyLoss(), topology.ranks, stage.tick)
 
     parameters = None if stage.profile is None else sum(stage.profile.numels)
 
@@ -107,6 +108,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
             spend=spend,
             **more,
         )
+        stage.tick()
         sessions[rank] = Session(
             config,
             world,

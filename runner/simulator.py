@@ -118,6 +118,8 @@ class Simulator:
             body()
             done.end = self.now
             self._wake(done)
+            self._helpers.discard(helper)
+            del self._rank_of[helper]
 
         helper = greenlet(call, parent=self._hub)
         self._rank_of[helper] = rank

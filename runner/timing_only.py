@@ -20,11 +20,11 @@ from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError
 from ..strategies.reductions import PowerSGD
 from ..strategies.replica import Batch
-from .device import Profile
+from .device import DEFAULT_BUCKET_MIB, Profile
 from .schema import RunConfig
 from .simulated_replica import SimulatedReplica
 
-NUMBERS = 16384  # of the stand-in; buckets are cut to a number of it
+NUMBERS, OF_BUCKET = 16384, 64  # of the stand-in, at least; of a bucket on average
 REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
 
 
@@ -33,7 +33,22 @@ def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
     if isinstance(config.model, Sized):
         numels = config.model.numels()
         return Profile.by_size(numels, config.model.gflops * 1e9)
-    return Profile.of(lambda: config.model.build(spec), spec)
+    device = config.cluster.device
+    try:
+        profile = Profile.of(lambda: config.model.build(spec), spec)
+    except (RuntimeError, NotImplementedError) as error:  # a model may look at its numbers
+        if device.tflops is not None:
+            raise ConfigError(
+                f"cluster.device.tflops={device.tflops}: the model's operations cannot be counted "
+                f"({str(error).splitlines()[0]}); set cluster.device.samples_per_second instead"
+            ) from error
+        return Profile.by_size([p.numel() for p in config.model.build(spec).parameters() if p.requires_grad])
+    if device.tflops is not None and not profile.flops:
+        raise ConfigError(
+            f"cluster.device.tflops={device.tflops}: no operation of the model is known; set "
+            "cluster.device.samples_per_second instead"
+        )
+    return profile
 
 
 def spec_of(dataset: object) -> InputSpec | None:
@@ -56,14 +71,14 @@ class Ghosts:
         return torch.zeros(len(indices), 1, 1, 1), torch.zeros(len(indices), dtype=torch.int64)
 
 
-def ghost_data(name: str, train: int, test: int) -> Data:
+def ghost_data(name: str, train: int, validation: int, test: int) -> Data:
     """A data set of sizes."""
     return Data(
         name=name,
         classes=2,
         shape=(1, 1, 1),
         train=Ghosts(train),
-        validation=Ghosts(test),
+        validation=Ghosts(validation),
         test=Ghosts(test),
     )
 
@@ -129,8 +144,8 @@ class TimedReplica(SimulatedReplica):
 
 def scale_of(profile: Profile) -> tuple[int, float]:
     """The stand-in's numbers, and how many times more the model has."""
-    total = sum(profile.numels)
-    numel = min(NUMBERS, total)
+    total, buckets = sum(profile.numels), len(profile.buckets(4, DEFAULT_BUCKET_MIB))
+    numel = min(max(NUMBERS, OF_BUCKET * buckets), total)
     return numel, total / numel
 
 

@@ -26,11 +26,13 @@ class Traffic:
     `payload_bytes` are counted: the bytes of the tensor handed to each call, under `inter` when the group
     spans nodes. `ring_bytes` are modelled: what this rank sends when each collective runs as a ring (chain
     for broadcast and reduce) laid out in rank order, under the class of the link to its successor. `launches`
-    maps a collective's key, equal on all its members, to the time at which this rank entered it.
+    maps a collective's key, equal on all its members, to the time at which this rank entered it; kept if
+    `stamps`.
     """
 
     topology: Topology
     rank: int
+    stamps: bool = True
     calls: Counter[str] = field(default_factory=Counter)
     payload_bytes: Counter[str] = field(default_factory=Counter)
     ring_bytes: Counter[str] = field(default_factory=Counter)
@@ -51,7 +53,8 @@ class Traffic:
         group = self._group(channel, members)
         key = group << 32 | self._sequence[group]
         self._sequence[group] += 1
-        self.launches[key] = now
+        if self.stamps:
+            self.launches[key] = now
         return key
 
     def _group(self, channel: str, members: tuple[int, ...]) -> int:

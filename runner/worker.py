@@ -30,6 +30,7 @@ class Link(Listener, Protocol):
     """The supervisor's end of this rank."""
 
     call: str
+    steps: int
 
     def finish(
         self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None

@@ -98,7 +98,7 @@ def imagenet_epoch(ranks: int) -> float:
         profile=profile,
         timing_only=True,
     )
-    data = timing_only.ghost_data("imagenet", IMAGENET, 50_000)
+    data = timing_only.ghost_data("imagenet", IMAGENET, 0, 50_000)
     return timed(timing_only.without_numbers(config, profile), data, stage)
 
 

@@ -43,7 +43,7 @@ class Script:
         ranks = self.topology.ranks
         self.calls = [[] for _ in range(ranks)]
         self.clock = [0] * ranks
-        self._busy = [0] * self.topology.nodes
+        self._busy: dict[tuple[int, str], int] = {}
 
     def compute(self) -> None:
         """All ranks go forward and backward."""
@@ -106,8 +106,11 @@ class Script:
     def _end(self, verb: str, members: tuple[int, ...], numbytes: int, ready: int) -> int:
         inter = self.topology.spans_nodes(members)
         took = self.network.duration_ns(verb, members, numbytes, inter)
-        links = {self.topology.node_of_rank[member] for member in members} if inter and took else set()
-        end = max([ready, *(self._busy[link] for link in links)]) + took
+        nodes = [self.topology.node_of_rank[member] for member in members] if inter and took else []
+        links = {(node, way) for node in nodes for way in ("out", "in")}
+        if verb == "send" and nodes:  # a message goes out at one end and in at the other
+            links = {(nodes[0], "out"), (nodes[1], "in")}
+        end = max([ready, *(self._busy.get(link, 0) for link in links)]) + took
         for link in links:
             self._busy[link] = end
         return end

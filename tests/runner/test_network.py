@@ -26,6 +26,16 @@ def network(nodes: list[int], **given: Any) -> ClusterNetwork:
     return ClusterNetwork(LinksConfig(**{"inter": INTER, "intra": INTRA, **given}), Topology.of(nodes))
 
 
+def both(*ends: Any) -> tuple[Any, ...]:
+    """Both ways of each end's link."""
+    return tuple((end, direction) for end in ends for direction in ("out", "in"))
+
+
+def way(source: Any, destination: Any) -> tuple[Any, ...]:
+    """The ways of a message."""
+    return (source, "out"), (destination, "in")
+
+
 def cost(
     nodes: list[int], verb: str = "all_reduce", members: Any = None, payload: int = S, **how: Any
 ) -> Cost:
@@ -103,7 +113,7 @@ def test_a_ring_and_a_tree_are_as_slow_as_the_links_inside_a_node_and_only_where
     ],
 )
 def test_other_verbs_over_nodes(verb: str, payload: int, took: int):
-    assert cost([2, 2], verb, payload=payload) == Cost(took, ((0, 0), (1, 0)))
+    assert cost([2, 2], verb, payload=payload) == Cost(took, both((0, 0), (1, 0)))
 
 
 def test_a_broadcast_to_nine_ranks_has_four_levels():
@@ -111,7 +121,7 @@ def test_a_broadcast_to_nine_ranks_has_four_levels():
 
 
 def test_a_message_uses_the_links_of_its_two_nodes():
-    assert cost([1, 1, 1], "send", (2, 0)) == Cost(10 * US + 12_000_000, ((2, 0), (0, 0)))
+    assert cost([1, 1, 1], "send", (2, 0)) == Cost(10 * US + 12_000_000, way((2, 0), (0, 0)))
 
 
 @pytest.mark.parametrize(
@@ -126,8 +136,10 @@ def test_a_message_uses_the_links_of_its_two_nodes():
     ],
 )
 def test_inside_a_node_no_card_is_held(verb: str, took: int):
-    assert cost([3, 1], verb, (0, 1, 2), 0 if verb == "barrier" else S) == Cost(took, ())
-    assert cost([3, 1], "send", (1, 2)) == Cost(US + 1_200_000, ())
+    assert cost([3, 1], verb, (0, 1, 2), 0 if verb == "barrier" else S) == Cost(
+        took, both(("rank", 0), ("rank", 1), ("rank", 2))
+    )
+    assert cost([3, 1], "send", (1, 2)) == Cost(US + 1_200_000, way(("rank", 1), ("rank", 2)))
 
 
 @pytest.mark.parametrize("algorithm", [*WAYS, "auto"])
@@ -137,11 +149,11 @@ def test_the_algorithm_is_for_several_nodes(algorithm: str):
 
 def test_a_group_of_peers_uses_one_card_and_the_world_all():
     alone = 20 * US + 12_000_000
-    assert cost([2, 2], members=(0, 2), nics=2) == Cost(alone, ((0, 0), (1, 0)))
-    assert cost([2, 2], members=(1, 3), nics=2) == Cost(alone, ((0, 1), (1, 1)))
+    assert cost([2, 2], members=(0, 2), nics=2) == Cost(alone, both((0, 0), (1, 0)))
+    assert cost([2, 2], members=(1, 3), nics=2) == Cost(alone, both((0, 1), (1, 1)))
     together = cost([2, 2], nics=2, algorithm="ring")
     assert together.duration_ns == 60 * US + 9_000_000  # two cards: two bytes a ns
-    assert set(together.links) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert set(together.links) == set(both((0, 0), (0, 1), (1, 0), (1, 1)))
 
 
 @pytest.mark.parametrize(
@@ -158,13 +170,13 @@ def test_a_group_of_peers_uses_one_card_and_the_world_all():
 def test_ranks_are_dealt_over_the_cards_in_order(ranks: int, nics: int, cards: list[int]):
     one = network([ranks, ranks], nics=nics)
     used = [one.cost(one.topology, "send", (rank, ranks + rank), 1).links for rank in range(ranks)]
-    assert used == [((0, card), (1, card)) for card in cards]
-    assert len(cost([ranks, ranks], nics=nics).links) == 2 * len(set(cards))
+    assert used == [way((0, card), (1, card)) for card in cards]
+    assert len(cost([ranks, ranks], nics=nics).links) == 4 * len(set(cards))
 
 
 def test_the_node_with_the_fewest_cards_in_use_decides():
     ragged = cost([3, 1], nics=2, algorithm="ring")
-    assert ragged == Cost(60 * US + 18_000_000, ((0, 0), (0, 1), (1, 0)))
+    assert ragged == Cost(60 * US + 18_000_000, both((0, 0), (0, 1), (1, 0)))
 
 
 @pytest.mark.parametrize(("nics", "ends"), [(2, [1, 1]), (1, [1, 2])])
@@ -226,17 +238,18 @@ def test_one_rank_a_node_and_a_ring_is_alpha_beta(verb: str, nodes: int, payload
     expected = plain.cost(Topology.of(ones), verb, everybody, payload)
     got = cost(ones, verb, payload=payload, algorithm="ring")
     assert got.duration_ns == expected.duration_ns
-    assert expected.links == everybody
-    assert got.links == tuple((node, 0) for node in everybody)
+    ends = way if verb == "send" else both
+    assert expected.links == (ends(*everybody) if expected.duration_ns else ())
+    assert got.links == (ends(*((node, 0) for node in everybody)) if got.duration_ns else ())
 
 
 def test_alpha_beta_by_hand():
     plain = AlphaBeta(1e-6, 1e10, 10e-6, 1e9)
     four = Topology.of([2, 2])
-    assert plain.cost(four, "all_reduce", (0, 1, 2, 3), S) == Cost(60 * US + 18_000_000, (0, 1))
-    assert plain.cost(four, "broadcast", (0, 1, 2, 3), S) == Cost(20 * US + 12_000_000, (0, 1))
+    assert plain.cost(four, "all_reduce", (0, 1, 2, 3), S) == Cost(60 * US + 18_000_000, both(0, 1))
+    assert plain.cost(four, "broadcast", (0, 1, 2, 3), S) == Cost(20 * US + 12_000_000, both(0, 1))
     assert plain.cost(four, "all_reduce", (2, 3), S) == Cost(2 * US + 1_200_000, ())
-    assert plain.cost(Topology.of([1, 1, 1]), "send", (0, 2), S).links == (0, 2)
+    assert plain.cost(Topology.of([1, 1, 1]), "send", (0, 2), S).links == way(0, 2)
     assert (plain.sharing, AlphaBeta(fair=True).sharing) == ("fifo", "fair")
 
 

@@ -66,6 +66,22 @@ def test_the_same_run_twice_is_the_same_to_the_last_bit():
         assert rows(one, f"ranks/{rank}.jsonl") == rows(other, f"ranks/{rank}.jsonl")
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
+def test_it_learns_what_real_processes_learn(strategy: str):
+    words = [f"strategy={strategy}", "train.epochs=4", "train.precision=fp64"]
+    assert code_of(*words) == 0
+    assert code_of(*words, *SMALL[:1], "cluster.nodes=2", "cluster.ranks_per_node=2", "run.repeat=1") == 0
+    found = {
+        rows(run)[0]["world"]: [row for row in rows(run) if row["kind"] == "evaluation"] for run in runs()
+    }
+    assert len(found["local"]) == 4
+    for real, virtual in zip(found["local"], found["simulated"], strict=True):
+        for key in ("step", "samples", "correct", "learning_rate"):
+            assert real[key] == virtual[key], key
+        for key in ("loss", "train_loss"):
+            assert virtual[key] == pytest.approx(real[key], rel=1e-12), key
+
+
 def test_a_lost_node_ends_the_run_and_a_resume_finishes_it():
     more = ["strategy=ddp", "train.checkpoint_every_samples=300"]
     assert code_of(*SMALL, *more) == 0
@@ -96,6 +112,17 @@ def test_timing_only_through_the_command_line():
         (["launcher=simulated", "cluster.device.tflops=null"], "virtual time needs samples_per_second"),
         (["launcher.timing_only=true"], "needs virtual time, launcher=simulated"),
         (["launcher=simulated", "launcher.timing_only=true", "train.target=0.9"], "learns nothing"),
+        (["launcher=simulated", "model=billion"], "it is for launcher.timing_only=true"),
+        (
+            [
+                "launcher=simulated",
+                "launcher.timing_only=true",
+                "strategy=slowmo",
+                "strategy.optimizer_state=average",
+            ],
+            "no state that could travel",
+        ),
+        (["launcher=simulated", "cluster.device.jitter=gaussian", "cluster.device.jitter_cv=0.4"], "0.3"),
         (["launcher=simulated", "cluster.links.inter.rate_gbit=0"], "cluster.links.inter.rate_gbit=0"),
         (["launcher=simulated", "cluster.links.inter.rate=1"], "cluster.links.inter.rate: unknown key"),
     ],

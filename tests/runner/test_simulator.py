@@ -8,7 +8,7 @@ from torch import Tensor
 
 from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulator import Deadlock, Simulator
+from daso_bench.runner.simulator import Deadlock, OutOfTime, Simulator
 from daso_bench.runner.traffic import ring_bytes
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology, peers
 
@@ -219,3 +219,88 @@ def test_the_sum_does_not_depend_on_who_comes_first():
     results = [run(body(order), [4])[0][0] for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1])]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def test_a_body_beside_a_rank_has_its_own_clock_and_leaves_nothing_behind():
+    """A chain of two 12 ms sums goes on while the rank computes for 30 ms, and 4 ms more are waited for."""
+    network = AlphaBeta(inter_latency_s=6e-3)
+
+    def body(comm: SimulatedCommunicator) -> tuple[int, int, int, float]:
+        x = torch.ones(1)
+
+        def chain() -> None:
+            for _ in range(2):
+                comm.all_reduce(x, WORLD).wait()
+            comm.simulator.advance(comm.rank, 10 * MS)
+
+        work = comm.aside(chain)
+        comm.simulator.advance(comm.rank, 30 * MS)
+        assert not work.is_completed()
+        work.wait()
+        return comm.now(), comm.traffic.blocked_ns, comm.traffic.waited_ns, x.item()
+
+    ends, simulator = run(body, [1, 1], network)
+    assert ends == [(34 * MS, 4 * MS, 0, 4.0)] * 2
+    assert len(simulator._rank_of) == 2
+    assert not simulator._helpers
+
+
+def test_waiting_beside_a_rank_is_told_from_transfer():
+    """Rank 1 enters 20 ms later: of rank 0's 32 ms in the sum 20 are waiting, whoever waits for it."""
+
+    def body(comm: SimulatedCommunicator) -> tuple[int, int]:
+        x = torch.ones(1)
+        comm.simulator.advance(comm.rank, 20 * MS * comm.rank)
+        comm.aside(lambda: comm.all_reduce(x, WORLD).wait()).wait()
+        return comm.traffic.blocked_ns, comm.traffic.waited_ns
+
+    ends, _ = run(body, [1, 1], AlphaBeta(inter_latency_s=6e-3))
+    assert ends == [(32 * MS, 20 * MS), (12 * MS, 0)]
+
+
+def test_a_rank_that_polls_for_ever_in_no_time_is_stopped():
+    def body(comm: SimulatedCommunicator) -> None:
+        if comm.rank == 0:
+            work = comm.all_reduce(torch.ones(1), WORLD, async_op=True)
+            while not work.is_completed():
+                pass
+
+    with pytest.raises(Deadlock, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
+        run(body, [1, 1])
+
+
+def test_a_run_can_be_cut_at_a_moment():
+    topology = Topology.of([2])
+    simulator = Simulator(topology)
+    with pytest.raises(OutOfTime):
+        simulator.run(lambda rank: [simulator.advance(rank, 10 * MS) for _ in range(9)], until_ns=45 * MS)
+    assert simulator.time == [40 * MS, 40 * MS]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("nodes", [2, 3, 16])
+def test_a_ring_of_messages_takes_the_time_of_one(nodes: int, fair: bool):
+    """Everybody sends to the next and receives from the one before: a link carries one message each way."""
+
+    def body(comm: SimulatedCommunicator) -> int:
+        rank = comm.rank
+        got = torch.zeros(250)
+        comm.exchange({(rank + 1) % nodes: torch.ones(250)}, {(rank - 1) % nodes: got}, tag=0).wait()
+        assert got.sum() == 250
+        return comm.now()
+
+    ends, _ = run(body, [1] * nodes, AlphaBeta(inter_bytes_per_s=1e6, fair=fair))
+    assert ends == [MS] * nodes
+
+
+def test_two_messages_into_one_node_wait_for_each_other():
+    def body(comm: SimulatedCommunicator) -> int:
+        x = torch.ones(250)
+        if comm.rank == 0:
+            comm.exchange({}, {1: x, 2: x.clone()}, tag=0).wait()
+        else:
+            comm.exchange({0: x}, {}, tag=0).wait()
+        return comm.now()
+
+    ends, _ = run(body, [1, 1, 1], AlphaBeta(inter_bytes_per_s=1e6))
+    assert sorted(ends) == [MS, 2 * MS, 2 * MS]

@@ -12,9 +12,10 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner import timing_only
 from daso_bench.runner.device import Profile, Scripted
+from daso_bench.runner.hardware import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.loop import Result
 from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.schema import RunConfig
+from daso_bench.runner.schema import LauncherConfig, RunConfig
 from daso_bench.runner.simulated_world import Stage, play
 from daso_bench.strategies.errors import ConfigError
 
@@ -31,7 +32,7 @@ def played(cfg: RunConfig, profile: Profile | None, *, timed: bool) -> list[Resu
     if timed:
         assert profile is not None
         cfg = timing_only.without_numbers(cfg, profile)
-        data = timing_only.ghost_data("ghosts", len(data.train), 0)
+        data = timing_only.ghost_data("ghosts", len(data.train), 0, 0)
     stage = Stage(
         network=NETWORK,
         device=lambda rank: Scripted(rank, lambda rank, n: 100_000 * (rank + 1) + 1000 * n),
@@ -57,8 +58,21 @@ def test_bytes_of_a_large_model_are_its_own():
     """A ring of R ranks sends 2(R-1)/R · 4 bytes a parameter and step, over the run's 5 steps."""
     cfg = config("ddp", ranks=[2, 2], dataset=Blobs(samples=80), epochs=1)
     spec = InputSpec(3, 224, 224, 1000)
-    for model, numel in ((Torchvision(name="resnet50"), 25_557_032), (Sized(parameters=10**9), 10**9)):
-        profile = timing_only.profile_of(dataclasses.replace(cfg, model=model), spec)
+    models = (
+        (Torchvision(name="resnet50"), 25_557_032),
+        (Sized(parameters=10**9), 10**9),
+        (Sized(parameters=10**11, tensors=16_000), 10**11),
+    )
+    for model, numel in models:
+        launcher = LauncherConfig(name="simulated", timing_only=True)
+        described = ClusterConfig(
+            nodes=2,
+            ranks_per_node=(2,),
+            links=LinksConfig(inter=LinkConfig(rate_gbit=1), intra=LinkConfig(rate_gbit=1)),
+            device=DeviceConfig(samples_per_second=1.0),
+        )
+        large = dataclasses.replace(cfg, model=model, launcher=launcher, cluster=described)
+        profile = timing_only.profile_of(large, spec)
         assert sum(profile.numels) == numel
         summary = played(cfg, profile, timed=True)[0].summary
         sent = sum(summary["ring_bytes"].values())
@@ -78,7 +92,7 @@ def test_an_epoch_of_imagenet_on_many_ranks_needs_no_data():
         profile=profile,
         timing_only=True,
     )
-    data = timing_only.ghost_data("ghosts", 1_281_167, 50_000)
+    data = timing_only.ghost_data("ghosts", 1_281_167, 0, 50_000)
     summary = play(timing_only.without_numbers(cfg, profile), data, stage)[0][0].summary
     assert summary["steps"] == 32
     # 1,281,167 samples over 32 ranks at a millisecond each, and sums.

@@ -187,6 +187,7 @@ class Quiet(Nobody):
     """A supervisor's link that nobody listens to."""
 
     call = ""
+    steps = 0
 
     def finish(
         self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
