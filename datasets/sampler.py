@@ -79,7 +79,8 @@ class Sampler:
             )
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
-        self._cut: tuple[tuple[int, int], Sequence[float] | None, Cut] | None = None
+        self._cuts: dict[tuple[int, int], Cut] = {}  # by size and minimum, all of the same shares
+        self._cut_by: Sequence[float] | None = None
 
     def sizes(self, batch: int) -> int:
         """Samples of global batch number `batch` (0-based) over all ranks."""
@@ -117,12 +118,15 @@ class Sampler:
         return self._order
 
     def _cut_of(self, batch: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
-        """The pieces of a batch; the last ones are kept, for steps are mostly alike."""
-        size = self.sizes(batch)
-        kept = self._cut
-        if kept is None or kept[0] != (size, minimum) or kept[1] is not shares:
-            kept = self._cut = ((size, minimum), shares, self._new_cut(size, shares, minimum))
-        return kept[2]
+        """The pieces of a batch; kept while shares are the same, for an epoch has batches of two sizes."""
+        if shares is not self._cut_by:
+            self._cuts.clear()
+            self._cut_by = shares
+        key = self.sizes(batch), minimum
+        cut = self._cuts.get(key)
+        if cut is None:
+            cut = self._cuts[key] = self._new_cut(key[0], shares, minimum)
+        return cut
 
     def _new_cut(self, size: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
         by_rank = (1.0,) * self.ranks if shares is None else tuple(shares)

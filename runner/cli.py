@@ -34,6 +34,7 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
   daso-bench check [strategy=NAME]    does a strategy do what it says? The conformance kit; also for your own
+  daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
 
 Examples
   daso-bench                                       ddp on small handwritten digits, 2 virtual nodes x 2 ranks
@@ -94,6 +95,7 @@ def run(arguments: Sequence[str]) -> int:
         "evaluate": _evaluate,
         "report": _report,
         "check": _check,
+        "calibrate": _calibrate,
     }
     first = arguments[0] if arguments else ""
     if first in commands:
@@ -231,6 +233,48 @@ def _check(arguments: list[str]) -> int:
 
     ranks = [ranks_of(text) for text in options.ranks if "=" not in text] or RANKS
     return check(words, ranks=ranks, config_dir=_folder(options.config_dir), jobs=options.jobs)
+
+
+_CALIBRATE_HELP = """\
+Measure this machine with real processes, and write it as a cluster for virtual time: how long a step takes,
+and how that varies; latency and rate of sums of two ranks; what sums beside the backward pass cost. Then real
+runs of ddp are compared with the same run in virtual time. KEY=VALUE as for a run: model, dataset,
+cluster.nodes, cluster.ranks_per_node, train.global_batch_size, launcher.threads_per_rank, ...
+
+  daso-bench calibrate cluster=one_node model=resnet18 train.global_batch_size=32
+  daso-bench --config-dir calibrated launcher=simulated cluster=this_machine model=resnet18 strategy=daso
+"""
+
+
+def _calibrate(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="daso-bench calibrate",
+        allow_abbrev=False,
+        description=_CALIBRATE_HELP,
+        epilog="Exit codes: 0 written; 1 a measurement failed; 2 the request was wrong; 130 interrupted.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--name", default="this_machine", help="of the cluster (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="default: the folder of --config-dir, or calibrated"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the cluster if it is there")
+    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    options = parser.parse_intermixed_args(arguments)
+    for word in options.words:
+        if "=" not in word and not word.startswith("~"):
+            raise ConfigError(f"{word}: must be KEY=VALUE (daso-bench calibrate --help)")
+    from .calibration.command import calibrate
+
+    return calibrate(
+        options.words,
+        name=options.name,
+        output=options.output or Path(options.config_dir or "calibrated"),
+        force=options.force,
+        config_dir=_folder(options.config_dir),
+        cwd=Path.cwd(),
+    )
 
 
 def _directory(command: str, what: str, arguments: list[str]) -> Path:

@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError
+from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from ..strategies.seeds import derive
 from .hardware import DeviceConfig
 
 StepTime = Callable[[int, int], int]
 """(rank, samples) -> nanoseconds of forward and backward."""
 
-FIRST_BUCKET_BYTES, DEFAULT_BUCKET_MIB = 2**20, 25.0
+FIRST_BUCKET_BYTES = 2**20
 SHORTEST = 0.05  # of the mean step time: no jitter makes a step shorter
 _BLOCK = 256  # numbers drawn at a time
 
@@ -31,16 +33,22 @@ class Profile:
 
     flops: of a sample's forward pass. numels: of the trainable parameters, in order. ready: for each, the
     share of the backward pass after which its gradient is there: backward goes from the last to the first.
+    norms: channels of each layer of batch normalisation, and the share of the backward pass before it, in the
+    order of the backward pass.
     """
 
     flops: float
     numels: tuple[int, ...]
     ready: tuple[float, ...]
+    norms: tuple[tuple[int, float], ...] = ()
 
     @classmethod
-    def by_size(cls, numels: Sequence[int], flops: float = 0.0) -> "Profile":
-        """A model of which only sizes are known: time goes with them."""
-        return cls(flops, tuple(numels), _ready(numels))
+    def by_size(
+        cls, numels: Sequence[int], flops: float = 0.0, norms: int = 0, channels: int = 0
+    ) -> "Profile":
+        """A model of which only sizes are known: time goes with them, `norms` lie at equal distances."""
+        places = tuple((channels, (place + 0.5) / norms) for place in range(norms))
+        return cls(flops, tuple(numels), _ready(numels), places)
 
     @classmethod
     def of(cls, build: Callable[[], nn.Module], spec: InputSpec) -> "Profile":
@@ -79,7 +87,14 @@ class Profile:
         first = places[trained[0]] if trained else 0
         ready = _ready([0.0] * first + weights[first:])
         flops = counter.get_total_flops() / 2
-        return cls(float(flops), tuple(numels), tuple(ready[places[p]] for p in trained))
+        norms = [
+            (module.weight.numel(), ready[places[module.weight]])
+            for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.weight is not None
+        ]
+        norms.sort(key=lambda norm: norm[1])
+        shares = tuple(ready[places[p]] for p in trained)
+        return cls(float(flops), tuple(numels), shares, tuple(norms))
 
     def buckets(self, itemsize: int, mib: float) -> list[tuple[int, int]]:
         """DDP's buckets: [first, last) of the parameters, the last ones first, `itemsize` bytes a number.
@@ -102,6 +117,7 @@ class Device(ABC):
     """A rank's device in virtual time. `drawn` counts its steps: where in its jitter it stands."""
 
     drawn: int = 0
+    overlap_loss: float = 0.0  # of the time that sums run beside backward, so much is added to it
 
     @abstractmethod
     def step_ns(self, samples: int) -> tuple[int, int]:
@@ -128,6 +144,7 @@ class ClusterDevice(Device):
 
     def __init__(self, config: DeviceConfig, rank: int, profile: Profile, seed: int) -> None:
         self._config = config
+        self.overlap_loss = config.overlap_loss
         self._sample_s = 0.0
         if config.samples_per_second is not None:
             self._sample_s = 1 / config.samples_per_second
@@ -186,9 +203,7 @@ def read_trace(path: Path, rank: int) -> tuple[float, ...]:
     """Seconds of `rank`'s steps in a CSV file with the columns rank and step_s. Raises ConfigError."""
     where = f"cluster.device.trace={path}"
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        seconds = tuple(float(row["step_s"]) for row in rows if int(row["rank"]) == rank)
+        seconds = _steps_of_ranks(path, path.stat().st_mtime_ns).get(rank, ())
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read: {error.strerror}") from error
     except (KeyError, ValueError, TypeError, csv.Error) as error:
@@ -196,6 +211,16 @@ def read_trace(path: Path, rank: int) -> tuple[float, ...]:
     if not seconds or not all(0 <= value < math.inf for value in seconds):
         raise ConfigError(f"{where}: must have step times of rank {rank}, seconds >= 0")
     return seconds
+
+
+@lru_cache(maxsize=1)
+def _steps_of_ranks(path: Path, written_ns: int) -> dict[int, tuple[float, ...]]:
+    """Seconds of all ranks' steps: each of a thousand ranks asks."""
+    found: dict[int, list[float]] = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(int(row["rank"]), []).append(float(row["step_s"]))
+    return {rank: tuple(seconds) for rank, seconds in found.items()}
 
 
 def _ready(weights: Sequence[float]) -> tuple[float, ...]:

@@ -11,7 +11,8 @@ for bit.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,9 @@ MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them, and as
 class Pending:
     """One rank's step: `weight` · the loss of `model` on inputs [b, …] and targets [b].
 
-    `parameters`: the model's, by name. `alone` computes it as ever and returns the loss.
+    `parameters`: the model's, by name. `alone` computes it as ever and returns the loss. `home`: the memory
+    [m] of those that are trained, one after the other, if they lie so; `into`: where their gradients are to
+    lie, as a vector [m] and as its parts.
     """
 
     model: nn.Module
@@ -38,6 +41,8 @@ class Pending:
     targets: Tensor
     weight: float
     alone: Callable[[], Tensor]
+    home: Tensor | None = None
+    into: tuple[Tensor, Sequence[Tensor]] | None = None
     loss: Tensor | None = None
 
 
@@ -45,7 +50,7 @@ class GradientPool:
     """Computes what waits, together where it can be stacked.
 
     Args:
-        ranks: that will submit; a run of few is computed one by one.
+        ranks: that will submit, at least `FEWEST`.
     """
 
     def __init__(self, criterion: nn.Module, ranks: int, tick: Callable[[], None] = lambda: None) -> None:
@@ -53,6 +58,7 @@ class GradientPool:
         self._waiting: list[Pending] = []
         self._stackable: dict[Any, bool] = {}  # by the shapes of a batch
         self._names: tuple[str, ...] = ()
+        self._shapes: dict[str, torch.Size] = {}
         self._together: Any = None
 
     def submit(self, pending: Pending) -> Pending:
@@ -64,7 +70,7 @@ class GradientPool:
         """The loss [], detached; the gradients are in the model's parameters."""
         if pending.loss is None:
             waiting, self._waiting = self._waiting, []
-            for some in _alike(waiting) if self._ranks >= FEWEST else [waiting]:
+            for some in _alike(waiting):
                 if self._can_be_stacked(some[0]):
                     gradients, losses = self._stack(some)
                     self._hand_out(some, gradients, losses)
@@ -80,37 +86,54 @@ class GradientPool:
         """Gradients by name [n, …] and losses [n] of `some`, filled up with the last to `fewest`."""
         full = [*some, *[some[-1]] * (fewest - len(some))]
 
-        def stacked(names: Iterable[str]) -> dict[str, Tensor]:
-            return {name: torch.stack([one.parameters[name].detach() for one in full]) for name in names}
+        def stacked(name: str) -> Tensor:
+            return torch.stack([one.parameters[name].detach() for one in full])
 
-        fixed = some[0].parameters.keys() - set(self._names)
-        inputs, targets = (
-            torch.stack([one.inputs for one in full]),
-            torch.stack([one.targets for one in full]),
-        )
+        homes = [one.home for one in full if one.home is not None]
+        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(stacked, self._names)
+        fixed = sorted(some[0].parameters.keys() - set(self._names))
+        inputs = torch.stack([one.inputs for one in full])
+        targets = torch.stack([one.targets for one in full])
         weights = torch.tensor([one.weight for one in full], dtype=inputs.dtype)
         gradients, (_, losses) = self._together(
-            stacked(self._names), stacked(sorted(fixed)), inputs, targets, weights
+            dict(zip(self._names, trained, strict=True)),
+            {name: stacked(name) for name in fixed},
+            inputs,
+            targets,
+            weights,
         )
         return gradients, losses
 
+    def _split(self, vectors: Tensor) -> list[Tensor]:
+        """Parameters by name [n, …] of vectors [n, m]."""
+        shapes = [self._shapes[name] for name in self._names]
+        parts = vectors.split([math.prod(shape) for shape in shapes], 1)
+        return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, shapes, strict=True)]
+
     def _hand_out(self, some: Sequence[Pending], gradients: dict[str, Tensor], losses: Tensor) -> None:
-        into, of = [], []
-        for name in self._names:
-            for one, gradient in zip(some, gradients[name].unbind(0), strict=False):
-                parameter = one.parameters[name]
-                # A gradient must lie in memory as its parameter does: fused optimizers do not look.
-                if parameter.grad is None:
-                    parameter.grad = torch.empty_like(parameter)
-                into.append(parameter.grad)
-                of.append(gradient)
+        vectors = [one.into for one in some if one.into is not None]
+        if len(vectors) == len(some):
+            rows = torch.cat([gradients[name].flatten(1) for name in self._names], 1)
+            into, of = [vector for vector, _ in vectors], list(rows.unbind(0)[: len(some)])
+            for one, (_, places) in zip(some, vectors, strict=True):
+                for name, place in zip(self._names, places, strict=True):
+                    if one.parameters[name].grad is not place:
+                        one.parameters[name].grad = place
+        else:
+            into, of = [], []
+            for name in self._names:
+                for one, gradient in zip(some, gradients[name].unbind(0), strict=False):
+                    parameter = one.parameters[name]
+                    # A gradient must lie in memory as its parameter does: fused optimizers do not look.
+                    if parameter.grad is None:
+                        parameter.grad = torch.empty_like(parameter)
+                    into.append(parameter.grad)
+                    of.append(gradient)
         torch._foreach_copy_(into, of)  # pyright: ignore[reportPrivateImportUsage] (no public name)
         for one, loss in zip(some, losses.unbind(0), strict=False):
             one.loss = loss
 
     def _can_be_stacked(self, one: Pending) -> bool:
-        if self._ranks < FEWEST:
-            return False
         shapes = (one.inputs.shape, one.targets.shape)
         if shapes not in self._stackable:
             self._stackable[shapes] = self._try(one)
@@ -124,6 +147,7 @@ class GradientPool:
             return False
         trainable = {name: p for name, p in one.parameters.items() if p.requires_grad}
         self._names = tuple(trainable)
+        self._shapes = {name: parameter.shape for name, parameter in trainable.items()}
         self._together = vmap(grad_and_value(self._loss_of(one.model), has_aux=True))
         if not stackable(one.model):
             return False

@@ -13,6 +13,8 @@ from ..strategies.errors import ConfigError, above, at_least, one_of, within
 
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
 SHARINGS = ("fifo", "fair")
+FLAGGED, REFUSED = 8, 64  # times the ranks that were validated
+TESTED = 4  # ranks on which virtual time and real processes are compared by this project's own tests
 JITTERS = ("none", "gaussian", "lognormal", "student_t3")
 
 
@@ -73,6 +75,7 @@ class DeviceConfig:
     tflops: float | None = None  # sustained, not the data sheet's
     fixed_ms: float = 0.0  # of a step, whatever the batch: launches, optimizer
     forward_share: float = 1 / 3
+    overlap_loss: float = 0.0  # of the time that sums run beside backward, so much is added to it
     speeds: tuple[float, ...] | None = None  # by rank
     jitter: str = "none"
     jitter_cv: float = 0.05  # standard deviation of a step's time over its mean
@@ -94,6 +97,7 @@ class DeviceConfig:
         for name in ("fixed_ms", "input_stall_ms", "checkpoint_s"):
             within(f"cluster.device.{name}", getattr(self, name), 0, 1e9)
         within("cluster.device.forward_share", self.forward_share, 0, 1)
+        within("cluster.device.overlap_loss", self.overlap_loss, 0, 1)
         one_of("cluster.device.jitter", self.jitter, JITTERS)
         # Beyond, too many steps would have to be cut at the shortest: neither mean nor deviation would hold.
         most = {"gaussian": 0.3, "student_t3": 0.3}.get(self.jitter, 1)
@@ -110,6 +114,7 @@ class ClusterConfig:
     links: LinksConfig = field(default_factory=LinksConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     failures_s: tuple[float, ...] = ()  # attempt k of a run loses a node after so many seconds
+    validated_ranks: int = 0  # ranks on which modelled step times were compared with measured ones
 
     def __post_init__(self) -> None:
         at_least("cluster.nodes", self.nodes, 1)
@@ -123,6 +128,7 @@ class ClusterConfig:
             at_least("cluster.ranks_per_node", ranks, 1)
         # One number and its written-out list are the same cluster, so they get the same run id.
         object.__setattr__(self, "ranks_per_node", given * self.nodes if len(given) == 1 else given)
+        at_least("cluster.validated_ranks", self.validated_ranks, 0)
         self.links.check(self.nodes)
         self.device.check(self.ranks)
         for seconds in self.failures_s:
@@ -146,8 +152,23 @@ class ClusterConfig:
                 "cluster.device and cluster.failures_s are for launcher=simulated (or take cluster=laptop)"
             )
 
-    def check_virtual(self) -> None:
-        """Raises ConfigError where virtual time lacks a number."""
+    @property
+    def validity(self) -> str:
+        """What modelled times of this cluster rest on, in words."""
+        on = f"{self.validated_ranks} ranks" if self.validated_ranks else "no rank"
+        if self.ranks > FLAGGED * max(TESTED, self.validated_ranks):
+            return f"extrapolated to {self.ranks} ranks, step times were compared with measured ones on {on}"
+        return f"step times were compared with measured ones on {on}"
+
+    def check_virtual(self, *, extrapolate: bool = False) -> None:
+        """Raises ConfigError where virtual time lacks a number, or goes too far unless it is to."""
+        validated = max(TESTED, self.validated_ranks)
+        if self.ranks > REFUSED * validated and not extrapolate:
+            raise ConfigError(
+                f"cluster.nodes={self.nodes}: {self.ranks} ranks are more than {REFUSED} times the "
+                f"{validated} on which modelled runs were compared with real ones (cluster.validated_ranks); "
+                "launcher.extrapolate=true runs it, and says so in every result"
+            )
         for name, needed in (("intra", max(self.ranks_per_node) > 1), ("inter", self.nodes > 1)):
             if needed and getattr(self.links, name).rate_gbit is None:
                 raise ConfigError(

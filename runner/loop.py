@@ -140,10 +140,7 @@ class Loop:
 
     def _add_loss(self, loss: torch.Tensor, samples: int) -> None:
         session = self.s
-        weighted = loss.double() * samples
-        session.losses += weighted
-        session.epoch_losses += weighted
-        session.finite &= torch.isfinite(loss)
+        session.loss_sums.add_(loss, alpha=samples)
         session.loss_samples += samples
         session.epoch_samples += samples
 
@@ -162,7 +159,11 @@ class Loop:
 
     def _heed_wishes(self) -> bool:
         """All ranks know that some rank wishes something; ask everybody what. True if the run ends here."""
-        own = [not bool(self.s.finite), self.s.listener.interrupted() is not None, self._out_of_time()]
+        own = [
+            not bool(self.s.all_losses.isfinite()),
+            self.s.listener.interrupted() is not None,
+            self._out_of_time(),
+        ]
         wishes = torch.tensor(own, dtype=torch.int64)
         self.s.comm.all_reduce(wishes, WORLD, channel="control").wait()
         not_finite, interrupted, out_of_time = (bool(count) for count in wishes.tolist())

@@ -8,7 +8,8 @@ import re
 import shlex
 from collections.abc import Iterable
 
-TEXT_KEYS = ("run.name", "run.tag", "run.arm", "results_dir", "dataset.root", "study.name")
+STUDY = ("study.name", "study.arm", "study.assumption", "study.size")
+TEXT_KEYS = ("run.name", "run.tag", "run.arm", "results_dir", "dataset.root", *STUDY)
 
 _WORD = re.compile(r"(?P<key>\+{0,2}[^=~]+)=(?P<value>.*)", re.DOTALL)
 _QUOTED = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*""", re.DOTALL)

@@ -254,3 +254,8 @@ def _folder_name(config: Mapping[str, Any], group: str, key: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ConfigError(f"{group}.{key}={name}: must be the name of a folder, without /")
     return name
+
+
+def of_attempt(stem: str, attempt: int) -> str:
+    """The name of a file that each attempt writes anew: the first one's has no number."""
+    return f"{stem}.json" if attempt == 1 else f"{stem}_{attempt}.json"

@@ -34,6 +34,7 @@ EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
+BATCH_NORMS = ("none", "node", "world")
 LAUNCHERS = ("local", "simulated")
 LARGEST_SEED = 2**63 - 1
 
@@ -115,11 +116,19 @@ class LauncherConfig:
     allow_oversubscription: bool = True
     timeline: bool = False
     timing_only: bool = False
+    sync_batch_norm: str = "none"
+    extrapolate: bool = False
 
     def __post_init__(self) -> None:
         one_of("launcher.name", self.name, LAUNCHERS)
         if self.timing_only and self.name != "simulated":
             raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
+        one_of("launcher.sync_batch_norm", self.sync_batch_norm, BATCH_NORMS)
+        if self.sync_batch_norm != "none" and not self.timing_only:
+            raise ConfigError(
+                f"launcher.sync_batch_norm={self.sync_batch_norm}: is a clock's; models are trained with "
+                "statistics of their own ranks (needs launcher.timing_only=true)"
+            )
         if self.timeline and self.name != "simulated":
             raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
         above("launcher.stall_s", self.stall_s, 0)
@@ -148,9 +157,15 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyInfo:
-    """The study a run belongs to: its folder below `results_dir`."""
+    """The study a run belongs to, its folder below `results_dir`; and the run's place in the study's sets.
+
+    `assumption`: the departure from what the study assumes otherwise; "" for none.
+    """
 
     name: str = "runs"
+    arm: str = ""
+    assumption: str = ""
+    size: str = ""
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or "/" in self.name or "\0" in self.name:
@@ -190,16 +205,17 @@ class RunConfig:
             raise ConfigError(
                 f"train.target={self.train.target}: launcher.timing_only=true learns nothing to reach it"
             )
-        if self.launcher.timing_only and getattr(self.strategy, "optimizer_state", "") == "average":
+        needing = self.strategy_class.needs_numbers(self.strategy) if self.launcher.timing_only else None
+        if needing is not None:
             raise ConfigError(
-                "strategy.optimizer_state=average: launcher.timing_only=true has no state that could travel"
+                f"{needing}: sends what depends on trained numbers, which launcher.timing_only=true has not"
             )
         if isinstance(self.model, Sized) and not self.launcher.timing_only:
             raise ConfigError(
                 f"model={self.model.name}: has sizes and no layers; it is for launcher.timing_only=true"
             )
         if self.launcher.name == "simulated":
-            self.cluster.check_virtual()
+            self.cluster.check_virtual(extrapolate=self.launcher.extrapolate)
         else:
             self.cluster.check_real()
         check = getattr(self.strategy_class, "check", None)
@@ -288,8 +304,13 @@ def run_id(config: RunConfig) -> str:
     launcher waits, binds and divides the cores.
     """
     tree = _identity(config)
-    timing_only = {"timing_only": True} if config.launcher.timing_only else {}
-    tree["launcher"] = {"name": config.launcher.name, **timing_only}
+    launcher: dict[str, Any] = {"name": config.launcher.name}
+    if config.launcher.timing_only:
+        launcher["timing_only"] = True
+    if config.launcher.sync_batch_norm != "none":
+        launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
+    tree["launcher"] = launcher
+    tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
     tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
     del tree["results_dir"], tree["study"]
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
@@ -372,7 +393,7 @@ def _identity(config: RunConfig) -> dict[str, Any]:
 def _cluster(cluster: ClusterConfig) -> dict[str, Any]:
     """Its keys; hardware that is not described is left out: real runs have none to describe."""
     given, usual = dataclasses.asdict(cluster), dataclasses.asdict(ClusterConfig())
-    described = ("links", "device", "failures_s")
+    described = ("links", "device", "failures_s", "validated_ranks")
     return _builtin({key: v for key, v in given.items() if key not in described or v != usual[key]})
 
 

@@ -128,11 +128,10 @@ class Session:
         self.deferred = False
         self.copies = Copies()
         self.checkpoint_marks = Marks(self._checkpoint_every())
-        self.losses = torch.zeros(
-            (), dtype=torch.float64, device=self.world.device
-        )  # Σ n_r · loss since the last evaluation
-        self.epoch_losses = torch.zeros_like(self.losses)
-        self.finite = torch.ones((), dtype=torch.bool, device=self.world.device)
+        # Σ n_r · loss since the last evaluation, of the epoch, and ever; one that is not finite stays in the
+        # last. One tensor: adding to all three is one operation of a step.
+        self.loss_sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
+        self.losses, self.epoch_losses, self.all_losses = self.loss_sums.unbind()
         self.loss_samples = self.epoch_samples = 0
 
     def prepare(self) -> None:

@@ -1,7 +1,7 @@
 """The communicator of virtual time: real sums, α–β durations. Also the fake of the unit tests."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..strategies.communicator import Channel, Work
 from ..strategies.topology import WORLD, Group
-from .simulator import Operation, Simulator
+from .simulator import Operation, Simulator, Train, rank_order_sum
 from .traffic import CountedCommunicator, Traffic
 
 FEW = 4  # numbers
@@ -67,6 +67,50 @@ class SimulatedWork(Work):
         return None if self._operation.end is None else self._operation.end - self._launched
 
 
+class TrainWork(Work):
+    """A started train of sums, of which `wait` leaves the sum of what all members gave in `total`."""
+
+    def __init__(self, comm: "SimulatedCommunicator", train: Train, key: int) -> None:
+        self._comm, self._train, self._key = comm, train, key
+        self.total: Tensor | None = None
+
+    def wait(self) -> None:
+        comm, parts = self._comm, self._train.parts
+        simulator, entered = comm.simulator, comm.now()
+        for part in reversed(parts):  # mostly the last one ends last
+            simulator.wait(comm.rank, part)
+        if comm.now() > entered:
+            comm.traffic.block(self._key, entered, comm.now(), self._waited(entered))
+            if simulator.timeline is not None:
+                simulator.timeline.blocked(comm.rank, entered, comm.now(), self._train.verb)
+        self.total = self._train.total()
+
+    def beside(self, began: int, ended: int) -> int:
+        """Nanoseconds between the two moments during which a part was under way, as far as is known now."""
+        busy, until = 0, began
+        for part in self._train.parts:
+            if part.start is not None and part.end is not None:
+                low, high = max(until, part.start), min(ended, part.end)
+                busy, until = busy + max(0, high - low), max(until, high)
+        return busy
+
+    def is_completed(self) -> bool:
+        return all(self._comm.simulator.poll(part) for part in self._train.parts)
+
+    def transfer_ns(self) -> int | None:
+        return None
+
+    def _waited(self, entered: int) -> int:
+        """How much of the time since `entered` others had not come to the part that was to be next."""
+        waited, since = 0, entered
+        for part in self._train.parts:
+            assert part.ready is not None, "all have ended"
+            assert part.end is not None
+            waited += max(0, part.ready - since)
+            since = max(since, part.end)
+        return waited
+
+
 class Exchange(Work):
     """All messages of one `exchange`."""
 
@@ -101,7 +145,7 @@ class SimulatedCommunicator(CountedCommunicator):
         self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
     ) -> Work:
         def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            total = _total(entered)
+            total = rank_order_sum(entered)
             return dict.fromkeys(entered, total)
 
         return self._collective("all_reduce", tensor, tensor, group, channel, async_op, combine)
@@ -118,7 +162,7 @@ class SimulatedCommunicator(CountedCommunicator):
         owner = self.members(group)[destination]
 
         def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return {owner: _total(entered)}
+            return {owner: rank_order_sum(entered)}
 
         return self._collective("reduce", tensor, tensor, group, channel, async_op, combine, destination)
 
@@ -136,7 +180,7 @@ class SimulatedCommunicator(CountedCommunicator):
             output.copy_(tensor)
 
         def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return dict(zip(members, _total(entered).chunk(len(members)), strict=True))
+            return dict(zip(members, rank_order_sum(entered).chunk(len(members)), strict=True))
 
         return self._collective("reduce_scatter", tensor, output, group, channel, async_op, combine)
 
@@ -174,6 +218,34 @@ class SimulatedCommunicator(CountedCommunicator):
 
         return self._collective("all_gather", tensor, output, group, channel, async_op, combine)
 
+    def all_reduce_train(
+        self, group: Group, give: Callable[[], Tensor], payloads: Sequence[int], times: Sequence[int]
+    ) -> TrainWork:
+        """Sum gradients in parts: part k, of `payloads[k]` bytes, is there at the time `times[k]` >= now.
+
+        `give` makes this rank's vector of all parts; it is asked for when every member has come so far, and
+        the same `total` is for all of them to read.
+        """
+        members = self.members(group)
+        for payload in payloads:
+            self.traffic.count("all_reduce", "gradients", members, payload)
+        key = self.traffic.launch("gradients", members, self.now())
+        train = self.simulator.enter_train(
+            self.rank, _key(members, key), members, give, payloads, times, "gradients"
+        )
+        return TrainWork(self, train, key)
+
+    def blocking(self, verb: str, group: Group, payload: int) -> None:
+        """A collective of `payload` bytes of nothing, waited for."""
+        members = self.members(group)
+        if len(members) > 1:
+            self.traffic.count(verb, "parameters", members, payload)
+            key = self.traffic.launch("parameters", members, self.now())
+            operation = self.simulator.enter(
+                self.rank, _key(members, key), verb, members, None, payload, _nothing
+            )
+            SimulatedWork(self, operation, None, key).wait()
+
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
         works = [self._message(self.rank, peer, tensor, tag) for peer, tensor in sorted(sends.items())]
         works += [self._message(peer, self.rank, tensor, tag) for peer, tensor in sorted(receives.items())]
@@ -186,11 +258,11 @@ class SimulatedCommunicator(CountedCommunicator):
         members = self._inside_a_node(group)
         if len(members) > 1:
             # Nothing is sent: a verb of its own, neither a call nor payload.
-            self.traffic.verbs["shared.barrier"] += 1
+            self.traffic.mark("shared.barrier")
             key = self.traffic.launch("shared", members, self.now())
             nothing = torch.empty(0)
             operation = self.simulator.enter(
-                self.rank, (members, key), "barrier", members, nothing, 0, _nothing, "shared"
+                self.rank, _key(members, key), "barrier", members, nothing, 0, _nothing, "shared"
             )
             SimulatedWork(self, operation, None, key).wait()
 
@@ -249,7 +321,7 @@ class SimulatedCommunicator(CountedCommunicator):
         # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must
         # not be written meanwhile.
         operation = self.simulator.enter(
-            self.rank, (members, key), verb, members, tensor, payload, combine, channel
+            self.rank, _key(members, key), verb, members, tensor, payload, combine, channel
         )
         work = SimulatedWork(self, operation, output, key)
         if not async_op:
@@ -271,14 +343,10 @@ class SimulatedCommunicator(CountedCommunicator):
         return SimulatedWork(self, operation, None if sending else tensor, -1)
 
 
+def _key(members: tuple[int, ...], key: int) -> tuple[int, ...]:
+    """What tells a collective from all others under way; not all members, of which there may be thousands."""
+    return key, members[0], members[-1], len(members)
+
+
 def _nothing(entered: dict[int, Tensor]) -> dict[int, Tensor]:
     return {}
-
-
-def _total(entered: dict[int, Tensor]) -> Tensor:
-    """The sum in rank order, so that a run is the same bit for bit however its ranks were scheduled."""
-    first, *others = (entered[rank] for rank in sorted(entered))
-    total = first.clone()
-    for other in others:
-        total += other
-    return total

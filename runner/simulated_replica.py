@@ -23,10 +23,14 @@ from .simulated_communicator import SimulatedCommunicator
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients [low, high) that travel together once the share `ready` of the backward pass is done."""
+    """Gradients [low, high) that travel together once the share `ready` of the backward pass is done.
+
+    `numbers`: of the model whose clock it is; they are high - low where it is this one.
+    """
 
     low: int
     high: int
+    numbers: int
     ready: float
     shapes: tuple[tuple[int, ...], ...]
 
@@ -44,6 +48,7 @@ class SimulatedReplica(Replica):
         pool: GradientPool | None = None,
     ) -> None:
         super().__init__(model, criterion)
+        self.parameters.lay_out()
         self.comm = comm
         self.device = device
         self._profile, self._pool = profile, pool
@@ -51,21 +56,38 @@ class SimulatedReplica(Replica):
         self._rng = torch.get_rng_state()
         self._buckets: list[Bucket] = []
         self._line: Work | None = None
+        self._weights: dict[tuple[int, ...], float] = {}
+        # Where gradients computed together lie, one after the other, and behind them the wish.
+        self._vector = self.parameters.empty(extra=1)
+        self._in_vector = self.parameters.views(self._vector)
 
     def compute_gradients(self, batch: Batch) -> Tensor:
-        members = self.comm.members(self.averaging.group) if self.averaging.group is not None else ()
-        weight = self.averaging.weight(batch, members, self.comm.rank)
+        averaging, comm = self.averaging, self.comm
+        members = comm.members(averaging.group) if averaging.group is not None else ()
+        weight = self._weight(batch, members)
         blank = len(batch.targets) == 0
-        scaled = self.averaging.scale == "loss" and weight != 1
+        scaled = averaging.scale == "loss" and weight != 1
         loss = self._begin(batch, weight if scaled else 1.0)
         forward, backward = self.device.step_ns(len(batch.targets))
         self.forward_ns, self.compute_ns = forward, forward + backward
         self._draw(forward, backward)
         if len(members) > 1:
             # 0 times what is not a number is not one either: a blank sample counts nothing.
-            return self._average(loss, 0.0 if blank else 1.0 if scaled else weight, forward, backward)
-        self.comm.simulator.advance(self.comm.rank, forward + backward)
+            weight = 0.0 if blank else 1.0 if scaled else weight
+            if averaging.overlap and averaging.reduction is None:
+                return self._sum_in_a_train(loss, weight, forward, backward)
+            return self._sum_one_by_one(loss, weight, forward, backward)
+        comm.simulator.advance(comm.rank, forward + backward)
         return self._done(loss, blank)
+
+    def _weight(self, batch: Batch, members: Sequence[int]) -> float:
+        """`averaging.weight`, which looks at every member: kept for the two cuts that steps take in turns."""
+        sizes = batch.samples_of_rank
+        if sizes not in self._weights:
+            if len(self._weights) > 1:
+                self._weights.clear()
+            self._weights[sizes] = self.averaging.weight(batch, members, self.comm.rank)
+        return self._weights[sizes]
 
     def _draw(self, forward: int, backward: int) -> None:
         """Tell the timeline of the step that begins now: nothing interrupts it, sums run beside it."""
@@ -98,8 +120,19 @@ class SimulatedReplica(Replica):
         if self._pool is None or len(batch.targets) == 0:
             value = alone()
             return lambda: value
-        pool = self._pool
-        pending = pool.submit(Pending(self.model, self._named, batch.inputs, batch.targets, weight, alone))
+        pool, own = self._pool, self._bound_gradients is None and self.parameters.home is not None
+        pending = pool.submit(
+            Pending(
+                self.model,
+                self._named,
+                batch.inputs,
+                batch.targets,
+                weight,
+                alone,
+                self.parameters.home,
+                (self._vector[:-1], self._in_vector) if own else None,
+            )
+        )
         return lambda: pool.result(pending)
 
     def _done(self, begun: Callable[[], Tensor], blank: bool) -> Tensor:
@@ -124,6 +157,7 @@ class SimulatedReplica(Replica):
         return loss.detach()
 
     def _averaging_changed(self) -> None:
+        self._weights.clear()
         slots = self.parameters.slots
         own = [slot.numel for slot in slots]
         profile = self._profile or Profile.by_size(own)
@@ -135,32 +169,60 @@ class SimulatedReplica(Replica):
             Bucket(
                 low=round(ends[first] * scale),
                 high=round(ends[last] * scale),
+                numbers=ends[last] - ends[first],
                 ready=profile.ready[first],
                 shapes=tuple(slot.shape for slot in slots[first:last]) if list(profile.numels) == own else (),
             )
             for first, last in buckets
-        ] or [Bucket(0, 0, 1.0, ())]
+        ] or [Bucket(0, 0, 0, 1.0, ())]
 
-    def _average(self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int) -> Tensor:
-        """Let backward go on and its buckets be summed; returns this rank's loss."""
+    def _sum_in_a_train(
+        self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
+    ) -> Tensor:
+        """Sum the buckets beside the backward pass; returns this rank's loss."""
+        comm, group = self.comm, self.averaging.group
+        losses: list[Tensor] = []
+        assert group is not None
+        began, size = comm.now() + forward, self._vector.element_size()
+
+        def give() -> Tensor:
+            losses.append(self._done(begun, blank=weight == 0))
+            return self._weighted(weight)
+
+        # The wish travels with the first bucket, as the last of its numbers.
+        payloads = [size * (bucket.numbers + (not index)) for index, bucket in enumerate(self._buckets)]
+        times = [began + round(backward * bucket.ready) for bucket in self._buckets]
+        if self.device.overlap_loss and len(times) > 1:
+            # What the others' sums cost the backward pass, its last bucket waits for.
+            beside = comm.all_reduce_train(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
+            comm.simulator.advance(comm.rank, forward + backward)
+            lost = beside.beside(began, comm.now()) * self.device.overlap_loss
+            comm.simulator.advance(comm.rank, round(lost))
+            work = comm.all_reduce_train(group, give, payloads[-1:], [comm.now()])
+            beside.wait()
+        else:
+            work = comm.all_reduce_train(group, give, payloads, times)
+            comm.simulator.advance(comm.rank, forward + backward)
+        work.wait()
+        assert work.total is not None
+        self._take(work.total)
+        return losses[0]
+
+    def _sum_one_by_one(
+        self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
+    ) -> Tensor:
+        """Sum the buckets in another way than one all-reduce each, or after the backward pass."""
         averaging, comm = self.averaging, self.comm
         began, sums = comm.now(), []
         self._line = None
         first = self._buckets[0].ready if averaging.overlap else 1.0
         comm.simulator.advance(comm.rank, forward + round(backward * first))
         loss = self._done(begun, blank=weight == 0)
-        flat = self.parameters.empty(extra=1)
-        if weight == 0:
-            flat.zero_()
-        else:
-            self.gradients(flat)
-            if weight != 1:
-                flat *= weight
-        flat[-1] = float(self.wished)
+        flat = self._weighted(weight)
         for index, bucket in enumerate(self._buckets):
             shapes = list(bucket.shapes or [(bucket.high - bucket.low,)])
             piece = flat[bucket.low : bucket.high]
-            if index == 0:  # the wish travels with the first bucket, as the last of its numbers
+            if index == 0:
                 piece, shapes = flat[bucket.low : bucket.high + 1], [*shapes, (1,)]
             there = forward + round(backward * bucket.ready) if averaging.overlap else forward + backward
             comm.simulator.advance(comm.rank, max(0, began + there - comm.now()))
@@ -169,9 +231,37 @@ class SimulatedReplica(Replica):
                 sums[-1].wait()
         for work in sums:
             work.wait()
-        self.load_gradients(flat)
-        self.wished = bool(flat[-1] != 0)
+        self._take(flat)
         return loss
+
+    def _weighted(self, weight: float) -> Tensor:
+        """`weight` times the gradients, and the wish: what this rank gives to the sum, [m + 1]."""
+        vector = self._vector
+        if weight == 0:
+            vector.zero_()
+        else:
+            self.gradients(vector)
+            if weight != 1:
+                vector *= weight
+        vector[-1] = float(self.wished)
+        return vector
+
+    def gradients(self, out: Tensor | None = None) -> Tensor:
+        if out is self._vector and self._gradients_lie_in_vector():
+            return self._vector
+        return super().gradients(out)
+
+    def _take(self, total: Tensor) -> None:
+        """Leave the sum where the optimizer looks for gradients."""
+        if not self._gradients_lie_in_vector():
+            self.load_gradients(total)
+        elif total is not self._vector:
+            self._vector[:-1].copy_(total[:-1])
+        self.wished = bool(total[-1] != 0)
+
+    def _gradients_lie_in_vector(self) -> bool:
+        # All of them or none: they were computed together, or by this rank alone.
+        return len(self._in_vector) > 0 and self.parameters.tensors[0].grad is self._in_vector[0]
 
     def _start_sum(self, piece: Tensor, index: int, shapes: Sequence[tuple[int, ...]]) -> Work:
         averaging, comm = self.averaging, self.comm

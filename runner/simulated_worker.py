@@ -14,13 +14,12 @@ from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
 from .records import RecordWriter, read_json, write_json
+from .run_directory import of_attempt
 from .session import Nobody, Rows
 from .simulated_world import Stage, play
 from .simulator import OutOfTime
 from .trace import Timeline
 from .worker import Link
-
-ENTRY = f"{__name__}:run_all"
 
 
 class NodeLost(RuntimeError):
@@ -72,7 +71,8 @@ def run_all(
             device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
             profile=profile,
             timing_only=config.launcher.timing_only,
-            remarks=("simulated: times are those of a modelled cluster",),
+            sync_batch_norm=config.launcher.sync_batch_norm,
+            remarks=(f"simulated: {config.cluster.validity}",),
             checkpoints=run_dir / "checkpoints",
             attempt=attempt,
             listener=lambda rank: link if rank == 0 else Nobody(),
@@ -91,7 +91,7 @@ def run_all(
             ) from error
         finally:  # however it ended: what a run that failed was doing is wanted most
             if timeline is not None:
-                timeline.write(run_dir / _of_attempt("timeline", attempt))
+                timeline.write(run_dir / of_attempt("timeline", attempt))
     first = results[0]
     link.finish(first.status, first.summary, first.reason)
     if first.status == "finished":
@@ -124,9 +124,7 @@ def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt:
         )
         for rank in range(topology.ranks)
     ]
-    name = _of_attempt("environment", attempt)
-    write_json(run_dir / name, environment(rows, backend="virtual time", world="simulated"))
-
-
-def _of_attempt(stem: str, attempt: int) -> str:
-    return f"{stem}.json" if attempt == 1 else f"{stem}_{attempt}.json"
+    write_json(
+        run_dir / of_attempt("environment", attempt),
+        environment(rows, backend="virtual time", world="simulated"),
+    )

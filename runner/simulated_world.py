@@ -11,7 +11,7 @@ from torch import nn
 from ..datasets.data import Data
 from ..strategies.topology import Topology
 from .device import Device, Profile, Scripted, StepTime
-from .gradient_pool import GradientPool
+from .gradient_pool import FEWEST, GradientPool
 from .loop import Loop, Result
 from .network import Network
 from .schema import RunConfig
@@ -19,7 +19,8 @@ from .session import Listener, Nobody, Rows, Session, World
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
-from .timing_only import REMARK, TimedReplica, ghost_batch, scale_of
+from .timed_batch_norm import SCOPES, NormedReplica
+from .timing_only import REMARK, GhostBatches, TimedReplica, scale_of
 from .trace import Timeline
 
 
@@ -52,6 +53,7 @@ class Stage:
     device: Callable[[int], Device] = lambda rank: Scripted(rank, lambda rank, samples: 0)
     profile: Profile | None = None
     timing_only: bool = False
+    sync_batch_norm: str = "none"
     remarks: tuple[str, ...] = ()
     tick: Callable[[], None] = lambda: None
     checkpoints: Path | None = None
@@ -72,41 +74,23 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     topology = Topology.of(config.cluster.ranks_of_nodes)
     simulator = Simulator(topology, stage.network, stage.timeline)
     sessions: dict[int, Session] = {}
-    pool = GradientPool(nn.CrossEntropyLoss(), topology.ranks, stage.tick)
-
-    parameters = None if stage.profile is None else sum(stage.profile.numels)
-
-    def timed(rank: int) -> dict[str, Any]:
-        assert stage.profile is not None, "timing only is somebody's timing"
-        return {
-            "batch": lambda samples: ghost_batch(samples, rank),
-            "parameters": parameters,
-            "remarks": (*stage.remarks, REMARK),
-        }
+    criterion = nn.CrossEntropyLoss()
+    worlds = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
 
     def body(rank: int) -> Result:
         comm, device = SimulatedCommunicator(simulator, rank), stage.device(rank)
-        if stage.timing_only and stage.profile is not None:
-            comm.scale = scale_of(stage.profile)[1]
-
-        def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
-            if stage.timing_only:
-                return TimedReplica(model, criterion, comm, device, stage.profile)
-            return SimulatedReplica(model, criterion, comm, device, stage.profile, pool)
 
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))
 
-        more: dict[str, Any] = timed(rank) if stage.timing_only else {"remarks": stage.remarks}
         world = World(
             "simulated",
             comm,
-            make_replica,
-            torch.device("cpu"),
+            device=torch.device("cpu"),
             common_clock=False,
             started_ns=0,
             spend=spend,
-            **more,
+            **worlds(comm, device),
         )
         stage.tick()
         sessions[rank] = Session(
@@ -123,6 +107,47 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
 
     results = simulator.run(body, until_ns=stage.until_ns)
     return results, [sessions[rank] for rank in range(topology.ranks)]
+
+
+Parts = Callable[[SimulatedCommunicator, Device], dict[str, Any]]
+"""What a rank's world is made of that depends on whether there are numbers."""
+
+
+def _trained(stage: Stage, criterion: nn.Module, ranks: int) -> Parts:
+    pool = GradientPool(criterion, ranks, stage.tick) if ranks >= FEWEST else None
+
+    def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
+        def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
+            return SimulatedReplica(model, criterion, comm, device, stage.profile, pool)
+
+        return {"make_replica": make_replica, "remarks": stage.remarks}
+
+    return parts
+
+
+def _timed(stage: Stage) -> Parts:
+    profile = stage.profile
+    assert profile is not None, "timing only is somebody's timing"
+    parameters, (_, scale) = sum(profile.numels), scale_of(profile)
+
+    def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
+        comm.scale = scale
+
+        def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
+            if stage.sync_batch_norm == "none":
+                return TimedReplica(model, criterion, comm, device, profile)
+            replica = NormedReplica(model, criterion, comm, device, profile)
+            replica.normed_over = SCOPES[stage.sync_batch_norm]
+            return replica
+
+        return {
+            "make_replica": make_replica,
+            "batch": GhostBatches(comm.rank),
+            "parameters": parameters,
+            "remarks": (*stage.remarks, REMARK),
+        }
+
+    return parts
 
 
 def simulate(

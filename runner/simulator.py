@@ -7,11 +7,13 @@ nanoseconds, so sums of durations are exact. A run that cannot go on says who wa
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from greenlet import getcurrent, greenlet
+from torch import Tensor
 
 from ..strategies.topology import Topology
 from .network import AlphaBeta, Cost, Network
@@ -43,6 +45,28 @@ class Operation:
         return f"{self.verb} over {self.members} for ranks {missing}"
 
 
+class Train:
+    """Sums over one group that are entered together and become ready one after the other: DDP's buckets.
+
+    Part k is ready when the last member has come to its time for it; `total` is made once, when first asked
+    for, by when all members have entered.
+    """
+
+    def __init__(self, verb: str, members: tuple[int, ...], payloads: Sequence[int]) -> None:
+        self.verb, self.members, self.payloads = verb, members, payloads
+        self.entered: dict[int, Any] = {}
+        self.parts = [Operation(verb, members, self.entered) for _ in payloads]
+        self.ready = [0] * len(payloads)
+        self._total: Any = None
+
+    def total(self) -> Any:
+        """The sum of what all members gave."""
+        if self._total is None:
+            self._total = rank_order_sum({rank: give() for rank, give in self.entered.items()})
+            self.entered.clear()
+        return self._total
+
+
 class Deadlock(RuntimeError):
     """No rank can go on. The message lists what each one waits for."""
 
@@ -63,9 +87,9 @@ class Simulator:
         self.now = 0
         self.time = [0] * topology.ranks
         self.shared: dict[Any, Any] = {}
-        self._queue: list[tuple[int, int, greenlet]] = []
+        self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # who goes on, what happens
         self._ticket = itertools.count()
-        self._operations: dict[Any, Operation] = {}
+        self._operations: dict[Any, Operation | Train] = {}
         self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
         self._waiting_for: dict[greenlet, Operation] = {}
         self._hub: greenlet | None = None
@@ -96,6 +120,9 @@ class Simulator:
             if until_ns is not None and time > until_ns:
                 raise OutOfTime
             self.now, self._polls = time, 0
+            if not isinstance(one, greenlet):
+                one()
+                continue
             if one not in self._helpers:
                 self.time[self._rank_of[one]] = time
             one.switch()
@@ -147,21 +174,50 @@ class Simulator:
         operation = self._operations.get(key)
         if operation is None:
             operation = self._operations[key] = Operation(verb, members)
-        elif (operation.verb, operation.members) != (verb, members):
-            raise RuntimeError(
-                f"ranks disagree on their collectives: rank {rank} calls {verb} over {members}, "
-                f"another one {operation.verb} over {operation.members}"
-            )
+        elif type(operation) is not Operation or (operation.verb, operation.members) != (verb, members):
+            raise _disagreement(rank, verb, members, operation)
         operation.entered[rank] = what
         if len(operation.entered) == len(members):
             del self._operations[key]
-            operation.ready = self.now
             operation.results = combine(operation.entered)
-            self._links.carry(operation, self.network.cost(self.topology, verb, members, payload), self.now)
-            if self.timeline is not None:
-                self.timeline.transfer(operation, payload, channel, self.now)
-            self._wake(operation)
+            self._carry(operation, payload, channel)
         return operation
+
+    def enter_train(
+        self,
+        rank: int,
+        key: Any,
+        members: tuple[int, ...],
+        what: Any,
+        payloads: Sequence[int],
+        times: Sequence[int],
+        channel: str,
+    ) -> Train:
+        """`rank` enters all-reduces over `members`: part k of `payloads[k]` bytes at `times[k]` >= now."""
+        train = self._operations.get(key)
+        if train is None:
+            train = self._operations[key] = Train("all_reduce", members, payloads)
+        elif type(train) is not Train or (train.members, len(train.parts)) != (members, len(payloads)):
+            raise _disagreement(rank, f"{len(payloads)} all_reduce", members, train)
+        train.entered[rank] = what
+        train.ready = [max(own, other) for own, other in zip(times, train.ready, strict=True)]
+        if len(train.entered) == len(members):
+            del self._operations[key]
+            for part, payload, ready in zip(train.parts, payloads, train.ready, strict=True):
+                if ready <= self.now:
+                    self._carry(part, payload, channel)
+                else:
+                    self._push(ready, partial(self._carry, part, payload, channel))
+        return train
+
+    def _carry(self, operation: Operation, payload: int, channel: str) -> None:
+        """The transfer is ready now: let the links carry it."""
+        operation.ready = self.now
+        cost = self.network.cost(self.topology, operation.verb, operation.members, payload)
+        self._links.carry(operation, cost, self.now)
+        if self.timeline is not None:
+            self.timeline.transfer(operation, payload, channel, self.now)
+        self._wake(operation)
 
     def poll(self, operation: Operation) -> bool:
         """Whether `operation` has ended by now. Raises Deadlock for a rank that asks for ever in no time."""
@@ -199,12 +255,28 @@ class Simulator:
         self._push(time, getcurrent())
         self._switch()
 
-    def _push(self, time: int, one: greenlet) -> None:
+    def _push(self, time: int, one: greenlet | Callable[[], None]) -> None:
         heapq.heappush(self._queue, (time, next(self._ticket), one))
 
     def _switch(self) -> None:
         assert self._hub is not None, "time passes only inside run()"
         self._hub.switch()
+
+
+def rank_order_sum(entered: dict[int, Tensor]) -> Tensor:
+    """The sum in rank order, so that a run is the same bit for bit however its ranks were scheduled."""
+    first, *others = (entered[rank] for rank in sorted(entered))
+    total = first.clone()
+    for other in others:
+        total += other
+    return total
+
+
+def _disagreement(rank: int, verb: str, members: tuple[int, ...], other: Operation | Train) -> RuntimeError:
+    return RuntimeError(
+        f"ranks disagree on their collectives: rank {rank} calls {verb} over {members}, "
+        f"another one {other.verb} over {other.members}"
+    )
 
 
 class OutOfTime(RuntimeError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 POSITION = ("step", "epoch", "batch", "samples")
 
 
@@ -34,7 +34,7 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "optimizer": session.replica.optimizer.state_dict(),
         "strategy": session.strategy.state_dict(),
         "rng": session.replica.rng_state(),
-        "losses": [session.losses, session.epoch_losses, session.finite],
+        "losses": session.loss_sums,
         "loss_samples": [session.loss_samples, session.epoch_samples],
         "traffic": session.comm.traffic.state_dict(),
         "account": asdict(account),
@@ -81,10 +81,7 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     session.replica.optimizer.load_state_dict(state["optimizer"])
     session.strategy.load_state_dict(state["strategy"])
     session.replica.load_rng_state(state["rng"])
-    for target, saved in zip(
-        (session.losses, session.epoch_losses, session.finite), state["losses"], strict=True
-    ):
-        target.copy_(saved)
+    session.loss_sums.copy_(state["losses"])
     session.loss_samples, session.epoch_samples = state["loss_samples"]
     session.comm.traffic.load_state_dict(state["traffic"])
     for entry in fields(account):

@@ -18,13 +18,13 @@ from ..datasets.data import Data
 from ..models.sized import Sized
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError
-from ..strategies.reductions import PowerSGD
+from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from ..strategies.replica import Batch
-from .device import DEFAULT_BUCKET_MIB, Profile
+from .device import Profile
 from .schema import RunConfig
 from .simulated_replica import SimulatedReplica
 
-NUMBERS, OF_BUCKET = 16384, 64  # of the stand-in, at least; of a bucket on average
+NUMBERS, OF_BUCKET = 4096, 64  # of the stand-in, at least; of a bucket on average
 REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
 
 
@@ -32,7 +32,7 @@ def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
     """The profile of the run's model, without memory for its numbers."""
     if isinstance(config.model, Sized):
         numels = config.model.numels()
-        return Profile.by_size(numels, config.model.gflops * 1e9)
+        return Profile.by_size(numels, config.model.gflops * 1e9, config.model.norms, config.model.channels)
     device = config.cluster.device
     try:
         profile = Profile.of(lambda: config.model.build(spec), spec)
@@ -112,6 +112,8 @@ class NoStep(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Nothing."""
 
+    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess] (PyTorch else wraps it for its profiler)
+
 
 @dataclass(frozen=True)
 class NoOptimizer:
@@ -134,11 +136,20 @@ class TimedReplica(SimulatedReplica):
     """A replica whose gradients are 0."""
 
     def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
-        return lambda: torch.tensor(1 / (1 + self.device.drawn))
+        drawn = self.device.drawn
+        for parameter, place in zip(self.parameters.tensors, self._in_vector, strict=True):
+            parameter.grad = place
+        return lambda: torch.tensor(1 / (1 + drawn))
+
+    def _weighted(self, weight: float) -> Tensor:
+        self._vector[-1] = float(self.wished)
+        return self._vector
+
+    def _take(self, total: Tensor) -> None:
+        self.wished = bool(total[-1] != 0)
 
     def _averaging_changed(self) -> None:
-        if isinstance(self.averaging.reduction, PowerSGD):
-            raise ConfigError("launcher.timing_only=true: powersgd needs the shapes of real gradients")
+        self._vector.zero_()
         super()._averaging_changed()
 
 
@@ -149,7 +160,16 @@ def scale_of(profile: Profile) -> tuple[int, float]:
     return numel, total / numel
 
 
-def ghost_batch(samples_of_rank: tuple[int, ...], rank: int) -> Batch:
-    """A batch of this rank's size."""
-    size = samples_of_rank[rank]
-    return Batch(torch.empty(size, 0), torch.empty(size, dtype=torch.int64), samples_of_rank)
+@dataclass
+class GhostBatches:
+    """A rank's batches of nothing, of the right sizes."""
+
+    rank: int
+    _last: Batch | None = None
+
+    def __call__(self, samples_of_rank: tuple[int, ...]) -> Batch:
+        """The batch of these sizes; equal to the one before in most steps."""
+        if self._last is None or self._last.samples_of_rank is not samples_of_rank:
+            size = samples_of_rank[self.rank]
+            self._last = Batch(torch.empty(size, 0), torch.empty(size, dtype=torch.int64), samples_of_rank)
+        return self._last

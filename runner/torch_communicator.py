@@ -317,7 +317,7 @@ class TorchCommunicator(CountedCommunicator):
             slots = self.shared(node_memory.MemoryBarrier.size(len(members)), torch.int32, group)
             barrier = node_memory.MemoryBarrier(slots, members.index(self.rank), self.timeout_s)
             self._barriers[members] = barrier
-        self.traffic.verbs["shared.barrier"] += 1
+        self.traffic.mark("shared.barrier")
         entered = self.now()
         key = self.traffic.launch("shared", members, entered)
         with self.announced(f"barrier on shared/{group}"):

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from ..strategies.replica import Batch, Replica
 from .torch_communicator import GradBucket, TorchCommunicator
-
-DEFAULT_BUCKET_MIB = 25  # PyTorch's
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
 _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters

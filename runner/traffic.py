@@ -33,14 +33,16 @@ class Traffic:
     topology: Topology
     rank: int
     stamps: bool = True
-    calls: Counter[str] = field(default_factory=Counter)
-    payload_bytes: Counter[str] = field(default_factory=Counter)
-    ring_bytes: Counter[str] = field(default_factory=Counter)
-    verbs: Counter[str] = field(default_factory=Counter)
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
     waited_ns: int = 0  # since the last `clear_stamps`, of what was known at once
+    _calls: Counter[str] = field(default_factory=Counter)
+    _payload_bytes: Counter[str] = field(default_factory=Counter)
+    _ring_bytes: Counter[str] = field(default_factory=Counter)
+    _verbs: Counter[str] = field(default_factory=Counter)
+    # Calls that are alike and not yet in the book: how often. Steps repeat their calls.
+    _alike: Counter["Call"] = field(default_factory=Counter)
     _sequence: Counter[int] = field(default_factory=Counter)
     _groups: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _ways: dict[int, tuple["Way", tuple[int, ...]]] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class Traffic:
             LINKS[self.topology.spans_nodes(members)],
             LINKS[self.topology.spans_nodes((self.rank, successor))],
             place,
+            len(members),
         )
         if len(members) > 2:
             self._ways[id(members)] = (way, members)
@@ -86,14 +89,45 @@ class Traffic:
 
     def count(self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0) -> None:
         """Book one call over `members` with `payload` bytes. Control traffic is counted as verbs only."""
-        self.verbs[f"{channel}.{verb}"] += 1
-        if channel == "control":
-            return
-        way = self._way(members)
-        self.calls[way.link] += 1
-        self.payload_bytes[way.link] += payload
-        distance = (way.place - source) % len(members)
-        self.ring_bytes[way.hop] += ring_bytes(verb, len(members), payload, distance)
+        self._alike[verb, channel, self._way(members), payload, source] += 1
+
+    def mark(self, verb: str) -> None:
+        """Count something that sends nothing."""
+        self._verbs[verb] += 1
+
+    @property
+    def calls(self) -> Counter[str]:
+        """Calls by class of link."""
+        self._book()
+        return self._calls
+
+    @property
+    def payload_bytes(self) -> Counter[str]:
+        """Payload by class of link."""
+        self._book()
+        return self._payload_bytes
+
+    @property
+    def ring_bytes(self) -> Counter[str]:
+        """Modelled bytes by class of link."""
+        self._book()
+        return self._ring_bytes
+
+    @property
+    def verbs(self) -> Counter[str]:
+        """Calls by `channel.verb`."""
+        self._book()
+        return self._verbs
+
+    def _book(self) -> None:
+        alike, self._alike = self._alike, Counter()
+        for (verb, channel, way, payload, source), times in alike.items():
+            self._verbs[f"{channel}.{verb}"] += times
+            if channel != "control":
+                self._calls[way.link] += times
+                self._payload_bytes[way.link] += times * payload
+                distance = (way.place - source) % way.members
+                self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
 
     def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
         """Note that this rank stood still from `entered` to `left` for the collective `key`.
@@ -109,7 +143,8 @@ class Traffic:
 
     def clear(self) -> None:
         """Forget everything (after the undone warm-up step)."""
-        for counter in (self.calls, self.payload_bytes, self.ring_bytes, self.verbs):
+        self._alike.clear()
+        for counter in (self._calls, self._payload_bytes, self._ring_bytes, self._verbs):
             counter.clear()
         self.clear_stamps()
         self.blocked_ns = 0
@@ -138,19 +173,25 @@ class Traffic:
     def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
         """Restore `state_dict`."""
         self.clear()
-        self.calls.update(state["calls"])
-        self.payload_bytes.update(state["payload_bytes"])
-        self.ring_bytes.update(state["ring_bytes"])
-        self.verbs.update(state["verbs"])
+        self._calls.update(state["calls"])
+        self._payload_bytes.update(state["payload_bytes"])
+        self._ring_bytes.update(state["ring_bytes"])
+        self._verbs.update(state["verbs"])
 
 
 @dataclass(frozen=True)
 class Way:
-    """Of a group, seen from one member: the class of its links, of the link to its successor, its place."""
+    """Of a group, seen from one member: the class of its links, of the link to its successor, its place, and
+    how many they are."""
 
     link: str
     hop: str
     place: int
+    members: int
+
+
+Call = tuple[str, str, Way, int, int]
+"""verb, channel, way, payload bytes, source"""
 
 
 class CountedCommunicator(Communicator):

@@ -19,6 +19,7 @@ from .environment import device_index, environment, rank_row
 from .evaluation import score
 from .loop import Loop
 from .records import RecordWriter, read_json, write_json
+from .run_directory import of_attempt
 from .session import DTYPES, Listener, Session, World
 from .torch_communicator import TorchCommunicator, connect
 from .torch_replica import TorchReplica
@@ -145,8 +146,10 @@ def _write_environment(
     row["pid"] = os.getpid()
     rows = [json.loads(text) for text in _gather_text(comm, json.dumps(row))]
     if comm.rank == 0:
-        name = "environment.json" if attempt == 1 else f"environment_{attempt}.json"
-        write_json(run_dir / name, environment(rows, backend=comm.backend, world="local"))
+        write_json(
+            run_dir / of_attempt("environment", attempt),
+            environment(rows, backend=comm.backend, world="local"),
+        )
 
 
 def _gather_text(comm: TorchCommunicator, text: str) -> list[str]:

@@ -81,6 +81,10 @@ class PeriodicStrategy(Strategy):
 
     period: int = 1
 
+    @classmethod
+    def needs_numbers(cls, config: Any) -> str | None:
+        return state_that_travels(config)
+
     def start(self, replica: Replica, comm: Communicator, *, mean: Mean | None = None) -> None:
         """Remember replica and communicator and lay out the payload.
 
@@ -302,6 +306,11 @@ def first_buffers(whole: Tensor, copy: Tensor, replica: Replica, comm: Communica
         first = copy[replica.numel :].clone()
         comm.broadcast(first, 0, WORLD).wait()
         whole[replica.numel :] = first
+
+
+def state_that_travels(config: Any) -> str | None:
+    """For `Strategy.needs_numbers`: which state an optimizer has, only its steps tell."""
+    return "strategy.optimizer_state=average" if config.optimizer_state == "average" else None
 
 
 def check_policies(config: Any) -> None:

@@ -103,6 +103,11 @@ class Strategy(ABC):
         """The fewest samples that a rank which has any can work with; a smaller last batch is left out."""
         return 1
 
+    @classmethod
+    def needs_numbers(cls, config: Any) -> str | None:
+        """The `key=value` by which what is sent depends on numbers that were trained; None: sizes tell it."""
+        return None
+
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         """Remember replica and communicator, ask for gradient averaging, bind memory, allocate.

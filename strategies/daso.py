@@ -39,7 +39,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .averaging import LeaderMean, WorldMean, first_buffers, mix_buffers, mix_optimizer_state
+from .averaging import (
+    LeaderMean,
+    WorldMean,
+    first_buffers,
+    mix_buffers,
+    mix_optimizer_state,
+    state_that_travels,
+)
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
@@ -200,6 +207,10 @@ class DASO(Strategy):
         "With gloo a non-blocking sum may progress only inside wait: the record holds the measured overlap.",
         "Virtual nodes on one machine share its memory bus: there is no slow link for DASO to save.",
     )
+
+    @classmethod
+    def needs_numbers(cls, config: DASOConfig) -> str | None:
+        return state_that_travels(config)
 
     @classmethod
     def check(cls, config: DASOConfig, plan: Plan) -> None:

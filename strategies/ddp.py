@@ -94,6 +94,10 @@ class DDP(Strategy):
     )
 
     @classmethod
+    def needs_numbers(cls, config: DDPConfig) -> str | None:
+        return "strategy.hook=powersgd" if config.hook == "powersgd" else None
+
+    @classmethod
     def check(cls, config: DDPConfig, plan: Plan) -> None:
         if config.algorithm == "sliced" and not plan.topology.uniform:
             raise ConfigError(

@@ -13,6 +13,8 @@ from torch import Tensor
 from .communicator import Communicator
 from .topology import Group
 
+DEFAULT_BUCKET_MIB = 25.0  # PyTorch's
+
 Weights = Callable[[Sequence[int]], Sequence[float]]
 """Samples n of the group's members in this step, in group order -> their weights, which sum to 1."""
 
@@ -76,7 +78,7 @@ class GradientAveraging:
     weights: Weights = by_samples
     scale: Literal["loss", "bucket"] = "loss"
     reduction: Reduction | None = None
-    bucket_mib: float = 25.0
+    bucket_mib: float = DEFAULT_BUCKET_MIB
     overlap: bool = True
     bucket_view: bool = True
 

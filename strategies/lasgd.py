@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .averaging import LeaderMean, Mean, WorldMean
+from .averaging import LeaderMean, Mean, WorldMean, state_that_travels
 from .base import Sampling, Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of, within
@@ -243,6 +243,10 @@ class LASGD(Strategy):
         "Over NCCL an all-reduce that waits for a straggler occupies the devices of those who wait.",
         "mode: fixed_delay waits for its rounds; it tests the method and is not the method.",
     )
+
+    @classmethod
+    def needs_numbers(cls, config: LASGDConfig) -> str | None:
+        return state_that_travels(config)
 
     @classmethod
     def sampling(cls, config: LASGDConfig) -> Sampling:

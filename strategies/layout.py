@@ -45,6 +45,8 @@ class Layout:
         wide = any(slot.dtype == torch.float64 for slot in self.slots)
         self.dtype = torch.float64 if wide else torch.float32
         self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
+        # The memory [numel] that the tensors are views of, one after the other, if `lay_out` has made it so.
+        self.home: Tensor | None = None
 
     def named(self) -> list[tuple[str, Tensor]]:
         """The list that the table was made of."""
@@ -54,22 +56,38 @@ class Layout:
         """A new flat buffer [numel + extra] on the tensors' device."""
         return torch.empty(self.numel + extra, dtype=self.dtype, device=self.device)
 
+    def lay_out(self) -> None:
+        """Move the tensors into one memory, so that packing and unpacking them is one copy.
+
+        Nothing is done for tensors of several types or of other strides than usual.
+        """
+        same = all(tensor.dtype == self.dtype and tensor.is_contiguous() for tensor in self.tensors)
+        if self.slots and same:
+            home = self.pack()
+            for tensor, view in zip(self.tensors, self.views(home), strict=True):
+                tensor.data = view
+            self.home = home
+
     def pack(self, out: Tensor | None = None, tensors: list[Tensor] | None = None) -> Tensor:
         """Copy the tensors (or `tensors` of the same shapes) into `out[:numel]`, a new buffer by default.
 
         Returns it.
         """
         out = self.empty() if out is None else out
-        if self.slots:
+        if tensors is None and self.home is not None:
+            out[: self.numel].copy_(self.home)
+        elif self.slots:
             with torch.no_grad():
-                torch._foreach_copy_(self._views(out), self._like(tensors))  # pyright: ignore[reportPrivateImportUsage] (no public name)
+                torch._foreach_copy_(self.views(out), self._like(tensors))  # pyright: ignore[reportPrivateImportUsage] (no public name)
         return out
 
     def unpack(self, flat: Tensor, tensors: list[Tensor] | None = None) -> None:
         """Copy `flat[:numel]` back into the tensors (or into `tensors` of the same shapes)."""
-        if self.slots:
+        if tensors is None and self.home is not None:
+            self.home.copy_(flat[: self.numel])
+        elif self.slots:
             with torch.no_grad():
-                torch._foreach_copy_(self._like(tensors), self._views(flat))  # pyright: ignore[reportPrivateImportUsage] (as above)
+                torch._foreach_copy_(self._like(tensors), self.views(flat))  # pyright: ignore[reportPrivateImportUsage] (as above)
 
     def digest(self) -> int:
         """A 62-bit hash of names, shapes, types and offsets, equal on ranks whose tables agree."""
@@ -82,7 +100,8 @@ class Layout:
         assert [t.shape for t in tensors] == [t.shape for t in self.tensors], "tensors do not fit the table"
         return tensors
 
-    def _views(self, flat: Tensor) -> list[Tensor]:
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The tensors' places in `flat[:numel]`, in their shapes."""
         pieces = flat[: self.numel].split([slot.numel for slot in self.slots])
         return [
             piece if len(slot.shape) == 1 else piece.view(slot.shape)

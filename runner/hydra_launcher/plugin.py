@@ -1,13 +1,16 @@
 """The sweeper expands `strategy=ddp,daso seed=0,1` into jobs; the launcher composes each and hands it on."""
 
+import copy
 import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
@@ -16,6 +19,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+
+from daso_bench.runner.overrides import quote
+
+SETS = ("arm", "assumption", "size")
 
 
 class Collector(Protocol):
@@ -35,32 +42,67 @@ class Collector(Protocol):
 
 
 class CollectingLauncher(Launcher):
-    """Composes every job of a sweep; one that does not compose never stops the others."""
+    """Composes every job of a sweep; one that does not compose never stops the others.
+
+    Jobs that choose the same files are read from them once: reading takes a third of a second, and a study
+    has hundreds of jobs that differ in values only.
+    """
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's hand-over; `task_function` is a `Collector`."""
         self._context = hydra_context
         self._collector = cast(Collector, task_function)
         self._config = config
+        self._groups: dict[str, bool] = {}
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Hands each job to the collector, in Hydra's order. The jobs have no return values."""
+        chosen: dict[tuple[str, ...], DictConfig] = {}
         for overrides in job_overrides:
             try:
-                job = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+                job = self._composed(overrides, chosen)
             except (HydraException, OmegaConfBaseException) as error:
                 self._collector.refuse(overrides, error)
             else:
                 self._collector(job)
         return []
 
+    def _composed(self, overrides: Sequence[str], chosen: dict[tuple[str, ...], DictConfig]) -> DictConfig:
+        loader = self._context.config_loader
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+        values = [one for one in parsed if not self._is_group(one.get_key_element().lstrip("+~"))]
+        words = tuple(str(one.input_line) for one in parsed if one not in values)
+        if words not in chosen:
+            chosen[words] = loader.load_sweep_config(self._config, list(words))
+        job = copy.deepcopy(chosen[words])
+        # What Hydra itself does with values once the files are read.
+        ConfigLoaderImpl._apply_overrides_to_config(values, job)
+        job.hydra.overrides.task = list(overrides)
+        return job
+
+    def _is_group(self, key: str) -> bool:
+        if key not in self._groups:
+            self._groups[key] = bool(self._context.config_loader.get_group_options(key))
+        return self._groups[key]
+
 
 class CollectingSweeper(Sweeper):
     """A grid over the values given, like Hydra's own, without its two effects: it writes a multirun.yaml
-    where the user stands, and one job that does not compose ends them all."""
+    where the user stands, and one job that does not compose ends them all.
 
-    def __init__(self, params: Mapping[str, str] | None = None) -> None:
+    `sets` are dimensions of the grid whose points change several keys and have names: by `arm`, `assumption`
+    or `size`, the overrides of each name as one text. The label `study.<set>` of a run is the name; in
+    `params` or on the command line it chooses some. An `assumption` is a departure: the grid has a point
+    without any, too.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, str] | None = None,
+        sets: Mapping[str, Mapping[str, str | None]] | None = None,
+    ) -> None:
         self._params = dict(params or {})
+        self._sets = {name: dict(points) for name, points in (sets or {}).items()}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's hand-over."""
@@ -74,11 +116,42 @@ class CollectingSweeper(Sweeper):
         """Launches the grid of the study's parameters and the collector's words (which win) as one batch."""
         parser = OverridesParser.create(config_loader=self._context.config_loader)
         study = [f"{key}={value}" for key, value in self._params.items()]
-        choices = {
-            override.get_key_element(): _choices(override)
-            for override in parser.parse_overrides([*study, *self._collector.words])
-        }
-        return self._launcher.launch([list(job) for job in itertools.product(*choices.values())], 0)
+        own = {o.get_key_element(): o for o in parser.parse_overrides(list(self._collector.words))}
+        swept = {o.get_key_element(): o for o in parser.parse_overrides(study)} | own
+        choices: dict[str, list[list[str]]] = {}
+        for key, override in swept.items():
+            if key.removeprefix("study.") not in self._sets:
+                choices[key] = [[choice] for choice in _choices(override)]
+        for name, points in self._sets.items():
+            choices[name] = _points(name, points, swept.get(f"study.{name}"), set(own))
+        grid = itertools.product(*choices.values())
+        return self._launcher.launch([list(itertools.chain(*job)) for job in grid], 0)
+
+
+def _points(
+    name: str, points: Mapping[str, str | None], chosen: Override | None, given: set[str]
+) -> list[list[str]]:
+    """The overrides of each point of a set, or of the `chosen` ones, without keys that are `given` anyway."""
+    if name not in SETS:
+        raise HydraException(f"hydra.sweeper.sets.{name}: must be one of {', '.join(SETS)}")
+    known: dict[str, str] = {"": ""} if name == "assumption" else {}
+    known |= {point: changes or "" for point, changes in points.items()}
+    names = list(known) if chosen is None else _texts(chosen)
+    for point in names:
+        if point not in known:
+            raise HydraException(f"study.{name}={point}: the study has {', '.join(map(repr, known))}")
+    found = []
+    for point in names:
+        words = [word for word in shlex.split(known[point]) if word.partition("=")[0] not in given]
+        found.append([*words, f"study.{name}={quote(point)}"])
+    return found
+
+
+def _texts(override: Override) -> list[str]:
+    """The values of an override as texts, without quotes."""
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [one.text if isinstance(one, QuotedString) else str(one) for one in values]
 
 
 def _choices(override: Override) -> list[str]:
@@ -99,10 +172,11 @@ class LauncherNode:
 
 @dataclass
 class SweeperNode:
-    """`hydra/sweeper=daso_bench`; `params` are the sweep of a study."""
+    """`hydra/sweeper=daso_bench`; `params` and `sets` are the sweep of a study."""
 
     _target_: str = f"{__name__}.{CollectingSweeper.__qualname__}"
     params: dict[str, str] = field(default_factory=dict)
+    sets: dict[str, dict[str, str | None]] = field(default_factory=dict)
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""Which runs belong together: comparisons (one study, model, dataset) made of arms (all but seeds equal)."""
+"""Which runs belong together: comparisons (one kind of work and world) made of arms (all but seeds equal)."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from .load import Run
+from .look import COLOURS
 
 # Keys that name, place or repeat a run and do not change what it computes.
 NOT_THE_ARM = (
@@ -42,11 +43,14 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Arms that can be set side by side: one study, one model, one dataset."""
+    """Arms that can be set side by side: all but they is the same. `assumption`: "" as configured."""
 
     study: str
     model: str
     dataset: str
+    world: str
+    size: str
+    assumption: str
     arms: list[Arm]
 
     @cached_property
@@ -85,31 +89,59 @@ def text(value: Any) -> str:
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
     """Group `runs`; the order of everything is fixed by names and seeds alone."""
-    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        groups[(run.study, run.name("model"), run.name("dataset"))].append(run)
+        place = (run.study, run.name("model"), run.name("dataset"), run.world, run.size, run.assumption)
+        groups[place].append(run)
+    places = sorted(groups, key=lambda place: [natural(name) for name in place])
+    arms = [_arms(groups[place]) for place in places]
+    looks = _looks([list(labelled) for labelled in arms])
     return [
-        Comparison(study=study, model=model, dataset=dataset, arms=_arms(members))
-        for (study, model, dataset), members in sorted(groups.items())
+        Comparison(
+            study=study,
+            model=model,
+            dataset=dataset,
+            world=world,
+            size=size,
+            assumption=assumption,
+            arms=[Arm(label=label, index=looks[label], runs=members) for label, members in labelled.items()],
+        )
+        for (study, model, dataset, world, size, assumption), labelled in zip(places, arms, strict=True)
     ]
 
 
-def _arms(runs: Sequence[Run]) -> list[Arm]:
-    members: dict[str, list[Run]] = defaultdict(list)
+def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each arm by its label."""
+    named = all(run.arm_name for run in runs)
+    members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        name = (run.config.get("run") or {}).get("arm") or ""
-        members[json.dumps([run.strategy, name, sorted(settings(run).items())], default=str)].append(run)
+        apart = json.dumps([run.strategy, _name(run), sorted(settings(run).items())], default=str)
+        members[run.strategy, run.arm_name if named else "", apart].append(run)
     # The baseline first, the rest by name.
-    ordered = sorted(members.items(), key=lambda item: (item[1][0].strategy != "ddp", _natural(item[0])))
-    groups = [sorted(group, key=_order_in_arm) for _, group in ordered]
-    labels = _labels([group[0] for group in groups])
-    return [
-        Arm(label=label, index=index, runs=group)
-        for index, (label, group) in enumerate(zip(labels, groups, strict=True))
-    ]
+    ordered = sorted(members, key=lambda key: (key[0] != "ddp", natural(key[1]), natural(key[2])))
+    groups = [sorted(members[key], key=_order_in_arm) for key in ordered]
+    firsts = [group[0] for group in groups]
+    labels = _arm_names(firsts) if named else _labels(firsts)
+    return dict(zip(_unlike(labels), groups, strict=True))
 
 
-def _natural(text: str) -> list[str | int]:
+def _looks(labels: Sequence[Sequence[str]]) -> dict[str, int]:
+    """An index for each label, the same wherever it stands; `labels` by comparison.
+
+    Arms of one comparison get different colours as far as there are enough of them.
+    """
+    looks: dict[str, int] = {}
+    for together in labels:
+        for label in together:
+            if label in looks:
+                continue
+            beside = {looks[other] % len(COLOURS) for other in together if other in looks}
+            free = [i for i in range(len(COLOURS) * (len(looks) + 1)) if i not in looks.values()]
+            looks[label] = next((i for i in free if i % len(COLOURS) not in beside), free[0])
+    return looks
+
+
+def natural(text: str) -> list[str | int]:
     """Sorts 4 before 16, not after it."""
     return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split("([0-9]+)", text))]
 
@@ -119,20 +151,38 @@ def _order_in_arm(run: Run) -> tuple[Any, ...]:
     return (seed, str(run.seed), str((run.config.get("run") or {}).get("repeat")), run.run_id, run.place)
 
 
+def _name(run: Run) -> str:
+    return str((run.config.get("run") or {}).get("arm") or "")
+
+
+def _arm_names(firsts: Sequence[Run]) -> list[str]:
+    """The study's names; of arms that share one, followed by what sets them apart from each other."""
+    alike = [[other for other in firsts if other.arm_name == run.arm_name] for run in firsts]
+    return [
+        _label(run.arm_name, run, others) if len(others) > 1 else run.arm_name
+        for run, others in zip(firsts, alike, strict=True)
+    ]
+
+
 def _labels(firsts: Sequence[Run]) -> list[str]:
-    """Strategy, then the arm's name, then what sets it apart from the others. Never two alike."""
-    labels = []
-    for run in firsts:
-        name = (run.config.get("run") or {}).get("arm") or ""
-        parts = [run.strategy if not name else f"{run.strategy} [{name}]"]
-        parts += [f"{key}={text(value)}" for key, value in _apart(run, firsts).items()]
-        labels.append(", ".join(parts))
+    """Strategy, then the arm's name, then what sets it apart from the others."""
+    return [_label(run.strategy, run, firsts) for run in firsts]
+
+
+def _label(start: str, run: Run, others: Sequence[Run]) -> str:
+    name = _name(run)
+    apart = [f"{key}={text(value)}" for key, value in _apart(run, others).items()]
+    return ", ".join([f"{start} [{name}]" if name else start, *apart])
+
+
+def _unlike(labels: Sequence[str]) -> list[str]:
+    """`labels`, numbered where two are alike."""
     seen: dict[str, int] = defaultdict(int)
-    for position, label in enumerate(labels):
+    found = []
+    for label in labels:
         seen[label] += 1
-        if seen[label] > 1:
-            labels[position] = f"{label} ({seen[label]})"
-    return labels
+        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return found
 
 
 def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """`report(directory, output)`: one offline page, CSV tables and SVG figures from run directories alone."""
 
-import os
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +18,14 @@ from .command import command_of
 from .headline import ArmLine, headline
 from .load import Run, find_runs, load_run
 from .look import swatch
+from .pictures import Picture, pictures, sensitivity_picture
+from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
 from .tables import arms_rows, evaluations_rows, runs_rows, write_csv
 
 WORLDS = {
     "local": "local processes, real time",
     "simulated": "simulated: real gradients, the time of a modelled cluster",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure on the page; `svg` is None if it could not be drawn, and `failure` says why."""
-
-    title: str
-    file: str
-    caption: str
-    alternative: str
-    table: str
-    svg: Markup | None
-    failure: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +55,17 @@ def report(directory: Path, output: Path) -> Path:
     if not runs:
         raise ConfigError(f"report {directory}: no run directory in it (a folder with status.json)")
     comparisons = compare(runs)
+    assumed = sensitivities(comparisons)
     output.mkdir(parents=True, exist_ok=True)
     # Tables first: a figure that fails must not cost them.
     write_csv(output / "runs.csv", runs_rows(comparisons))
     write_csv(output / "evaluations.csv", evaluations_rows(comparisons))
     write_csv(output / "arms.csv", arms_rows(comparisons))
-    sections = [
-        _section(comparison, output, f"{number}_" if len(comparisons) > 1 else "")
-        for number, comparison in enumerate(comparisons, 1)
-    ]
+    if assumed:
+        write_csv(output / "sensitivity.csv", sensitivity_rows(assumed))
     page = output / "index.html"
-    page.write_text(_render(sections, runs), encoding="utf-8")
+    parts = (_sections(comparisons, output), _drawn(assumed, output))
+    page.write_text(_render(*parts, comparisons, runs), encoding="utf-8")
     return page
 
 
@@ -87,25 +74,49 @@ def _place(path: Path, directory: Path) -> str:
     return "the run" if place == "." else place
 
 
-def _section(comparison: Comparison, output: Path, prefix: str) -> Section:
+def _sections(comparisons: Sequence[Comparison], output: Path) -> list[Section]:
+    """One for each comparison as configured; those under assumptions have a section of their own."""
+    shown = [comparison for comparison in comparisons if not comparison.assumption]
+    worlds, sizes = {c.world for c in shown}, {c.size for c in shown}
+    found = []
+    for number, comparison in enumerate(shown, 1):
+        title = [f"{comparison.model} on {comparison.dataset}"]
+        title += [words.world(comparison.world)] if len(worlds) > 1 else []
+        title += [comparison.size] if len(sizes) > 1 and comparison.size else []
+        found.append(_section(comparison, ", ".join(title), output, f"{number}_" if len(shown) > 1 else ""))
+    return found
+
+
+def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> Section:
     runs = comparison.runs
     common = common_settings(runs)
     return Section(
         comparison=comparison,
-        title=f"{comparison.model} on {comparison.dataset}",
+        title=title,
         facts=_facts(comparison),
         warnings=_comparison_warnings(comparison),
         lines=headline(comparison),
-        pictures=_pictures(comparison, output, prefix),
+        pictures=pictures(comparison, output, prefix),
         common=common,
         own=[(run, own_settings(run, common)) for run in runs],
     )
 
 
+def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivity, list[Picture]]]:
+    """Each with the figure of each of its tables."""
+    several = sum(len(one.tables) for one in assumed) > 1
+    names = (f"sensitivity_{number}.svg" if several else "sensitivity.svg" for number in count(1))
+    return [
+        (one, [sensitivity_picture(table, one.world, output / next(names)) for table in one.tables])
+        for one in assumed
+    ]
+
+
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     runs = comparison.runs
-    worlds = sorted({WORLDS.get(run.name("launcher"), run.name("launcher")) for run in runs})
-    found = [("World", "; ".join(worlds)), ("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
+    found = [("World", _world(comparison))]
+    found += [("Size", comparison.size)] if comparison.size else []
+    found += [("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
     if comparison.targets:
         found.append(("Target", "; ".join(f"{runs[0].metric} {target:g}" for target in comparison.targets)))
     batches = sorted({str((run.config.get("train") or {}).get("global_batch_size")) for run in runs})
@@ -114,6 +125,14 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     if len(counts) == 1:
         found.append(("Judged on", f"{counts[0]:,} samples, each once"))
     return found
+
+
+def _world(comparison: Comparison) -> str:
+    """What the numbers come from."""
+    launchers = [run.config.get("launcher") or {} for run in comparison.runs]
+    if all(launcher.get("timing_only") for launcher in launchers):
+        return "simulated: no training, the time of a modelled cluster alone"
+    return WORLDS.get(comparison.world, comparison.world)
 
 
 def _cluster(run: Run) -> str:
@@ -135,8 +154,6 @@ def _comparison_warnings(comparison: Comparison) -> list[str]:
     cadences = {(str(t.get("eval_every_samples")), str(t.get("eval_phase"))) for t in train}
     if len(cadences) > 1:
         found.append("Runs evaluate at different intervals: their crossings are not known equally well.")
-    if len({run.name("launcher") for run in comparison.runs}) > 1:
-        found.append("Runs are of different worlds: their times are not comparable.")
     if len(comparison.targets) > 1:
         found.append("Runs have different targets: their times to target are not comparable.")
     before = [run.crossing.index + 1 for run in comparison.runs if run.crossing]
@@ -148,62 +165,12 @@ def _comparison_warnings(comparison: Comparison) -> list[str]:
     return found
 
 
-def _pictures(comparison: Comparison, output: Path, prefix: str) -> list[Picture]:
-    try:
-        # Imported here: without a working plotting library the tables are still worth having.
-        with _no_backend_asked_for():
-            from .figures import alternative, draw, plans
-    except Exception as error:
-        return [_failed("Figures", error)]
-    pictures = []
-    for plan in plans(comparison):
-        try:
-            svg = draw(plan, comparison)
-        except Exception as error:
-            pictures.append(_failed(plan.title, error))
-            continue
-        file = f"{prefix}{plan.name}.svg"
-        (output / file).write_text(svg, encoding="utf-8")
-        pictures.append(
-            Picture(
-                title=plan.title,
-                file=file,
-                caption=plan.caption,
-                alternative=alternative(plan, comparison),
-                table=plan.table,
-                svg=_inline(svg, f"{prefix}{plan.name}-"),
-                failure="",
-            )
-        )
-    return pictures
-
-
-@contextmanager
-def _no_backend_asked_for() -> Iterator[None]:
-    """Without MPLBACKEND while matplotlib is imported: nothing opens a window, a wrong name would raise."""
-    backend = os.environ.pop("MPLBACKEND", None)
-    try:
-        yield
-    finally:
-        if backend is not None:
-            os.environ["MPLBACKEND"] = backend
-
-
-def _failed(title: str, error: Exception) -> Picture:
-    said = f"not drawn: {type(error).__name__}: {error}"
-    return Picture(title=title, file="", caption="", alternative="", table="", svg=None, failure=said)
-
-
-def _inline(svg: str, prefix: str) -> Markup:
-    """The `<svg>` element alone, its ids made unique on the page."""
-    element = svg[svg.index("<svg") :]
-    element = re.sub(r'\bid="', f'id="{prefix}', element)
-    element = re.sub(r'href="#', f'href="#{prefix}', element)
-    element = re.sub(r"url\(#", f"url(#{prefix}", element)
-    return Markup(element)
-
-
-def _render(sections: Sequence[Section], runs: Sequence[Run]) -> str:
+def _render(
+    sections: Sequence[Section],
+    assumed: Sequence[tuple[Sensitivity, list[Picture]]],
+    comparisons: Sequence[Comparison],
+    runs: Sequence[Run],
+) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -213,8 +180,9 @@ def _render(sections: Sequence[Section], runs: Sequence[Run]) -> str:
     return template.render(
         css=Markup((folder / "style.css").read_text(encoding="utf-8")),
         studies=studies,
-        worlds=sorted({world for section in sections for name, world in section.facts if name == "World"}),
+        worlds=sorted({_world(comparison) for comparison in comparisons}),
         sections=sections,
+        assumed=assumed,
         runs=runs,
         untimed=_untimed(runs),
         trouble=[run for run in runs if run.state != "finished"],

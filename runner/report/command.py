@@ -8,7 +8,7 @@ from typing import Any
 from .arms import GROUPS, flatten
 from .load import Run
 
-CHOSEN = ("strategy", "model", "dataset", "optimizer", "schedule")
+CHOSEN = ("strategy", "model", "dataset", "optimizer", "schedule", "launcher")
 # Where results and data lie and what follows from the rest is the reader's own choice.
 LEFT_OUT = ("results_dir", "run.id", "launcher.name", "launcher.port", "dataset.root")
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")

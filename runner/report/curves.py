@@ -29,7 +29,8 @@ def by_samples(row: dict[str, Any]) -> float:
     return row["samples"]
 
 
-def _accuracy(row: dict[str, Any]) -> float:
+def accuracy(row: dict[str, Any]) -> float:
+    """Place on the y axis; NaN where there is none."""
     value = row.get("accuracy")
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
@@ -65,7 +66,7 @@ def curves(comparison: Comparison, place: Callable[[dict[str, Any]], float], lab
             handles=[_handle(arm) for arm in panel],
             loc="upper left",
             bbox_to_anchor=(0, -0.17),
-            ncols=1 if _long(panel) else 3,
+            ncols=_columns(panel),
             frameon=False,
             borderaxespad=0,
             handlelength=4,
@@ -75,12 +76,14 @@ def curves(comparison: Comparison, place: Callable[[dict[str, Any]], float], lab
     return figure
 
 
-def _long(arms: Sequence[Arm]) -> bool:
-    return max(len(_legend_label(arm)) for arm in arms) > 24
+def _columns(arms: Sequence[Arm]) -> int:
+    """As many as the width of the figure has room for."""
+    longest = max(len(_legend_label(arm)) for arm in arms)
+    return 3 if longest <= 13 else 2 if longest <= 21 else 1
 
 
 def _legend_rows(arms: Sequence[Arm]) -> int:
-    return len(arms) if _long(arms) else -(-len(arms) // 3)
+    return -(-len(arms) // _columns(arms))
 
 
 def _legend_label(arm: Arm) -> str:
@@ -112,7 +115,7 @@ def _curve(axes: Axes, arm: Arm, place: Callable[[dict[str, Any]], float]) -> No
     median = _median(arm, place)
     for run in arm.runs:
         xs = [place(row) for row in run.evaluations]
-        ys = [_accuracy(row) for row in run.evaluations]
+        ys = [accuracy(row) for row in run.evaluations]
         if median or len(arm.runs) > 1:
             axes.plot(xs, ys, **line, linewidth=0.9, alpha=0.45)
         else:
@@ -134,7 +137,7 @@ def _median(arm: Arm, place: Callable[[dict[str, Any]], float]) -> list[tuple[fl
     return [
         (
             statistics.median(place(row) for row in rows),
-            statistics.median(_accuracy(row) for row in rows),
+            statistics.median(accuracy(row) for row in rows),
         )
         for rows in zip(*runs, strict=True)
     ]

@@ -1,6 +1,5 @@
 """The figures of one comparison, as SVG text with a sentence that says what they show."""
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,10 +8,10 @@ from matplotlib.figure import Figure
 
 from . import words
 from .arms import Arm, Comparison
-from .curves import by_samples, by_time, curves
+from .curves import accuracy, by_samples, by_time, curves
 from .lanes import LINK_WORDS, link_bytes, mean_parts, target_strip, throughput, time_parts
 from .load import Run
-from .style import drawing
+from .style import svg, where
 from .tables import LINKS
 
 
@@ -34,22 +33,13 @@ class Plan:
 
 def draw(plan: Plan, comparison: Comparison) -> str:
     """A whole SVG file; its bytes depend on the comparison alone."""
-    with drawing(plan.name):
-        figure = plan.draw(comparison)
-        buffer = io.StringIO()
-        simulated = sum(run.name("launcher") == "simulated" for run in comparison.runs)
-        if simulated:  # a figure travels without its page
-            told = "simulated" if simulated == len(comparison.runs) else "some runs simulated"
-            figure.text(0.995, 0.99, told, ha="right", va="top", fontsize=7, color="0.35", style="italic")
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(buffer, format="svg", facecolor="white", metadata=nothing)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return svg(plan.name, lambda: plan.draw(comparison), told=where(comparison.world, comparison.size))
 
 
 def alternative(plan: Plan, comparison: Comparison) -> str:
     """The figure in words, for who cannot see it."""
     told = "; ".join(f"{arm.label}: {plan.describe(arm)}" for arm in comparison.arms)
-    return f"{plan.title}. {told}."
+    return f"{plan.title} ({where(comparison.world, comparison.size)}). {told}."
 
 
 def plans(comparison: Comparison) -> list[Plan]:
@@ -80,6 +70,11 @@ def _describe_throughput(arm: Arm) -> str:
     return _range([run.samples_per_s for run in arm.runs], words.rate) + " samples/s"
 
 
+def _has_accuracy(comparison: Comparison) -> bool:
+    rows = [row for run in comparison.runs for row in run.evaluations]
+    return any(math.isfinite(accuracy(row)) for row in rows)
+
+
 def _has_bytes(run: Run) -> bool:
     return any(run.payload_bytes(link) is not None for link in LINKS)
 
@@ -104,7 +99,7 @@ PLANS = (
         table="evaluations.csv",
         draw=lambda comparison: curves(comparison, by_time, "training time T_train in seconds"),
         describe=_describe_accuracy,
-        applies=lambda comparison: True,
+        applies=_has_accuracy,
     ),
     Plan(
         name="accuracy_samples",
@@ -113,7 +108,7 @@ PLANS = (
         table="evaluations.csv",
         draw=lambda comparison: curves(comparison, by_samples, "training samples, all ranks together"),
         describe=_describe_accuracy,
-        applies=lambda comparison: True,
+        applies=_has_accuracy,
     ),
     Plan(
         name="time_to_target",

@@ -21,11 +21,12 @@ from .tables import LINKS, PARTS
 LINK_WORDS = {"intra": "inside nodes", "inter": "between nodes"}
 
 
-def _lanes(arms: Sequence[Arm], extra: float = 0.0) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, 0.75 + 0.62 * len(arms) + extra))
+def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
+    """A figure with a lane for each of `labels`, the first on top, and `extra` inches below them."""
+    figure = Figure(figsize=(WIDTH, 0.75 + 0.62 * len(labels) + extra))
     axes = figure.subplots()
-    axes.set_yticks(range(len(arms)), [plain(wrapped(arm.label)) for arm in arms])
-    axes.set_ylim(len(arms) - 0.4, -0.6)
+    axes.set_yticks(range(len(labels)), [plain(wrapped(label)) for label in labels])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     return figure, axes
 
@@ -37,7 +38,7 @@ def _spread(count: int, height: float = 0.5) -> list[float]:
 
 def target_strip(comparison: Comparison) -> Figure:
     """A mark per run at its scored time, a bar over its interval; a band at the right for who missed it."""
-    figure, axes = _lanes(comparison.arms)
+    figure, axes = lanes([arm.label for arm in comparison.arms])
     right = max((_reach(run) for run in comparison.runs), default=0.0) or 1.0
     nowhere = right * 1.13
     axes.set_xlim(0, right * 1.22)
@@ -73,15 +74,15 @@ def _reach(run: Run) -> float:
 
 def throughput(comparison: Comparison) -> Figure:
     """A mark per run at its samples per second."""
-    figure, axes = _lanes(comparison.arms)
+    figure, axes = lanes([arm.label for arm in comparison.arms])
     for lane, arm in enumerate(comparison.arms):
         style = look(arm.index)
         found = [(run, run.samples_per_s) for run in arm.runs if run.samples_per_s]
         for (run, value), offset in zip(found, _spread(len(found)), strict=True):
             marker = style.marker if run.state == "finished" else "x"
             axes.plot(value, lane + offset, marker, color=style.colour, markersize=6.5, markeredgewidth=1.8)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.08)
+    fastest = max((run.samples_per_s or 0.0 for run in comparison.runs), default=0.0)
+    axes.set_xlim(0, 1.08 * fastest or 1)
     axes.set_xlabel("training samples per second")
     axes.xaxis.set_major_formatter(numbers())
     return figure
@@ -89,7 +90,7 @@ def throughput(comparison: Comparison) -> Figure:
 
 def link_bytes(comparison: Comparison) -> Figure:
     """A mark per finished run and link class on a logarithmic scale; zeros are written out."""
-    figure, axes = _lanes(comparison.arms, extra=0.35)
+    figure, axes = lanes([arm.label for arm in comparison.arms], extra=0.35)
     values = [run.payload_bytes(link) for arm in comparison.arms for run in arm.complete for link in LINKS]
     positive = [value for value in values if value]
     low, high = (min(positive), max(positive)) if positive else (1.0, 10.0)
@@ -129,7 +130,7 @@ def link_bytes(comparison: Comparison) -> Figure:
 
 def time_parts(comparison: Comparison) -> Figure:
     """Stacked mean parts of the training time of every arm."""
-    figure, axes = _lanes(comparison.arms, extra=0.35)
+    figure, axes = lanes([arm.label for arm in comparison.arms], extra=0.35)
     for lane, arm in enumerate(comparison.arms):
         left = 0.0
         for part, value in mean_parts(arm).items():

@@ -60,6 +60,26 @@ class Run:
         return self.name("strategy")
 
     @property
+    def world(self) -> str:
+        """The launcher, "local" or "simulated"; from environment.json if config.yaml is lost."""
+        return self.name("launcher") if self.config else str(self.environment.get("world") or "unknown")
+
+    @property
+    def arm_name(self) -> str:
+        """`study.arm`: the study's name for what is compared; "" if it gave none."""
+        return str(_get(self.config, "study", "arm") or "")
+
+    @property
+    def size(self) -> str:
+        """`study.size`: "" if the study has one size only."""
+        return str(_get(self.config, "study", "size") or "")
+
+    @property
+    def assumption(self) -> str:
+        """`study.assumption`: the one departure from what the study assumes otherwise; "" for none."""
+        return str(_get(self.config, "study", "assumption") or "")
+
+    @property
     def seed(self) -> Any:
         return self.config.get("seed")
 

@@ -1,12 +1,16 @@
 """Matplotlib set up so that equal input gives equal bytes and names are names."""
 
+import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+
+from . import words
 
 WIDTH = 6.2  # inches
 PART_COLOURS = {
@@ -59,9 +63,25 @@ def drawing(salt: str) -> Iterator[None]:
         yield
 
 
+def where(world: str, size: str) -> str:
+    """What every figure says of its numbers: it travels without its page."""
+    return ", ".join([words.world(world), *([size] if size else [])])
+
+
+def svg(salt: str, make: Callable[[], Figure], *, told: str) -> str:
+    """The figure that `make` draws as a file, `told` in a corner; equal figures give equal bytes."""
+    with drawing(salt):
+        figure, buffer = make(), io.StringIO()
+        # A title, so that the layout keeps room for it.
+        figure.suptitle(plain(told), x=0.995, ha="right", fontsize=7, color="0.35", style="italic")
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", facecolor="white", metadata=nothing)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
 def numbers() -> FuncFormatter:
     """Axis labels without powers of ten."""
-    return FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
+    return FuncFormatter(lambda value, _: f"{value:,.10g}")
 
 
 def short(label: str, most: int) -> str:

@@ -41,13 +41,14 @@ def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
 
 
 def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """One row per arm; a mean only where the method allows one."""
+    """One row per arm of every size and assumption; a mean only where the method allows one."""
     return [
         {
             "study": comparison.study,
             "model": comparison.model,
             "dataset": comparison.dataset,
             "arm": arm.label,
+            **_where(comparison),
             "runs": len(arm.counted),
             "runs_not_counted": len(arm.runs) - len(arm.counted),
             "runs_complete": len(arm.complete),
@@ -75,7 +76,12 @@ def _who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
         "dataset": comparison.dataset,
         "arm": arm.label,
         "seed": run.seed,
+        **_where(comparison),
     }
+
+
+def _where(comparison: Comparison) -> dict[str, Any]:
+    return {"world": comparison.world, "size": comparison.size, "assumption": comparison.assumption}
 
 
 def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:

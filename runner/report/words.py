@@ -1,14 +1,15 @@
 """Numbers as people read them. None prints as a dash, NaN as NaN: missing and not-a-number stay apart."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 MISSING = "–"
+WORLDS = {"local": "real processes", "simulated": "simulated"}
 
 
 def seconds(value: float | None) -> str:
-    """Seconds with four significant digits."""
-    return _number(value, lambda v: f"{significant(v)} s")
+    """Seconds with four significant digits, microseconds below a millisecond."""
+    return _number(value, lambda v: f"{significant(v * 1e6)} µs" if 0 < v < 1e-3 else f"{significant(v)} s")
 
 
 def rate(value: float | None) -> str:
@@ -19,6 +20,11 @@ def rate(value: float | None) -> str:
 def share(value: float | None) -> str:
     """An accuracy, four decimals."""
     return _number(value, lambda v: f"{v:.4f}")
+
+
+def ratio(value: float | None) -> str:
+    """How many times as fast, three decimals."""
+    return _number(value, lambda v: f"{v:.3f}")
 
 
 def size(value: float | None) -> str:
@@ -46,6 +52,17 @@ def significant(value: float, digits: int = 4) -> str:
 def count(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def world(name: str) -> str:
+    """The world of a run in short, for figures and titles."""
+    return WORLDS.get(name, f"world {name}")
 
 
 def _number(value: float | None, say: Callable[[float], str]) -> str:

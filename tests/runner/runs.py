@@ -13,6 +13,7 @@ from daso_bench.datasets.data import Data, Split
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.listing import CONF
+from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.schedules import Constant
 from daso_bench.runner.schema import ClusterConfig, LauncherConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
@@ -150,4 +151,20 @@ def config(
     )
 
 
-__all__ = ["MLP", "Awkward", "Blobs", "Raises", "SmallCNN", "config"]
+class Dies(Exception):
+    """What ends a run of `dies_after`."""
+
+
+def dies_after(step: int) -> type[Loop]:
+    """A loop that breaks off after so many steps."""
+
+    class Mortal(Loop):
+        def step(self) -> None:
+            if self.s.progress.step == step:
+                raise Dies
+            super().step()
+
+    return Mortal
+
+
+__all__ = ["MLP", "Awkward", "Blobs", "Dies", "Raises", "SmallCNN", "config", "dies_after"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Linear, drive  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
-from runs import NAMES, Awkward, Blobs, config, strategy_class
+from runs import NAMES, Awkward, Blobs, Dies, config, dies_after, strategy_class
 from torch import Tensor
 
 from daso_bench.models.spec import InputSpec
@@ -135,27 +135,14 @@ def test_a23_a_step_is_a_step_however_many_parameter_groups_there_are(name: str)
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
 
 
-class Stops(Exception):
-    pass
-
-
-class Mortal(Loop):
-    """Dies before its 16th step."""
-
-    def step(self) -> None:
-        if self.s.progress.step == 15:
-            raise Stops
-        super().step()
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in INDEPENDENT])
 @pytest.mark.parametrize("every", [3, 7])
 def test_a24_a_restart_changes_nothing(name: str, every: int, tmp_path: Path):
     """Periods, phases, momenta, and what was in flight: the run goes on as if it had never died."""
     keys: dict[str, Any] = dict(model=Awkward(), epochs=5, checkpoint_every_samples=16 * every)
     whole = run(name, **keys, checkpoints=tmp_path / "whole")
-    with pytest.raises(Stops):
-        run(name, **keys, checkpoints=tmp_path / "cut", loop=Mortal)
+    with pytest.raises(Dies):
+        run(name, **keys, checkpoints=tmp_path / "cut", loop=dies_after(15))
     resumed = run(name, **keys, checkpoints=tmp_path / "cut")
     assert resumed.metrics.rows[0]["step"] == 15 - 15 % every
     for mine, theirs in zip(resumed.sessions, whole.sessions, strict=True):

@@ -125,7 +125,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["strategy=daso", "strategy.sync_every=0"], "strategy.sync_every=0: must be >= 1"),
         (
             ["statsu", "results"],
-            "statsu: neither a command (list, status, resume, evaluate, report, check) nor KEY=VALUE",
+            "statsu: neither a command (list, status, resume, evaluate, report, check, calibrate) nor KEY",
         ),
         (["statsu"], "did you mean `daso-bench status`?"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),

@@ -112,13 +112,21 @@ def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
     assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [("other", 7)] * 2
 
 
-def test_the_quick_study_is_ddp_and_daso_with_three_seeds() -> None:
-    found = compose(["+study=quick"], sweep=True)
-    rows = {(job.config.strategy._target_.rpartition(".")[2], job.config.seed) for job in found if job.config}
-    assert rows == {(strategy, seed) for strategy in ("DDP", "DASO") for seed in (0, 1, 2)}
-    assert {(job.config.train.target, job.config.study.name) for job in found if job.config} == {
-        (0.95, "quick")
-    }
+def test_the_quick_study_is_six_strategies_with_five_seeds_in_virtual_time() -> None:
+    def asked(*words: str) -> set[tuple[str, int, str, int]]:
+        found = [job.config for job in compose(["+study=quick", *words], sweep=True)]
+        assert {(cfg.train.target, cfg.study.name) for cfg in found if cfg} == {(0.95, "quick")}
+        return {
+            (cfg.strategy._target_.rpartition(".")[2], cfg.seed, cfg.launcher.name, cfg.cluster.nodes)
+            for cfg in found
+            if cfg
+        }
+
+    six = ("DDP", "DASO", "HSGD", "LASGD", "EDNNComm", "Heterogeneous")
+    assert asked() == {(kind, seed, "simulated", 4) for kind in six for seed in range(5)}
+    # The two real runs of `make demo`.
+    real = asked("launcher=local", "cluster=laptop", "strategy=ddp,daso", "seed=0")
+    assert real == {("DDP", 0, "local", 2), ("DASO", 0, "local", 2)}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +135,7 @@ def test_the_quick_study_is_ddp_and_daso_with_three_seeds() -> None:
         (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
         (["model=resnet51"], "model=resnet51: unknown (did you mean 'resnet50'?)"),
         (["model=resnet51"], "`daso-bench list models` shows all"),
-        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: quick"),
+        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: paper_daso, quick, scaling"),
         (["study=quick"], "study: a study is added with a plus: +study=NAME"),
         (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),
         (["optimzer=sgd"], "optimzer: unknown key (did you mean optimizer?); known: strategy, model, "),
@@ -160,3 +168,67 @@ def test_errors_name_the_choices_of_a_config_dir(own: Path) -> None:
 def test_only_listed_values_can_be_swept() -> None:
     with pytest.raises(ConfigError, match=r"train\.target=interval\(0,1\): a sweep needs its values listed"):
         compose(["train.target=interval(0,1)"], sweep=True)
+
+
+SETS = """# @package _global_
+# named points
+study:
+  name: sets
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params:
+      seed: 0,1
+    sets:
+      arm:
+        "ddp, plain": strategy=ddp
+        it's daso: strategy=daso strategy.sync_every=2
+      assumption:
+        slow: cluster.links.inter.latency_us=50 'run.tag=a b'
+"""
+
+
+@pytest.fixture
+def sets(own: Path) -> Path:
+    """A folder with a study whose grid has named points."""
+    (own / "study" / "sets.yaml").write_text(SETS)
+    return own
+
+
+def labelled(*words: str, config_dir: Path) -> list[tuple[int, str, str, str, float]]:
+    found = []
+    for job in compose(["+study=sets", *words], sweep=True, config_dir=config_dir):
+        cfg = job.config
+        assert cfg is not None, job.error
+        strategy = cfg.strategy._target_.rpartition(".")[2]
+        latency = cfg.cluster.links.inter.latency_us if "links" in cfg.cluster else 0
+        found.append((cfg.seed, strategy, cfg.study.arm, cfg.study.assumption, latency))
+    return found
+
+
+def test_a_study_has_named_points_and_one_without_assumption(sets: Path) -> None:
+    words = ("cluster=ethernet_10g",)
+    assert labelled(*words, config_dir=sets) == [
+        (seed, strategy, arm, assumption, latency)
+        for seed in (0, 1)
+        for strategy, arm in (("DDP", "ddp, plain"), ("DASO", "it's daso"))
+        for assumption, latency in (("", 25), ("slow", 50))
+    ]
+
+
+def test_the_labels_choose_points_and_keys_that_are_given_win(sets: Path) -> None:
+    words = ("cluster=ethernet_10g", "study.arm='it\\'s daso'", "study.assumption=slow,", "seed=3")
+    words = (*words[:2], "study.assumption=slow", "seed=3", "cluster.links.inter.latency_us=7")
+    assert labelled(*words, config_dir=sets) == [(3, "DASO", "it's daso", "slow", 7)]
+
+
+def test_a_point_that_is_not_there_is_told_with_those_that_are(sets: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["+study=sets", "study.arm=mine"], sweep=True, config_dir=sets)
+    assert str(caught.value).startswith("study.arm=mine: the study has 'ddp, plain', \"it's daso\"")
+
+
+def test_a_set_of_another_name_is_refused(sets: Path) -> None:
+    (sets / "study" / "sets.yaml").write_text(SETS.replace("assumption:", "assumptions:"))
+    with pytest.raises(ConfigError, match="must be one of arm, assumption, size"):
+        compose(["+study=sets"], sweep=True, config_dir=sets)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Awkward, Blobs, Raises, config
+from runs import Awkward, Blobs, Dies, Raises, config, dies_after
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner import local, schema
@@ -108,21 +108,11 @@ def test_a22_all_ranks_call_the_same_collectives(strategy: str, nodes: list[int]
         assert len({counter[name] for counter in verbs}) == 1
 
 
-class Stops(Exception):
-    pass
-
-
 def test_a24_warm_up_is_not_repeated_by_a_restart(tmp_path: Path):
-    class Mortal(Loop):
-        def step(self) -> None:
-            if self.s.progress.step == 15:
-                raise Stops
-            super().step()
-
     keys = {"warmup_epochs": 2, "cooldown_epochs": 1}
     cfg = config("daso", keys=keys, epochs=5, checkpoint_every_samples=16 * 15)
-    with pytest.raises(Stops):
-        run(cfg, checkpoints=tmp_path, loop=Mortal)
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path, loop=dies_after(15))
     resumed = run(cfg, checkpoints=tmp_path, attempt=2)
     assert resumed.metrics.rows[0]["step"] == 15
     phases = [row["strategy"]["phase"] for row in resumed.metrics.rows if row["kind"] == "epoch"]

@@ -222,3 +222,37 @@ def test_virtual_time_says_which_number_it_lacks(given: dict[str, Any], says: st
 )
 def test_virtual_time_asks_for_links_only_where_there_are_some(given: dict[str, Any]):
     ClusterConfig(**given).check_virtual()
+
+
+def test_far_from_what_was_validated_virtual_time_needs_a_word():
+    """64 times the ranks that were compared with measured ones; of four, where fewer were."""
+    links = LinksConfig(intra=LinkConfig(rate_gbit=1.0), inter=LinkConfig(rate_gbit=1.0))
+    device = DeviceConfig(samples_per_second=1.0)
+
+    def cluster(nodes: int, validated: int) -> ClusterConfig:
+        return ClusterConfig(
+            nodes=nodes, ranks_per_node=(1,), links=links, device=device, validated_ranks=validated
+        )
+
+    cluster(256, 0).check_virtual()
+    cluster(512, 8).check_virtual()
+    for nodes, validated in ((257, 0), (257, 3), (513, 8)):
+        with pytest.raises(ConfigError, match=r"launcher\.extrapolate=true runs it"):
+            cluster(nodes, validated).check_virtual()
+        cluster(nodes, validated).check_virtual(extrapolate=True)
+    with pytest.raises(ConfigError, match=r"cluster\.validated_ranks=-1"):
+        cluster(1, -1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "validated", "says"),
+    [
+        (4, 0, "step times were compared with measured ones on no rank"),
+        (32, 2, "step times were compared with measured ones on 2 ranks"),
+        (33, 0, "extrapolated to 33 ranks, step times were compared with measured ones on no rank"),
+        (32, 4, "step times were compared with measured ones on 4 ranks"),
+        (33, 4, "extrapolated to 33 ranks, step times were compared with measured ones on 4 ranks"),
+    ],
+)
+def test_what_times_rest_on_is_said(ranks: int, validated: int, says: str):
+    assert ClusterConfig(nodes=1, ranks_per_node=(ranks,), validated_ranks=validated).validity == says

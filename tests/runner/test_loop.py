@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import Awkward, Blobs, config
+from runs import Awkward, Blobs, Dies, config, dies_after
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint
@@ -38,20 +38,6 @@ def assert_same(one: SimulatedRun, other: SimulatedRun) -> None:
 
 def evaluations(done: SimulatedRun) -> list[dict]:
     return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
-
-
-class Dies(Exception):
-    pass
-
-
-def dies_after(step: int) -> type[Loop]:
-    class Mortal(Loop):
-        def step(self) -> None:
-            if self.s.progress.step == step:
-                raise Dies
-            super().step()
-
-    return Mortal
 
 
 # ------------------------------------------------------------------ resume

@@ -34,7 +34,7 @@ from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.topology import Topology
 
 CONF = listing.CONF
-HARDWARE = {"links", "device", "failures_s"}
+HARDWARE = {"links", "device", "failures_s", "validated_ranks"}
 HERE = Path("/somewhere/deep")
 
 

@@ -120,7 +120,7 @@ def test_timing_only_through_the_command_line():
                 "strategy=slowmo",
                 "strategy.optimizer_state=average",
             ],
-            "no state that could travel",
+            "strategy.optimizer_state=average: sends what depends on trained numbers",
         ),
         (["launcher=simulated", "cluster.device.jitter=gaussian", "cluster.device.jitter_cv=0.4"], "0.3"),
         (["launcher=simulated", "cluster.links.inter.rate_gbit=0"], "cluster.links.inter.rate_gbit=0"),

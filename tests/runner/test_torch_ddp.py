@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from runs import config
+from runs import Dies, config, dies_after
 
 from daso_bench.runner import checkpoint, local, schema
-from daso_bench.runner.loop import Loop
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
 from daso_bench.runner.verdict import Outcome
@@ -68,26 +67,13 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[s
         assert ours[counted] == virtual[counted]
 
 
-class Dies(Exception):
-    pass
-
-
-class Mortal(Loop):
-    """Dies before its 8th step."""
-
-    def step(self) -> None:
-        if self.s.progress.step == 7:
-            raise Dies
-        super().step()
-
-
 def test_checkpoints_hold_what_powersgd_remembers(tmp_path: Path):
     keys = {"hook": "powersgd", "powersgd_start_steps": 2, "algorithm": "hierarchical"}
     cfg = config("ddp", keys=keys, ranks=[2, 1], epochs=2, checkpoint_every_samples=5 * 16)
     data = cfg.dataset.load()
     whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
     with pytest.raises(Dies):
-        simulate(cfg, data, checkpoints=tmp_path / "cut", loop=Mortal)
+        simulate(cfg, data, checkpoints=tmp_path / "cut", loop=dies_after(7))
     resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
     assert resumed.metrics.rows[0]["step"] == 5
     for mine, theirs in zip(resumed.sessions, whole.sessions, strict=True):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,14 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
         "optimizer": {"_target_": "daso_bench.runner.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
         "schedule": {"_target_": "daso_bench.runner.schedules.Cosine", "warmup_epochs": 1.0, "final": 0.0},
         "cluster": {"nodes": 2, "ranks_per_node": [2, 2]},
-        "launcher": {"name": "local", "threads_per_rank": "auto", "stall_s": 300.0, "port": None},
+        "launcher": {"name": more.get("world", "local"), "threads_per_rank": "auto", "port": None}
+        | more.get("launcher", {}),
         "train": {"epochs": 12, "global_batch_size": 64, "target": target, "target_metric": "accuracy"}
         | {"eval_every_samples": 1000, "eval_phase": 0.0}
         | more.get("train", {}),
         "seed": seed,
         "run": {"name": "", "tag": "", "arm": arm, "repeat": 0},
-        "study": {"name": more.get("study", "quick")},
+        "study": {"name": more.get("study", "quick")} | more.get("place", {}),
         "results_dir": "/somewhere/else/results",
     }
 
@@ -84,9 +86,12 @@ def _make_run(
     tail: str = "",
     **more: Any,
 ) -> Path:
-    """One run directory below `root`; `rows` replaces the evaluations, `tail` ends metrics.jsonl."""
+    """One run directory below `root`; `rows` replaces the evaluations, `tail` ends metrics.jsonl.
+
+    `more`: `settings` of the strategy, `train`, `study`, its `place` in the study's sets, `world`.
+    """
     settings = _config(strategy, seed, target, arm, **more)
-    digest = f"{abs(sum(map(ord, json.dumps(settings)))):08x}"
+    digest = f"{zlib.crc32(json.dumps(settings).encode()):08x}"
     run_id = f"{strategy}-small_cnn-digits-s{seed}-{digest}"
     settings["run"]["id"] = run_id
     path = root / settings["study"]["name"] / run_id
@@ -100,7 +105,7 @@ def _make_run(
         "cores": 2,
     }
     ranks = [{"rank": r, "node": r // 2, "device": "cpu", "threads": 1} for r in range(4)]
-    write_json(path / "environment.json", environment | {"world": "local", "ranks": ranks})
+    write_json(path / "environment.json", environment | {"world": more.get("world", "local"), "ranks": ranks})
     done = list(_evaluations(accuracies, train_s) if rows is None else rows)
     timing = {"valid": not untimed, "reasons": list(untimed)}
     write_json(

@@ -11,6 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from daso_bench.runner.report.arms import Comparison, common_settings, compare, own_settings
 from daso_bench.runner.report.command import command_of
 from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.look import look
 
 Make = Callable[..., Path]
 ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]
@@ -55,6 +56,7 @@ def test_the_command_gives_the_same_values(make_run: Make, tmp_path: Path, value
     assert isinstance(given["strategy.odd"], bool) == isinstance(value, bool)
     assert given["strategy.list"] == [3, 1]
     assert (given["optimizer"], given["schedule"], given["seed"]) == ("sgd", "cosine", 0)
+    assert given["launcher"] == "local"
     assert given["cluster.ranks_per_node"] == [2, 2]
     assert "results_dir" not in given
 
@@ -62,3 +64,54 @@ def test_the_command_gives_the_same_values(make_run: Make, tmp_path: Path, value
 def test_text_below_run_is_given_as_it_is(make_run: Make, tmp_path: Path) -> None:
     run = load_run(make_run(tmp_path, arm="A' $x|"), "place")
     assert "run.arm=A' $x|" in shlex.split(command_of(run))
+
+
+def test_the_names_of_a_study_are_the_labels_unless_shared(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "daso", place={"arm": "fast"})
+    make_run(tmp_path, "ddp", place={"arm": "ddp by nodes"}, settings={"algorithm": "ring"})
+    make_run(tmp_path, "ddp", place={"arm": "ddp"})
+    for period in (8, 16):
+        make_run(tmp_path, "local_sgd", place={"arm": "local"}, settings={"period": period})
+    (comparison,) = compared(tmp_path)
+    assert [arm.label for arm in comparison.arms] == [
+        *("ddp", "ddp by nodes", "fast", "local, strategy.period=8", "local, strategy.period=16")
+    ]
+
+
+def test_names_that_some_runs_lack_are_no_labels(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "daso", place={"arm": "fast"})
+    make_run(tmp_path, "ddp")
+    (comparison,) = compared(tmp_path)
+    assert [arm.label for arm in comparison.arms] == ["ddp", "daso"]
+
+
+def test_worlds_sizes_and_assumptions_are_compared_apart(make_run: Make, tmp_path: Path) -> None:
+    for world in ("local", "simulated"):
+        for size in ("4 nodes", "16 nodes"):
+            for assumption in ("", "rings"):
+                make_run(tmp_path, world=world, place={"size": size, "assumption": assumption})
+    assert [(c.world, c.size, c.assumption, len(c.runs)) for c in compared(tmp_path)] == [
+        (world, size, assumption, 1)
+        for world in ("local", "simulated")
+        for size in ("4 nodes", "16 nodes")
+        for assumption in ("", "rings")
+    ]
+
+
+def test_an_arm_looks_the_same_everywhere_and_different_beside_others(make_run: Make, tmp_path: Path) -> None:
+    for study, strategies in {"a": "tuvwxyz", "b": "zy", "c": ["ddp", "t"], "d": ["ddp", "new"]}.items():
+        for strategy in strategies:
+            make_run(tmp_path, strategy, study=study)
+    comparisons = compared(tmp_path)
+    looks = {arm.label: arm.index for c in comparisons for arm in c.arms}
+    assert len(set(looks.values())) == len(looks) == 9
+    assert [arm.index for arm in comparisons[0].arms] == list(range(7))
+    for comparison in comparisons:
+        assert [arm.index for arm in comparison.arms] == [looks[arm.label] for arm in comparison.arms]
+        assert len({look(arm.index).colour for arm in comparison.arms}) == len(comparison.arms)
+
+
+def test_the_world_is_known_without_a_configuration(make_run: Make, tmp_path: Path) -> None:
+    path = make_run(tmp_path, world="simulated")
+    (path / "config.yaml").unlink()
+    assert load_run(path, "place").world == "simulated"

@@ -12,7 +12,7 @@ from daso_bench.runner.report.curves import ARMS_PER_PANEL, by_samples, by_time,
 from daso_bench.runner.report.lanes import link_bytes, target_strip, throughput
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.look import look
-from daso_bench.runner.report.style import drawing, wrapped
+from daso_bench.runner.report.style import drawing, numbers, wrapped
 
 Make = Callable[..., Path]
 
@@ -50,6 +50,26 @@ def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tm
             assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
     assert len(figure.axes) == 14 // ARMS_PER_PANEL
     assert len(set(labels)) == 14
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 12, 16])
+def test_legends_stay_inside_the_figure(make_run: Make, tmp_path: Path, length: int) -> None:
+    for letter in "abcd":
+        make_run(tmp_path, "ddp", settings={"name": (letter + "ednncomm by nodes")[:length]})
+    with drawing("test"):
+        figure = curves(compared(tmp_path), by_samples, "samples")
+        figure.draw_without_rendering()
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_throughput_marks_stay_inside_the_axes(make_run: Make, tmp_path: Path) -> None:
+    for train_s in (90.0, 89.0):
+        make_run(tmp_path, "ddp", settings={"name": str(train_s)}, train_s=train_s)
+    with drawing("test"):
+        axes = throughput(compared(tmp_path)).axes[0]
+    assert max(place for _, place in markers(axes)) < 0.95 * axes.get_xlim()[1]
 
 
 def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_path: Path) -> None:
@@ -125,3 +145,10 @@ def test_long_labels_are_broken_at_commas() -> None:
     label = "daso, strategy.sync_every=16, train.precision=fp64, seed=1"
     assert wrapped(label).replace("\n", " ") == label
     assert max(map(len, wrapped(label).splitlines())) <= 36
+
+
+def test_axis_labels_are_what_they_stand_at() -> None:
+    format_tick = numbers()
+    assert [format_tick(value) for value in (0, 0.1 + 0.2, 12.5, 20, 1e6, 12345.5)] == [
+        *("0", "0.3", "12.5", "20", "1,000,000", "12,345.5")
+    ]

@@ -296,3 +296,30 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run directory"):
         report(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_title_and_every_figure_tell_world_and_size(make_run: Make, tmp_path: Path) -> None:
+    for world, size in (("local", "2 nodes"), ("simulated", "2 nodes"), ("simulated", "8 nodes")):
+        make_run(tmp_path / "results", world=world, place={"size": size})
+    page = Text(report(tmp_path / "results", tmp_path / "out").read_text())
+    places = ("real processes, 2 nodes", "simulated, 2 nodes", "simulated, 8 nodes")
+    for number, place in enumerate(places, 1):
+        assert f"small_cnn on digits, {place}" in page.text
+        for file in (tmp_path / "out").glob(f"{number}_*.svg"):
+            assert f"<!-- {place} -->" in file.read_text()
+    alternatives = [words for _, a in page.tags if (words := a.get("aria-label"))]
+    assert [sum(f"({place})" in words for words in alternatives) for place in places] == [6, 6, 6]
+    assert page.text.count("simulated: real gradients") == 3
+
+
+def test_without_accuracy_there_is_no_curve(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path / "results", accuracies=(math.nan, math.nan), target=None)
+    report(tmp_path / "results", tmp_path / "out")
+    assert not list((tmp_path / "out").glob("accuracy*"))
+
+
+def test_clocks_without_training_are_not_called_gradients(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path / "results", world="simulated", launcher={"timing_only": True})
+    text = Text(report(tmp_path / "results", tmp_path / "out").read_text()).text
+    assert "simulated: no training, the time of a modelled cluster alone" in text
+    assert "real gradients" not in text

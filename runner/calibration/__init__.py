@@ -1,0 +1,1 @@
+"""`daso-bench calibrate`: this machine, measured with real processes, as a cluster of virtual time."""

@@ -1,0 +1,117 @@
+"""What each cause can explain of DASO's 34 %, from the runs of `+study=paper_daso`: docs/daso_34_percent.md.
+
+`python -m daso_bench.runner.report.daso_shares DIR` prints the tables in Markdown.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .load import Run, find_runs, load_run
+
+CLAIMED, PART = 0.34, 0.05  # of the training time
+EPOCHS = {"daso blocking": 8, "daso B=4": 28, "daso B=2": 27, "daso B=1": 27}  # of 90, with a flat loss
+TUNED = ("ddp", "ddp by nodes")  # the faster one is the baseline
+CAUSES = {
+    "C and W: communication, waiting": (*TUNED,),
+    "O: no overlap": ("ddp without overlap",),
+    "M: TF32": ("ddp in TF32",),
+    "B: BatchNorm over all": ("ddp with BatchNorm over all",),
+    "A: O, M and B": ("ddp with all three",),
+}
+"""What the baseline is."""
+NORMED = "daso B=4 with BatchNorm over a node"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A workload at one size under one assumption."""
+
+    model: str
+    size: str
+    assumption: str
+
+
+Times = Mapping[str, float]
+"""By arm: seconds a sample."""
+
+
+def times(runs: Iterable[Run]) -> dict[Point, dict[str, float]]:
+    """Of every finished run of the study: training time over samples."""
+    found: dict[Point, dict[str, float]] = {}
+    for run in runs:
+        if run.state == "finished" and run.train_s and run.samples:
+            point = Point(run.name("model"), run.size, run.assumption)
+            found.setdefault(point, {})[run.arm_name] = run.train_s / run.samples
+    return found
+
+
+def daso(arms: Times, *, normed: bool = False) -> float:
+    """Seconds a sample of a whole run of DASO.
+
+    With `normed` BatchNorm over a node adds to every step what it adds at B = 4: it is waited for.
+    """
+    whole = sum(epochs * arms[arm] for arm, epochs in EPOCHS.items()) / sum(EPOCHS.values())
+    return whole + (arms[NORMED] - arms["daso B=4"] if normed else 0.0)
+
+
+def reduction(arms: Times, cause: str) -> float | None:
+    """r_run of a cause; None where an arm was not run. Where BatchNorm takes part, DASO's is over a node."""
+    baselines = CAUSES[cause]
+    normed = cause[0] in "BA"
+    if not {*baselines, *EPOCHS, *([NORMED] if normed else [])} <= arms.keys():
+        return None
+    return 1 - daso(arms, normed=normed) / min(arms[arm] for arm in baselines)
+
+
+def verdict(found: float) -> str:
+    """By the rules of part 5."""
+    if found >= CLAIMED:
+        return "explains the claim alone"
+    return "explains a part" if found >= PART else "nothing to speak of"
+
+
+def tables(found: Mapping[Point, Times]) -> str:
+    """For each workload: causes by size with their range over assumptions; and every assumption's numbers."""
+    lines = []
+    for model in dict.fromkeys(point.model for point in found):
+        sizes = {point.size for point in found if point.model == model}
+        sizes = sorted(sizes, key=lambda size: int(size.split()[0]))
+        head = " | ".join(sizes) + " |\n|---|" + "---|" * len(sizes)
+        lines += [f"**{model}**", "", f"| | {head}"]
+        for cause in CAUSES:
+            cells = [_cell(found, model, size, cause) for size in sizes]
+            lines.append(f"| {cause} | " + " | ".join(cells) + " |")
+        lines += ["", f"| r_run of C and W, under | {head}"]
+        for assumption in dict.fromkeys(point.assumption for point in found if point.model == model):
+            cells = []
+            for size in sizes:
+                r = reduction(found.get(Point(model, size, assumption), {}), next(iter(CAUSES)))
+                cells.append("–" if r is None else f"{r:.1%} ({1 / (1 - r):.2f} x)")
+            lines.append(f"| {assumption or 'as configured'} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(found: Mapping[Point, Times], model: str, size: str, cause: str) -> str:
+    by_assumption = {
+        point.assumption: r
+        for point, arms in found.items()
+        if (point.model, point.size) == (model, size) and (r := reduction(arms, cause)) is not None
+    }
+    if "" not in by_assumption:
+        return "not run"
+    low, high = min(by_assumption.values()), max(by_assumption.values())
+    base = by_assumption[""]
+    return f"{base:.1%} ({low:.1%} to {high:.1%}): {verdict(base)}"
+
+
+def main(arguments: list[str]) -> None:
+    """Print the tables of the runs below a folder."""
+    folder = Path(arguments[0])
+    print(tables(times(load_run(path, path.name) for path in find_runs(folder))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

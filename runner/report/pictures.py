@@ -1,0 +1,98 @@
+"""Figures on the page, each with its words; one that cannot be drawn says why and costs nothing else."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from .arms import Comparison
+from .sensitivity import SizeTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure on the page; `svg` is None if it could not be drawn, and `failure` says why."""
+
+    title: str
+    file: str
+    caption: str
+    alternative: str
+    table: str
+    svg: Markup | None
+    failure: str
+
+
+def pictures(comparison: Comparison, output: Path, prefix: str) -> list[Picture]:
+    """The figures of `comparison`, written to `output` with `prefix` before their names."""
+    try:
+        # Imported here: without a working plotting library the tables are still worth having.
+        with _no_backend_asked_for():
+            from .figures import alternative, draw, plans
+    except Exception as error:
+        return [_failed("Figures", error)]
+    found = []
+    for plan in plans(comparison):
+        try:
+            svg = draw(plan, comparison)
+        except Exception as error:
+            found.append(_failed(plan.title, error))
+            continue
+        file = output / f"{prefix}{plan.name}.svg"
+        found.append(_written(svg, file, plan.title, plan.caption, alternative(plan, comparison), plan.table))
+    return found
+
+
+def sensitivity_picture(table: SizeTable, world: str, file: Path) -> Picture:
+    """The figure of one size of the section on assumptions, written to `file`."""
+    try:
+        with _no_backend_asked_for():
+            from .dots import CAPTION, TITLE, alternative, draw
+    except Exception as error:
+        return _failed("Figure", error)
+    try:
+        svg = draw(table, world)
+    except Exception as error:
+        return _failed(TITLE, error)
+    return _written(svg, file, TITLE, CAPTION, alternative(table, world), "sensitivity.csv")
+
+
+def _written(svg: str, file: Path, title: str, caption: str, alternative: str, table: str) -> Picture:
+    file.write_text(svg, encoding="utf-8")
+    return Picture(
+        title=title,
+        file=file.name,
+        caption=caption,
+        alternative=alternative,
+        table=table,
+        svg=_inline(svg, f"{file.stem}-"),
+        failure="",
+    )
+
+
+@contextmanager
+def _no_backend_asked_for() -> Iterator[None]:
+    """Without MPLBACKEND while matplotlib is imported: nothing opens a window, a wrong name would raise."""
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        yield
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+
+
+def _failed(title: str, error: Exception) -> Picture:
+    said = f"not drawn: {type(error).__name__}: {error}"
+    return Picture(title=title, file="", caption="", alternative="", table="", svg=None, failure=said)
+
+
+def _inline(svg: str, prefix: str) -> Markup:
+    """The `<svg>` element alone, its ids made unique on the page."""
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r'\bid="', f'id="{prefix}', element)
+    element = re.sub(r'href="#', f'href="#{prefix}', element)
+    element = re.sub(r"url\(#", f"url(#{prefix}", element)
+    return Markup(element)

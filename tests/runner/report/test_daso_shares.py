@@ -1,0 +1,62 @@
+"""The arithmetic of docs/daso_34_percent.md, by hand."""
+
+import pytest
+
+from daso_bench.runner.report.daso_shares import CAUSES, EPOCHS, Point, daso, reduction, tables, verdict
+
+COMMUNICATION, OVERLAP, PRECISION, NORMS, ALL = CAUSES
+ARMS = {
+    "ddp": 1.25,
+    "ddp by nodes": 1.2,
+    "ddp without overlap": 1.6,
+    "ddp in TF32": 2.0,
+    "ddp with BatchNorm over all": 1.5,
+    "ddp with all three": 4.0,
+    "daso B=4": 0.9,
+    "daso B=2": 1.0,
+    "daso B=1": 1.1,
+    "daso blocking": 1.35,
+    "daso B=4 with BatchNorm over a node": 1.0,
+}
+
+
+def test_a_whole_run_is_the_mean_over_its_epochs():
+    """(8·1.35 + 28·0.9 + 27·1 + 27·1.1) / 90."""
+    assert sum(EPOCHS.values()) == 90
+    assert daso(ARMS) == pytest.approx(92.7 / 90)
+    assert daso(ARMS, normed=True) == pytest.approx(92.7 / 90 + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (COMMUNICATION, 1 - 1.03 / 1.2),  # the faster of both baselines
+        (OVERLAP, 1 - 1.03 / 1.6),
+        (PRECISION, 1 - 1.03 / 2),
+        (NORMS, 1 - 1.13 / 1.5),
+        (ALL, 1 - 1.13 / 4),
+    ],
+)
+def test_a_cause_is_its_baseline_against_daso(cause: str, expected: float):
+    assert reduction(ARMS, cause) == pytest.approx(expected)
+
+
+def test_without_an_arm_there_is_no_number():
+    some = {arm: time for arm, time in ARMS.items() if arm != "daso B=2"}
+    assert reduction(some, COMMUNICATION) is None
+    assert "not run" in tables({Point("m", "4 nodes", ""): some})
+
+
+@pytest.mark.parametrize(
+    ("r", "word"),
+    [(0.34, "alone"), (0.3399, "a part"), (0.05, "a part"), (0.0499, "nothing"), (-1.0, "nothing")],
+)
+def test_the_rules_of_decision(r: float, word: str):
+    assert word in verdict(r)
+
+
+def test_the_table_has_the_range_over_assumptions():
+    slower = {**ARMS, "ddp": 2.06, "ddp by nodes": 3.0}
+    text = tables({Point("m", "16 nodes", ""): ARMS, Point("m", "16 nodes", "rings"): slower})
+    assert "| 14.2% (14.2% to 50.0%): explains a part |" in text
+    assert "| rings | 50.0% (2.00 x) |" in text
