@@ -31,6 +31,8 @@ class Sized:
         for key in ("norms", "channels"):
             if getattr(self, key) < 0:
                 raise ValueError(f"model.{key}={getattr(self, key)}: must be >= 0")
+        if self.norms and not self.channels:
+            raise ValueError(f"model.channels=0: must be >= 1, for model.norms={self.norms}")
         if not self.gflops > 0:
             raise ValueError(f"model.gflops={self.gflops}: must be > 0")
 

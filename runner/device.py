@@ -33,8 +33,8 @@ class Profile:
 
     flops: of a sample's forward pass. numels: of the trainable parameters, in order. ready: for each, the
     share of the backward pass after which its gradient is there: backward goes from the last to the first.
-    norms: channels of each layer of batch normalisation, and the share of the backward pass before it, in the
-    order of the backward pass.
+    norms: channels of each layer of batch normalisation with weights, and the share of the backward pass
+    before it, in the order of the backward pass.
     """
 
     flops: float
@@ -88,9 +88,9 @@ class Profile:
         ready = _ready([0.0] * first + weights[first:])
         flops = counter.get_total_flops() / 2
         norms = [
-            (module.weight.numel(), ready[places[module.weight]])
+            (module.num_features, ready[places[module.weight]])
             for module in model.modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.weight is not None
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine
         ]
         norms.sort(key=lambda norm: norm[1])
         shares = tuple(ready[places[p]] for p in trained)

@@ -54,6 +54,7 @@ class GradientPool:
     """
 
     def __init__(self, criterion: nn.Module, ranks: int, tick: Callable[[], None] = lambda: None) -> None:
+        assert ranks >= FEWEST, "fewer are computed one by one"
         self._criterion, self._ranks, self._tick = criterion, ranks, tick
         self._waiting: list[Pending] = []
         self._stackable: dict[Any, bool] = {}  # by the shapes of a batch

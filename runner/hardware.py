@@ -165,7 +165,7 @@ class ClusterConfig:
         validated = max(TESTED, self.validated_ranks)
         if self.ranks > REFUSED * validated and not extrapolate:
             raise ConfigError(
-                f"cluster.nodes={self.nodes}: {self.ranks} ranks are more than {REFUSED} times the "
+                f"cluster: {self.ranks} ranks (nodes x ranks_per_node) are more than {REFUSED} times the "
                 f"{validated} on which modelled runs were compared with real ones (cluster.validated_ranks); "
                 "launcher.extrapolate=true runs it, and says so in every result"
             )

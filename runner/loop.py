@@ -79,7 +79,7 @@ class Loop:
         if session.independent:
             progress.samples = session.strategy.samples(progress) if met else before
         else:
-            progress.samples += sum(progress.samples_of_rank)
+            progress.samples += session.feed.counted(progress.samples_of_rank)
         progress.step += 1
         for _ in range(session.feed.advance(progress)):
             self._end_epoch()

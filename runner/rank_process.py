@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from setproctitle import setproctitle
 
-from ..strategies.errors import ConfigError, MachineError
+from ..strategies.errors import ConfigError, ExpectedEnd, MachineError
 from .forkserver_guard import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
 
 BEAT_S = 0.5
@@ -96,7 +96,7 @@ class Link:
         self._send({**self._beat(), "kind": "finish", "status": status, "summary": summary, "reason": reason})
 
     def error(self, error: BaseException, text: str, exit_code: int) -> None:
-        """Report the exception that ends this rank; `text` is its traceback."""
+        """Report the exception that ends this rank; `text` is its traceback, "" if the message says all."""
         self._send(
             {
                 **self._beat(),
@@ -169,7 +169,8 @@ def run_rank_process(task: RankTask, line: socket.socket, listener: socket.socke
         text = traceback.format_exc()
         print(text, file=sys.stderr)
         code = _exit_code(error)
-        link.error(error, text, code)
+        said = isinstance(error, (ConfigError, MachineError, ExpectedEnd))  # the log has the traceback
+        link.error(error, "" if said else text, code)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -85,14 +85,10 @@ class TrainWork(Work):
                 simulator.timeline.blocked(comm.rank, entered, comm.now(), self._train.verb)
         self.total = self._train.total()
 
-    def beside(self, began: int, ended: int) -> int:
-        """Nanoseconds between the two moments during which a part was under way, as far as is known now."""
-        busy, until = 0, began
-        for part in self._train.parts:
-            if part.start is not None and part.end is not None:
-                low, high = max(until, part.start), min(ended, part.end)
-                busy, until = busy + max(0, high - low), max(until, high)
-        return busy
+    def spans(self) -> list[tuple[int, int]]:
+        """From when to when parts are under way, as far as is known now."""
+        parts = self._train.parts
+        return [(p.start, p.end) for p in parts if p.start is not None and p.end is not None]
 
     def is_completed(self) -> bool:
         return all(self._comm.simulator.poll(part) for part in self._train.parts)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..strategies.communicator import Work
+from ..strategies.gradients import by_samples, uniform
 from ..strategies.replica import Batch, Replica
 from .device import Device, Profile
 from .gradient_pool import GradientPool, Pending
@@ -33,6 +34,16 @@ class Bucket:
     numbers: int
     ready: float
     shapes: tuple[tuple[int, ...], ...]
+
+
+def covered(spans: Sequence[tuple[int, int]], low: int, high: int) -> int:
+    """How much of [low, high] lies in at least one span."""
+    total, until = 0, low
+    for start, end in sorted(spans):
+        start, end = max(start, until), min(end, high)
+        if end > start:
+            total, until = total + end - start, end
+    return total
 
 
 class SimulatedReplica(Replica):
@@ -56,6 +67,9 @@ class SimulatedReplica(Replica):
         self._rng = torch.get_rng_state()
         self._buckets: list[Bucket] = []
         self._line: Work | None = None
+        # When the buckets of this step began and ended to be summed in a reduction.
+        self._began_aside: list[int] = []
+        self._ended_aside: list[int] = []
         self._weights: dict[tuple[int, ...], float] = {}
         # Where gradients computed together lie, one after the other, and behind them the wish.
         self._vector = self.parameters.empty(extra=1)
@@ -83,6 +97,8 @@ class SimulatedReplica(Replica):
     def _weight(self, batch: Batch, members: Sequence[int]) -> float:
         """`averaging.weight`, which looks at every member: kept for the two cuts that steps take in turns."""
         sizes = batch.samples_of_rank
+        if self.averaging.weights not in (by_samples, uniform):  # others may look at more than sizes
+            return self.averaging.weight(batch, members, self.comm.rank)
         if sizes not in self._weights:
             if len(self._weights) > 1:
                 self._weights.clear()
@@ -120,7 +136,7 @@ class SimulatedReplica(Replica):
         if self._pool is None or len(batch.targets) == 0:
             value = alone()
             return lambda: value
-        pool, own = self._pool, self._bound_gradients is None and self.parameters.home is not None
+        pool, own = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
         pending = pool.submit(
             Pending(
                 self.model,
@@ -129,7 +145,7 @@ class SimulatedReplica(Replica):
                 batch.targets,
                 weight,
                 alone,
-                self.parameters.home,
+                self.parameters.home_now(),
                 (self._vector[:-1], self._in_vector) if own else None,
             )
         )
@@ -196,8 +212,7 @@ class SimulatedReplica(Replica):
             # What the others' sums cost the backward pass, its last bucket waits for.
             beside = comm.all_reduce_train(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
             comm.simulator.advance(comm.rank, forward + backward)
-            lost = beside.beside(began, comm.now()) * self.device.overlap_loss
-            comm.simulator.advance(comm.rank, round(lost))
+            self._lose(covered(beside.spans(), began, comm.now()))
             work = comm.all_reduce_train(group, give, payloads[-1:], [comm.now()])
             beside.wait()
         else:
@@ -214,19 +229,18 @@ class SimulatedReplica(Replica):
         """Sum the buckets in another way than one all-reduce each, or after the backward pass."""
         averaging, comm = self.averaging, self.comm
         began, sums = comm.now(), []
-        self._line = None
+        self._forget_sums()
         first = self._buckets[0].ready if averaging.overlap else 1.0
         comm.simulator.advance(comm.rank, forward + round(backward * first))
         loss = self._done(begun, blank=weight == 0)
         flat = self._weighted(weight)
         for index, bucket in enumerate(self._buckets):
-            shapes = list(bucket.shapes or [(bucket.high - bucket.low,)])
-            piece = flat[bucket.low : bucket.high]
-            if index == 0:
-                piece, shapes = flat[bucket.low : bucket.high + 1], [*shapes, (1,)]
             there = forward + round(backward * bucket.ready) if averaging.overlap else forward + backward
             comm.simulator.advance(comm.rank, max(0, began + there - comm.now()))
-            sums.append(self._start_sum(piece, index, shapes))
+            if averaging.overlap and index == len(self._buckets) - 1:
+                # What the others' sums cost the backward pass, its last bucket waits for.
+                self._lose(self._summed_aside(began + forward, comm.now()))
+            sums.append(self._start_sum(flat, index))
             if not averaging.overlap:
                 sums[-1].wait()
         for work in sums:
@@ -263,17 +277,44 @@ class SimulatedReplica(Replica):
         # All of them or none: they were computed together, or by this rank alone.
         return len(self._in_vector) > 0 and self.parameters.tensors[0].grad is self._in_vector[0]
 
-    def _start_sum(self, piece: Tensor, index: int, shapes: Sequence[tuple[int, ...]]) -> Work:
-        averaging, comm = self.averaging, self.comm
+    def _forget_sums(self) -> None:
+        """A step begins."""
+        self._line = None
+        self._began_aside.clear()
+        self._ended_aside.clear()
+
+    def _start_sum(self, flat: Tensor, index: int) -> Work:
+        """Begin to sum a bucket of `flat`; the wish goes with the first one, as the last of its numbers."""
+        averaging, comm, bucket = self.averaging, self.comm, self._buckets[index]
         assert averaging.group is not None
         reduction, before = averaging.reduction, self._line
+        shapes = list(bucket.shapes or [(bucket.high - bucket.low,)])
+        piece = flat[bucket.low : bucket.high]
+        if index == 0:
+            piece, shapes = flat[bucket.low : bucket.high + 1], [*shapes, (1,)]
         if reduction is None:
             return comm.all_reduce(piece, averaging.group, channel="gradients", async_op=True)
 
         def work() -> None:
             if before is not None:
                 before.wait()
+            self._began_aside.append(comm.now())
             reduction.sum(piece, index, shapes, comm)
+            self._ended_aside.append(comm.now())
 
         self._line = comm.aside(work)
         return self._line
+
+    def _summed_aside(self, low: int, high: int) -> int:
+        """How much of [low, high] reductions took, without waiting for others to begin."""
+        ends = [*self._ended_aside, *[high] * (len(self._began_aside) - len(self._ended_aside))]
+        spans = list(zip(self._began_aside, ends, strict=True))
+        return covered(spans, low, high) - covered(self.comm.waited_aside, low, high)
+
+    def _lose(self, beside: int) -> None:
+        """Let the backward pass take longer, for sums ran so many nanoseconds beside it."""
+        comm, lost = self.comm, round(beside * self.device.overlap_loss)
+        timeline = comm.simulator.timeline
+        if lost and timeline is not None:
+            timeline.compute(comm.rank, comm.now(), comm.now() + lost, "backward")
+        comm.simulator.advance(comm.rank, lost)

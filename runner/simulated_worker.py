@@ -8,6 +8,7 @@ import torch
 
 from ..datasets.data import Data
 from ..models.spec import InputSpec
+from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
 from . import checkpoint, schema, timing_only
 from .device import ClusterDevice
@@ -22,7 +23,7 @@ from .trace import Timeline
 from .worker import Link
 
 
-class NodeLost(RuntimeError):
+class NodeLost(ExpectedEnd):
     """A node of the modelled cluster has failed, as `cluster.failures_s` wanted it."""
 
 

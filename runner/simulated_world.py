@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..datasets.data import Data
+from ..strategies.errors import ConfigError
 from ..strategies.topology import Topology
 from .device import Device, Profile, Scripted, StepTime
 from .gradient_pool import FEWEST, GradientPool
@@ -128,6 +129,10 @@ def _trained(stage: Stage, criterion: nn.Module, ranks: int) -> Parts:
 def _timed(stage: Stage) -> Parts:
     profile = stage.profile
     assert profile is not None, "timing only is somebody's timing"
+    if stage.sync_batch_norm != "none" and not profile.norms:
+        raise ConfigError(
+            f"launcher.sync_batch_norm={stage.sync_batch_norm}: the model has no such layer; use none"
+        )
     parameters, (_, scale) = sum(profile.numels), scale_of(profile)
 
     def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class Simulator:
         train = self._operations.get(key)
         if train is None:
             train = self._operations[key] = Train("all_reduce", members, payloads)
-        elif type(train) is not Train or (train.members, len(train.parts)) != (members, len(payloads)):
+        elif type(train) is not Train or (train.members, train.payloads) != (members, payloads):
             raise _disagreement(rank, f"{len(payloads)} all_reduce", members, train)
         train.entered[rank] = what
         train.ready = [max(own, other) for own, other in zip(times, train.ready, strict=True)]

@@ -92,7 +92,7 @@ def requests(composed: Iterable[Composed], cwd: Path) -> list[Request]:
         request = _request(job, cwd)
         twin = seen.get(request.path) if request.path else None
         if twin is not None:
-            text = f"{request.title}: asked for twice; run.arm or run.repeat tells two equal runs apart"
+            text = f"{request.title}: asked for twice; {_why_twice(twin, request)}"
             request = Request(request.words, None, ConfigError(text))
         elif request.path is not None:
             seen[request.path] = request
@@ -171,6 +171,15 @@ def _request(job: Composed, cwd: Path) -> Request:
         return Request(tuple(job.words), from_composed(job.config, cwd))
     except ConfigError as error:
         return Request(tuple(job.words), None, error)
+
+
+def _why_twice(one: Request, other: Request) -> str:
+    assert one.config is not None
+    assert other.config is not None
+    first, second = one.config.study.assumption, other.config.study.assumption
+    if first == second:
+        return "run.arm or run.repeat tells two equal runs apart"
+    return f"assumption {second!r} changes nothing against {first or 'none'!r} here: leave it out"
 
 
 def _arm(config: RunConfig) -> str:

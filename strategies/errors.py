@@ -12,6 +12,10 @@ class MachineError(RuntimeError):
     """The request is right, but this machine cannot do it (exit code 3)."""
 
 
+class ExpectedEnd(RuntimeError):
+    """The run fails because it was asked to (exit code 1); like the others it is told without a traceback."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The most similar of `names`, or None when nothing is similar."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

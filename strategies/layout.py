@@ -45,8 +45,7 @@ class Layout:
         wide = any(slot.dtype == torch.float64 for slot in self.slots)
         self.dtype = torch.float64 if wide else torch.float32
         self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
-        # The memory [numel] that the tensors are views of, one after the other, if `lay_out` has made it so.
-        self.home: Tensor | None = None
+        self._home: Tensor | None = None
 
     def named(self) -> list[tuple[str, Tensor]]:
         """The list that the table was made of."""
@@ -66,7 +65,7 @@ class Layout:
             home = self.pack()
             for tensor, view in zip(self.tensors, self.views(home), strict=True):
                 tensor.data = view
-            self.home = home
+            self._home = home
 
     def pack(self, out: Tensor | None = None, tensors: list[Tensor] | None = None) -> Tensor:
         """Copy the tensors (or `tensors` of the same shapes) into `out[:numel]`, a new buffer by default.
@@ -74,8 +73,9 @@ class Layout:
         Returns it.
         """
         out = self.empty() if out is None else out
-        if tensors is None and self.home is not None:
-            out[: self.numel].copy_(self.home)
+        home = self.home_now() if tensors is None else None
+        if home is not None:
+            out[: self.numel].copy_(home)
         elif self.slots:
             with torch.no_grad():
                 torch._foreach_copy_(self.views(out), self._like(tensors))  # pyright: ignore[reportPrivateImportUsage] (no public name)
@@ -83,11 +83,22 @@ class Layout:
 
     def unpack(self, flat: Tensor, tensors: list[Tensor] | None = None) -> None:
         """Copy `flat[:numel]` back into the tensors (or into `tensors` of the same shapes)."""
-        if tensors is None and self.home is not None:
-            self.home.copy_(flat[: self.numel])
+        home = self.home_now() if tensors is None else None
+        if home is not None:
+            home.copy_(flat[: self.numel])
         elif self.slots:
             with torch.no_grad():
                 torch._foreach_copy_(self._like(tensors), self.views(flat))  # pyright: ignore[reportPrivateImportUsage] (as above)
+
+    def home_now(self) -> Tensor | None:
+        """The memory [numel] that the tensors are views of, one after the other, if `lay_out` has made it so
+        and nobody has put one of them elsewhere since (`parameter.data = ...`)."""
+        if self._home is not None:
+            for tensor, slot in ((self.tensors[0], self.slots[0]), (self.tensors[-1], self.slots[-1])):
+                if tensor.data_ptr() != self._home.data_ptr() + slot.offset * self._home.element_size():
+                    self._home = None
+                    break
+        return self._home
 
     def digest(self) -> int:
         """A 62-bit hash of names, shapes, types and offsets, equal on ranks whose tables agree."""

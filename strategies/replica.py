@@ -121,7 +121,6 @@ class Replica(ABC):
         if parameters is not None:
             for parameter, memory in zip(self.parameters.tensors, parameters, strict=True):
                 parameter.data = memory
-            self.parameters.home = None
         self._bound_gradients, self._bound_clip = list(gradients), clip
         if stepped is not None:
             self.stepped = [self.parameters.tensors[place] for place in stepped]

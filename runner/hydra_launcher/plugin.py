@@ -20,7 +20,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from daso_bench.runner.overrides import quote
+from daso_bench.runner.overrides import key_of, quote
 
 SETS = ("arm", "assumption", "size")
 
@@ -70,7 +70,9 @@ class CollectingLauncher(Launcher):
     def _composed(self, overrides: Sequence[str], chosen: dict[tuple[str, ...], DictConfig]) -> DictConfig:
         loader = self._context.config_loader
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
-        values = [one for one in parsed if not self._is_group(one.get_key_element().lstrip("+~"))]
+        values = [
+            one for one in parsed if not self._is_group(key_of(one.get_key_element()).partition("@")[0])
+        ]
         words = tuple(str(one.input_line) for one in parsed if one not in values)
         if words not in chosen:
             chosen[words] = loader.load_sweep_config(self._config, list(words))
@@ -118,20 +120,24 @@ class CollectingSweeper(Sweeper):
         study = [f"{key}={value}" for key, value in self._params.items()]
         own = {o.get_key_element(): o for o in parser.parse_overrides(list(self._collector.words))}
         swept = {o.get_key_element(): o for o in parser.parse_overrides(study)} | own
+        swept |= {key_of(key): swept.pop(key) for key in list(swept) if key_of(key).startswith("study.")}
         choices: dict[str, list[list[str]]] = {}
         for key, override in swept.items():
             if key.removeprefix("study.") not in self._sets:
                 choices[key] = [[choice] for choice in _choices(override)]
         for name, points in self._sets.items():
-            choices[name] = _points(name, points, swept.get(f"study.{name}"), set(own))
+            choices[name] = _points(name, points, swept.get(f"study.{name}"), list(own.values()))
         grid = itertools.product(*choices.values())
         return self._launcher.launch([list(itertools.chain(*job)) for job in grid], 0)
 
 
 def _points(
-    name: str, points: Mapping[str, str | None], chosen: Override | None, given: set[str]
+    name: str, points: Mapping[str, str | None], chosen: Override | None, given: Sequence[Override]
 ) -> list[list[str]]:
-    """The overrides of each point of a set, or of the `chosen` ones, without keys that are `given` anyway."""
+    """The overrides of each point of a set, or of the `chosen` ones.
+
+    A key that is `given` on the command line too is refused: the point's name would not say what it is.
+    """
     if name not in SETS:
         raise HydraException(f"hydra.sweeper.sets.{name}: must be one of {', '.join(SETS)}")
     known: dict[str, str] = {"": ""} if name == "assumption" else {}
@@ -142,7 +148,14 @@ def _points(
             raise HydraException(f"study.{name}={point}: the study has {', '.join(map(repr, known))}")
     found = []
     for point in names:
-        words = [word for word in shlex.split(known[point]) if word.partition("=")[0] not in given]
+        words = shlex.split(known[point])
+        for key, own in ((key_of(word), own) for word in words for own in given):
+            mine = key_of(own.get_key_element())
+            if key == mine or (isinstance(own.value(), dict) and key.startswith(f"{mine}.")):
+                raise HydraException(
+                    f"{own.input_line}: {point!r} of the study sets {key}; choose among its {name}s without "
+                    f"it, with study.{name}=NAME,NAME"
+                )
         found.append([*words, f"study.{name}={quote(point)}"])
     return found
 

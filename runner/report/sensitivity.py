@@ -67,11 +67,6 @@ class SizeTable:
         return found
 
     @property
-    def uneven(self) -> bool:
-        """Whether the points have different numbers of runs, so that each must tell its own."""
-        return len({point.runs for point in self.points.values()}) > 1
-
-    @property
     def ranked(self) -> bool:
         """Whether some arms have an order."""
         return len(tiers(self.times)) > 1
@@ -167,13 +162,14 @@ def size_table(size: str, comparisons: Sequence[Comparison]) -> SizeTable:
     there = {(arm.label, c.assumption): arm for c in comparisons for arm in c.arms}
     assumptions = sorted({AS_CONFIGURED} | {c.assumption for c in comparisons}, key=natural)
     measure = _measure(runs)
+    repeats = {_repeat(run) for run in runs}
     return SizeTable(
         size=size,
         assumptions=assumptions,
         arms=arms,
         measure=measure,
         points={
-            (label, assumption): _point(there.get((label, assumption)), measure)
+            (label, assumption): _point(there.get((label, assumption)), measure, repeats)
             for label in arms
             for assumption in assumptions
         },
@@ -209,6 +205,7 @@ TARGET = "time to target"
 TRAIN = "training time"
 PER_SAMPLE = "training time per sample"
 NOTHING = "no common measure"
+OTHER_SEEDS = "not all of the seeds that others have finished"
 
 
 def _measure(runs: Sequence[Run]) -> Measure:
@@ -230,7 +227,12 @@ def _measure(runs: Sequence[Run]) -> Measure:
     return Measure(name=TRAIN, said=f"Compared is the training time of equal work: {work}.")
 
 
-def _point(arm: Arm | None, measure: Measure) -> Point:
+def _repeat(run: Run) -> tuple[Any, Any]:
+    """Which repetition a run is: arms are compared over the same ones."""
+    return run.seed, (run.config.get("run") or {}).get("repeat")
+
+
+def _point(arm: Arm | None, measure: Measure, repeats: set[tuple[Any, Any]]) -> Point:
     if measure.name == NOTHING:
         return Point(runs=0, seconds=None, why="no target in common with the other runs")
     if measure.name == TARGET:
@@ -238,9 +240,13 @@ def _point(arm: Arm | None, measure: Measure) -> Point:
             return Point(runs=0, seconds=None, why="no finished run")
         if len(arm.reached) < len(arm.counted):
             return Point(runs=len(arm.counted), seconds=None, why="not all runs reached the target")
+        if {_repeat(run) for run in arm.reached} != repeats:
+            return Point(runs=len(arm.reached), seconds=None, why=OTHER_SEEDS)
         return _mean([run.crossing.scored_s for run in arm.reached if run.crossing])
     if arm is None or not arm.complete:
         return Point(runs=0, seconds=None, why="no finished run")
+    if {_repeat(run) for run in arm.complete} != repeats:
+        return Point(runs=len(arm.complete), seconds=None, why=OTHER_SEEDS)
     return _mean([_train_s(run, measure) for run in arm.complete])
 
 

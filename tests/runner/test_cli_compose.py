@@ -216,10 +216,31 @@ def test_a_study_has_named_points_and_one_without_assumption(sets: Path) -> None
     ]
 
 
-def test_the_labels_choose_points_and_keys_that_are_given_win(sets: Path) -> None:
-    words = ("cluster=ethernet_10g", "study.arm='it\\'s daso'", "study.assumption=slow,", "seed=3")
-    words = (*words[:2], "study.assumption=slow", "seed=3", "cluster.links.inter.latency_us=7")
-    assert labelled(*words, config_dir=sets) == [(3, "DASO", "it's daso", "slow", 7)]
+def test_the_labels_choose_points(sets: Path) -> None:
+    words = ("cluster=ethernet_10g", "study.arm='it\\'s daso'", "seed=3")
+    both = [(3, "DASO", "it's daso", "", 25), (3, "DASO", "it's daso", "slow", 50)]
+    assert labelled(*words, "study.assumption=,slow", config_dir=sets) == both
+    assert labelled(*words, "study.assumption=slow", config_dir=sets) == both[1:]
+    assert labelled(*words, "+study.assumption=slow", config_dir=sets) == both[1:]
+    assert labelled(*words, "study.assumption=''", config_dir=sets) == both[:1]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "strategy=daso",
+        "cluster.links.inter.latency_us=7",
+        "++cluster.links.inter.latency_us=7",
+        "cluster.links={inter: {latency_us: 7}}",
+        "strategy.sync_every=3",
+    ],
+)
+def test_a_key_that_named_points_set_is_not_for_the_command_line(sets: Path, word: str) -> None:
+    with pytest.raises(ConfigError, match=r"of the study sets .*; choose among its (arm|assumption)s"):
+        labelled("cluster=ethernet_10g", word, config_dir=sets)
+    chosen = ("study.arm='ddp, plain'", "study.assumption=''")
+    if word != "strategy=daso" and not word.startswith("strategy."):  # the plain arm chooses its strategy too
+        assert len(labelled("cluster=ethernet_10g", word, *chosen, config_dir=sets)) == 2
 
 
 def test_a_point_that_is_not_there_is_told_with_those_that_are(sets: Path) -> None:

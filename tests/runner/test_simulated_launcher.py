@@ -82,12 +82,14 @@ def test_it_learns_what_real_processes_learn(strategy: str):
             assert virtual[key] == pytest.approx(real[key], rel=1e-12), key
 
 
-def test_a_lost_node_ends_the_run_and_a_resume_finishes_it():
+def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.CaptureFixture[str]):
     more = ["strategy=ddp", "train.checkpoint_every_samples=300"]
     assert code_of(*SMALL, *more) == 0
     assert code_of(*SMALL, *more, "cluster.failures_s=[0.06]") == 1
     whole, broken = sorted(runs(), key=lambda run: read_json(run / "status.json")["status"] == "failed")
     assert "a node was lost after 0.06 s" in read_json(broken / "status.json")["reason"]
+    assert "Traceback" not in capfd.readouterr().out, "it was asked for: the sentence says all"
+    assert "Traceback" in (broken / "logs" / "rank_0.log").read_text()
     assert code_of("resume", str(broken)) == 0
     ends = [rows(run)[-1] for run in (whole, broken)]
     assert ends[0]["kind"] == ends[1]["kind"] == "summary"

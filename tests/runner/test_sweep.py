@@ -268,3 +268,14 @@ def test_requests_are_checked_and_twins_refused(world: World, monkeypatch: pytes
     assert str(found[1].error) == "train.epochs=0: must be >= 1"
     assert found[2].error is error
     assert "asked for twice; run.arm or run.repeat" in str(found[3].error)
+
+
+def test_an_assumption_that_changes_nothing_is_told_as_such(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def labelled(tree: Any, cwd: Path) -> RunConfig:
+        return dataclasses.replace(world.config("A"), study=StudyInfo(name="s", assumption=tree))
+
+    monkeypatch.setattr(sweep, "from_composed", labelled)
+    found = sweep.requests([Job(["a"], ""), Job(["b"], "rings")], world.root)
+    assert "assumption 'rings' changes nothing against 'none' here: leave it out" in str(found[1].error)

@@ -12,9 +12,10 @@ from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulator import Simulator
 from daso_bench.runner.timed_batch_norm import SCOPES, NormedReplica
-from daso_bench.runner.timing_only import StandIn
+from daso_bench.runner.timing_only import StandIn, TimedReplica
+from daso_bench.strategies.reductions import Flat, Hierarchical
 from daso_bench.strategies.replica import Batch
-from daso_bench.strategies.topology import NODE, WORLD, Topology
+from daso_bench.strategies.topology import WORLD, Topology
 
 MS = 1_000_000
 FORWARD, BACKWARD = 100 * MS, 200 * MS
@@ -22,9 +23,18 @@ ONE_MS = AlphaBeta(intra_latency_s=1e-3, inter_latency_s=1e-3)
 THREE = Profile.by_size([100] * 4, norms=3, channels=8)
 
 
-def steps(nodes: list[int], scope: str, slow: int = 0, loss: float = 0.0, **averaging: Any) -> list[int]:
-    """By rank: the clock after one step; the last rank's takes `slow` nanoseconds more."""
-    simulator = Simulator(Topology.of(nodes), ONE_MS)
+def steps(
+    nodes: list[int],
+    scope: str,
+    slow: int = 0,
+    loss: float = 0.0,
+    network: AlphaBeta = ONE_MS,
+    counts: list[dict[str, int]] | None = None,
+    **averaging: Any,
+) -> list[int]:
+    """By rank: the clock after one step; the last rank's takes `slow` nanoseconds more. Fills `counts`."""
+    simulator = Simulator(Topology.of(nodes), network)
+    verbs: list[dict[str, int]] = [{} for _ in range(sum(nodes))]
     last = sum(nodes) - 1
 
     def body(rank: int) -> int:
@@ -34,14 +44,15 @@ def steps(nodes: list[int], scope: str, slow: int = 0, loss: float = 0.0, **aver
         replica = NormedReplica(StandIn(400), nn.CrossEntropyLoss(), comm, device, THREE)
         replica.normed_over = SCOPES[scope]
         if averaging:
-            replica.average_gradients_over(**averaging)
+            how = {k: make() if k == "reduction" else make for k, make in averaging.items()}
+            replica.average_gradients_over(**how)
         replica.compute_gradients(Batch(torch.empty(1, 0), torch.zeros(1), (1,) * sum(nodes)))
-        counts.append(dict(comm.traffic.verbs))
+        verbs[rank] = dict(comm.traffic.verbs)
         return comm.now()
 
-    counts: list[dict[str, int]] = []
     ends = simulator.run(body)
-    assert len({str(sorted(count.items())) for count in counts}) == 1
+    if counts is not None:
+        counts += verbs
     return ends
 
 
@@ -81,6 +92,45 @@ def test_what_is_hidden_may_cost():
     assert steps([1, 1], "world", loss=0.5, group=WORLD, bucket_mib=400 / 2**20) == [plain + 5 * MS] * 2
 
 
+@pytest.mark.parametrize(
+    ("reduction", "calls", "took"),
+    [
+        (Flat, {"gradients.all_reduce": 4}, 2),
+        (Hierarchical, {"gradients.reduce": 4, "gradients.all_reduce": 4, "gradients.broadcast": 4}, 4),
+    ],
+)
+def test_another_sum_is_another_sum_here_too(reduction: Any, calls: dict[str, int], took: int):
+    """Four buckets by leaders of nodes of two: what is left after the backward pass is the last one's.
+
+    Flat over four ranks: six messages of a ring; by nodes: one down, two between nodes, one up.
+    """
+    plain = FORWARD + BACKWARD + 3 * (3 + 6) * MS
+    counts: list[dict[str, int]] = []
+    ends = steps([2, 2], "world", counts=counts, group=WORLD, bucket_mib=400 / 2**20, reduction=reduction)
+    assert max(ends) == plain + (6 if reduction is Flat else took) * MS
+    for verb, times in calls.items():
+        assert counts[0][verb] == times
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+def test_sums_under_way_at_once_cost_once(sharing: bool):
+    """Long sums overlap where links are shared; BatchNorm over one rank waits for nobody."""
+    network = AlphaBeta(inter_latency_s=45e-3, fair=sharing)
+    ends = steps([1, 1], "node", network=network, loss=1.0, group=WORLD, bucket_mib=400 / 2**20)
+    simulator = Simulator(Topology.of([1, 1]), network)
+
+    def body(rank: int) -> int:
+        comm = SimulatedCommunicator(simulator, rank)
+        device = Scripted(rank, lambda rank, n: FORWARD + BACKWARD)
+        device.overlap_loss = 1.0
+        replica = TimedReplica(StandIn(400), nn.CrossEntropyLoss(), comm, device, THREE)
+        replica.average_gradients_over(WORLD, bucket_mib=400 / 2**20)
+        replica.compute_gradients(Batch(torch.empty(1, 0), torch.zeros(1), (1, 1)))
+        return comm.now()
+
+    assert ends == simulator.run(body)
+
+
 def test_layers_and_their_places_come_from_the_module():
     """Two convolutions of equal cost with a layer behind each: backward comes to the last at once."""
 
@@ -95,4 +145,3 @@ def test_layers_and_their_places_come_from_the_module():
 
 def test_sizes_alone_put_them_at_equal_distances():
     assert THREE.norms == ((8, 0.5 / 3), (8, 1.5 / 3), (8, 2.5 / 3))
-    assert SCOPES == {"node": NODE, "world": WORLD}

@@ -65,3 +65,36 @@ def test_a_module_with_tied_and_frozen_parameters_has_each_trainable_one_once():
     module[0].bias.requires_grad_(False)
     layout = Layout((n, p) for n, p in module.named_parameters() if p.requires_grad)
     assert [slot.name for slot in layout.slots] == ["0.weight", "1.bias"]
+
+
+def test_tensors_in_one_memory_pack_and_unpack_as_before():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    layout = Layout(model.named_parameters())
+    before = layout.pack()
+    layout.lay_out()
+    home = layout.home_now()
+    assert home is not None
+    assert torch.equal(layout.pack(), before)
+    layout.unpack(before + 1)
+    assert torch.equal(home, before + 1)
+    assert torch.equal(model[1].bias, before[-1:] + 1)
+
+
+def test_a_tensor_that_somebody_moved_is_found_again():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    layout = Layout(model.named_parameters())
+    layout.lay_out()
+    model[0].weight.data = torch.full((2, 3), 7.0)
+    assert layout.home_now() is None
+    assert layout.pack()[:6].tolist() == [7.0] * 6
+    layout.unpack(torch.zeros(layout.numel))
+    assert not model[0].weight.any()
+
+
+def test_tensors_of_several_kinds_stay_where_they_are():
+    mixed = Layout([("a", torch.zeros(2)), ("b", torch.zeros(2, dtype=torch.float64))])
+    mixed.lay_out()
+    turned = Layout([("a", torch.zeros(2, 3).t())])
+    turned.lay_out()
+    assert mixed.home_now() is None
+    assert turned.home_now() is None

@@ -1,8 +1,22 @@
 """The arithmetic of docs/daso_34_percent.md, by hand."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from daso_bench.runner.report.daso_shares import CAUSES, EPOCHS, Point, daso, reduction, tables, verdict
+from daso_bench.runner.report.daso_shares import (
+    CAUSES,
+    EPOCHS,
+    Point,
+    bound,
+    daso,
+    reduction,
+    tables,
+    times,
+    verdict,
+)
+from daso_bench.runner.report.load import find_runs, load_run
 
 COMMUNICATION, OVERLAP, PRECISION, NORMS, ALL = CAUSES
 ARMS = {
@@ -17,6 +31,7 @@ ARMS = {
     "daso B=1": 1.1,
     "daso blocking": 1.35,
     "daso B=4 with BatchNorm over a node": 1.0,
+    "a step alone": 0.9,
 }
 
 
@@ -59,4 +74,21 @@ def test_the_table_has_the_range_over_assumptions():
     slower = {**ARMS, "ddp": 2.06, "ddp by nodes": 3.0}
     text = tables({Point("m", "16 nodes", ""): ARMS, Point("m", "16 nodes", "rings"): slower})
     assert "| 14.2% (14.2% to 50.0%): explains a part |" in text
-    assert "| rings | 50.0% (2.00 x) |" in text
+    assert "| rings | 50.0% (56.3%) |" in text
+
+
+def test_only_runs_of_the_study_count_and_each_once(make_run: Callable[..., Path], tmp_path: Path):
+    place = {"arm": "ddp", "size": "4 nodes", "assumption": ""}
+    given = {"target": None, "train_s": 50.0, "accuracies": (0.5,)}
+    make_run(tmp_path / "results", "ddp", study="other", place=place, **given)
+    make_run(tmp_path / "results", "ddp", study="paper_daso", place=place, **given)
+    runs = [load_run(path, path.name) for path in find_runs(tmp_path / "results")]
+    ((point, arms),) = times(runs).items()
+    assert (point.size, arms["ddp"]) == ("4 nodes", 50.0 / runs[0].samples)
+    with pytest.raises(ValueError, match="a second run of 'ddp'"):
+        times([*runs, *runs])
+
+
+def test_nobody_can_gain_more_than_what_is_not_computing():
+    assert bound(ARMS) == pytest.approx(1 - 0.9 / 1.2)
+    assert bound({arm: time for arm, time in ARMS.items() if arm != "a step alone"}) is None

@@ -98,12 +98,32 @@ def test_without_a_run_as_configured_nothing_is_ranked(make_study: Make, tmp_pat
 
 def test_seeds_are_taken_together_in_the_geometric_mean(make_study: Make) -> None:
     make_study()
-    root = make_study({"": {"ddp": 160.0}}, seed=1)
+    root = make_study({**TIMES, "": {**TIMES[""], "ddp": 160.0}}, seed=1)
     ((table,),) = [one.tables for one in analysed(root)]
     point = table.points["ddp", ""]
     assert (point.runs, point.seconds) == (2, pytest.approx(80.0))
     assert table.relative("daso", "") == pytest.approx(4.0)
-    assert table.uneven
+
+
+def test_arms_of_other_seeds_are_not_compared(make_study: Make) -> None:
+    """On the one seed in common ddp is faster; over all runs of each it would be slower."""
+    both = ("", "rings")
+    make_study({name: {"ddp": 400.0, "daso": 440.0} for name in both})
+    root = make_study({name: {"ddp": 1600.0} for name in both}, seed=1)
+    ((table,),) = [one.tables for one in analysed(root)]
+    assert table.ranking == "no ranking: only ddp has a time under every assumption"
+    assert table.unranked == [
+        "daso: not all of the seeds that others have finished as configured and under 'rings'"
+    ]
+
+
+def test_a_diverged_run_takes_its_arm_out_of_the_ranking(make_study: Make) -> None:
+    both = ("", "rings")
+    make_study({name: {"ddp": 400.0, "daso": 200.0} for name in both})
+    make_study({name: {"ddp": 400.0} for name in both}, seed=1)
+    root = make_study({name: {"daso": 200.0} for name in both}, seed=1, status="diverged")
+    ((table,),) = [one.tables for one in analysed(root)]
+    assert table.points["daso", ""].seconds is None
 
 
 def test_unequal_work_is_compared_per_sample(make_study: Make) -> None:
