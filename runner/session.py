@@ -80,6 +80,17 @@ class World:
     remarks: tuple[str, ...] = ()
 
 
+def seed_generators(seed: int) -> None:
+    """Seed torch's own random generators.
+
+    `torch.manual_seed` also notes the seed, with a stack trace, for each kind of device that is not there: a
+    millisecond, of a thousand virtual ranks a second.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
 @dataclass
 class Session:
     """The state of one rank's run.
@@ -245,10 +256,10 @@ class Session:
         channels, height, width = self.data.shape
         # The model's own random numbers come from torch's generator: give it this run's stream, then a stream
         # per rank.
-        torch.manual_seed(derive(self.config.seed, "init"))
+        seed_generators(derive(self.config.seed, "init"))
         model = self.config.model.build(InputSpec(channels, height, width, self.data.classes))
         model = model.to(self.world.device, self.dtype).train()
-        torch.manual_seed(derive(self.config.seed, "dropout", self.comm.rank))
+        seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
         self._check_batch_norm(model)
         return self.world.make_replica(model, nn.CrossEntropyLoss())
 

@@ -203,7 +203,7 @@ class SimulatedReplica(Replica):
 
         def give() -> Tensor:
             losses.append(self._done(begun, blank=weight == 0))
-            return self._weighted(weight)
+            return self._given(weight)
 
         # The wish travels with the first bucket, as the last of its numbers.
         payloads = [size * (bucket.numbers + (not index)) for index, bucket in enumerate(self._buckets)]
@@ -247,6 +247,10 @@ class SimulatedReplica(Replica):
             work.wait()
         self._take(flat)
         return loss
+
+    def _given(self, weight: float) -> Tensor:
+        """What this rank gives to a sum of all buckets."""
+        return self._weighted(weight)
 
     def _weighted(self, weight: float) -> Tensor:
         """`weight` times the gradients, and the wish: what this rank gives to the sum, [m + 1]."""

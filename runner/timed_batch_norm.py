@@ -98,7 +98,7 @@ class NormedReplica(TimedReplica):
 
         def start() -> None:
             if self.averaging.reduction is None:
-                works.append(comm.all_reduce_train(group, lambda: self._vector, [payload], [comm.now()]))
+                works.append(comm.all_reduce_train(group, lambda: self._given(1.0), [payload], [comm.now()]))
             else:
                 works.append(self._start_sum(self._vector, index))
 

@@ -9,6 +9,7 @@ and a loss that falls with every step: schedules that wait for a plateau do not 
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from .schema import RunConfig
 from .simulated_replica import SimulatedReplica
 
 NUMBERS, OF_BUCKET = 4096, 64  # of the stand-in, at least; of a bucket on average
+NO_WISH, WISH = torch.zeros(1), torch.ones(1)
 REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
 
 
@@ -132,21 +134,30 @@ def without_numbers(config: RunConfig, profile: Profile) -> RunConfig:
     return dataclasses.replace(config, model=StandInModel(numel), optimizer=NoOptimizer(config.optimizer.lr))
 
 
+@lru_cache(maxsize=64)
+def falling_loss(drawn: int) -> Tensor:
+    """The loss [] of a device's step number `drawn`: ranks at the same step read the same tensor."""
+    return torch.tensor(1 / (1 + drawn))
+
+
 class TimedReplica(SimulatedReplica):
     """A replica whose gradients are 0."""
 
     def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
-        drawn = self.device.drawn
+        loss = falling_loss(self.device.drawn)
         for parameter, place in zip(self.parameters.tensors, self._in_vector, strict=True):
             parameter.grad = place
-        return lambda: torch.tensor(1 / (1 + drawn))
+        return lambda: loss
+
+    def _given(self, weight: float) -> Tensor:
+        return WISH if self.wished else NO_WISH  # the gradients are 0 and stay so
 
     def _weighted(self, weight: float) -> Tensor:
         self._vector[-1] = float(self.wished)
         return self._vector
 
     def _take(self, total: Tensor) -> None:
-        self.wished = bool(total[-1] != 0)
+        self.wished = total[-1].item() != 0
 
     def _averaging_changed(self) -> None:
         self._vector.zero_()

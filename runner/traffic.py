@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..strategies.communicator import Communicator
 from ..strategies.topology import Topology
@@ -179,8 +180,7 @@ class Traffic:
         self._verbs.update(state["verbs"])
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """Of a group, seen from one member: the class of its links, of the link to its successor, its place, and
     how many they are."""
 

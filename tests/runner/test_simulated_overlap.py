@@ -325,3 +325,24 @@ def test_a_train_of_other_buckets_is_a_disagreement():
 
     with pytest.raises(RuntimeError, match="rank 1 calls 2 all_reduce over"):
         simulator.run(body)
+
+
+def test_weights_that_look_at_more_than_sizes_are_asked_in_each_step():
+    """As `heterogeneous` with weighting=speed does: new parts, equal batches."""
+    simulator = Simulator(Topology.of([1, 1]))
+    now = {"weights": [0.5, 0.5]}
+
+    def body(rank: int) -> list[float]:
+        comm = SimulatedCommunicator(simulator, rank)
+        replica = SimulatedReplica(nn.Linear(1, 1, bias=False), Mean(), comm, scripted(rank))
+        replica.average_gradients_over(WORLD, weights=lambda samples: now["weights"])
+        found = []
+        for weights in ([0.5, 0.5], [0.9, 0.1]):
+            comm.barrier(WORLD)
+            now["weights"] = weights
+            replica.compute_gradients(Batch(torch.full((1, 1), 1.0 + rank), torch.zeros(1), (1, 1)))
+            found.append(replica.gradients().item())
+        return found
+
+    expected = pytest.approx([0.5 * 1 + 0.5 * 2, 0.9 * 1 + 0.1 * 2])
+    assert simulator.run(body) == [expected, expected]

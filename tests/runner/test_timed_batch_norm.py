@@ -1,5 +1,7 @@
 """Statistics of batch normalisation over several ranks, on the clock: hand values."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulator import Simulator
 from daso_bench.runner.timed_batch_norm import SCOPES, NormedReplica
 from daso_bench.runner.timing_only import StandIn, TimedReplica
+from daso_bench.runner.trace import Timeline
 from daso_bench.strategies.reductions import Flat, Hierarchical
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD, Topology
@@ -145,3 +148,33 @@ def test_layers_and_their_places_come_from_the_module():
 
 def test_sizes_alone_put_them_at_equal_distances():
     assert THREE.norms == ((8, 0.5 / 3), (8, 1.5 / 3), (8, 2.5 / 3))
+
+
+def test_a_timeline_shows_passes_in_pieces_and_what_overlap_costs(tmp_path: Path):
+    """Nothing of a pass is drawn where the rank waits for statistics."""
+    topology = Topology.of([1, 1])
+    timeline = Timeline(topology)
+    simulator = Simulator(topology, ONE_MS, timeline)
+
+    def body(rank: int) -> int:
+        comm = SimulatedCommunicator(simulator, rank)
+        device = Scripted(rank, lambda rank, n: FORWARD + BACKWARD)
+        device.overlap_loss = 0.5
+        replica = NormedReplica(StandIn(400), nn.CrossEntropyLoss(), comm, device, THREE)
+        replica.average_gradients_over(WORLD, bucket_mib=400 / 2**20)
+        replica.compute_gradients(Batch(torch.empty(1, 0), torch.zeros(1), (1, 1)))
+        return comm.now()
+
+    simulator.run(body)
+    timeline.write(tmp_path / "timeline.json")
+    rows = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    bars = [row for row in rows if row["ph"] == "X" and row["pid"] == 0]
+    lasted = {"forward": 0.0, "backward": 0.0}
+    waits = [row for row in bars if row["cat"] == "wait"]
+    for bar in bars:
+        if bar["cat"] == "compute":
+            lasted[bar["name"]] += bar["dur"] * 1000
+            for wait in waits:
+                assert wait["ts"] + wait["dur"] <= bar["ts"] or bar["ts"] + bar["dur"] <= wait["ts"]
+    assert waits
+    assert lasted == {"forward": pytest.approx(FORWARD), "backward": pytest.approx(BACKWARD + 3 * MS)}
