@@ -299,9 +299,9 @@ def dump(config: RunConfig) -> str:
 def run_id(config: RunConfig) -> str:
     """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, a hash of what decides the result.
 
-    Part of it: every key of strategy, model, dataset, optimizer, schedule, cluster and train, the launcher's
-    name, seed, `run.arm`, `run.repeat`. Not part of it: where results go, labels, the study, and how the
-    launcher waits, binds and divides the cores.
+    Part of it: every key of strategy, model, dataset, optimizer, schedule, cluster and train, what a trace of
+    step times holds, the launcher's name, seed, `run.arm`, `run.repeat`. Not part of it: where results go,
+    labels, the study, and how the launcher waits, binds and divides the cores.
     """
     tree = _identity(config)
     launcher: dict[str, Any] = {"name": config.launcher.name}
@@ -311,12 +311,23 @@ def run_id(config: RunConfig) -> str:
         launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
     tree["launcher"] = launcher
     tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
+    trace = config.cluster.device.trace
+    if trace is not None:
+        tree["cluster"]["device"]["trace"] = _content(Path(trace))
     tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
     del tree["results_dir"], tree["study"]
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     names = [strategy_name(config), _name(config.model), _name(config.dataset)]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
+
+
+def _content(path: Path) -> str:
+    """A hash of what a file holds; its path while it cannot be read, which the run itself complains about."""
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return str(path)
 
 
 def strategy_name(config: RunConfig) -> str:

@@ -311,13 +311,13 @@ class FifoLinks:
 class FairLinks:
     """All transfers at once: of k on its busiest link, one gets 1/k of its speed.
 
-    (Processor sharing of equal shares; what a transfer leaves unused on its other links stays unused.)
+    (Processor sharing of equal shares; what a transfer leaves unused on its other links stays unused.) A new
+    transfer changes those that it shares a link with, directly or through others, and nobody else.
     """
 
     def __init__(self) -> None:
-        self._began = 0  # the moment that `_left` is of, nanoseconds
-        self._left: dict[Operation, float] = {}  # nanoseconds of each, had it its links to itself
-        self._links: dict[Operation, tuple[Hashable, ...]] = {}
+        self._flows: dict[Operation, Flow] = {}
+        self._on_link: dict[Hashable, dict[Operation, None]] = {}  # in order, so that a run is reproducible
 
     def carry(self, operation: Operation, cost: Cost, now: int) -> None:
         """Set the end of a transfer that is ready now, and of those that it slows."""
@@ -325,31 +325,71 @@ class FairLinks:
         if not cost.links:
             operation.end = now + cost.duration_ns
             return
-        self._left = self._flow(dict(self._left), now - self._began)
-        self._began = now
-        self._left[operation], self._links[operation] = float(cost.duration_ns), cost.links
-        self._flow(dict(self._left), math.inf)
-        self._links = {one: self._links[one] for one in self._left}
+        affected: dict[Operation, None] = {}
+        for link in cost.links:
+            group = self._connected(link)
+            if group and next(iter(group)) not in affected:
+                affected |= dict.fromkeys(self._advance(group, now))
+        self._flows[operation] = Flow(float(cost.duration_ns), now, cost.links)
+        for link in cost.links:
+            self._on_link.setdefault(link, {})[operation] = None
+        together = [*affected, operation]
+        self._run({one: self._flows[one].left for one in together}, now, math.inf)
 
-    def _flow(self, left: dict[Operation, float], until: float) -> dict[Operation, float]:
-        """What is left, `until` nanoseconds on, of the transfers under way; those that end get their end.
+    def _connected(self, link: Hashable) -> list[Operation]:
+        """The transfers under way on a link, and those that they share links with, and so on."""
+        found = dict.fromkeys(self._on_link.get(link, ()))
+        waiting = list(found)
+        while waiting:
+            for other in self._flows[waiting.pop()].links:
+                for one in self._on_link[other]:
+                    if one not in found:
+                        found[one] = None
+                        waiting.append(one)
+        return list(found)
 
-        Time counts from `_began`, so that it is exact however late in a run.
+    def _advance(self, group: list[Operation], now: int) -> list[Operation]:
+        """Bring transfers that depend on each other to the present; returns those still under way."""
+        since = self._flows[group[0]].since
+        left = self._run({one: self._flows[one].left for one in group}, since, now - since)
+        for one in group:
+            flow = self._flows[one]
+            if one in left:
+                flow.left, flow.since = left[one], now
+                continue
+            del self._flows[one]
+            for link in flow.links:
+                del self._on_link[link][one]
+        return list(left)
+
+    def _run(self, left: dict[Operation, float], began: int, until: float) -> dict[Operation, float]:
+        """What is left after `until` nanoseconds; those that end get their end.
+
+        Time counts from `began`, so that it is exact however late in a run.
         """
         passed = 0.0
         while left and passed < until:
             on_link: dict[Hashable, int] = {}
             for one in left:
-                for link in self._links[one]:
+                for link in self._flows[one].links:
                     on_link[link] = on_link.get(link, 0) + 1
-            shared = {one: max(on_link[link] for link in self._links[one]) for one in left}
+            shared = {one: max(on_link[link] for link in self._flows[one].links) for one in left}
             needs = {one: left[one] * shared[one] for one in left}
             step = min(until - passed, min(needs.values()))
             passed += step
             for one, need in needs.items():
                 if need - step <= 1e-6 * shared[one]:  # a millionth of a nanosecond is rounding
-                    one.end = self._began + math.ceil(passed - 1e-3)
+                    one.end = began + math.ceil(passed - 1e-3)
                     del left[one]
                 else:
                     left[one] -= step / shared[one]
         return left
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """A transfer under way: `left`, nanoseconds that it would need alone, at the moment `since`."""
+
+    left: float
+    since: int
+    links: tuple[Hashable, ...]

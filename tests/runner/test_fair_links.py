@@ -296,3 +296,36 @@ def test_inside_a_node_nothing_is_shared():
         return comm.now()
 
     assert run(body, [2, 2]) == [200] * 4
+
+
+def all_at_once(transfers: list[Transfer]) -> list[float]:
+    """The same rule in the plainest way: from one start or end to the next, over everything under way."""
+    left = {number: float(took) for number, (_, took, _) in enumerate(transfers)}
+    found = [0.0] * len(transfers)
+    now = 0.0
+    while left:
+        under_way = [n for n in left if transfers[n][0] <= now]
+        later = [transfers[n][0] for n in left if transfers[n][0] > now]
+        share = {
+            n: max(sum(link in transfers[m][2] for m in under_way) for link in transfers[n][2])
+            for n in under_way
+        }
+        step = min([start - now for start in later] + [left[n] * share[n] for n in under_way])
+        now += step
+        for n in under_way:
+            left[n] -= step / share[n]
+            if left[n] < 1e-9:
+                found[n] = now
+                del left[n]
+    return found
+
+
+LINKS = st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3).map(lambda names: "".join(sorted(names)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200), LINKS), min_size=1, max_size=10))
+def test_only_those_that_share_links_are_looked_at_and_nothing_else_comes_out(given: list[Transfer]):
+    starts = sorted(given)
+    wanted = all_at_once(starts)
+    for got, exact in zip(ends(FairLinks(), *starts), wanted, strict=True):
+        assert abs(got - exact) <= 1 + 1e-6

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner import listing
+from daso_bench.runner.hardware import DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.schema import (
     ClusterConfig,
     LauncherConfig,
@@ -285,3 +286,18 @@ def test_to_plain_holds_builtin_values_only() -> None:
 
     assert kinds(to_plain(config())) <= {int, float, str, bool, type(None)}
     assert to_plain(config())["cluster"] == {"nodes": 2, "ranks_per_node": [2, 2]}
+
+
+def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> None:
+    def id_of(name: str, content: str) -> str:
+        path = tmp_path / name
+        path.write_text(content)
+        links = LinksConfig(intra=LinkConfig(rate_gbit=1.0), inter=LinkConfig(rate_gbit=1.0))
+        cluster = ClusterConfig(links=links, device=DeviceConfig(trace=str(path)))
+        return run_id(
+            dataclasses.replace(config(), cluster=cluster, launcher=LauncherConfig(name="simulated"))
+        )
+
+    first = id_of("a.csv", "rank,step_s\n0,0.1\n")
+    assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first
+    assert id_of("a.csv", "rank,step_s\n0,0.2\n") != first

@@ -84,7 +84,9 @@ def test_only_runs_of_the_study_count_and_each_once(make_run: Callable[..., Path
     make_run(tmp_path / "results", "ddp", study="paper_daso", place=place, **given)
     runs = [load_run(path, path.name) for path in find_runs(tmp_path / "results")]
     ((point, arms),) = times(runs).items()
-    assert (point.size, arms["ddp"]) == ("4 nodes", 50.0 / runs[0].samples)
+    samples = runs[0].samples
+    assert samples
+    assert (point.size, arms["ddp"]) == ("4 nodes", 50.0 / samples)
     with pytest.raises(ValueError, match="a second run of 'ddp'"):
         times([*runs, *runs])
 
