@@ -43,10 +43,11 @@ class Network(ABC):
 
     def cost(self, topology: Topology, verb: str, members: Sequence[int], payload: int) -> Cost:
         """The duration, and the links held. Default: each node has one link of two ways to the others."""
-        inter = topology.spans_nodes(members)
+        nodes = topology.nodes_of(tuple(members))
+        inter = len(nodes) > 1
         took = self.duration_ns(verb, members, payload, inter)
-        nodes = [topology.node_of_rank[member] for member in members] if inter and took else []
-        return Cost(took, directed(verb, nodes if verb == "send" else sorted(set(nodes))))
+        ends = nodes if verb == "send" else sorted(nodes)
+        return Cost(took, directed(verb, ends) if inter and took else ())
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,6 @@ class Simulator:
         self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # who goes on, what happens
         self._ticket = itertools.count()
         self._operations: dict[Any, Operation | Train] = {}
-        self._costs: dict[tuple[str, int, int], tuple[Cost, tuple[int, ...]]] = {}
         self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
         self._waiting_for: dict[greenlet, Operation] = {}
         self._hub: greenlet | None = None
@@ -214,21 +213,11 @@ class Simulator:
     def _carry(self, operation: Operation, payload: int, channel: str) -> None:
         """The transfer is ready now: let the links carry it."""
         operation.ready = self.now
-        cost = self._cost(operation.verb, operation.members, payload)
+        cost = self.network.cost(self.topology, operation.verb, operation.members, payload)
         self._links.carry(operation, cost, self.now)
         if self.timeline is not None:
             self.timeline.transfer(operation, payload, channel, self.now)
         self._wake(operation)
-
-    def _cost(self, verb: str, members: tuple[int, ...], payload: int) -> Cost:
-        """The network's answer; a step of a thousand ranks asks the same thing a hundred times."""
-        if len(members) == 2:  # pairs are new tuples each time
-            return self.network.cost(self.topology, verb, members, payload)
-        key = (verb, id(members), payload)
-        known = self._costs.get(key)
-        if known is None:
-            known = self._costs[key] = (self.network.cost(self.topology, verb, members, payload), members)
-        return known[0]
 
     def poll(self, operation: Operation) -> bool:
         """Whether `operation` has ended by now. Raises Deadlock for a rank that asks for ever in no time."""

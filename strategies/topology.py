@@ -50,6 +50,10 @@ class Topology:
         init=False, compare=False, repr=False, default_factory=dict
     )
 
+    _nodes: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )
+
     def __post_init__(self) -> None:
         if not self.node_of_rank or sorted(set(self.node_of_rank)) != list(range(max(self.node_of_rank) + 1)):
             raise ValueError(f"nodes must be numbered 0 … N-1 without gaps, got {list(self.node_of_rank)}")
@@ -104,6 +108,18 @@ class Topology:
         if group.kind == "node":
             return self.on_node(self.node_of_rank[rank])
         return tuple(other for other, local in enumerate(self.local_ranks) if local == group.local_rank)
+
+    def nodes_of(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes of these ranks, each once: of two ranks in their order, else ascending."""
+        if len(ranks) == 2:  # pairs are new tuples each time
+            return tuple(dict.fromkeys(self.node_of_rank[rank] for rank in ranks))
+        known = self._nodes.get(id(ranks))
+        if known is None or known[1] is not ranks:
+            known = self._nodes[id(ranks)] = (
+                tuple(sorted({self.node_of_rank[rank] for rank in ranks})),
+                ranks,
+            )
+        return known[0]
 
     def spans_nodes(self, ranks: Sequence[int]) -> bool:
         """Whether traffic among these ranks crosses a link between nodes."""

@@ -277,7 +277,7 @@ def test_a_study_ends_with_its_report(
         return output / "index.html"
 
     monkeypatch.setattr(build, "report", report)
-    assert code_of("+study=quick", "seed=0,1") == 0
+    assert code_of("+study=quick", "strategy=ddp,daso", "seed=0,1") == 0
     assert machine.launched == ["ddp s0", "daso s0", "daso s1", "ddp s1"]
     folder = tmp_path / "results" / "quick"
     assert asked == [(folder, folder / "report")]

@@ -43,3 +43,14 @@ def test_gaps_are_refused():
 
 def test_names_in_messages():
     assert (str(WORLD), str(NODE), str(peers(3))) == ("world", "node", "peers(3)")
+
+
+def test_nodes_of_ranks_are_told_once_each():
+    topology = Topology.of([2, 2, 1])
+    everybody = tuple(range(5))
+    assert topology.nodes_of(everybody) == (0, 1, 2)
+    assert topology.nodes_of(everybody) == (0, 1, 2)
+    assert topology.nodes_of((4, 2, 0, 1)) == (0, 1, 2)
+    assert topology.nodes_of((4, 1)) == (2, 0), "of a message: from where, to where"
+    assert topology.nodes_of((0, 1)) == (0,)
+    assert topology.nodes_of((3,)) == (1,)
