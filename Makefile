@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 only ?=
 
-.PHONY: demo test lint bench docs mutants clean
+.PHONY: demo test lint bench docs mutants chaos clean
 
 demo: $(VENV)/.base ## environment; ddp and daso as real processes, then `+study=quick` in virtual time; where the report is
 	$(BIN)/daso-bench +study=quick launcher=local cluster=laptop strategy=ddp,daso seed=0
@@ -23,6 +23,9 @@ bench: $(VENV)/.bench ## one line per figure; `make bench only=NAME` for one; ex
 
 mutants: $(VENV)/.dev ## faults planted in strategies, and how many the conformance kit finds
 	$(BIN)/python tests/mutants/run.py
+
+chaos: $(VENV)/.dev ## 100 random kills over a sweep of 24 runs, local and on the development cluster, which must be up
+	eval "$$(scripts/slurm/dev_cluster env)" && $(BIN)/python tests/cluster/chaos.py --kills 100 --runs 24
 
 docs: $(VENV)/.base ## the pages of docs/strategies.md, from the code
 	$(BIN)/python -m daso_bench.runner.strategy_pages

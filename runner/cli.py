@@ -31,10 +31,12 @@ daso-bench {version}: run and compare data-parallel training strategies
                                       {plurals}
   daso-bench status DIR               how the runs below DIR are
   daso-bench resume DIR               go on with what is not finished below DIR
+  daso-bench cancel DIR               end what runs or waits below DIR; resume takes it up again
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
   daso-bench check [strategy=NAME]    does a strategy do what it says? The conformance kit; also for your own
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
+  daso-bench doctor [KEY=VALUE]       what this machine can do, what is wrong, how to mend it
 
 Examples
   daso-bench                                       ddp on small handwritten digits, 2 virtual nodes x 2 ranks
@@ -92,10 +94,12 @@ def run(arguments: Sequence[str]) -> int:
         "list": _list,
         "status": _status,
         "resume": _resume,
+        "cancel": _cancel,
         "evaluate": _evaluate,
         "report": _report,
         "check": _check,
         "calibrate": _calibrate,
+        "doctor": _doctor,
     }
     first = arguments[0] if arguments else ""
     if first in commands:
@@ -178,6 +182,13 @@ def _resume(arguments: list[str]) -> int:
     return resume(folder)
 
 
+def _cancel(arguments: list[str]) -> int:
+    folder = _directory("cancel", "a run directory, a study or a results folder", arguments)
+    from .cancel import cancel
+
+    return cancel(folder)
+
+
 def _evaluate(arguments: list[str]) -> int:
     folder = _directory("evaluate", "a run directory", arguments)
     from .start import evaluate
@@ -208,6 +219,11 @@ strategies, and the same steps by real processes over gloo. A strategy may refus
   daso-bench check strategy=daso strategy.wait_batches=0
   daso-bench check strategy=mine --config-dir DIR    your own (DIR/strategy/mine.yaml names its class)
   daso-bench check strategy=mine --ranks 3 2,2,1     on one node of 3 ranks, and on nodes of 2, 2 and 1
+
+With launcher=slurm a short job looks at the cluster instead: cores, devices, clocks and folders of its ranks,
+links and sums between them, and the contract of ddp and daso (or those named) over that network.
+
+  daso-bench check launcher=slurm cluster.nodes=4 cluster.ranks_per_node=2
 """
 
 
@@ -216,7 +232,8 @@ def _check(arguments: list[str]) -> int:
         prog="daso-bench check",
         allow_abbrev=False,
         description=_CHECK_HELP,
-        epilog="Exit codes: 0 all holds; 1 something does not; 2 the request was wrong, or all was refused.",
+        epilog="Exit codes: 0 all holds; 1 something does not; 2 the request was wrong, or all was refused. "
+        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something found.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="strategy=NAME | strategy.KEY=VALUE")
@@ -228,11 +245,43 @@ def _check(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     # `--ranks 2 strategy=ddp`: argparse gives the word to the option before it.
     words = [*options.words, *(word for word in options.ranks if "=" in word)]
+    if any(key_of(word) == "launcher" for word in words):
+        if options.ranks or options.jobs is not None:
+            raise ConfigError("check launcher=...: cluster.nodes and cluster.ranks_per_node say which ranks")
+        from .slurm.check import check as check_cluster
+
+        return check_cluster(words, config_dir=_folder(options.config_dir), cwd=Path.cwd())
     from .conformance.candidates import RANKS, ranks_of
     from .conformance.command import check
 
     ranks = [ranks_of(text) for text in options.ranks if "=" not in text] or RANKS
     return check(words, ranks=ranks, config_dir=_folder(options.config_dir), jobs=options.jobs)
+
+
+_DOCTOR_HELP = """\
+Look at this machine, or at the allocation around this shell: what it can do, what is wrong, how to mend it.
+KEY=VALUE says what is meant to run: results_dir, launcher, launcher.port, launcher.threads_per_rank,
+cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-bench check launcher=slurm.
+
+  daso-bench doctor
+  daso-bench doctor launcher=slurm results_dir=/scratch/me/results
+"""
+
+
+def _doctor(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="daso-bench doctor",
+        allow_abbrev=False,
+        description=_DOCTOR_HELP,
+        epilog="Exit codes: 0 nothing to mend (notes may be told); 2 a wrong request; 3 something found.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    options = parser.parse_intermixed_args(arguments)
+    from .doctor.command import doctor
+
+    return doctor(options.words, cwd=Path.cwd(), as_json=options.json)
 
 
 _CALIBRATE_HELP = """\

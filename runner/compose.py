@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..strategies.errors import ConfigError
+from . import sexagesimal
 from .listing import CONF
 from .overrides import key_of, quote_text
 from .translate import translate
@@ -50,6 +51,8 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     Raises ConfigError for what no run can be composed with. A job of a sweep that does not compose is in the
     result with its error.
     """
+    if config_dir is not None:
+        sexagesimal.refuse(config_dir)
     # The only name Hydra takes plugins from; in an editable install no type checker sees it.
     importlib.import_module("hydra_plugins.daso_bench").register()
     quoted = quote_text(words, sweep=sweep)

@@ -191,6 +191,9 @@ def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     table.add_column("state")
     for header in ("attempt", "progress", "accuracy"):
         table.add_column(header, justify="right")
+    queued = any(status.get("queue") or status.get("job") for _, status in rows)
+    for header in ("job", "nodes", "left") if queued else ():
+        table.add_column(header)
     table.add_column("reason", overflow="fold")
     for name, status in rows:
         state, word = status.get("progress") or {}, str(status.get("status"))
@@ -204,9 +207,20 @@ def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
             str(len(status.get("attempts") or ())),
             done,
             accuracy,
+            *(_place(status) if queued else ()),
             Text(str(status.get("reason") or "")),
         )
     return table
+
+
+def _place(status: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The run's job, its nodes, and the time left to it, as far as the queue tells."""
+    queue = status.get("queue") or {}
+    attempts = status.get("attempts") or ({},)
+    nodes = queue.get("nodes") or ",".join(attempts[-1].get("nodes") or ())
+    left_s = _number(queue.get("time_left_s")) if status.get("status") in ("queued", "running") else None
+    left = duration(left_s) if left_s is not None and math.isfinite(left_s) else ""
+    return str((status.get("job") or {}).get("id", "")), nodes, left
 
 
 def say(console: Console, text: str, style: str = "") -> None:

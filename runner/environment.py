@@ -20,7 +20,13 @@ from ..strategies.errors import ConfigError, MachineError
 ENVIRONMENT_SCHEMA_VERSION = 1
 RULES_VERSION = "2.0"  # of the measuring rules (time to accuracy)
 _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "greenlet")
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+)
 _SOURCE = Path(__file__).resolve().parent.parent
 
 

@@ -26,6 +26,7 @@ _CONSEQUENCE_TYPES = (
     "ConnectionAbortedError",
     "BrokenPipeError",
 )
+LOST = 254  # the exit code of a process on another machine of whose end nobody knows the reason
 # A rank that aborts (SIGABRT) mostly does so because a helper thread of gloo or NCCL lost its peer.
 _RANKS_OF_KINDS: dict[Kind, int] = {"signal": 0, "frozen": 0, "exit": 1, "exception": 2}
 
@@ -73,6 +74,9 @@ def exception_fault(rank: int, seen: int, report: dict[str, Any]) -> Fault:
 
 def exit_fault(rank: int, seen: int, exit_code: int, call: str, finished: bool) -> Fault:
     """The fault of a rank that ended without a report (negative `exit_code`: by that signal)."""
+    if exit_code == LOST:
+        text = "its line closed and nobody says why (killed, or its node is gone)"
+        return Fault(rank=rank, kind="signal", seen=seen, text=text, call=call)
     if exit_code >= 0:
         when = "after it had finished" if finished else "without finishing"
         text = f"ended {when} (exit code {exit_code})"

@@ -1,4 +1,7 @@
-"""Ctrl-C and its kin while a run is on: counted, not raised, so that the run can stop in good order."""
+"""Ctrl-C and its kin while a run is on: counted, not raised, so that the run can stop in good order.
+
+SIGUSR2 is how batch systems say beforehand that a job's time is over, or that others need its nodes.
+"""
 
 import signal
 import threading
@@ -11,7 +14,7 @@ from .faults import signal_name
 
 
 class Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP while it is entered (in the main thread; elsewhere none arrive)."""
+    """Counts SIGINT, SIGTERM, SIGHUP, SIGUSR2 while it is entered (in the main thread: others get none)."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -20,7 +23,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job of a script
                     self._before[number] = signal.signal(number, self._count)
         return self

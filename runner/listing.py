@@ -55,7 +55,8 @@ def keys(group: str, choice: str, folders: Sequence[Path] = ()) -> list[str]:
         file = folder / group / f"{choice}.yaml"
         if file.is_file():
             tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-            return [key for key in tree if not key.startswith("_")] if isinstance(tree, dict) else []
+            names = tree if isinstance(tree, dict) else {}
+            return [key for key in names if not key.startswith("_") and key != "defaults"]
     return []
 
 

@@ -1,40 +1,33 @@
 """Runs one run on this machine: a process per rank, born of a forkserver, watched to its end."""
 
-import logging
 import multiprocessing
 import os
 import signal
 import socket
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ..strategies.errors import ConfigError, MachineError
+from .attempt import PATIENCE_S, Ranks, run_attempt
 from .environment import threads_per_rank, timing_validity, usable_cores
 from .forkserver_guard import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
-from .interrupts import Interrupts
 from .rank_process import RankTask, run_rank_process
 from .run_directory import RunDirectory
-from .supervisor import Event, Supervisor
+from .supervisor import Event
 from .verdict import Outcome, Rank
 
 HOST = "127.0.0.1"
-ENTRY = "daso_bench.runner.worker:run_rank"
-PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.worker")
-STATUS_EVERY_S = 2.0
-PATIENCE_S = 30.0  # after Ctrl-C: for a step, an agreement and the checkpoint of a large model
+ENTRY = "daso_bench.runner.rank:run_rank"
+PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.rank")
 _ALWAYS_PRELOADED = ("daso_bench.runner.forkserver_guard", "daso_bench.runner.rank_process")
 # While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
 # not its threads. The ranks set their own number (torch.set_num_threads).
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_PROGRESS_KEYS = ("step", "steps", "epoch", "epochs", "samples")
-_log = logging.getLogger("daso_bench.supervisor")
 
 
 def warm(preload: Sequence[str] = PRELOAD) -> None:
@@ -71,103 +64,50 @@ def launch(
 
     `threads`: per rank. `port`: of the rendezvous, None for a free one. `stall_s`: seconds without progress
     of any rank after which the run is given up. `patience_s`: seconds that an interrupt leaves the ranks to
-    save and stop in good order. `on_event` gets dicts with a `kind`: start (attempt, ranks,
-    threads, port, pids), progress (rank, progress, call), interrupt (signal, wait_s), trouble (rank, reason),
-    end (status, reason, exit_code).
+    save and stop in good order. `on_event`: see `attempt.run_attempt`.
 
     Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the port is
     taken or the directory cannot be written: all found before the attempt begins, so nothing has changed.
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """
-    count = threads_per_rank(threads, ranks)
-    valid, reasons = timing_validity(ranks, count, usable_cores())
-    with (
-        directory.lock(),
-        closing(_listen(port)) as listener,
-        _logging_to(directory.supervisor_log),
-        Interrupts() as interrupts,
-    ):
-        attempt = directory.begin_attempt(timing={"valid": valid, "reasons": reasons})
-        reporter = _Reporter(directory, on_event)
-        born: list[Rank] = []
-        supervisor = Supervisor(
-            born, stall_s=stall_s, patience_s=patience_s, interrupts=interrupts, on_event=reporter
-        )
-        try:
-            with interrupts.impatiently():
-                warm(preload)
-                for rank in range(ranks):
-                    born.append(_bear(directory, rank, ranks, count, entry, listener))
-            bound = listener.getsockname()[1]
-            listener.close()  # rank 0 has it; were it open here too, its death would leave others waiting
-            pids = [rank.process.pid for rank in born]
-            reporter(
-                {
-                    "kind": "start",
-                    "attempt": attempt,
-                    "ranks": ranks,
-                    "threads": count,
-                    "port": bound,
-                    "pids": pids,
-                }
-            )
-            outcome = supervisor.watch()
-        except KeyboardInterrupt:
-            supervisor.kill()
-            reason = f"interrupted by {(interrupts.names or ['SIGINT'])[0]} at its start"
-            outcome = Outcome(status="cancelled", reason=reason, exit_code=130, summary=None)
-        except BaseException as error:
-            supervisor.kill()
-            directory.end_attempt("failed", f"supervisor: {type(error).__name__}: {error}")
-            raise
-        reporter.end(outcome)
-    return outcome
+    forked = _Forked(directory, ranks, threads_per_rank(threads, ranks), port, entry, preload)
+    return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 
-class _Reporter:
-    """Passes events on, and keeps status.json and the supervisor's log up to date with them."""
+class _Forked(Ranks):
+    """Ranks born of the forkserver. Entering takes the port of their rendezvous, before anything changes."""
 
-    def __init__(self, directory: RunDirectory, on_event: Callable[[Event], None] | None) -> None:
-        self._directory = directory
-        self._on_event = on_event
-        self._progress: dict[str, Any] = {}
-        self._written_s = time.monotonic()
+    def __init__(
+        self,
+        directory: RunDirectory,
+        ranks: int,
+        threads: int,
+        port: int | None,
+        entry: str,
+        preload: Sequence[str],
+    ) -> None:
+        self._directory, self._ranks, self._threads = directory, ranks, threads
+        self._port, self._entry, self._preload = port, entry, preload
 
-    def __call__(self, event: Event) -> None:
-        if event["kind"] != "progress":
-            _log.info("%s", event)
-        elif event["rank"] == 0:
-            self._progress = {key: event["progress"].get(key) for key in _PROGRESS_KEYS}
-            if time.monotonic() - self._written_s >= STATUS_EVERY_S:
-                self._write()
-        if self._on_event is not None:
-            self._on_event(event)
+    def __enter__(self) -> Self:
+        self._listener = _listen(self._port)
+        return self
 
-    def end(self, outcome: Outcome) -> None:
-        summary = outcome.summary or {}
-        self._directory.end_attempt(
-            outcome.status,
-            outcome.reason,
-            progress=self._progress,
-            summary=outcome.summary,
-            reached=summary.get("reached"),
-            labels=summary.get("labels", []),
-        )
-        self(
-            {
-                "kind": "end",
-                "status": outcome.status,
-                "reason": outcome.reason,
-                "exit_code": outcome.exit_code,
-            }
-        )
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
 
-    def _write(self) -> None:
-        self._written_s = time.monotonic()
-        try:
-            self._directory.update(progress=self._progress)
-        except (ConfigError, MachineError) as error:  # progress is for show; the run itself may still finish
-            _log.warning("%s", error)
+    def about(self) -> dict[str, Any]:
+        valid, reasons = timing_validity(self._ranks, self._threads, usable_cores())
+        return {"timing": {"valid": valid, "reasons": reasons}}
+
+    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+        warm(self._preload)
+        for rank in range(self._ranks):
+            born.append(_bear(self._directory, rank, self._ranks, self._threads, self._entry, self._listener))
+        port = self._listener.getsockname()[1]
+        self._listener.close()  # rank 0 has it; were it open here too, its death would leave others waiting
+        pids = [rank.process.pid for rank in born]
+        return {"ranks": self._ranks, "threads": self._threads, "port": port, "pids": pids}
 
 
 def _bear(
@@ -209,25 +149,6 @@ def _listen(port: int | None) -> socket.socket:
             f"launcher.port={port}: cannot be used on {HOST}: {os.strerror(error.errno or 0)}; "
             "launcher.port=null takes a free one"
         ) from error
-
-
-@contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    try:
-        handler = logging.FileHandler(path)
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be written: {error.strerror}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s supervisor %(levelname)s: %(message)s"))
-    propagate = _log.propagate
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    _log.propagate = False  # the command line says to people what they need to know
-    try:
-        yield
-    finally:
-        _log.propagate = propagate
-        _log.removeHandler(handler)
-        handler.close()
 
 
 @contextmanager

@@ -30,7 +30,6 @@ class Loop:
         self.ledger = Ledger(session)
         self.evaluator = Evaluator(session, self.ledger)
         self.ended: tuple[str, str | None] | None = None
-        self.rate = 0.0
 
     def run(self) -> Result:
         """Train to the end of the schedule, the target, a limit or a wish.
@@ -42,7 +41,9 @@ class Loop:
         resumed = restore(session, self.ledger.account)
         self.begin(resumed)
         session.share()
-        if not session.over():
+        if session.owed:
+            self._catch_up()
+        if self.ended is None and not session.over():
             while self.ended is None:
                 self.step()
                 self.after_step()
@@ -58,7 +59,7 @@ class Loop:
         clock.lap("step_other")
         batch = session.next_batch()
         clock.lap("data")
-        self.rate = session.set_learning_rate()
+        session.set_learning_rate()
         replica.wish = self._wishes_something()
         loss = replica.compute_gradients(batch)
         clock.lap("compute")
@@ -91,22 +92,32 @@ class Loop:
             epochs=progress.epochs,
             samples=progress.samples,
         )
+        session.owed = met or last or session.deferred
         if agreed and self._heed_wishes():
             return
-        if met or last or session.deferred:
+        if session.owed:
             self._evaluate_if_due(last)
+            session.owed = False
         if last and self.ended is None:
             self.ended = ("finished", session.cut_short())
         if self.ended is None and session.checkpoint_marks.passed(before, progress.samples):
             self._save()
         session.clock.lap("step_other")
 
+    def _catch_up(self) -> None:
+        """Do what the checkpoint's step still owed: a run that is told to stop saves before it judges."""
+        last = self.s.over()
+        self._evaluate_if_due(last)
+        self.s.owed = False
+        if last and self.ended is None:
+            self.ended = ("finished", self.s.cut_short())
+
     def _evaluate_if_due(self, last: bool) -> None:
         session, progress = self.s, self.s.progress
         due = session.evaluation_marks.passed(session.judged_samples, progress.samples)
         session.judged_samples = progress.samples
         if session.deferred and due and not last:
-            self.evaluator.set_aside(self.rate)
+            self.evaluator.set_aside(self.s.rate)
         elif due or last:
             self._evaluate()
 
@@ -124,7 +135,7 @@ class Loop:
             row = {
                 "kind": "epoch",
                 **self.ledger.where(),
-                "learning_rate": self.rate,
+                "learning_rate": self.s.rate,
                 "train_loss": progress.epoch_loss,
             }
             row["strategy"] = session.strategy.record(progress)
@@ -183,7 +194,7 @@ class Loop:
     # ------------------------------------------------------------------ evaluation and checkpoints
 
     def _evaluate(self) -> None:
-        self._judge(self.evaluator.inline(self.rate)["reached"])
+        self._judge(self.evaluator.inline(self.s.rate)["reached"])
         self.s.clock.enter("train")
         self._stretch_started = self.s.clock.total()
 

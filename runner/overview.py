@@ -1,4 +1,4 @@
-"""Which runs stand below a folder, and how each is: for `status` and `resume`, from status.json alone."""
+"""Which runs stand below a folder, and how each is: its status.json, and what Slurm adds."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from ..strategies.errors import ConfigError
 from .run_directory import RunDirectory
+from .slurm import story
 
 _LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folder
 
@@ -24,12 +25,17 @@ def runs_below(folder: Path) -> list[RunDirectory]:
 
 def states(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """(name, status) of each run below `folder`; a damaged status.json says so and hides nobody."""
+    named: list[tuple[RunDirectory, Mapping[str, Any]]] = []
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for run in runs_below(folder):
         try:
             status: Mapping[str, Any] = run.status()
         except ConfigError as error:
             status = {"status": "damaged", "reason": str(error)}
+        named.append((run, status))
+    jobs = story.jobs_of(status for _, status in named)
+    for run, status in named:
+        status = story.told(status, jobs.get(story.job_id(status) or ""))
         name = run.run_id if run.path == folder.absolute() else str(run.path.relative_to(folder.absolute()))
         rows.append((name, status))
     return rows

@@ -18,12 +18,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, NoReturn
 
-from setproctitle import setproctitle
+from setproctitle import setproctitle, setthreadtitle
 
 from ..strategies.errors import ConfigError, ExpectedEnd, MachineError
 from .forkserver_guard import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
@@ -48,6 +48,19 @@ class RankTask:
     entry: str  # "package.module:function"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where the ranks meet, beside the port: what a supervisor tells them.
+
+    `one_clock`: all ranks are on one machine, whose monotonic clock they share. `known`: goes to
+    environment.json as it is (batch job, interface, nodes).
+    """
+
+    host: str = "127.0.0.1"
+    one_clock: bool = True
+    known: dict[str, Any] = field(default_factory=dict)
+
+
 class Link:
     """A rank's line to its supervisor. All methods may be called from the rank's main thread at any rate.
 
@@ -58,12 +71,14 @@ class Link:
 
     def __init__(self, line: socket.socket, supervisor: int | None) -> None:
         """`line`: the stream to the supervisor. `supervisor`: descriptor that is readable once it is gone."""
+        self.meeting = Meeting()
         self.call = ""
         self.steps = 0
         self._line = line
         self._supervisor = supervisor
         self._progress: dict[str, Any] = {}
         self._interrupt: str | None = None
+        self._signals: list[str] = []
         self._finished = False
         self._sending = threading.Lock()  # two threads write to one line
 
@@ -79,9 +94,11 @@ class Link:
         """ "interrupt" once the supervisor or a signal asked this rank to stop, else None."""
         return self._interrupt
 
-    def interrupt(self, *_: object) -> None:
-        """Ask this rank to stop. Also the signal handler: it only sets a flag."""
+    def interrupt(self, number: int | None = None, _frame: object = None) -> None:
+        """Ask this rank to stop. Also the signal handler: it only sets flags; the beats name the signal."""
         self._interrupt = "interrupt"
+        if number is not None:
+            self._signals.append(signal.Signals(number).name)
 
     def finish(self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None) -> None:
         """Report the end of this rank's work; the last thing it does, once.
@@ -109,7 +126,13 @@ class Link:
         )
 
     def _beat(self) -> dict[str, Any]:
-        return {"kind": "beat", "progress": dict(self._progress), "steps": self.steps, "call": self.call}
+        return {
+            "kind": "beat",
+            "progress": dict(self._progress),
+            "steps": self.steps,
+            "call": self.call,
+            "signals": list(self._signals),
+        }
 
     def _send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message, default=_plain).encode() + b"\n"
@@ -139,6 +162,8 @@ class Link:
             return False
         if b"interrupt" in data:
             self.interrupt()
+        if b"stacks" in data:
+            faulthandler.dump_traceback(file=2, all_threads=True)
         return bool(data)
 
 
@@ -158,6 +183,11 @@ def run_rank_process(task: RankTask, line: socket.socket, listener: socket.socke
     """
     parent = parent_process()
     link = Link(line, parent.sentinel if parent is not None else None)
+    live(task, link, listener)
+
+
+def live(task: RankTask, link: Link, listener: socket.socket | None) -> NoReturn:
+    """As `run_rank_process`, for a process that has its link already."""
     code = 0
     try:
         _set_up_process(task)
@@ -201,6 +231,9 @@ def _set_up_process(task: RankTask) -> None:
         os.environ[variable] = str(task.threads)
     _log_to(task.log)
     setproctitle(f"daso-bench {task.run_id} rank {task.rank}")
+    # The title also became the kernel's short name of the process, and Slurm (proctrack/linuxproc) finds no
+    # process again whose short name has a space: its signals would never arrive.
+    setthreadtitle(f"daso-bench:{task.rank}")
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s rank {task.rank} %(levelname)s %(name)s: %(message)s"
     )

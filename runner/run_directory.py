@@ -42,6 +42,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.supervisor_log = self.path / "logs" / "supervisor.log"
+        self.cancel_file = self.path / "cancel"  # made by `daso-bench cancel`, removed by `resume`
 
     def rank_records(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.jsonl"
@@ -74,6 +75,13 @@ class RunDirectory:
                 directory.config.write_text(plain_yaml.dump(config), "utf-8")
                 write_json(directory.status_file, directory._queued())
         return directory
+
+    def renew(self, config: Mapping[str, Any]) -> None:
+        """Replace config.yaml by the same run's with other settings of its launcher (a longer limit)."""
+        with self.lock(), _writing(str(self.config)):
+            temporary = self.config.with_suffix(".new")
+            temporary.write_text(plain_yaml.dump(config), "utf-8")
+            temporary.replace(self.config)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -128,15 +136,18 @@ class RunDirectory:
             write_json(self.status_file, status)
         return status
 
-    def begin_attempt(self, **fields: Any) -> int:
+    def begin_attempt(
+        self, *, place: Mapping[str, Any] | None = None, gone: str = SUPERVISOR_GONE, **fields: Any
+    ) -> int:
         """Note that a new attempt runs from now on; returns its number, 1 for the first.
 
-        The lock must be held. An attempt that a dead supervisor left open is closed as failed.
+        `place`: where it runs, kept with the attempt; `fields`: of the run. The lock must be held. An attempt
+        that a dead supervisor left open is closed as failed, for the reason `gone`.
         """
         attempts = self._read()["attempts"]
         for attempt in attempts:
             if attempt["status"] == "running":
-                attempt.update(status="failed", reason=SUPERVISOR_GONE)
+                attempt.update(status="failed", reason=gone)
         number = len(attempts) + 1
         attempts.append(
             {
@@ -147,16 +158,28 @@ class RunDirectory:
                 "ended_unix": None,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
+                **(place or {}),
             }
         )
         self.update(status="running", reason=None, attempts=attempts, **fields)
         return number
 
-    def end_attempt(self, status: str, reason: str | None, **fields: Any) -> None:
-        """Close the last attempt and give the run its status."""
+    def end_attempt(
+        self,
+        status: str,
+        reason: str | None,
+        *,
+        run_status: str | None = None,
+        attempt: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Close the last attempt, with more to be kept of it, and give the run its status.
+
+        That is `run_status`, by default the attempt's.
+        """
         attempts = self._read()["attempts"]
-        attempts[-1].update(status=status, reason=reason, ended_unix=time.time())
-        self.update(status=status, reason=reason, attempts=attempts, **fields)
+        attempts[-1].update(status=status, reason=reason, ended_unix=time.time(), **(attempt or {}))
+        self.update(status=run_status or status, reason=reason, attempts=attempts, **fields)
 
     def _queued(self) -> dict[str, Any]:
         return {

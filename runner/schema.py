@@ -24,6 +24,7 @@ from ..strategies.progress import Plan
 from ..strategies.topology import Topology
 from . import plain_yaml
 from .hardware import ClusterConfig
+from .launcher_config import LAUNCHERS, LauncherConfig
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
@@ -34,8 +35,6 @@ EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
-BATCH_NORMS = ("none", "node", "world")
-LAUNCHERS = ("local", "simulated")
 LARGEST_SEED = 2**63 - 1
 
 
@@ -103,43 +102,6 @@ class TrainConfig:
             )
         if isinstance(every, int):
             at_least("train.checkpoint_every_samples", every, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LauncherConfig:
-    """How the processes of a run are started and watched."""
-
-    name: str = "local"
-    threads_per_rank: int | str = "auto"
-    stall_s: float = 300.0
-    port: int | None = None
-    allow_oversubscription: bool = True
-    timeline: bool = False
-    timing_only: bool = False
-    sync_batch_norm: str = "none"
-    extrapolate: bool = False
-
-    def __post_init__(self) -> None:
-        one_of("launcher.name", self.name, LAUNCHERS)
-        if self.timing_only and self.name != "simulated":
-            raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
-        one_of("launcher.sync_batch_norm", self.sync_batch_norm, BATCH_NORMS)
-        if self.sync_batch_norm != "none" and not self.timing_only:
-            raise ConfigError(
-                f"launcher.sync_batch_norm={self.sync_batch_norm}: is a clock's; models are trained with "
-                "statistics of their own ranks (needs launcher.timing_only=true)"
-            )
-        if self.timeline and self.name != "simulated":
-            raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
-        above("launcher.stall_s", self.stall_s, 0)
-        if isinstance(self.threads_per_rank, int):
-            at_least("launcher.threads_per_rank", self.threads_per_rank, 1)
-        elif self.threads_per_rank != "auto":
-            raise ConfigError(
-                f"launcher.threads_per_rank={self.threads_per_rank}: must be auto or a whole number >= 1"
-            )
-        if self.port is not None:
-            within("launcher.port", self.port, 1, 65535)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +225,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
         cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
-        launcher=typed(LauncherConfig, tree["launcher"], "launcher"),
+        launcher=_launcher(tree["launcher"]),
         train=typed(TrainConfig, _with_epochs(tree["train"], model), "train"),
         seed=_seed(tree["seed"]),
         run=typed(RunInfo, tree["run"], "run"),
@@ -345,6 +307,13 @@ def _name(part: Any) -> str:
 
 def _part(tree: Mapping[str, Any], group: str) -> Any:
     return typed(locate_target(tree[group], group), tree[group], group)
+
+
+def _launcher(node: Any) -> LauncherConfig:
+    """Each launcher has keys of its own; one that another launcher has is unknown to it."""
+    name = str(node.get("name")) if isinstance(node, Mapping) else ""
+    one_of("launcher.name", name, tuple(LAUNCHERS))
+    return typed(LAUNCHERS[name], node, "launcher")
 
 
 def _with_epochs(train: Any, model: Any) -> Any:

@@ -136,6 +136,8 @@ class Session:
         self.eval_every = config.train.eval_every_samples or len(self.data.train)
         self.evaluation_marks = Marks(self.eval_every, config.train.eval_phase)
         self.judged_samples = 0  # global samples up to which marks have been looked at
+        self.owed = False  # whether the last step's marks are still to be looked at
+        self.rate = 0.0  # learning rate of the last step
         self.deferred = False
         self.copies = Copies()
         self.checkpoint_marks = Marks(self._checkpoint_every())
@@ -186,7 +188,7 @@ class Session:
             self.progress.samples_of_rank,
         )
 
-    def set_learning_rate(self) -> float:
+    def set_learning_rate(self) -> None:
         """Set the rate of the step to come: a function of the global samples with this step's.
 
         Of other ranks' samples only those count that are known to be there.
@@ -195,10 +197,9 @@ class Session:
             self.progress.samples_of_rank
         )
         factor = self.config.schedule.factor(samples, self.total_samples, len(self.data.train))
-        rate = self.config.optimizer.lr * factor
+        self.rate = self.config.optimizer.lr * factor
         for group in self.replica.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+            group["lr"] = self.rate
 
     def over(self) -> bool:
         """Whether the schedule, or `train.max_steps` of it, is done; with own steps asked where ranks met."""

@@ -14,13 +14,13 @@ from . import checkpoint, schema, timing_only
 from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
+from .rank import Link
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
 from .session import Nobody, Rows
 from .simulated_world import Stage, play
 from .simulator import OutOfTime
 from .trace import Timeline
-from .worker import Link
 
 
 class NodeLost(ExpectedEnd):

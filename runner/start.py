@@ -1,20 +1,23 @@
 """The commands that start runs: one, a sweep, what is left of one; and a look at what would be started."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
-from . import display, local, sweep
+from . import display, far, local, sweep
 from .compose import compose
 from .environment import commit_of, threads_per_rank
+from .handler import Handler
 from .overrides import key_of
 from .overview import runs_below
 from .run_directory import RunDirectory
-from .schema import RunConfig, dump, load
+from .schema import RunConfig, dump, load, to_plain
+from .supervisor import Event
+from .verdict import Outcome
 
 ALL_RANKS = "daso_bench.runner.simulated_worker:run_all"  # all ranks in one process
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -27,13 +30,23 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     """
     console = display.make_console()
     composed = compose(words, sweep=many, config_dir=config_dir)
-    local.warm()  # the processes load torch while this one does
     wanted = sweep.requests(composed, cwd)
+    given_away = far.elsewhere(request.config for request in wanted)
+    if given_away is None:
+        local.warm()  # the processes load torch while this one looks at the requests
     if many:
-        return _run_sweep(console, wanted, with_report=any(key_of(word) == "study" for word in words))
+        with_report = any(key_of(word) == "study" for word in words)
+        if given_away is not None:
+            return _give_away(console, given_away, wanted, with_report=with_report)
+        return _run_sweep(console, wanted, with_report=with_report)
     config = _only(wanted)
     display.say(console, wanted[0].title, "bold")
-    directory, ending = sweep.run_one(config, _starter(console))
+    if given_away is not None:
+        return _give_away(console, given_away, wanted, with_report=False)
+    if config.launcher.far:  # a requeued batch script says its command again
+        directory, ending = sweep.run_or_resume(config, _starter(console))
+    else:
+        directory, ending = sweep.run_one(config, _starter(console))
     _tell_end(console, directory, ending)
     return ending.exit_code
 
@@ -44,14 +57,27 @@ def resume(folder: Path) -> int:
     runs = runs_below(folder)
     if len(runs) == 1 and runs[0].state() == "finished":
         raise ConfigError(f"run {runs[0].run_id} is {runs[0].status()['status']} already: {runs[0].path}")
+    left = [(run, load(run.config)) for run in runs if run.state() != "finished"]
+    away = [(run, config) for run, config in left if far.elsewhere([config]) is not None]
+    code = 0
+    for handler in dict.fromkeys(far.elsewhere([config]) for _, config in away):
+        assert handler is not None
+        mine = [(run, config) for run, config in away if far.elsewhere([config]) is handler]
+        code = handler.give(mine, console) or code
+    here = [run for run in left if run not in away]
+    if not here:
+        return code
     local.warm()
+    return _resume_here(console, here) or code
+
+
+def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]]) -> int:
     starter, code = _starter(console), 0
-    for run in runs:
-        if run.state() == "finished":
-            continue
+    for run, config in runs:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
-            ending = starter(run, load(run.config))
+            run.cancel_file.unlink(missing_ok=True)
+            ending = starter(run, config)
         except (ConfigError, MachineError) as error:
             if len(runs) == 1:
                 raise
@@ -67,7 +93,7 @@ def resume(folder: Path) -> int:
 
 def evaluate(folder: Path) -> int:
     """Evaluate the newest checkpoint of the run at `folder` in this process and print what came out."""
-    from .worker import evaluate as evaluate_checkpoint
+    from .rank import evaluate as evaluate_checkpoint
 
     run = RunDirectory.open(folder)
     for key, value in evaluate_checkpoint(run.path).items():
@@ -90,6 +116,8 @@ def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: P
         display.say(console, f"{count}{request.title}", "bold")
         display.say(console, f"  directory  {request.path}")
         display.say(console, f"  processes  {_processes(request.config)}")
+        for line in far.describe(request.config):
+            display.say(console, f"             {line}")
         display.say(console, f"  would      {_intent(RunDirectory(request.path), many)}")
     first = next((request.config for request in order if request.config is not None), None)
     if first is not None:
@@ -128,20 +156,44 @@ def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report
     return code
 
 
+def _give_away(
+    console: Console, handler: Handler, wanted: Sequence[sweep.Request], *, with_report: bool
+) -> int:
+    """Hand the runs to another program: Slurm's queue, or the user's torchrun."""
+    order = sweep.arrange(wanted)
+    refused = [request for request in order if request.error is not None]
+    if len(refused) == len(order):
+        raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
+    for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
+        display.say(console, text, "red")
+    code = 2 if refused else 0
+    runs: list[tuple[RunDirectory, RunConfig]] = []
+    for request in order:
+        if request.config is None or request.path is None:
+            continue
+        run = RunDirectory(request.path)
+        state = run.state()
+        if state == "finished":
+            display.say(console, f"{request.title}: skipped: {run.status()['status']} already: {run.path}")
+            continue
+        status = run.status() if state == "queued" else {}
+        if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
+            run = RunDirectory.create(to_plain(request.config), request.config.results_dir)
+        elif state == "resumable" or state == "queued":
+            run.renew(to_plain(request.config))
+        runs.append((run, request.config))
+    code = (handler.give(runs, console) if runs else 0) or code
+    folders = list(dict.fromkeys(run.path.parent for run, _ in runs))
+    if with_report and handler.waits([config for _, config in runs]):
+        for folder in folders:
+            _build_report(console, folder)
+    return code
+
+
 def _starter(console: Console, *, tell_end: bool = False) -> sweep.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
-        launcher = config.launcher
         with display.progress(console, directory.run_id) as on_event:
-            virtual = launcher.name == "simulated"
-            ending = local.launch(
-                directory,
-                ranks=1 if virtual else config.cluster.ranks,
-                entry=ALL_RANKS if virtual else local.ENTRY,
-                threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
-                port=launcher.port,
-                stall_s=launcher.stall_s,
-                on_event=on_event,
-            )
+            ending = _launch(directory, config, on_event)
         if ending.exit_code and ending.details:
             display.say(console, ending.details.rstrip(), "dim")
         if tell_end:
@@ -149,6 +201,23 @@ def _starter(console: Console, *, tell_end: bool = False) -> sweep.Start:
         return ending
 
     return start_run
+
+
+def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None]) -> Outcome:
+    """Run it here and now: processes or virtual ranks of this machine, or the allocation around us."""
+    launcher = config.launcher
+    if launcher.far:
+        return far.launch_here(directory, config, on_event)
+    virtual = launcher.name == "simulated"
+    return local.launch(
+        directory,
+        ranks=1 if virtual else config.cluster.ranks,
+        entry=ALL_RANKS if virtual else local.ENTRY,
+        threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
+        port=launcher.port,
+        stall_s=launcher.stall_s,
+        on_event=on_event,
+    )
 
 
 def _tell_end(console: Console, directory: RunDirectory, ending: sweep.Ending) -> None:
@@ -186,6 +255,8 @@ def _processes(config: RunConfig) -> str:
     threads = launcher.threads_per_rank
     if launcher.name == "simulated":
         return f"1, for {_ranks(config)} in virtual time"
+    if launcher.far:
+        return f"{_ranks(config)}, started by {launcher.name}"
     each = threads_per_rank("auto" if isinstance(threads, str) else threads, config.cluster.ranks)
     return f"{_ranks(config)}, {each} threads each, {launcher.name}"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 POSITION = ("step", "epoch", "batch", "samples")
 
 
@@ -29,6 +29,8 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "progress": {name: getattr(progress, name) for name in POSITION},
         "feed": session.feed.state_dict(),
         "judged_samples": session.judged_samples,
+        "owed": session.owed,
+        "rate": session.rate,
         "copies": [session.copies.taken, session.copies.dropped],
         "model": session.replica.model.state_dict(),
         "optimizer": session.replica.optimizer.state_dict(),
@@ -75,7 +77,8 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     for name, value in state["progress"].items():
         setattr(session.progress, name, value)
     session.feed.load_state_dict(state["feed"])
-    session.judged_samples = state["judged_samples"]
+    session.judged_samples, session.owed = state["judged_samples"], state["owed"]
+    session.rate = state["rate"]
     session.copies.taken, session.copies.dropped = state["copies"]
     session.replica.model.load_state_dict(state["model"])
     session.replica.optimizer.load_state_dict(state["optimizer"])

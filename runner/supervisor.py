@@ -21,6 +21,7 @@ from .verdict import Outcome, Rank, judge, whereabouts
 TICK_S = 0.25
 LONGEST_TURN_S = 1.0
 SILENCE_S = 5.0
+FAR_SILENCE_S = 20.0  # of a rank on another machine, whose kernel cannot be asked
 FIRST_BEAT_S = 30.0  # where the kernel cannot tell a starting process from a frozen one
 GRACE_S = 1.0
 LEAVE_S = 10.0  # from the last rank's finish to the end of all processes
@@ -79,7 +80,7 @@ class Supervisor:
         for rank in self._running():
             if rank.process.exitcode is None and rank.process.pid is not None:
                 with suppress(ProcessLookupError):
-                    os.kill(rank.process.pid, signal.SIGKILL)
+                    rank.process.kill()
         for rank in self._running():
             rank.process.join(REAP_S)
             if rank.process.exitcode is None:
@@ -95,7 +96,11 @@ class Supervisor:
         """Wait up to a tick for word from the ranks, then take in all there is."""
         running = self._running()
         lines = [rank.line for rank in running if rank.line_open]
-        wait([*lines, *(rank.process.sentinel for rank in running)], TICK_S)
+        ends = [rank.process.sentinel for rank in running if rank.process.sentinel >= 0]
+        if lines or ends:
+            wait([*lines, *ends], TICK_S)
+        else:  # every line is closed, and why is not known yet
+            time.sleep(TICK_S)
         turn = time.monotonic()
         self._now_s += min(turn - self._last_turn, LONGEST_TURN_S)
         self._last_turn = turn
@@ -114,6 +119,7 @@ class Supervisor:
         rank.beats += 1
         rank.vitals = None
         rank.call = message["call"]
+        rank.signals = message.get("signals", [])
         # Compared as text: a loss that is NaN differs from itself and would pass for progress for ever.
         text = json.dumps([message["steps"], message["progress"]])
         if text != rank.progress_text:
@@ -151,6 +157,11 @@ class Supervisor:
             silent_s = self._now_s - rank.heard_s
             if rank.number in known or silent_s < 1.0 or rank.process.pid is None:
                 continue
+            if rank.host is not None:
+                if silent_s >= (FAR_SILENCE_S if rank.beats else FIRST_BEAT_S) and rank.line_open:
+                    rank.silent = True
+                    self._note_frozen(rank, silent_s, f"{rank.host} gives no sign of it")
+                continue
             if rank.vitals is None:  # the first look of this silence
                 rank.vitals = vitals(rank.process.pid)
             now = vitals(rank.process.pid) if silent_s >= SILENCE_S else None
@@ -158,10 +169,11 @@ class Supervisor:
                 continue
             why = stopped_or_stuck(rank.vitals, now, (silent_s - 1.0) * os.sysconf("SC_CLK_TCK"))
             if why is not None and rank.process.exitcode is None:
-                text = f"frozen: no heartbeat for {silent_s:.0f} s, {why}"
-                self._note(
-                    Fault(rank=rank.number, kind="frozen", seen=len(self._faults), text=text, call=rank.call)
-                )
+                self._note_frozen(rank, silent_s, why)
+
+    def _note_frozen(self, rank: Rank, silent_s: float, why: str) -> None:
+        text = f"frozen: no heartbeat for {silent_s:.0f} s, {why}"
+        self._note(Fault(rank=rank.number, kind="frozen", seen=len(self._faults), text=text, call=rank.call))
 
     def _look_for_stall(self) -> None:
         if self._now_s - self._changed_s < self._stall_s or self._asked_s is not None or self._faults:
@@ -169,10 +181,13 @@ class Supervisor:
         self._stall = f"no progress for {self._stall_s:g} s; {whereabouts(self._running())}"
         _log.error("%s; the stacks of all threads are in the ranks' logs", self._stall)
         for rank in self._running():
-            if rank.process.pid is not None and rank.beats:  # its handler stands since before the first beat
+            if rank.host is not None:
+                with suppress(OSError):
+                    rank.line.send(b"stacks\n")
+            elif rank.process.pid is not None and rank.beats:  # before a beat no handler stands
                 with suppress(ProcessLookupError):
                     os.kill(rank.process.pid, signal.SIGUSR1)
-        time.sleep(0.2)  # for the ranks to write their stacks
+        time.sleep(1.0 if any(rank.host for rank in self._running()) else 0.2)  # to write the stacks
         self._on_event({"kind": "trouble", "rank": None, "reason": self._stall})
 
     def _answer_interrupts(self) -> bool:

@@ -124,6 +124,15 @@ def run_one(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending]:
     return directory, start(directory, config)
 
 
+def run_or_resume(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending]:
+    """As `run_one`, and go on with one that has begun. Raises ConfigError if it is finished or being run."""
+    directory = RunDirectory(config.results_dir / config.study.name / run_id(config))
+    if directory.state() != "resumable":
+        return run_one(config, start)
+    directory.renew(to_plain(config))
+    return directory, start(directory, config)
+
+
 def run_all(
     wanted: Sequence[Request], start: Start, tell: Callable[[str], None], commit: Callable[[], str | None]
 ) -> list[Result]:

@@ -14,7 +14,10 @@ _FORKSERVER_GONE = 255  # the exit code multiprocessing reports when nobody is l
 
 
 class RankHandle(Protocol):
-    """What the supervisor needs of a process; multiprocessing's processes have it."""
+    """What the supervisor needs of a process; multiprocessing's processes have it.
+
+    `sentinel` is readable once the process has ended, -1 where only the rank's line can tell that.
+    """
 
     @property
     def pid(self) -> int | None: ...
@@ -23,6 +26,7 @@ class RankHandle(Protocol):
     @property
     def exitcode(self) -> int | None: ...
     def join(self, timeout: float | None = None) -> None: ...
+    def kill(self) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -33,12 +37,15 @@ class Rank:
     process: RankHandle
     line: socket.socket  # not blocking
     log: Path
+    host: str | None = None  # of a process on a machine that may not be the supervisor's
     heard_s: float = 0.0
     beats: int = 0
     vitals: Vitals | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     progress_text: str = "[0, {}]"  # of a beat that has nothing to tell
     call: str = ""
+    silent: bool = False  # given up for want of any sign, on a machine that cannot be asked
+    signals: list[str] = field(default_factory=list)  # what came to the rank itself, beside its supervisor
     finish: dict[str, Any] | None = None
     exit_code: int | None = None
     line_open: bool = True
@@ -70,6 +77,7 @@ class Outcome:
     exit_code: int
     summary: dict[str, Any] | None
     details: str = ""
+    raised: bool = False  # failed by an exception of a rank's own, not by its death or somebody else's
 
 
 def judge(
@@ -126,6 +134,7 @@ def _failed(ranks: list[Rank], faults: list[Fault]) -> Outcome:
         reason=cause.reason,
         exit_code=cause.exit_code,
         summary=None,
+        raised=cause.kind == "exception" and cause.suspect,
         details=f"{cause.traceback.rstrip()}\nlog of rank {cause.rank}: {log}".lstrip(),
     )
 

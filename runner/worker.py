@@ -1,168 +1,240 @@
-"""What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
+"""The process of one rank, started by srun or torchrun: `python -m daso_bench.runner.worker RUN_DIR`.
 
+It learns from the environment which rank it is and from the run directory where its supervisor listens; what
+to train it reads there too. Without a supervisor (`--key`), rank 0 is one: it starts its rank as a child of
+its own and outlives it, so that the last process of the job to end is the one that has written the verdict.
+"""
+
+import argparse
 import json
-import logging
 import os
+import signal
 import socket
+import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
-import torch
-from torch import nn
-
-from ..models.spec import InputSpec
-from ..strategies.errors import ConfigError
-from ..strategies.topology import WORLD, Topology
-from . import checkpoint, schema
-from .environment import device_index, environment, rank_row
-from .evaluation import score
-from .loop import Loop
-from .records import RecordWriter, read_json, write_json
-from .run_directory import of_attempt
-from .session import DTYPES, Listener, Session, World
-from .torch_communicator import TorchCommunicator, connect
-from .torch_replica import TorchReplica
-
-log = logging.getLogger(__name__)
+FIND_S = 120.0  # for the supervisor's address to be seen here: file systems show others' files late
+CONNECT_S = 5.0
+WELCOME_S = 900.0  # the supervisor ends the wait for a rank that does not come, and tells
+_EARLY = (signal.SIGUSR2, signal.SIGTERM)
+_heard: list[int] = []
 
 
-class Link(Listener, Protocol):
-    """The supervisor's end of this rank."""
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which rank this process is. `key`: of the start it belongs to."""
 
-    call: str
-    steps: int
+    rank: int
+    ranks: int
+    node: int
+    local_rank: int
+    key: str
 
-    def finish(
-        self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
-    ) -> None: ...
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The whole life of the process. Exit codes: those of `rank_process`, 3 where no supervisor is found."""
+    for number in _EARLY:  # before the second that torch takes to load: the default would be death
+        signal.signal(number, lambda number, _: _heard.append(number))
+    parser = argparse.ArgumentParser(prog="python -m daso_bench.runner.worker", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--key", help="of the attempt, where a supervisor waits already")
+    parser.add_argument("--entry", default="daso_bench.runner.rank:run_rank", help="what a rank does")
+    options = parser.parse_args(arguments)
+    try:
+        place = place_of(os.environ)
+        if options.key is None and place.rank == 0:
+            from .self_supervised import supervise
+
+            sys.exit(supervise(options.run_dir, place.key, [*_again(), str(options.run_dir)]))
+        key = options.key or place.key
+        line, address = find(options.run_dir, key)
+        _serve(options.run_dir, place, line, address, options.entry)
+    except (LookupError, OSError) as error:
+        print(f"daso-bench worker on {socket.gethostname()}: {error}", file=sys.stderr)
+        sys.exit(3)
 
 
-def run_rank(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
-) -> None:
-    """Train one rank of the run in `run_dir`.
-
-    Args:
-        port: of the rendezvous on this machine; rank 0 serves it on the open socket `listener`.
-        threads: of this rank's torch operations.
-
-    Raises:
-        ConfigError: the run directory asks for something that cannot be.
-        RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
-    """
-    started = time.monotonic_ns()
-    torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
-    topology = Topology.of(config.cluster.ranks_of_nodes)
-    if topology.ranks != ranks:
-        raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
-    device = _device(topology.local_ranks[rank], config.launcher.allow_oversubscription)
-    link.call = "rendezvous"
-    comm = connect(
-        topology,
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=device,
-        timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
-    )
-    link.call = ""
-    comm.on_call = link
-    attempt = len(read_json(run_dir / "status.json")["attempts"])
-    _write_environment(run_dir, comm, threads, device, attempt)
-
-    def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
-        return TorchReplica(model, criterion, comm)
-
-    world = World(config.launcher.name, comm, make_replica, device, common_clock=True, started_ns=started)
-    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
-        metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        session = Session(
-            config, world, config.dataset.load(), own, metrics, link, attempt, run_dir / "checkpoints"
+def place_of(environ: Mapping[str, str]) -> Place:
+    """This process's place, from torchrun's variables or else Slurm's. Raises LookupError without either."""
+    if "TORCHELASTIC_RUN_ID" in environ:
+        restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        port = environ.get("MASTER_PORT", "")  # two starts with the same id meet at different ports
+        return Place(
+            rank=int(environ["RANK"]),
+            ranks=int(environ["WORLD_SIZE"]),
+            node=int(environ["GROUP_RANK"]),
+            local_rank=int(environ["LOCAL_RANK"]),
+            key=f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{port}-{restart}",
         )
-        result = Loop(session).run()
-        if metrics is not None:
-            metrics.close()
-    comm.barrier(WORLD)
-    link.finish(result.status, result.summary if rank == 0 else None, result.reason)
-    if rank == 0 and result.status == "finished":
-        checkpoint.drop_resume_states(run_dir / "checkpoints")
-    comm.close()
+    if "SLURM_PROCID" in environ:
+        parts = [environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+        return Place(
+            rank=int(environ["SLURM_PROCID"]),
+            ranks=int(environ["SLURM_NTASKS"]),
+            node=int(environ["SLURM_NODEID"]),
+            local_rank=int(environ["SLURM_LOCALID"]),
+            key=f"slurm-{'-'.join(parts)}",
+        )
+    raise LookupError(
+        "neither torchrun (RANK, WORLD_SIZE, ...) nor srun (SLURM_PROCID, ...) started this process; "
+        "on one machine use `daso-bench launcher=local`"
+    )
 
 
-def evaluate(run_dir: Path) -> dict[str, Any]:
-    """Score a run's saved model alone, in this process.
+def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.socket, dict[str, Any]]:
+    """A line to the supervisor of the attempt `key`, and what its file says. Raises LookupError."""
+    from .remote import ADDRESS
 
-    Returns accuracy, correct, count, loss, split, and the file that was read.
+    deadline, why = time.monotonic() + patience_s, f"no {ADDRESS} in {run_dir}"
+    while time.monotonic() < deadline:
+        if _heard and not run_dir.is_dir():
+            break
+        try:
+            os.listdir(run_dir)  # makes a network file system look again
+            address = json.loads((run_dir / ADDRESS).read_text())
+        except (OSError, ValueError):
+            time.sleep(0.2)
+            continue
+        if address.get("key") != key:
+            why = f"{run_dir / ADDRESS} is of another attempt ({address.get('key')}, not {key})"
+            time.sleep(0.2)
+            continue
+        for host in address["hosts"]:
+            try:
+                line = socket.create_connection((host, address["port"]), CONNECT_S)
+            except OSError as error:
+                why = f"the supervisor cannot be reached at {', '.join(address['hosts'])}: {error}"
+                continue
+            return line, address
+        time.sleep(0.5)
+    raise LookupError(why)
 
-    Raises:
-        ConfigError: the run has no whole checkpoint.
-    """
-    config = schema.load(run_dir / "config.yaml")
-    folder = run_dir / "checkpoints"
-    file = folder / checkpoint.FINAL / checkpoint.MODEL
-    if not file.is_file():
-        path, damage = checkpoint.newest_valid(folder)
-        if path is None:
-            raise ConfigError("; ".join(damage) or f"{folder}: holds no checkpoint")
-        file = path / checkpoint.MODEL
-    data = config.dataset.load()
-    dtype = DTYPES[config.train.precision]
-    channels, height, width = data.shape
-    model = config.model.build(InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
-    model.load_state_dict(checkpoint.read(file)["model"])
-    samples = data.split(config.train.eval_split)
-    result = score(model, samples, torch.arange(len(samples)), torch.device("cpu"), dtype)
+
+def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, Any], entry: str) -> NoReturn:
+    """Say hello, hear the welcome, and be a rank."""
+    from .remote import read_line
+
+    launcher = _launcher(run_dir)
+    listener = _listener(launcher.get("port") or 0) if place.rank == 0 else None
+    port = listener.getsockname()[1] if listener is not None else None
+    greeting = hello(run_dir, place, line, address["token"], port, launcher.get("interface"))
+    line.sendall(json.dumps(greeting).encode() + b"\n")
+    answer = read_line(line, WELCOME_S)
+    if answer is None:
+        raise LookupError("the supervisor went away before all ranks had come")
+    if answer["kind"] == "refused":
+        raise LookupError(answer["reason"])
+    line.settimeout(None)
+    _set_interfaces(greeting["interface"], line.getsockname()[0], answer["host"])
+    from .rank_process import Link, Meeting, RankTask, live
+
+    link = Link(line, None)
+    link.meeting = Meeting(host=answer["host"], one_clock=answer["one_clock"], known=answer["known"])
+    for number in _heard:
+        link.interrupt(number)
+    task = RankTask(
+        run_dir=str(run_dir),
+        run_id=run_dir.name,
+        log=str(run_dir / "logs" / f"rank_{place.rank}.log"),
+        rank=place.rank,
+        ranks=place.ranks,
+        port=answer["port"],
+        threads=answer["threads"],
+        entry=entry,
+    )
+    live(task, link, listener)
+
+
+def hello(
+    run_dir: Path, place: Place, line: socket.socket, token: str, port: int | None, interface: str | None
+) -> dict[str, Any]:
+    """What a rank says first: which it is, where it is, on which cores, and how it came here."""
+    from .doctor.facts import rank_facts
+    from .environment import affinity, usable_cores
+    from .remote import PROTOCOL
+
     return {
-        "accuracy": result.accuracy,
-        "correct": result.correct,
-        "count": result.count,
-        "loss": result.loss,
-        "split": config.train.eval_split,
-        "file": str(file),
+        "kind": "hello",
+        "protocol": PROTOCOL,
+        "token": token,
+        "rank": place.rank,
+        "ranks": place.ranks,
+        "node": place.node,
+        "local_rank": place.local_rank,
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pid": os.getpid(),
+        "cores": affinity(),
+        "usable": usable_cores(),
+        "interface": interface,
+        "address": line.getsockname()[0] if interface is None else _address_of(interface),
+        "reached": line.getpeername()[0],
+        "port": port,
+        "facts": rank_facts(run_dir, master=line.getpeername()[0]),
     }
 
 
-def _device(local_rank: int, oversubscribe: bool) -> torch.device:
-    index = device_index(local_rank, torch.cuda.device_count(), oversubscribe=oversubscribe)
-    if index is None:
-        return torch.device("cpu")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+def _launcher(run_dir: Path) -> dict[str, Any]:
+    import yaml
+
+    return yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["launcher"]
 
 
-def _write_environment(
-    run_dir: Path, comm: TorchCommunicator, threads: int, device: torch.device, attempt: int
-) -> None:
-    """environment.json from all ranks' own rows, by rank 0.
+def _address_of(interface: str) -> str:
+    from .doctor.interfaces import interfaces
 
-    Later attempts on other machines keep theirs beside it.
-    """
-    row = rank_row(
-        rank=comm.rank, node=comm.node, local_rank=comm.local_rank, device=str(device), threads=threads
-    )
-    row["pid"] = os.getpid()
-    rows = [json.loads(text) for text in _gather_text(comm, json.dumps(row))]
-    if comm.rank == 0:
-        write_json(
-            run_dir / of_attempt("environment", attempt),
-            environment(rows, backend=comm.backend, world="local"),
+    known = interfaces()
+    usable = [text for text in known.get(interface, {}).get("addresses", ()) if ":" not in text]
+    if not usable:
+        raise LookupError(
+            f"launcher.interface={interface}: {socket.gethostname()} has {', '.join(sorted(known))}"
         )
+    return usable[0]
 
 
-def _gather_text(comm: TorchCommunicator, text: str) -> list[str]:
-    ranks = comm.topology.ranks
-    own = torch.tensor(list(text.encode()), dtype=torch.uint8)
-    lengths = torch.zeros(ranks, dtype=torch.int64)
-    comm.all_gather(lengths, torch.tensor([len(own)]), WORLD, channel="control").wait()
-    padded = torch.zeros(int(lengths.max()), dtype=torch.uint8)
-    padded[: len(own)] = own
-    everybody = torch.zeros(ranks * len(padded), dtype=torch.uint8)
-    comm.all_gather(everybody, padded, WORLD, channel="control").wait()
-    pieces = everybody.view(ranks, -1)
-    return [
-        bytes(piece[:length].tolist()).decode()
-        for piece, length in zip(pieces, lengths.tolist(), strict=True)
-    ]
+def _listener(port: int) -> socket.socket:
+    """Rank 0's open port for the rendezvous: `launcher.port`, or a free one for 0."""
+    try:
+        return socket.create_server(("", port), backlog=1024)
+    except OSError as error:
+        raise LookupError(
+            f"launcher.port={port}: cannot be used on {socket.gethostname()}: {error.strerror}; "
+            "launcher.port=null takes a free one"
+        ) from error
+
+
+def _set_interfaces(chosen: str | None, own_address: str, meeting_host: str) -> None:
+    """Have gloo and NCCL use the interface by which the ranks reach each other, unless the user chose one.
+
+    Left alone, gloo takes the address of the host's name, which may be 127.0.1.1.
+    """
+    from .doctor.interfaces import interface_of, route_to
+
+    if meeting_host == "127.0.0.1":
+        return
+    name = chosen or interface_of(own_address)
+    if name is None or name == "lo":
+        name = route_to(meeting_host)[1]
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _boot() -> str:
+    """The same for all processes of one running machine, whatever they call it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _again() -> list[str]:
+    return [sys.executable, "-u", "-m", "daso_bench.runner.worker"]
+
+
+if __name__ == "__main__":
+    main()

@@ -24,12 +24,12 @@ from ...strategies.topology import WORLD, Topology
 from .. import schema, timing_only
 from ..environment import device_index
 from ..loop import Loop
+from ..rank import Link
 from ..records import read_json
 from ..session import DTYPES, Nobody, Session, World
 from ..simulated_world import Recorded
 from ..torch_communicator import TorchCommunicator, connect
 from ..torch_replica import TorchReplica
-from ..worker import Link
 
 ENTRY = f"{__name__}:measure"
 TASK = "task.json"

@@ -5,23 +5,25 @@ import json
 import socket
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
 from ...strategies.topology import WORLD, Topology
 from .. import local
+from ..rank import Link
 from ..run_directory import RunDirectory
 from ..torch_communicator import TorchCommunicator, connect
 from ..torch_replica import TorchReplica
 from ..typed import TARGET, locate_target, typed
-from ..worker import Link
 from . import trial
 from .comparison import require_agreement, require_equal, require_same_walk
-from .course import Call, Course, History
+from .course import Call, Course, History, Problem
 from .driver import drive
 from .findings import Candidate, Check, Failed, RanksOfNodes
 from .walker import LoggedTraffic, Walker
@@ -29,6 +31,9 @@ from .walker import LoggedTraffic, Walker
 ENTRY = "daso_bench.runner.conformance.gloo:walk_rank"
 PRELOAD = (*local.PRELOAD, "daso_bench.runner.conformance.gloo")
 PRECISIONS = {"fp32": (torch.float32, 1e-6), "fp64": (torch.float64, 1e-12)}
+CPU = torch.device("cpu")
+OWN_PACE = "at their own pace"
+OTHER_SIZES = "with batches of other sizes than in virtual time: it ends, and ranks agree"
 STALL_S = 60.0
 SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
 
@@ -43,33 +48,41 @@ def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 
     Of strategies whose ranks step at their own pace: they end, agree, and have made equally many calls.
     """
-    candidate, remark = _without_measuring(candidate, ranks)
+    candidate, remark = without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial.course(candidate, ranks).plan)
     walks = _launch(candidate, ranks)
     if candidate.strategy_class.sampling(candidate.config) != "global":
         for name in PRECISIONS:
-            _require_agreement(walks[name], name)
-        return "at their own pace"
-    if walks["fp32"][0].sizes != drive(_course(candidate, ranks, torch.float32))[0].sizes:
+            require_agreement_of(walks[name], f"{name} over gloo")
+        return OWN_PACE
+    if walks["fp32"][0].sizes != drive(course_of(candidate, ranks, torch.float32))[0].sizes:
         for name in PRECISIONS:
-            _require_agreement(walks[name], name)
-        return "with batches of other sizes than in virtual time: it ends, and ranks agree"
+            require_agreement_of(walks[name], f"{name} over gloo")
+        return OTHER_SIZES
     for name, (dtype, tolerance) in PRECISIONS.items():
-        virtual = drive(_course(candidate, ranks, dtype))
+        virtual = drive(course_of(candidate, ranks, dtype))
         for history, other in zip(walks[name], virtual, strict=True):
-            require_same_walk(history, other, f"{name} over gloo", tolerance)
-            require_equal(
-                history.given, other.given, f"{name} over gloo: rank {history.rank}", history.names, tolerance
-            )
-            _require_same_calls(history, other, name)
-            if history.agreed != other.agreed:
-                raise Failed(f"{name} over gloo: rank {history.rank}: agree() answers otherwise")
+            require_as_virtual(history, other, f"{name} over gloo", tolerance)
     for resumed, unbroken in zip(walks["resumed"], walks["fp32"], strict=True):
-        require_same_walk(resumed, unbroken, f"fp32 over gloo, saved after step {SAVE_AFTER} and resumed")
+        require_resumed(resumed, unbroken, "fp32 over gloo")
     return remark
 
 
-def _without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candidate, str | None]:
+def require_as_virtual(history: History, virtual: History, what: str, tolerance: float) -> None:
+    """Raise Failed where a rank's walk departs from virtual time's: parameters, result, calls, agreements."""
+    require_same_walk(history, virtual, what, tolerance)
+    require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
+    _require_same_calls(history, virtual, what)
+    if history.agreed != virtual.agreed:
+        raise Failed(f"{what}: rank {history.rank}: agree() answers otherwise")
+
+
+def require_resumed(resumed: History, unbroken: History, what: str, tolerance: float = 0.0) -> None:
+    """Raise Failed where the walk that was resumed departs from the one that was not broken off."""
+    require_same_walk(resumed, unbroken, f"{what}, saved after step {SAVE_AFTER} and resumed", tolerance)
+
+
+def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candidate, str | None]:
     """Shares from measured times are never twice the same: `heterogeneous` is given some, and a remark."""
     config = candidate.config
     if candidate.builtin != "heterogeneous" or config.balancing not in ("static", "dynamic"):
@@ -79,23 +92,59 @@ def _without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candi
     return dataclasses.replace(candidate, config=config), f"with shares of {list(shares)}"
 
 
-def _course(candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, **changes: Any) -> Course:
+def course_of(
+    candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, device: torch.device = CPU, **changes: Any
+) -> Course:
+    """The trial run in which the last rank wishes to stop; the model and its samples are on `device`."""
     last = sum(ranks) - 1
     wish = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
-    return trial.course(candidate, ranks, precision=dtype, wish=wish, **changes)
+    course = trial.course(candidate, ranks, precision=dtype, wish=wish, **changes)
+    if device.type == "cpu":
+        return course
+    return dataclasses.replace(course, problem=on_device(course.problem, device))
 
 
-def _require_same_calls(history: History, virtual: History, name: str) -> None:
+class HostDropout(nn.Dropout):
+    """Draws its masks on the CPU, whatever the device: a GPU's random numbers are not virtual time's."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return input
+        kept = 1 - self.p
+        mask = torch.empty(input.shape, dtype=input.dtype).bernoulli_(kept).div_(kept)
+        return input * mask.to(input.device)
+
+
+def on_device(problem: Problem, device: torch.device) -> Problem:
+    """The same start, the same samples and the same dropout, on `device`."""
+
+    def model() -> nn.Module:
+        made = problem.model()  # drawn on the CPU
+        for name, child in list(made.named_children()):
+            if isinstance(child, nn.Dropout):
+                setattr(made, name, HostDropout(child.p))
+        return made.to(device)
+
+    @cache
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = problem.data(rank, step)
+        return inputs.to(device), targets.to(device)
+
+    return dataclasses.replace(problem, model=model, data=data)
+
+
+def _require_same_calls(history: History, virtual: History, what: str) -> None:
     ours, theirs = (Counter(_own(h)) for h in (history, virtual))
     for call in [*(ours - theirs), *(theirs - ours)]:
         raise Failed(
-            f"{name} over gloo: rank {history.rank}, step {call.step + 1}: {ours[call]} times {call}, "
+            f"{what}: rank {history.rank}, step {call.step + 1}: {ours[call]} times {call}, "
             f"in virtual time {theirs[call]} times"
         )
 
 
-def _require_agreement(histories: list[History], name: str) -> None:
-    require_agreement([h.final for h in histories], f"{name} over gloo, after finish()", histories[0].names)
+def require_agreement_of(histories: Sequence[History], what: str) -> None:
+    """Raise Failed unless all ranks (in order) end with one model and have called equally often."""
+    require_agreement([h.final for h in histories], f"{what}, after finish()", histories[0].names)
     counts = [Counter((c.channel, c.verb, c.members, c.numbytes) for c in _own(h)) for h in histories]
     for history, count in zip(histories, counts, strict=True):
         for (channel, verb, members, numbytes), calls in count.items():
@@ -103,7 +152,7 @@ def _require_agreement(histories: list[History], name: str) -> None:
                 other = counts[member][channel, verb, members, numbytes]
                 if verb != "send" and other != calls:
                     raise Failed(
-                        f"{name} over gloo: rank {history.rank} calls {verb} on {channel} over ranks "
+                        f"{what}: rank {history.rank} calls {verb} on {channel} over ranks "
                         f"{list(members)} {calls} times, rank {member} {other} times"
                     )
 
@@ -122,7 +171,7 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History
             {
                 "study": {"name": "check"},
                 "run": {"id": candidate.name},
-                "strategy": _plain(candidate),
+                "strategy": plain_of(candidate),
                 "name": candidate.name,
                 "ranks_of_nodes": list(ranks),
             },
@@ -147,10 +196,17 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History
     return {name: [_history(rank, each[name]) for rank, each in enumerate(found)] for name in found[0]}
 
 
-def _plain(candidate: Candidate) -> dict[str, Any]:
+def plain_of(candidate: Candidate) -> dict[str, Any]:
+    """The candidate's class and keys, for a file; `candidate_of` reads it."""
     kind = candidate.strategy_class
     keys = json.loads(json.dumps(dataclasses.asdict(candidate.config)))
     return {TARGET: f"{kind.__module__}.{kind.__qualname__}", **keys}
+
+
+def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) -> Candidate:
+    """The candidate that `plain_of` wrote. Raises ConfigError if its class is not to be found here."""
+    kind = locate_target(tree, "strategy")
+    return Candidate(name, kind, typed(kind.Config, tree, "strategy"), builtin)
 
 
 # ------------------------------------------------------------------ a rank's side
@@ -162,8 +218,7 @@ def walk_rank(
     """What each rank process does: the trial run in both precisions, its history into `rank_<r>.pt`."""
     torch.set_num_threads(threads)
     tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
-    kind = locate_target(tree["strategy"], "strategy")
-    candidate = Candidate(tree["name"], kind, typed(kind.Config, tree["strategy"], "strategy"))
+    candidate = candidate_of(tree["name"], tree["strategy"])
     nodes = tuple(tree["ranks_of_nodes"])
     comm = connect(
         Topology.of(nodes),
@@ -171,22 +226,28 @@ def walk_rank(
         host=local.HOST,
         port=port,
         listener_fd=listener.detach() if listener else None,
-        device=torch.device("cpu"),
+        device=CPU,
         timeout_s=STALL_S + 60,
     )
     comm.on_call = link
-    walks = {}
-    saved: bytes | None = None
-    for name, (dtype, _) in PRECISIONS.items():
-        course = _course(candidate, nodes, dtype, save_after=[SAVE_AFTER] if name == "fp32" else [])
-        walks[name] = _walk(course, comm)
-        saved = walks[name].saved.get(SAVE_AFTER, saved)
-    if saved is not None and kind.sampling(candidate.config) == "global":
-        walks["resumed"] = _walk(_course(candidate, nodes, torch.float32), comm, saved)
+    walks = walks_on(comm, candidate)
     torch.save({name: _packed(history) for name, history in walks.items()}, run_dir / f"rank_{rank}.pt")
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
+
+
+def walks_on(comm: TorchCommunicator, candidate: Candidate) -> dict[str, History]:
+    """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together."""
+    walks: dict[str, History] = {}
+    ranks, saved = tuple(comm.topology.ranks_of_nodes), None
+    for name, (dtype, _) in PRECISIONS.items():
+        save_after = [SAVE_AFTER] if name == "fp32" else []
+        walks[name] = _walk(course_of(candidate, ranks, dtype, comm.device, save_after=save_after), comm)
+        saved = walks[name].saved.get(SAVE_AFTER, saved)
+    if saved is not None and candidate.strategy_class.sampling(candidate.config) == "global":
+        walks["resumed"] = _walk(course_of(candidate, ranks, torch.float32, comm.device), comm, saved)
+    return walks
 
 
 def _walk(course: Course, comm: TorchCommunicator, saved: bytes | None = None) -> History:

@@ -125,7 +125,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["strategy=daso", "strategy.sync_every=0"], "strategy.sync_every=0: must be >= 1"),
         (
             ["statsu", "results"],
-            "statsu: neither a command (list, status, resume, evaluate, report, check, calibrate) nor KEY",
+            "statsu: neither a command (list, status, resume, cancel, evaluate, report, check, ",
         ),
         (["statsu"], "did you mean `daso-bench status`?"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
@@ -330,7 +330,7 @@ def test_a_dry_run_says_what_is_done_already(machine: Machine, capsys: pytest.Ca
 def test_evaluate_prints_what_the_worker_found(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from daso_bench.runner import worker
+    from daso_bench.runner import rank
 
     assert code_of() == 0
     (path,) = (tmp_path / "results" / "runs").iterdir()
@@ -340,7 +340,7 @@ def test_evaluate_prints_what_the_worker_found(
         asked.append(directory)
         return {"accuracy": 0.25, "count": 360}
 
-    monkeypatch.setattr(worker, "evaluate", evaluate)
+    monkeypatch.setattr(rank, "evaluate", evaluate)
     capsys.readouterr()
     assert code_of("evaluate", str(path)) == 0
     assert asked == [path]

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from daso_bench.runner.clock import PARTS
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.network import AlphaBeta, Network
 from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.records import surviving
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.errors import ConfigError
@@ -284,6 +286,40 @@ def test_an_interrupt_of_one_rank_saves_and_stops_all_and_resumes_exactly(tmp_pa
     assert {result.status for result in asked.results} == {"cancelled"}
     assert len({session.progress.step for session in asked.sessions}) == 1
     assert_same(whole, run(cfg, checkpoints=tmp_path / "asked", attempt=2))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_path: Path, strategy: str):
+    # Also at a step that ends an epoch, whose evaluation the saved run still owes, and at the very last one.
+    keys = {**CYCLING, "sync_every": 2, "wait_batches": 2} if strategy == "daso" else {}
+    cfg = config(strategy, keys=keys, model=Awkward(), epochs=3)
+    whole = run(cfg, checkpoints=tmp_path / "whole")
+    steps = whole.sessions[0].progress.step
+    for at in range(1, steps + 1):
+        folder = tmp_path / f"asked_{at}"
+        asked = run(cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at))
+        if {result.status for result in asked.results} == {"finished"}:
+            continue  # nobody meets any more to agree on it
+        again = run(cfg, checkpoints=folder, attempt=2)
+        assert_same(whole, again)
+        assert again.results[0].status == "finished"
+        both = surviving([*asked.metrics.rows, *again.metrics.rows])
+        assert judged(both) == judged(whole.metrics.rows), at
+
+
+def judged(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    found = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
+    return [
+        (
+            row["kind"],
+            row["step"],
+            row["samples"],
+            row.get("accuracy"),
+            row["train_loss"],
+            row["learning_rate"],
+        )
+        for row in found
+    ]
 
 
 def test_time_budget_stops_all_and_is_called_timed_out(tmp_path: Path):

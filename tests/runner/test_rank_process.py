@@ -47,6 +47,7 @@ def test_finish_sends_the_last_progress_and_the_summary(pair: Pair) -> None:
             "progress": {"step": 2, "loss": 2.0},
             "steps": 2,
             "call": "broadcast",
+            "signals": [],
             "status": "diverged",
             "summary": {"accuracy": 0.5},
             "reason": "loss is NaN",

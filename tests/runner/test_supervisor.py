@@ -31,6 +31,9 @@ class MadeUp:
         os.close(self._end)
         self._end = -1
 
+    def kill(self) -> None:
+        raise ProcessLookupError
+
     def join(self, timeout: float | None = None) -> None:
         if self.exitcode is None:
             self.ends(-9)

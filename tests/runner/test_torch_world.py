@@ -12,8 +12,9 @@ import pytest
 import torch
 from runs import Awkward, config
 
-from daso_bench.runner import checkpoint, local, schema, worker
+from daso_bench.runner import checkpoint, local, schema
 from daso_bench.runner.clock import PARTS
+from daso_bench.runner.rank import evaluate
 from daso_bench.runner.records import read_json, read_records, surviving
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
@@ -161,7 +162,7 @@ def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, str
             train, rel=0.01
         )
         assert sum(last["segments_s"].values()) == pytest.approx(last["wall_s"], rel=0.01)
-    alone = worker.evaluate(directory.path)
+    alone = evaluate(directory.path)
     row = [row for row in read_records(directory.metrics).rows if row["kind"] == "evaluation"][-1]
     assert (alone["correct"], alone["count"]) == (row["correct"], row["count"])
     machine = read_json(directory.environment)

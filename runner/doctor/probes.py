@@ -1,0 +1,210 @@
+"""What only `doctor` looks at, once per machine: commands, Slurm's controller, namespaces, a port, torch.
+
+All are asked at the same time, each with a time limit: a batch system that is down must not stall the doctor.
+"""
+
+import inspect
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ...strategies.errors import ConfigError, one_of
+from ..local import HOST
+from .facts import installed, rank_facts, torch_facts
+
+LAUNCHERS = ("local", "simulated", "slurm", "torchrun")
+SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
+SHORT_S, TORCH_S = 2.0, 60.0
+_SWITCHES = {
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",
+    "/proc/sys/user/max_user_namespaces": "0",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
+}
+# What libraries print while they load must not get into the answer.
+_TORCH = f"""\
+import json, os
+from typing import Any
+answer = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+{inspect.getsource(torch_facts)}
+json.dump(torch_facts(), answer)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a user means to run here; None: not said."""
+
+    results_dir: Path
+    launcher: str | None = None
+    port: int | None = None
+    threads: int | None = None
+    ranks_of_nodes: tuple[int, ...] | None = None
+    oversubscribe: bool = True
+
+    def __post_init__(self) -> None:
+        if self.launcher is not None:
+            one_of("launcher", self.launcher, LAUNCHERS)
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise ConfigError(f"launcher.port={self.port}: must be null (a free one) or between 1 and 65535")
+
+    @property
+    def ranks_here(self) -> int | None:
+        """How many ranks this host would have: all of them, or those of the largest node."""
+        if self.ranks_of_nodes is None:
+            return None
+        return (
+            max(self.ranks_of_nodes) if self.launcher in ("slurm", "torchrun") else sum(self.ranks_of_nodes)
+        )
+
+
+def machine_facts(wanted: Wanted) -> dict[str, Any]:
+    """`rank_facts` of this process and what else this machine says of itself."""
+    torch = _Asking([sys.executable, "-P", "-c", _TORCH], TORCH_S)
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        version = pool.submit(_answer, "sbatch", "--version")
+        ping = pool.submit(_answer, "scontrol", "ping")
+        job = pool.submit(_job_known, os.environ.get("SLURM_JOB_ID"))
+        namespaces = pool.submit(_user_namespaces)
+        facts = rank_facts(wanted.results_dir)
+        return {
+            **facts,
+            "wanted": {
+                "launcher": wanted.launcher,
+                "port": wanted.port,
+                "threads": wanted.threads,
+                "ranks_of_nodes": None if wanted.ranks_of_nodes is None else list(wanted.ranks_of_nodes),
+                "ranks_here": wanted.ranks_here,
+                "oversubscribe": wanted.oversubscribe,
+                "results_dir": str(wanted.results_dir),
+            },
+            "commands": {name: shutil.which(name) for name in (*SLURM_COMMANDS, "unshare", "ip", "tc")},
+            "slurm": {
+                "version": _first_line(version.result()),
+                "controller": _controller(ping.result()),
+                "job_known": job.result(),
+                "under_slurm": _under_slurm(),
+            },
+            "submitit": installed("submitit"),
+            "torchrun": _script("torchrun"),
+            "user_namespaces": namespaces.result(),
+            "port_error": None if wanted.port is None else port_error(wanted.port),
+            "torch": torch.result(),
+        }
+
+
+def port_error(port: int) -> str | None:
+    """Why this process cannot listen on `port`, None if it can."""
+    try:
+        with closing(socket.create_server((HOST, port))):
+            return None
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+
+
+class _Asking:
+    """A torch import in a process of its own, which goes on while others are asked."""
+
+    def __init__(self, command: list[str], limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self) -> dict[str, Any]:
+        """`torch_facts()`, or only its `error`; and `seconds`, how long that took."""
+        with self._process:
+            try:
+                out, err = self._process.communicate(timeout=self._limit_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                return {"error": f"import torch took more than {self._limit_s:g} s", "seconds": self._limit_s}
+        seconds = time.monotonic() - self._began
+        if self._process.returncode != 0:
+            lines = err.strip().splitlines() or [f"exit code {self._process.returncode}"]
+            return {"error": lines[-1], "seconds": seconds}
+        return {**json.loads(out), "seconds": seconds}
+
+
+def _answer(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """What a command says within SHORT_S; None if there is no such command, or no answer in time."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SHORT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _first_line(answer: subprocess.CompletedProcess[str] | None) -> str | None:
+    lines = answer.stdout.strip().splitlines() if answer is not None and answer.returncode == 0 else []
+    return lines[0] if lines else None
+
+
+def _controller(answer: subprocess.CompletedProcess[str] | None) -> str:
+    """`up`, or why Slurm's controller cannot be asked."""
+    if answer is None:
+        return "no scontrol here" if shutil.which("scontrol") is None else f"no answer within {SHORT_S:g} s"
+    if answer.returncode == 0 and " UP" in answer.stdout:
+        return "up"
+    lines = (answer.stderr or answer.stdout).strip().splitlines() or [f"exit code {answer.returncode}"]
+    return lines[-1].removeprefix("scontrol: ")
+
+
+def _job_known(job: str | None) -> bool | None:
+    """Whether Slurm has the job still; None if there is none to ask for, or nobody to ask."""
+    answer = None if job is None else _answer("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    if answer is None:
+        return None
+    if answer.returncode == 0:
+        return bool(answer.stdout.strip())
+    return False if "Invalid job id" in answer.stderr else None
+
+
+def _under_slurm() -> bool:
+    """Whether a daemon of Slurm, or the shell of an allocation, started this process."""
+    try:
+        return any(parent.name() in ("slurmstepd", "salloc", "srun") for parent in psutil.Process().parents())
+    except psutil.Error:
+        return False
+
+
+def _user_namespaces() -> dict[str, Any]:
+    """`works`: nodes can be emulated without root; `error`: what forbids it."""
+    if shutil.which("unshare") is None:
+        return {"works": False, "error": "no command unshare (package util-linux)"}
+    answer = _answer("unshare", "--user", "--map-root-user", "--net", "--mount", "true")
+    if answer is not None and answer.returncode == 0:
+        return {"works": True, "error": None}
+    for switch, forbidding in _SWITCHES.items():
+        try:
+            if Path(switch).read_text().strip() == forbidding:
+                return {"works": False, "error": f"{switch} is {forbidding}"}
+        except OSError:
+            continue
+    said = (answer.stderr.strip().splitlines() or ["refused"])[-1] if answer is not None else "no answer"
+    return {"works": False, "error": said}
+
+
+def _script(name: str) -> str | None:
+    """A command of this Python environment, or of the PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.is_file() else shutil.which(name)

@@ -1,0 +1,200 @@
+"""What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
+
+import json
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ..models.spec import InputSpec
+from ..strategies.errors import ConfigError, MachineError
+from ..strategies.topology import WORLD, Topology
+from . import checkpoint, schema
+from .environment import device_index, environment, rank_row, visible_devices
+from .evaluation import score
+from .loop import Loop
+from .rank_process import Meeting
+from .records import RecordWriter, read_json, write_json
+from .run_directory import of_attempt
+from .session import DTYPES, Listener, Session, World
+from .torch_communicator import TorchCommunicator, connect
+from .torch_replica import TorchReplica
+
+log = logging.getLogger(__name__)
+
+
+class Link(Listener, Protocol):
+    """The supervisor's end of this rank."""
+
+    call: str
+    steps: int
+
+    def finish(
+        self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
+    ) -> None: ...
+
+
+class MeetingLink(Link, Protocol):
+    """The link of a real process, which also tells where all ranks meet."""
+
+    meeting: Meeting
+
+
+def run_rank(
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    link: MeetingLink,
+) -> None:
+    """Train one rank of the run in `run_dir`.
+
+    Args:
+        port: of the rendezvous at `link.meeting.host`; rank 0 serves it on the open socket `listener`.
+        threads: of this rank's torch operations.
+
+    Raises:
+        ConfigError: the run directory asks for something that cannot be.
+        RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
+    """
+    started = time.monotonic_ns()
+    torch.set_num_threads(threads)
+    config = schema.load(run_dir / "config.yaml")
+    topology = Topology.of(config.cluster.ranks_of_nodes)
+    if topology.ranks != ranks:
+        raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
+    device = _device(topology.local_ranks[rank], config.launcher.allow_oversubscription)
+    link.call = "rendezvous"
+    comm = connect(
+        topology,
+        rank,
+        host=link.meeting.host,
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=device,
+        timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
+    )
+    link.call = ""
+    comm.on_call = link
+    attempt = len(read_json(run_dir / "status.json")["attempts"])
+    _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, link.meeting.known)
+
+    def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
+        return TorchReplica(model, criterion, comm)
+
+    world = World(
+        config.launcher.name,
+        comm,
+        make_replica,
+        device,
+        common_clock=link.meeting.one_clock,
+        started_ns=started,
+    )
+    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
+        metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
+        session = Session(
+            config, world, config.dataset.load(), own, metrics, link, attempt, run_dir / "checkpoints"
+        )
+        result = Loop(session).run()
+        if metrics is not None:
+            metrics.close()
+    comm.barrier(WORLD)
+    link.finish(result.status, result.summary if rank == 0 else None, result.reason)
+    if rank == 0 and result.status == "finished":
+        checkpoint.drop_resume_states(run_dir / "checkpoints")
+    comm.close()
+
+
+def evaluate(run_dir: Path) -> dict[str, Any]:
+    """Score a run's saved model alone, in this process.
+
+    Returns accuracy, correct, count, loss, split, and the file that was read.
+
+    Raises:
+        ConfigError: the run has no whole checkpoint.
+    """
+    config = schema.load(run_dir / "config.yaml")
+    folder = run_dir / "checkpoints"
+    file = folder / checkpoint.FINAL / checkpoint.MODEL
+    if not file.is_file():
+        path, damage = checkpoint.newest_valid(folder)
+        if path is None:
+            raise ConfigError("; ".join(damage) or f"{folder}: holds no checkpoint")
+        file = path / checkpoint.MODEL
+    data = config.dataset.load()
+    dtype = DTYPES[config.train.precision]
+    channels, height, width = data.shape
+    model = config.model.build(InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
+    model.load_state_dict(checkpoint.read(file)["model"])
+    samples = data.split(config.train.eval_split)
+    result = score(model, samples, torch.arange(len(samples)), torch.device("cpu"), dtype)
+    return {
+        "accuracy": result.accuracy,
+        "correct": result.correct,
+        "count": result.count,
+        "loss": result.loss,
+        "split": config.train.eval_split,
+        "file": str(file),
+    }
+
+
+def _device(local_rank: int, oversubscribe: bool) -> torch.device:
+    count, shown = torch.cuda.device_count(), visible_devices()
+    if shown and not count:  # training on the CPU instead would be another experiment
+        raise MachineError(
+            f"CUDA_VISIBLE_DEVICES={','.join(shown)}: torch sees no GPU (a build for CPUs, or no driver); to "
+            "run on CPUs ask for no GPU (launcher.gpus_per_rank=0) or unset it"
+        )
+    index = device_index(local_rank, count, oversubscribe=oversubscribe)
+    if index is None:
+        return torch.device("cpu")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _write_environment(
+    run_dir: Path,
+    world: str,
+    comm: TorchCommunicator,
+    threads: int,
+    device: torch.device,
+    attempt: int,
+    known: dict[str, Any],
+) -> None:
+    """environment.json from all ranks' own rows, by rank 0.
+
+    Later attempts on other machines keep theirs beside it.
+    """
+    row = rank_row(
+        rank=comm.rank, node=comm.node, local_rank=comm.local_rank, device=str(device), threads=threads
+    )
+    row["pid"] = os.getpid()
+    rows = [json.loads(text) for text in _gather_text(comm, json.dumps(row))]
+    if comm.rank == 0:
+        write_json(
+            run_dir / of_attempt("environment", attempt),
+            environment(rows, backend=comm.backend, world=world, extra=known),
+        )
+
+
+def _gather_text(comm: TorchCommunicator, text: str) -> list[str]:
+    ranks = comm.topology.ranks
+    own = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    lengths = torch.zeros(ranks, dtype=torch.int64)
+    comm.all_gather(lengths, torch.tensor([len(own)]), WORLD, channel="control").wait()
+    padded = torch.zeros(int(lengths.max()), dtype=torch.uint8)
+    padded[: len(own)] = own
+    everybody = torch.zeros(ranks * len(padded), dtype=torch.uint8)
+    comm.all_gather(everybody, padded, WORLD, channel="control").wait()
+    pieces = everybody.view(ranks, -1)
+    return [
+        bytes(piece[:length].tolist()).decode()
+        for piece, length in zip(pieces, lengths.tolist(), strict=True)
+    ]

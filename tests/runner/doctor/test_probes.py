@@ -1,0 +1,139 @@
+"""What commands say, or do not say. Small scripts play Slurm and unshare, a child's code plays torch."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_rows import only
+
+from daso_bench.runner.doctor import probes
+from daso_bench.runner.doctor.machine import machine_findings
+from daso_bench.runner.doctor.probes import Wanted, machine_facts
+
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Put a command into an otherwise empty PATH; torch's import is answered at once."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(probes, "_TORCH", 'print(\'{"error": null, "version": "2", "devices": 0}\')')
+
+    def add(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return add
+
+
+def slurm(tmp_path: Path) -> dict[str, Any]:
+    return machine_facts(Wanted(results_dir=tmp_path))["slurm"]
+
+
+def test_a_machine_without_slurm_says_so(play: Play, tmp_path: Path) -> None:
+    found = machine_facts(Wanted(results_dir=tmp_path))
+    assert found["commands"]["sbatch"] is None
+    assert (found["slurm"]["version"], found["slurm"]["controller"]) == (None, "no scontrol here")
+    assert found["user_namespaces"] == {"works": False, "error": "no command unshare (package util-linux)"}
+
+
+def test_slurm_tells_its_version_and_that_it_is_up(play: Play, tmp_path: Path) -> None:
+    play("sbatch", "echo slurm 24.11.1")
+    play("scontrol", "echo 'Slurmctld(primary) at head is UP'")
+    found = slurm(tmp_path)
+    assert (found["version"], found["controller"], found["job_known"]) == ("slurm 24.11.1", "up", None)
+
+
+def test_a_controller_that_is_down_is_told_in_its_own_words(play: Play, tmp_path: Path) -> None:
+    play("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
+    assert slurm(tmp_path)["controller"] == "Slurmctld(primary) at head is DOWN"
+    play("scontrol", "echo 'scontrol: fatal: no configuration' >&2; exit 1")
+    assert slurm(tmp_path)["controller"] == "fatal: no configuration"
+
+
+def test_commands_that_do_not_answer_cost_little(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "SHORT_S", 0.3)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for name in ("sbatch", "scontrol", "squeue", "unshare"):
+        play(name, "exec /bin/sleep 20")
+    began = time.monotonic()
+    found = slurm(tmp_path)
+    assert time.monotonic() - began < 5
+    assert (found["version"], found["controller"], found["job_known"]) == (
+        None,
+        "no answer within 0.3 s",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "known"),
+    [
+        ("echo RUNNING", True),
+        ("exit 0", False),  # it has just ended
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", None),
+    ],
+)
+def test_a_job_is_asked_for(
+    says: str, known: bool | None, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    play("squeue", says)
+    assert slurm(tmp_path)["job_known"] is known
+
+
+def test_a_leaked_job_is_found_through_all_of_it(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    play("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    found = only(machine_findings(machine_facts(Wanted(results_dir=tmp_path))), "slurm")
+    assert found.what == "SLURM_JOB_ID=7, which squeue does not know"
+
+
+def test_what_forbids_user_namespaces_is_named(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = tmp_path / "max_user_namespaces"
+    switch.write_text("0\n")
+    monkeypatch.setattr(probes, "_SWITCHES", {"/no/such/switch": "0", str(switch): "0"})
+    play("unshare", "echo 'unshare: unshare failed: No space left on device' >&2; exit 1")
+    found = machine_facts(Wanted(results_dir=tmp_path))["user_namespaces"]
+    assert found == {"works": False, "error": f"{switch} is 0"}
+    switch.write_text("100\n")
+    found = machine_facts(Wanted(results_dir=tmp_path))["user_namespaces"]
+    assert found["error"] == "unshare: unshare failed: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("raise ImportError('libcudart.so.13: cannot open')", "ImportError: libcudart.so.13: cannot open"),
+        ("import os; os._exit(9)", "exit code 9"),
+        ("import time; time.sleep(20)", "import torch took more than 1 s"),
+    ],
+)
+def test_a_torch_that_does_not_load_is_an_answer(
+    code: str, error: str, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_TORCH", code)
+    monkeypatch.setattr(probes, "TORCH_S", 1.0)
+    facts = machine_facts(Wanted(results_dir=tmp_path))
+    assert facts["torch"]["error"] == error
+    assert error in only(machine_findings(facts), "python").what
+
+
+def test_what_libraries_print_while_they_load_is_not_the_answer() -> None:
+    code = probes._TORCH.replace(
+        "import torch", "import torch; print('hello'); import os; os.system('echo hi')"
+    )
+    found = probes._Asking([probes.sys.executable, "-P", "-c", code], 60.0).result()
+    assert (found["error"], found["devices"] >= 0) == (None, True)

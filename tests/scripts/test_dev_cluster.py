@@ -1,0 +1,293 @@
+"""scripts/slurm/dev_cluster without a cluster: what it refuses, what it says, and whom it never ends."""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import daso_bench
+
+SCRIPT = Path(daso_bench.__file__).parent / "scripts" / "slurm" / "dev_cluster"
+
+
+def load() -> ModuleType:
+    """The file has no extension, so its loader is named."""
+    loader = importlib.machinery.SourceFileLoader("dev_cluster", str(SCRIPT))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A machine without Slurm, whose root we are, and with a lock that no real command holds."""
+    module = load()
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setattr(module, "FOREIGN", ())
+    monkeypatch.setattr(module, "LOCK", f"\0daso-bench-test-{os.getpid()}")
+    monkeypatch.setattr(module, "pids", list)
+    monkeypatch.setattr(module.os, "geteuid", lambda: 0)
+    yield module
+    del sys.modules["dev_cluster"]
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "60"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def written_down(tool: ModuleType, child: subprocess.Popen[bytes], later: int = 0):
+    start = tool.start_of(child.pid)
+    assert start is not None
+    return tool.Process("slurmd-n1", "n1", child.pid, start + later, "")
+
+
+def refused(tool: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The only line that is said before exit code 3."""
+    assert tool.main(list(words)) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+# ------------------------------------------------------------------ the command line
+
+
+def test_the_help_of_the_executable_names_every_verb_and_a_first_session():
+    done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
+    for text in ("up", "down", "status", "env", "node-down", "node-up", 'eval "$(', "srun -N2", "exit codes"):
+        assert text in done.stdout
+    assert os.access(SCRIPT, os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "VERB"),
+        (["start"], "invalid choice: 'start'"),
+        (["up", "--nodes", "0"], "--nodes: 0: must be 1 to 100"),
+        (["up", "--cpus", "many"], "--cpus: many: must be 1 to 1024"),
+        (["up", "--gpus", "-1"], "--gpus: -1: must be 0 to 64"),
+        (["node-down"], "NODE"),
+    ],
+)
+def test_wrong_arguments_end_with_2_and_say_what_is_allowed(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+):
+    with pytest.raises(SystemExit) as end:
+        tool.main(words)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_down_says_that_nothing_is_up_and_succeeds_where_status_and_env_do_not(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    folder = ["--folder", str(tmp_path / "none")]
+    assert tool.main(["down", *folder]) == 0
+    assert "nothing is up" in capsys.readouterr().out
+    assert tool.main(["status", *folder]) == 1
+    assert "nothing is up" in capsys.readouterr().out
+    assert tool.main(["env", *folder]) == 1
+    assert capsys.readouterr().out == ""  # a shell evaluates it
+    assert "nothing is up" in refused(tool, capsys, "node-down", "n1", *folder)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_a_foreign_slurm_conf_in_the_environment_is_refused(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SLURM_CONF", "/cluster/slurm.conf")
+    assert "`unset SLURM_CONF`" in refused(tool, capsys, "up")
+
+
+def test_our_own_slurm_conf_in_the_environment_is_no_foreign_one(tool: ModuleType, tmp_path: Path):
+    tool.refuse_foreign(tmp_path, {"SLURM_CONF": str(tmp_path / "slurm.conf")})
+
+
+def test_a_machine_with_a_slurm_conf_is_refused(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "slurm.conf").touch()
+    monkeypatch.setattr(tool, "FOREIGN", (str(tmp_path / "slurm.conf"),))
+    assert "belongs to a Slurm cluster" in refused(tool, capsys, "up")
+
+
+def test_who_is_not_root_is_told_how(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(tool.os, "geteuid", lambda: 1000)
+    for words in (["up"], ["node-down", "n1"], ["node-up", "n1"]):
+        assert "sudo" in refused(tool, capsys, *words, "--folder", str(tmp_path))
+
+
+def test_a_running_slurm_daemon_that_is_not_ours_is_refused(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    daemon = tmp_path / "slurmd"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", daemon)
+    child = subprocess.Popen([daemon, "60"])
+    try:
+        deadline = time.monotonic() + 10  # the kernel gives it its name when it begins to run
+        while Path(f"/proc/{child.pid}/comm").read_text().strip() != "slurmd" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        monkeypatch.setattr(tool, "pids", lambda: [child.pid])
+        said = refused(tool, capsys, "up", "--folder", str(tmp_path / "cluster"))
+        assert f"pid {child.pid}" in said
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_missing_command_is_named_with_its_debian_package(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(tool, "SEARCH", str(tmp_path))
+    said = refused(tool, capsys, "up", "--folder", str(tmp_path / "cluster"))
+    assert "slurmctld" in said
+    assert (
+        "apt install iproute2 mariadb-server mount munge slurm-client slurm-wlm slurmdbd util-linux" in said
+    )
+    said = refused(tool, capsys, "up", "--no-accounting", "--folder", str(tmp_path / "cluster"))
+    assert "mariadb-server" not in said
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder with a path as short as the cluster wants it; pytest's own grows with the test's name."""
+    with tempfile.TemporaryDirectory(prefix="dc-") as folder:
+        yield Path(folder)
+
+
+def test_a_folder_with_other_peoples_files_is_refused_and_kept(tool: ModuleType, short_path: Path):
+    (short_path / "thesis.tex").touch()
+    with pytest.raises(tool.Refusal, match="not empty"):
+        tool.refuse_folder(short_path)
+    with pytest.raises(tool.Refusal, match="letters, digits"):
+        tool.refuse_folder(Path("/a folder"))
+    with pytest.raises(tool.Refusal, match="letters, digits"):
+        tool.refuse_folder(Path("/" + 80 * "x"))
+    assert (short_path / "thesis.tex").exists()
+
+
+def test_a_folder_that_daemons_cannot_reach_is_refused(tool: ModuleType, short_path: Path):
+    (short_path / "closed").mkdir(mode=0o700)
+    short_path.chmod(0o755)
+    with pytest.raises(tool.Refusal, match="closed to other users"):
+        tool.refuse_folder(short_path / "closed" / "c")
+
+
+def test_a_network_that_is_in_use_is_left_alone(tool: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    routes = [{"dst": "default"}, {"dst": "10.77.0.0/16"}, {"dst": "10.78.0.9"}, {"dst": "192.168.0.0/24"}]
+    monkeypatch.setattr(tool, "call", lambda *words: json.dumps(routes))
+    assert tool.free_network() == "10.79.0"
+
+
+def test_two_commands_do_not_work_at_the_same_time(tool: ModuleType):
+    with tool.lock(0), pytest.raises(tool.Refusal, match="another dev_cluster command"), tool.lock(0):
+        pytest.fail("the lock was given twice")
+    with tool.lock(0):
+        pass
+
+
+# ------------------------------------------------------------------ whom it ends
+
+
+def test_a_process_that_was_given_the_id_of_ours_is_not_signalled(
+    tool: ModuleType, sleeper: subprocess.Popen[bytes]
+):
+    other = written_down(tool, sleeper, later=-1)
+    assert not other.alive()
+    other.send(signal.SIGKILL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        sleeper.wait(0.2)
+
+
+def test_a_process_that_is_ours_is_signalled_and_is_dead_before_it_is_reaped(
+    tool: ModuleType, sleeper: subprocess.Popen[bytes]
+):
+    ours = written_down(tool, sleeper)
+    assert ours.alive()
+    ours.send(signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not ours.alive()
+    sleeper.wait()
+    ours.send(signal.SIGKILL)  # nobody
+
+
+def test_nothing_in_our_own_namespaces_is_killed(
+    tool: ModuleType, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tool, "pids", lambda: [sleeper.pid])
+    tool.kill_inside(written_down(tool, sleeper), set())
+    assert sleeper.poll() is None
+
+
+# ------------------------------------------------------------------ what is written down
+
+
+def cluster_of(tool: ModuleType, folder: Path, **changes: object):
+    values = dict(nodes=2, cpus=8, gpus=2, accounting=True, network="10.77.0") | changes
+    return tool.Cluster(folder, **values)
+
+
+def test_what_is_written_down_is_read_back(
+    tool: ModuleType, sleeper: subprocess.Popen[bytes], tmp_path: Path
+):
+    cluster = cluster_of(tool, tmp_path)
+    cluster.processes["slurmd-n1"] = written_down(tool, sleeper)
+    cluster.save()
+    again = tool.Cluster.load(tmp_path)
+    assert again == cluster
+    assert again.alive() == [cluster.processes["slurmd-n1"]]
+
+
+def test_after_a_reboot_no_id_is_ours(tool: ModuleType, sleeper: subprocess.Popen[bytes], tmp_path: Path):
+    cluster = cluster_of(tool, tmp_path, boot="another boot")
+    cluster.processes["slurmd-n1"] = written_down(tool, sleeper)
+    assert cluster.alive() == []
+
+
+def test_slurm_is_told_of_accounting_and_gpus_only_if_there_are_some(tool: ModuleType, tmp_path: Path):
+    text = tool.slurm_conf(cluster_of(tool, tmp_path))
+    assert "accounting_storage/slurmdbd" in text
+    assert "NodeName=n[1-2] NodeAddr=10.77.0.[1-2] CPUs=8" in text
+    assert "Gres=gpu:2" in text
+    text = tool.slurm_conf(cluster_of(tool, tmp_path, gpus=0, accounting=False))
+    assert "slurmdbd" not in text
+    assert "Gres=gpu" not in text
+
+
+def test_a_signal_is_noted_and_ends_the_next_wait(tool: ModuleType, sleeper: subprocess.Popen[bytes]):
+    watch = tool.Watch()
+    watch.note(signal.SIGTERM, None)
+    with pytest.raises(tool.Failure, match="interrupted by SIGTERM"):
+        watch.until(lambda: False, "never", 60, of=written_down(tool, sleeper))
+
+
+def test_a_wait_ends_with_the_daemon_it_waits_for(tool: ModuleType, sleeper: subprocess.Popen[bytes]):
+    daemon = written_down(tool, sleeper)
+    sleeper.kill()
+    sleeper.wait()
+    with pytest.raises(tool.Failure, match="slurmd-n1 has ended before it listened"):
+        tool.Watch().until(lambda: False, "it listened", 60, of=daemon)
