@@ -57,6 +57,10 @@ class Ranks(ABC):
         Returns what the event "start" tells. A KeyboardInterrupt may strike at any point.
         """
 
+    def broken(self) -> str | None:
+        """Why no rank can go on, where none of them can tell; None if they can. Asked in every turn."""
+        return None
+
     def conclude(self, outcome: Outcome, interrupts: list[str]) -> Conclusion:
         """The conclusion from the verdict; `interrupts`: names of the signals that the supervisor got."""
         return Conclusion(outcome=outcome)
@@ -83,7 +87,12 @@ def run_attempt(
         reporter = _Reporter(directory, on_event)
         born: list[Rank] = []
         supervisor = Supervisor(
-            born, stall_s=stall_s, patience_s=patience_s, interrupts=interrupts, on_event=reporter
+            born,
+            stall_s=stall_s,
+            patience_s=patience_s,
+            interrupts=interrupts,
+            on_event=reporter,
+            broken=ranks.broken,
         )
         try:
             with interrupts.impatiently():
@@ -126,6 +135,8 @@ class _Reporter:
     def end(self, conclusion: Conclusion) -> None:
         outcome = conclusion.outcome
         summary = outcome.summary or {}
+        checked = summary.get("apparatus")
+        timing = {} if checked is None else {"timing": {key: checked[key] for key in ("valid", "reasons")}}
         self._directory.end_attempt(
             outcome.status,
             outcome.reason,
@@ -135,6 +146,7 @@ class _Reporter:
             reached=summary.get("reached"),
             labels=summary.get("labels", []),
             attempt=conclusion.attempt,
+            **timing,
         )
         self(
             {

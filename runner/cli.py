@@ -36,6 +36,7 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
   daso-bench check [strategy=NAME]    does a strategy do what it says? The conformance kit; also for your own
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
+  daso-bench validate DIR             how far virtual time is off the emulated runs below DIR
   daso-bench doctor [KEY=VALUE]       what this machine can do, what is wrong, how to mend it
 
 Examples
@@ -99,6 +100,7 @@ def run(arguments: Sequence[str]) -> int:
         "report": _report,
         "check": _check,
         "calibrate": _calibrate,
+        "validate": _validate,
         "doctor": _doctor,
     }
     first = arguments[0] if arguments else ""
@@ -324,6 +326,46 @@ def _calibrate(arguments: list[str]) -> int:
         config_dir=_folder(options.config_dir),
         cwd=Path.cwd(),
     )
+
+
+_VALIDATE_HELP = """\
+How far virtual time is off: compares the emulated runs below DIR with the same runs in virtual time.
+
+  daso-bench +study=validation             makes both, 20 minutes on an idle machine
+  daso-bench validate results/validation   their errors; pairs.csv and summary.json
+  daso-bench validate results/overlap      of +study=overlap: do padded devices hide what real ones do?
+"""
+
+
+def _validate(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="daso-bench validate",
+        allow_abbrev=False,
+        description=_VALIDATE_HELP,
+        epilog="Exit codes: 0 all errors within their limits; 1 some are not; 2 no pair of runs below DIR.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dir", type=Path, help="a study or a results folder")
+    parser.add_argument("--output", type=Path, help="default: DIR/validation")
+    options = parser.parse_args(arguments)
+    from .report.validate import of_folder, twins_in
+
+    twins = twins_in(options.dir)
+    for one in twins:
+        print(one.sentence())
+    if twins:
+        return FAILED if any(one.short for one in twins) else OK
+    found = of_folder(options.dir, options.output or options.dir / "validation")
+    if found is None:
+        raise ConfigError(
+            f"{options.dir}: holds no run both emulated and in virtual time, whose checks passed "
+            "(daso-bench +study=validation makes some)"
+        )
+    print(found.sentence())
+    print(f"emulated runs that their own checks refused: {found.invalid}")
+    for line in found.short:
+        print(f"short: {line}")
+    return FAILED if found.short else OK
 
 
 def _directory(command: str, what: str, arguments: list[str]) -> Path:

@@ -37,6 +37,7 @@ class Clock:
         self._now, self._traffic = now, traffic
         self.started = self._since = now() if started is None else started
         self.segment = "startup"
+        self.on_training: Callable[[bool], None] | None = None  # told when training begins and pauses
         self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
         self._laps: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
         self._lap_since = self._blocked_before = 0
@@ -44,9 +45,13 @@ class Clock:
 
     def enter(self, segment: str) -> None:
         """Close the open segment and open `segment`."""
+        trains, trained = segment == "train", self.segment == "train"
+        if self.on_training is not None and trains != trained and "log" not in (segment, self.segment):
+            self.on_training(trains)
         now = self._now()
         self.segments[self.segment] += now - self._since
         self.segment, self._since = segment, now
+        self._traffic.training = segment == "train"
         if segment == "train":
             self._lap_since, self._blocked_before = now, self._traffic.blocked_ns
 

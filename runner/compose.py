@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
+import yaml
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -69,6 +70,8 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
             run()
     except (HydraException, OmegaConfBaseException) as error:
         raise translate(error, quoted, folders) from error
+    except yaml.YAMLError as error:  # names the file and the line
+        raise ConfigError(" ".join(str(error).split())) from error
     return collector.found
 
 

@@ -151,7 +151,7 @@ class ClusterDevice(Device):
         elif config.tflops is not None:
             self._sample_s = 3 * profile.flops / (config.tflops * 1e12)
         self._speed = 1.0 if config.speeds is None else config.speeds[rank]
-        self._seed = derive(seed, "jitter", rank)
+        self._rank, self._seed = rank, derive(seed, "jitter", rank)
         self._factors: tuple[int, Sequence[float]] = (-1, ())
         self._trace = () if config.trace is None else read_trace(Path(config.trace), rank)
 
@@ -163,6 +163,8 @@ class ClusterDevice(Device):
         else:
             whole = config.fixed_ms / 1e3 + samples * self._sample_s
             seconds = whole * self._jitter(step) / self._speed
+        if config.straggler.slows(self._rank, step):  # no trace has it: it was asked for beside
+            seconds *= config.straggler.times
         total = round(seconds * 1e9)
         forward = round(total * config.forward_share)
         return forward, total - forward

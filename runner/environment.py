@@ -139,9 +139,9 @@ def environment(
         "schema_version": ENVIRONMENT_SCHEMA_VERSION,
         "rules_version": RULES_VERSION,
         "python": platform.python_version(),
-        "torch": _version("torch"),
-        "daso_bench": _version("daso-bench"),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "torch": installed("torch"),
+        "daso_bench": installed("daso-bench"),
+        "packages": {name: installed(name) for name in _PACKAGES},
         "commit": commit,
         "dirty": dirty,
         "hostname": socket.gethostname(),
@@ -158,7 +158,8 @@ def environment(
     }
 
 
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The installed version of `package`, without importing it; None if there is none."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from rich.console import Console
 
@@ -44,12 +45,17 @@ def launch_here(
     return run_here(directory, config, Allocation.around(), on_event)
 
 
+@cache
+def _queue() -> Handler:
+    from .slurm.follow import Queue
+
+    return Queue()
+
+
 def _handler(config: RunConfig) -> Handler | None:
     launcher = config.launcher
     if isinstance(launcher, SlurmConfig) and launcher.submit:
-        from .slurm.follow import Queue
-
-        return _QUEUE.setdefault("slurm", Queue())
+        return _queue()
     return _TORCHRUN if isinstance(launcher, TorchrunConfig) else None
 
 
@@ -74,5 +80,4 @@ class _Torchrun(Handler):
         return 0
 
 
-_QUEUE: dict[str, Handler] = {}
 _TORCHRUN = _Torchrun()

@@ -6,14 +6,16 @@ time needs them all.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
+from .likeness import LikeConfig
 
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
 SHARINGS = ("fifo", "fair")
 FLAGGED, REFUSED = 8, 64  # times the ranks that were validated
+REAL_KINDS = ("cpu", "cuda")
 TESTED = 4  # ranks on which virtual time and real processes are compared by this project's own tests
 JITTERS = ("none", "gaussian", "lognormal", "student_t3")
 
@@ -40,6 +42,10 @@ class LinkConfig:
         assert self.rate_gbit is not None, "checked before virtual time begins"
         return self.rate_gbit * self.efficiency * 1e9 / 8
 
+    def or_free(self) -> "LinkConfig":
+        """This link; where no rate was asked for, one that takes no time beyond the real one."""
+        return replace(self, rate_gbit=math.inf) if self.rate_gbit is None else self
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinksConfig:
@@ -52,6 +58,10 @@ class LinksConfig:
     sharing: str = "fifo"  # of a card by transfers at the same time: one after the other, or fair shares
     node_speeds: tuple[float, ...] | None = None  # by node: its cards have so many times the rate
 
+    def or_free(self) -> "LinksConfig":
+        """These links; those without a rate take no time beyond the real one."""
+        return replace(self, intra=self.intra.or_free(), inter=self.inter.or_free())
+
     def check(self, nodes: int) -> None:
         """Raises ConfigError for links that cannot be."""
         self.intra.check("cluster.links.intra")
@@ -63,14 +73,38 @@ class LinksConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StragglerConfig:
+    """A rank that is slow now and then: `times` slower in the first `steps` of every `every` steps."""
+
+    rank: int | None = None  # null: none is
+    times: float = 4.0
+    every: int = 100
+    steps: int = 20
+
+    def check(self, ranks: int) -> None:
+        """Raises ConfigError for a straggler that cannot be among `ranks` ranks."""
+        where = "cluster.device.straggler"
+        if self.rank is not None:
+            within(f"{where}.rank", self.rank, 0, ranks - 1)
+        within(f"{where}.times", self.times, 1, 1e9)
+        at_least(f"{where}.every", self.every, 1)
+        within(f"{where}.steps", self.steps, 1, self.every)
+
+    def slows(self, rank: int, step: int) -> bool:
+        """Whether `rank` is slow in its step `step`, counted from 0."""
+        return rank == self.rank and step % self.every < self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """How long a rank's forward and backward take: t = (fixed + n · per sample) / speed · jitter.
 
     The time of a sample follows from `samples_per_second`, of the run's own model, or from `tflops` and the
-    model's operations: three times the forward pass's.
+    model's operations: three times the forward pass's. A straggler's step takes `times` as long, a traced one
+    too.
     """
 
-    kind: str = ""  # for people
+    kind: tuple[str, ...] = ()  # for people; real processes take cpu and cuda, one for all or by rank
     samples_per_second: float | None = None
     tflops: float | None = None  # sustained, not the data sheet's
     fixed_ms: float = 0.0  # of a step, whatever the batch: launches, optimizer
@@ -80,8 +114,32 @@ class DeviceConfig:
     jitter: str = "none"
     jitter_cv: float = 0.05  # standard deviation of a step's time over its mean
     trace: str | None = None  # a CSV file with columns rank, step_s: measured step times, repeated for ever
+    straggler: StragglerConfig = field(default_factory=StragglerConfig)
     input_stall_ms: float = 0.0  # of each step, waiting for data
     checkpoint_s: float = 0.0  # of each checkpoint
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", tuple(kind for kind in self.kind if kind))  # "": nothing was said
+
+    @property
+    def real_kinds(self) -> bool:
+        """Whether the kinds are those of devices that real processes can be told to take."""
+        return bool(self.kind) and set(self.kind) <= set(REAL_KINDS)
+
+    def kind_of(self, rank: int) -> str | None:
+        """cpu or cuda, as real processes are told for this rank; None: as the machine has it."""
+        return self.kind[rank % len(self.kind)] if self.real_kinds else None
+
+    @property
+    def paces(self) -> bool:
+        """Whether it says how long a step takes."""
+        return self.samples_per_second is not None or self.tflops is not None or self.trace is not None
+
+    @property
+    def varies(self) -> bool:
+        """Whether it changes how long a step takes."""
+        slowed = self.speeds is not None or self.jitter != "none" or self.straggler.rank is not None
+        return slowed or self.fixed_ms > 0
 
     def check(self, ranks: int) -> None:
         """Raises ConfigError for a device that cannot be."""
@@ -103,6 +161,15 @@ class DeviceConfig:
         most = {"gaussian": 0.3, "student_t3": 0.3}.get(self.jitter, 1)
         within("cluster.device.jitter_cv", self.jitter_cv, 0, most)
         _speeds("cluster.device.speeds", self.speeds, ranks, "ranks")
+        self.straggler.check(ranks)
+        if len(self.kind) > 1 and len(self.kind) != ranks:
+            raise ConfigError(
+                f"cluster.device.kind={list(self.kind)}: must be one, or {ranks}, one for each of the ranks"
+            )
+        if len(self.kind) > 1 and not self.real_kinds:
+            raise ConfigError(
+                f"cluster.device.kind={list(self.kind)}: kinds by rank are {' and '.join(REAL_KINDS)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +182,7 @@ class ClusterConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
     failures_s: tuple[float, ...] = ()  # attempt k of a run loses a node after so many seconds
     validated_ranks: int = 0  # ranks on which modelled step times were compared with measured ones
+    like: LikeConfig = field(default_factory=LikeConfig)  # whose ratios links and device have or are to have
 
     def __post_init__(self) -> None:
         at_least("cluster.nodes", self.nodes, 1)
@@ -131,6 +199,7 @@ class ClusterConfig:
         at_least("cluster.validated_ranks", self.validated_ranks, 0)
         self.links.check(self.nodes)
         self.device.check(self.ranks)
+        self.like.check()
         for seconds in self.failures_s:
             above("cluster.failures_s", seconds, 0)
 
@@ -144,13 +213,59 @@ class ClusterConfig:
         """Number of ranks of all nodes together."""
         return sum(self.ranks_per_node)
 
-    def check_real(self) -> None:
-        """Raises ConfigError for what real processes on this machine do not have: links that are shaped."""
-        if self.links != LinksConfig() or self.device != DeviceConfig() or self.failures_s:
+    def check_real(self, launcher: str, network: str) -> None:
+        """Raises ConfigError for what real processes do not have on the machine they are on.
+
+        `network`: none, modelled, kernel, or auto of the last two.
+        """
+        device = replace(self.device, kind=()) if self.device.real_kinds else self.device
+        if network == "none":
+            if self.links != LinksConfig() or device != DeviceConfig() or self.failures_s:
+                raise ConfigError(
+                    f"launcher={launcher}: real processes have the links and devices of their machine; "
+                    "cluster.links, cluster.device and cluster.failures_s are for launcher=emulated "
+                    "(this machine's processes with slower links and devices) and launcher=simulated "
+                    "(virtual time); or take cluster=laptop"
+                )
+            return
+        if self.failures_s:
             raise ConfigError(
-                "launcher=local: real processes have the links and devices of this machine; cluster.links, "
-                "cluster.device and cluster.failures_s are for launcher=simulated (or take cluster=laptop)"
+                f"cluster.failures_s={list(self.failures_s)}: nodes are lost in virtual time alone "
+                "(launcher=simulated)"
             )
+        if self.links.sharing != "fifo" and network == "modelled":
+            raise ConfigError(
+                f"cluster.links.sharing={self.links.sharing}: launcher.network=modelled is fifo; "
+                "launcher.network=kernel shares fairly"
+            )
+        lacking = self.kernel_lacks()
+        if network == "kernel" and lacking is not None:
+            raise ConfigError(f"{lacking}; launcher.network=modelled has it")
+        if device.varies and not device.paces:
+            raise ConfigError(
+                "cluster.device.samples_per_second=null: a device with speeds, jitter, a straggler or a "
+                "fixed part needs a time to vary: samples_per_second, tflops or trace"
+            )
+        if device.paces and "cuda" in self.device.kind:
+            raise ConfigError(
+                f"cluster.device.kind={list(self.device.kind)}: a GPU cannot be slowed down layer by layer; "
+                "set cluster.device.samples_per_second (tflops, trace) to null"
+            )
+        links = (self.links.intra, self.links.inter)
+        if not any(link.rate_gbit is not None or link.latency_us for link in links) and not device.paces:
+            raise ConfigError(
+                f"launcher.network={network}: nothing to emulate; give cluster.links.inter.rate_gbit or "
+                "cluster.device.samples_per_second, or take cluster=slow_link"
+            )
+
+    def kernel_lacks(self) -> str | None:
+        """What the kernel's queues do not shape of these links; None if they shape all."""
+        links = self.links
+        if links.nics > 1:
+            return f"cluster.links.nics={links.nics}: nodes of the kernel network have one card"
+        if links.intra.rate_gbit not in (None, math.inf) or links.intra.latency_us:
+            return "cluster.links.intra: the kernel network shapes links between nodes alone"
+        return None
 
     @property
     def validity(self) -> str:
@@ -176,7 +291,7 @@ class ClusterConfig:
                     "`daso-bench list clusters` shows clusters that have one"
                 )
         device = self.device
-        if device.samples_per_second is None and device.tflops is None and device.trace is None:
+        if not device.paces:
             raise ConfigError(
                 "cluster.device.samples_per_second=null: virtual time needs samples_per_second, tflops or "
                 "trace; `daso-bench list clusters` shows clusters that have one"

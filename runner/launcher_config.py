@@ -7,6 +7,7 @@ from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from .slurm.time_limit import minutes
 
 BATCH_NORMS = ("none", "node", "world")
+ON_INVALID = ("refuse", "record")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,51 @@ class LauncherConfig:
             )
         if self.port is not None:
             within("launcher.port", self.port, 1, 65535)
+
+    @property
+    def asked_network(self) -> str:
+        """Who makes the links of `cluster.links`: none, modelled, kernel, or auto of the last two."""
+        return "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig(LauncherConfig):
+    """`launcher=local`: a process per rank on this machine.
+
+    `network`: none, the links are this machine's; modelled, operations are held back until they would have
+    ended on the cluster's. `on_invalid`: where the checks of a modelled or emulated run fail at its start,
+    refuse it, or run it and record that it is invalid. `keep_awake`: let programs of the lowest class spin
+    while such a run goes on, so that no core falls asleep (`emulated.awake`).
+    """
+
+    networks: ClassVar[tuple[str, ...]] = ("none", "modelled")
+
+    network: str = "none"
+    on_invalid: str = "refuse"
+    keep_awake: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("launcher.network", self.network, self.networks)
+        one_of("launcher.on_invalid", self.on_invalid, ON_INVALID)
+
+    @property
+    def asked_network(self) -> str:
+        return self.network
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedConfig(LocalConfig):
+    """`launcher=emulated`: a process per rank on this machine, whose nodes are real network namespaces.
+
+    `network`: kernel, its queues shape the links between nodes; modelled, as of `launcher=local`, for systems
+    without namespaces; auto, the first where it can be had.
+    """
+
+    networks: ClassVar[tuple[str, ...]] = ("auto", "kernel", "modelled")
+
+    name: str = "emulated"
+    network: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +230,8 @@ OWN_STEP_OPTIONS = {
 }
 
 LAUNCHERS: dict[str, type[LauncherConfig]] = {
-    "local": LauncherConfig,
+    "local": LocalConfig,
+    "emulated": EmulatedConfig,
     "simulated": LauncherConfig,
     "slurm": SlurmConfig,
     "torchrun": TorchrunConfig,

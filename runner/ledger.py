@@ -126,7 +126,15 @@ class Ledger:
             ],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
+            **self._apparatus(status),
         }
+
+    def _apparatus(self, status: str) -> dict[str, Any]:
+        """What the world's checks came to, where it has any; comes last, for it may send messages."""
+        apparatus, clock = self.session.world.apparatus, self.session.clock
+        if apparatus is None:
+            return {}
+        return {"apparatus": apparatus.verdict(clock.segments["train"], finished=status == "finished")}
 
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""

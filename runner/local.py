@@ -6,17 +6,22 @@ import signal
 import socket
 import sys
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..strategies.errors import ConfigError, MachineError
 from .attempt import PATIENCE_S, Ranks, run_attempt
+from .emulated.awake import Awake
+from .emulated.namespaces import NodeEntry
 from .environment import threads_per_rank, timing_validity, usable_cores
 from .forkserver_guard import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
-from .rank_process import RankTask, run_rank_process
+from .rank_process import Meeting, RankTask, run_rank_process
 from .run_directory import RunDirectory
 from .supervisor import Event
 from .verdict import Outcome, Rank
@@ -48,12 +53,58 @@ def warm(preload: Sequence[str] = PRELOAD) -> None:
             raise MachineError(f"cannot start processes (folder for sockets: TMPDIR): {error}") from error
 
 
+class Venue(ABC):
+    """Where the ranks of a run live and meet. Entered before anything changes, left when they have ended."""
+
+    meeting: Meeting
+    port: int
+    listener: socket.socket | None = None  # rank 0's, open; None: rank 0 opens the port itself
+    emulated: bool = False  # devices and links are slower ones than this machine's: other checks apply
+    keep_awake: bool = False  # no core may fall asleep meanwhile
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    def node(self, rank: int) -> NodeEntry | None:
+        """The emulated node of a rank."""
+        return None
+
+    def broken(self) -> str | None:
+        """Why no rank can reach another any more; None if they can."""
+        return None
+
+
+class Loopback(Venue):
+    """All ranks on the machine's own network. `port`: of the rendezvous, None for a free one."""
+
+    def __init__(
+        self, port: int | None, *, modelled: bool = False, instead_of_kernel: str | None = None
+    ) -> None:
+        """`instead_of_kernel`: why the kernel does not make the links that were asked for."""
+        self._port, self.emulated = port, modelled
+        known = {"network": {"made_by": "ranks", "instead_of_kernel": instead_of_kernel}} if modelled else {}
+        self.meeting = Meeting(network="modelled" if modelled else "none", known=known)
+
+    def __enter__(self) -> Self:
+        self.listener = _listen(self._port)
+        self.port = self.listener.getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.listener is not None:
+            self.listener.close()
+
+
 def launch(
     directory: RunDirectory,
     *,
     ranks: int,
     threads: int | Literal["auto"],
-    port: int | None,
+    port: int | None = None,
+    venue: Venue | None = None,
     stall_s: float,
     patience_s: float = PATIENCE_S,
     entry: str = ENTRY,
@@ -62,80 +113,98 @@ def launch(
 ) -> Outcome:
     """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
 
-    `threads`: per rank. `port`: of the rendezvous, None for a free one. `stall_s`: seconds without progress
-    of any rank after which the run is given up. `patience_s`: seconds that an interrupt leaves the ranks to
-    save and stop in good order. `on_event`: see `attempt.run_attempt`.
+    `threads`: per rank. `venue`: where they live and meet; None: on the loopback, at `port` (None: a free
+    one). `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`:
+    seconds that an interrupt leaves the ranks to save and stop in good order. `on_event`: see
+    `attempt.run_attempt`.
 
-    Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the port is
-    taken or the directory cannot be written: all found before the attempt begins, so nothing has changed.
+    Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
+    port, its networks) cannot be had or the directory cannot be written: all found before the attempt begins,
+    so nothing has changed.
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """
-    forked = _Forked(directory, ranks, threads_per_rank(threads, ranks), port, entry, preload)
+    venue = venue or Loopback(port)
+    forked = _Forked(directory, ranks, threads_per_rank(threads, ranks), venue, entry, preload)
     return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 
 class _Forked(Ranks):
-    """Ranks born of the forkserver. Entering takes the port of their rendezvous, before anything changes."""
+    """Ranks born of the forkserver. Entering enters their venue, before anything changes."""
 
     def __init__(
         self,
         directory: RunDirectory,
         ranks: int,
         threads: int,
-        port: int | None,
+        venue: Venue,
         entry: str,
         preload: Sequence[str],
     ) -> None:
         self._directory, self._ranks, self._threads = directory, ranks, threads
-        self._port, self._entry, self._preload = port, entry, preload
+        self._venue, self._entry, self._preload = venue, entry, preload
+        self._awake: Awake | None = None
 
     def __enter__(self) -> Self:
-        self._listener = _listen(self._port)
+        self._venue.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.close()
+        if self._awake is not None:
+            self._awake.end()
+        self._venue.__exit__()
 
     def about(self) -> dict[str, Any]:
+        if self._venue.emulated:  # the ranks measure themselves whether they have room
+            return {"timing": {"valid": False, "reasons": ["its apparatus is not checked yet"]}}
         valid, reasons = timing_validity(self._ranks, self._threads, usable_cores())
         return {"timing": {"valid": valid, "reasons": reasons}}
 
+    def broken(self) -> str | None:
+        return self._venue.broken()
+
     def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
         warm(self._preload)
+        meeting = self._venue.meeting
+        if self._venue.keep_awake:
+            self._awake = Awake()
+            meeting = replace(meeting, awake=self._awake.pids)
         for rank in range(self._ranks):
-            born.append(_bear(self._directory, rank, self._ranks, self._threads, self._entry, self._listener))
-        port = self._listener.getsockname()[1]
-        self._listener.close()  # rank 0 has it; were it open here too, its death would leave others waiting
+            task = RankTask(
+                run_dir=str(self._directory.path),
+                run_id=self._directory.run_id,
+                log=str(self._directory.rank_log(rank)),
+                rank=rank,
+                ranks=self._ranks,
+                port=self._venue.port,
+                threads=self._threads,
+                entry=self._entry,
+                meeting=meeting,
+                node=self._venue.node(rank),
+            )
+            born.append(_bear(task, self._venue.listener))
+        if self._venue.listener is not None:
+            # Rank 0 has it; were it open here too, its death would leave others waiting.
+            self._venue.listener.close()
         pids = [rank.process.pid for rank in born]
-        return {"ranks": self._ranks, "threads": self._threads, "port": port, "pids": pids}
+        return {"ranks": self._ranks, "threads": self._threads, "port": self._venue.port, "pids": pids}
 
 
-def _bear(
-    directory: RunDirectory, rank: int, ranks: int, threads: int, entry: str, listener: socket.socket
-) -> Rank:
+def _bear(task: RankTask, listener: socket.socket | None) -> Rank:
     """Start one rank and give it its end of the line, rank 0 also the open socket of the rendezvous."""
-    task = RankTask(
-        run_dir=str(directory.path),
-        run_id=directory.run_id,
-        log=str(directory.rank_log(rank)),
-        rank=rank,
-        ranks=ranks,
-        port=listener.getsockname()[1],
-        threads=threads,
-        entry=entry,
-    )
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     process: ForkServerProcess = multiprocessing.get_context("forkserver").Process(
-        target=run_rank_process, args=(task, theirs, listener if rank == 0 else None), name=f"rank {rank}"
+        target=run_rank_process,
+        args=(task, theirs, None if task.rank else listener),
+        name=f"rank {task.rank}",
     )
     try:
         with closing(theirs), no_main():
             process.start()
     except (OSError, EOFError) as error:
         ours.close()
-        raise MachineError(f"rank {rank} cannot be started: {error or 'the forkserver died'}") from error
-    return Rank(number=rank, process=process, line=ours, log=directory.rank_log(rank))
+        raise MachineError(f"rank {task.rank} cannot be started: {error or 'the forkserver died'}") from error
+    return Rank(number=task.rank, process=process, line=ours, log=Path(task.log))
 
 
 def _listen(port: int | None) -> socket.socket:

@@ -1,27 +1,36 @@
 """What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
 
+import dataclasses
 import json
 import logging
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from ..strategies.topology import WORLD, Topology
-from . import checkpoint, schema
+from . import checkpoint, schema, similarity_words
+from .apparatus import Apparatus
+from .device import ClusterDevice
 from .environment import device_index, environment, rank_row, visible_devices
 from .evaluation import score
+from .hardware import ClusterConfig
+from .launcher_config import LocalConfig
 from .loop import Loop
+from .network import ClusterNetwork
 from .rank_process import Meeting
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
 from .session import DTYPES, Listener, Session, World
+from .timing_only import profile_of
 from .torch_communicator import TorchCommunicator, connect
 from .torch_replica import TorchReplica
 
@@ -65,29 +74,23 @@ def run_rank(
         RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
     """
     started = time.monotonic_ns()
-    torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
-    topology = Topology.of(config.cluster.ranks_of_nodes)
-    if topology.ranks != ranks:
-        raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
-    device = _device(topology.local_ranks[rank], config.launcher.allow_oversubscription)
     link.call = "rendezvous"
-    comm = connect(
-        topology,
-        rank,
-        host=link.meeting.host,
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=device,
-        timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
-    )
+    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
     link.call = ""
     comm.on_call = link
+    device = comm.device
     attempt = len(read_json(run_dir / "status.json")["attempts"])
-    _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, link.meeting.known)
+    known = link.meeting.known | (similarity_words.describe(config) if rank == 0 else {})
+    _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, known)
+
+    data = config.dataset.load()
+    emulated = _emulated(config, comm, link.meeting, data)
 
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
-        return TorchReplica(model, criterion, comm)
+        replica = TorchReplica(model, criterion, comm)
+        if emulated is not None and emulated.device is not None:
+            replica.pad(emulated.device)
+        return replica
 
     world = World(
         config.launcher.name,
@@ -97,11 +100,13 @@ def run_rank(
         common_clock=link.meeting.one_clock,
         started_ns=started,
     )
+    if emulated is not None:
+        world = dataclasses.replace(
+            world, spend=emulated.spend, remarks=emulated.remarks, apparatus=emulated.apparatus
+        )
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        session = Session(
-            config, world, config.dataset.load(), own, metrics, link, attempt, run_dir / "checkpoints"
-        )
+        session = Session(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
         result = Loop(session).run()
         if metrics is not None:
             metrics.close()
@@ -110,6 +115,73 @@ def run_rank(
     if rank == 0 and result.status == "finished":
         checkpoint.drop_resume_states(run_dir / "checkpoints")
     comm.close()
+
+
+def meet(
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    meeting: Meeting,
+) -> tuple[schema.RunConfig, TorchCommunicator]:
+    """Read the run directory, take this rank's device, and meet the other ranks; errors as of `run_rank`."""
+    torch.set_num_threads(threads)
+    config = schema.load(run_dir / "config.yaml")
+    topology = Topology.of(config.cluster.ranks_of_nodes)
+    if topology.ranks != ranks:
+        raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
+    comm = connect(
+        topology,
+        rank,
+        host=meeting.host,
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=_device(config.cluster, topology, rank, config.launcher.allow_oversubscription),
+        mixed=len(set(config.cluster.device.kind)) > 1,
+        timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
+        interface=meeting.interface,
+    )
+    if meeting.network == "modelled":
+        comm.model(ClusterNetwork(config.cluster.links.or_free(), topology))
+    return config, comm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulated:
+    """What makes this rank's world slower than its machine, and checks it. `device`: None: the real one."""
+
+    apparatus: Apparatus
+    device: ClusterDevice | None
+    remarks: tuple[str, ...]
+
+    def spend(self, what: str, samples: int) -> None:
+        """Let time pass for what the emulated device does beside its steps."""
+        if self.device is not None:
+            time.sleep(self.device.spend_ns(what, samples) / 1e9)
+
+
+def _emulated(
+    config: schema.RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data
+) -> Emulated | None:
+    launcher, cluster = config.launcher, config.cluster
+    if not isinstance(launcher, LocalConfig) or meeting.network == "none":
+        return None
+    device = None
+    if cluster.device.paces:
+        profile = profile_of(config, InputSpec(*data.shape, data.classes))
+        device = ClusterDevice(cluster.device, comm.rank, profile, config.seed)
+    instead = meeting.known.get("network", {}).get("instead_of_kernel")
+    return Emulated(
+        apparatus=Apparatus(cluster, comm, meeting, refuse=launcher.on_invalid == "refuse"),
+        device=device,
+        remarks=(
+            f"{meeting.network} network",
+            *([] if instead is None else [f"no kernel network: {instead}"]),
+            *(["emulated devices"] if device is not None else []),
+        ),
+    )
 
 
 def evaluate(run_dir: Path) -> dict[str, Any]:
@@ -145,14 +217,25 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def _device(local_rank: int, oversubscribe: bool) -> torch.device:
+def _device(cluster: ClusterConfig, topology: Topology, rank: int, oversubscribe: bool) -> torch.device:
+    """The device that `cluster.device.kind` names for this rank, or that of its local rank."""
+    kind, place = cluster.device.kind_of(rank), topology.local_ranks[rank]
+    if kind == "cpu":
+        return torch.device("cpu")
+    if kind == "cuda":  # its place among those of its node that take a GPU
+        mates = topology.on_node(topology.node_of_rank[rank])
+        place = [mate for mate in mates if cluster.device.kind_of(mate) == "cuda"].index(rank)
     count, shown = torch.cuda.device_count(), visible_devices()
     if shown and not count:  # training on the CPU instead would be another experiment
         raise MachineError(
             f"CUDA_VISIBLE_DEVICES={','.join(shown)}: torch sees no GPU (a build for CPUs, or no driver); to "
             "run on CPUs ask for no GPU (launcher.gpus_per_rank=0) or unset it"
         )
-    index = device_index(local_rank, count, oversubscribe=oversubscribe)
+    index = device_index(place, count, oversubscribe=oversubscribe)
+    if index is None and kind == "cuda":
+        raise MachineError(
+            f"cluster.device.kind: rank {rank} is to take a GPU (cuda), and torch sees none; take cpu"
+        )
     if index is None:
         return torch.device("cpu")
     torch.cuda.set_device(index)

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from setproctitle import setproctitle, setthreadtitle
 
 from ..strategies.errors import ConfigError, ExpectedEnd, MachineError
+from .emulated.namespaces import NodeEntry, enter
 from .forkserver_guard import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
 
 BEAT_S = 0.5
@@ -46,18 +47,27 @@ class RankTask:
     port: int
     threads: int
     entry: str  # "package.module:function"
+    meeting: "Meeting | None" = None  # None: on the loopback, or as its starter says
+    node: NodeEntry | None = None  # the emulated node that it lives on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
     """Where the ranks meet, beside the port: what a supervisor tells them.
 
-    `one_clock`: all ranks are on one machine, whose monotonic clock they share. `known`: goes to
-    environment.json as it is (batch job, interface, nodes).
+    `one_clock`: all ranks are on one machine, whose monotonic clock they share. `network`: who makes the
+    links of `cluster.links`: none, kernel, or modelled, which is then the ranks' own business. `interface`:
+    by which they reach each other; null: by the host's address. `unshaped_interface`: the same, where nothing
+    is held back. `awake`: programs that only keep the cores awake. `known`: goes to environment.json as it is
+    (batch job, interface, nodes).
     """
 
     host: str = "127.0.0.1"
     one_clock: bool = True
+    network: str = "none"
+    interface: str | None = None
+    unshaped_interface: str | None = None
+    awake: tuple[int, ...] = ()
     known: dict[str, Any] = field(default_factory=dict)
 
 
@@ -191,6 +201,9 @@ def live(task: RankTask, link: Link, listener: socket.socket | None) -> NoReturn
     code = 0
     try:
         _set_up_process(task)
+        if task.node is not None:
+            enter(task.node)  # before any thread: only a process of one can change its user namespace
+        link.meeting = task.meeting or link.meeting
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, link.interrupt)
         link.start()

@@ -296,7 +296,7 @@ class RemoteRanks(Ranks):
 
     def _meeting_host(self, hellos: Sequence[Hello]) -> str:
         """The address at which rank 0 serves, as the others reach it."""
-        if len({hello["node"] for hello in hellos}) == 1:
+        if len({hello["host"] for hello in hellos}) == 1:  # also with several torchrun on one machine
             return "127.0.0.1"
         zero = hellos[0]
         if zero["interface"] is not None:
@@ -327,7 +327,7 @@ def publish(run_dir: Path, key: str, port: int, token: str) -> None:
     hosts = [socket.gethostname(), *known, "127.0.0.1"]
     write_json(
         run_dir / ADDRESS,
-        {"key": key, "protocol": PROTOCOL, "host": hosts[0], "hosts": hosts, "port": port, "token": token},
+        {"key": key, "hosts": hosts, "port": port, "token": token},
     )
     (run_dir / ADDRESS).chmod(0o600)  # whoever has the token may play a rank
 

@@ -22,7 +22,7 @@ from ..models.sized import Sized
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
-from . import plain_yaml
+from . import plain_yaml, similarity
 from .hardware import ClusterConfig
 from .launcher_config import LAUNCHERS, LauncherConfig
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
@@ -35,6 +35,7 @@ EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
+ITEMSIZES = {"fp32": 4, "fp64": 8}  # bytes of a number
 LARGEST_SEED = 2**63 - 1
 
 
@@ -179,7 +180,7 @@ class RunConfig:
         if self.launcher.name == "simulated":
             self.cluster.check_virtual(extrapolate=self.launcher.extrapolate)
         else:
-            self.cluster.check_real()
+            self.cluster.check_real(self.launcher.name, self.launcher.asked_network)
         check = getattr(self.strategy_class, "check", None)
         if check is not None:
             check(self.strategy, self.plan())
@@ -217,16 +218,28 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     if config_class is None:
         raise ConfigError(f"strategy.{TARGET}={strategy_class.__name__}: the class has no Config")
     model = _part(tree, "model")
+    strategy = typed(config_class, tree["strategy"], "strategy")
+    dataset = _part(_rooted(tree, cwd), "dataset")
+    train = typed(TrainConfig, _with_epochs(tree["train"], model), "train")
+    cluster = typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster")
+    cluster = similarity.resolve(
+        cluster,
+        model=model,
+        dataset=dataset,
+        batch=train.global_batch_size,
+        itemsize=ITEMSIZES[train.precision],
+        cwd=cwd,
+    )
     return RunConfig(
         strategy_class=strategy_class,
-        strategy=typed(config_class, tree["strategy"], "strategy"),
+        strategy=strategy,
         model=model,
-        dataset=_part(_rooted(tree, cwd), "dataset"),
+        dataset=dataset,
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
-        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
+        cluster=cluster,
         launcher=_launcher(tree["launcher"]),
-        train=typed(TrainConfig, _with_epochs(tree["train"], model), "train"),
+        train=train,
         seed=_seed(tree["seed"]),
         run=typed(RunInfo, tree["run"], "run"),
         study=typed(StudyInfo, tree["study"], "study"),
@@ -262,8 +275,8 @@ def run_id(config: RunConfig) -> str:
     """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, a hash of what decides the result.
 
     Part of it: every key of strategy, model, dataset, optimizer, schedule, cluster and train, what a trace of
-    step times holds, the launcher's name, seed, `run.arm`, `run.repeat`. Not part of it: where results go,
-    labels, the study, and how the launcher waits, binds and divides the cores.
+    step times holds, the launcher's name and network, seed, `run.arm`, `run.repeat`. Not part of it: where
+    results go, labels, the study, and how the launcher waits, binds and divides the cores.
     """
     tree = _identity(config)
     launcher: dict[str, Any] = {"name": config.launcher.name}
@@ -271,8 +284,11 @@ def run_id(config: RunConfig) -> str:
         launcher["timing_only"] = True
     if config.launcher.sync_batch_norm != "none":
         launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
+    if config.launcher.asked_network != "none":
+        launcher["network"] = config.launcher.asked_network
     tree["launcher"] = launcher
     tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
+    tree["cluster"].pop("like", None)  # whose ratios they are neither
     trace = config.cluster.device.trace
     if trace is not None:
         tree["cluster"]["device"]["trace"] = _content(Path(trace))
@@ -373,7 +389,13 @@ def _identity(config: RunConfig) -> dict[str, Any]:
 def _cluster(cluster: ClusterConfig) -> dict[str, Any]:
     """Its keys; hardware that is not described is left out: real runs have none to describe."""
     given, usual = dataclasses.asdict(cluster), dataclasses.asdict(ClusterConfig())
-    described = ("links", "device", "failures_s", "validated_ranks")
+    if len(cluster.device.kind) < 2:  # as it is written: one word
+        given["device"]["kind"], usual["device"]["kind"] = "".join(cluster.device.kind), ""
+    described = ("links", "device", "failures_s", "validated_ranks", "like")
+    # Without a straggler a run's id is that of the days before there was one.
+    usual_straggler = usual["device"].pop("straggler")
+    if given["device"]["straggler"] == usual_straggler:
+        del given["device"]["straggler"]
     return _builtin({key: v for key, v in given.items() if key not in described or v != usual[key]})
 
 

@@ -50,6 +50,16 @@ class Nobody:
         return None
 
 
+class Checks(Protocol):
+    """What a world on modelled or emulated links and devices has checked; all ranks call it together."""
+
+    def prepare(self, session: "Session", replica: Any) -> None: ...
+
+    def training(self, on: bool) -> None: ...
+
+    def verdict(self, train_ns: int, *, finished: bool) -> dict[str, Any]: ...
+
+
 class Rows(Protocol):
     """Where records go: a `RecordWriter`, or a list in tests."""
 
@@ -65,7 +75,8 @@ class World:
     `spend`: lets virtual time pass for what a rank does beside its steps: `data` of a step, `eval` of so many
     samples, `checkpoint`. Real time passes by itself. `batch`: makes
     this rank's batch from all ranks' sizes, where nothing is learnt and nothing judged. `parameters`: of the
-    model that the run is about, where it is not the replica's. `remarks`: for the labels.
+    model that the run is about, where it is not the replica's. `remarks`: for the labels. `apparatus`: checks
+    what makes links and devices slower than they are.
     """
 
     name: str
@@ -78,6 +89,7 @@ class World:
     batch: Callable[[tuple[int, ...]], Batch] | None = None
     parameters: int | None = None
     remarks: tuple[str, ...] = ()
+    apparatus: Checks | None = None
 
 
 def seed_generators(seed: int) -> None:
@@ -168,6 +180,9 @@ class Session:
         self.replica.noise = self._noise
         undone_step(self.replica, self._warmup_batch(), self.comm)
         self._choose_evaluation()
+        if self.world.apparatus is not None:
+            self.world.apparatus.prepare(self, self.replica)
+            self.clock.on_training = self.world.apparatus.training
         self.comm.traffic.clear()
 
     def share(self) -> None:

@@ -10,7 +10,7 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
-from . import checkpoint, schema, timing_only
+from . import checkpoint, schema, similarity_words, timing_only
 from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
@@ -53,9 +53,10 @@ def run_all(
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     data, spec = _data_and_spec(config)
     profile = timing_only.profile_of(config, spec)
+    alike = similarity_words.describe(config)
     if config.launcher.timing_only:
         config = timing_only.without_numbers(config, profile)
-    _write_environment(run_dir, topology, threads, attempt)
+    _write_environment(run_dir, topology, threads, attempt, alike)
     failures = config.cluster.failures_s
     fails_s = failures[attempt - 1] if attempt <= len(failures) else None
     timeline = Timeline(topology) if config.launcher.timeline else None
@@ -114,7 +115,9 @@ def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     return timing_only.ghost_data(type(dataset).__name__, *sizes), known
 
 
-def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt: int) -> None:
+def _write_environment(
+    run_dir: Path, topology: Topology, threads: int, attempt: int, alike: dict[str, Any]
+) -> None:
     rows = [
         rank_row(
             rank=rank,
@@ -127,5 +130,5 @@ def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt:
     ]
     write_json(
         run_dir / of_attempt("environment", attempt),
-        environment(rows, backend="virtual time", world="simulated"),
+        environment(rows, backend="virtual time", world="simulated", extra=alike),
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
-from . import display, far, local, sweep
+from . import display, far, local, similarity_words, sweep
 from .compose import compose
+from .emulated.venue import venue_of
 from .environment import commit_of, threads_per_rank
 from .handler import Handler
 from .overrides import key_of
@@ -116,7 +117,7 @@ def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: P
         display.say(console, f"{count}{request.title}", "bold")
         display.say(console, f"  directory  {request.path}")
         display.say(console, f"  processes  {_processes(request.config)}")
-        for line in far.describe(request.config):
+        for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
             display.say(console, f"             {line}")
         display.say(console, f"  would      {_intent(RunDirectory(request.path), many)}")
     first = next((request.config for request in order if request.config is not None), None)
@@ -138,11 +139,7 @@ def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report
         display.say(console, text)
 
     order = sweep.arrange(wanted)
-    refused = [request for request in order if request.error is not None]
-    if len(refused) == len(order):
-        raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
-    for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
-        display.say(console, text, "red")
+    _tell_refused(console, order)
     results = sweep.run_all(
         order, _starter(console, tell_end=True), tell, cache(lambda: commit_of(_PACKAGE)[0])
     )
@@ -156,16 +153,22 @@ def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report
     return code
 
 
-def _give_away(
-    console: Console, handler: Handler, wanted: Sequence[sweep.Request], *, with_report: bool
-) -> int:
-    """Hand the runs to another program: Slurm's queue, or the user's torchrun."""
-    order = sweep.arrange(wanted)
+def _tell_refused(console: Console, order: Sequence[sweep.Request]) -> bool:
+    """Say which requests are refused; whether any is. Raises ConfigError if all are."""
     refused = [request for request in order if request.error is not None]
     if len(refused) == len(order):
         raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
     for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
         display.say(console, text, "red")
+    return bool(refused)
+
+
+def _give_away(
+    console: Console, handler: Handler, wanted: Sequence[sweep.Request], *, with_report: bool
+) -> int:
+    """Hand the runs to another program: Slurm's queue, or the user's torchrun."""
+    order = sweep.arrange(wanted)
+    refused = _tell_refused(console, order)
     code = 2 if refused else 0
     runs: list[tuple[RunDirectory, RunConfig]] = []
     for request in order:
@@ -214,7 +217,7 @@ def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Even
         ranks=1 if virtual else config.cluster.ranks,
         entry=ALL_RANKS if virtual else local.ENTRY,
         threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
-        port=launcher.port,
+        venue=venue_of(config),
         stall_s=launcher.stall_s,
         on_event=on_event,
     )

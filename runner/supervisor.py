@@ -42,12 +42,15 @@ class Supervisor:
         patience_s: float,
         interrupts: Interrupts,
         on_event: Callable[[Event], None],
+        broken: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`broken`: why no rank can go on, where none of them can tell; None if they can."""
         self._ranks = ranks
         self._stall_s = stall_s
         self._patience_s = patience_s
         self._interrupts = interrupts
         self._on_event = on_event
+        self._broken = broken
         self._now_s = 0.0
         self._last_turn = time.monotonic()
         self._changed_s = 0.0
@@ -60,6 +63,7 @@ class Supervisor:
     def watch(self) -> Outcome:
         """Wait for the end of the run, whichever it is, and bury the ranks."""
         while any(rank.exit_code is None for rank in self._ranks):
+            self._look_for_broken()  # first: what the ranks say of it says less
             self._listen()
             self._look_for_frozen()
             self._look_for_stall()
@@ -175,11 +179,21 @@ class Supervisor:
         text = f"frozen: no heartbeat for {silent_s:.0f} s, {why}"
         self._note(Fault(rank=rank.number, kind="frozen", seen=len(self._faults), text=text, call=rank.call))
 
+    def _look_for_broken(self) -> None:
+        if self._stall is None and self._asked_s is None and not self._faults:
+            why = self._broken()
+            if why is not None:
+                self._give_up(f"{why}; {whereabouts(self._running())}")
+
     def _look_for_stall(self) -> None:
         if self._now_s - self._changed_s < self._stall_s or self._asked_s is not None or self._faults:
             return
-        self._stall = f"no progress for {self._stall_s:g} s; {whereabouts(self._running())}"
-        _log.error("%s; the stacks of all threads are in the ranks' logs", self._stall)
+        if self._stall is None:
+            self._give_up(f"no progress for {self._stall_s:g} s; {whereabouts(self._running())}")
+
+    def _give_up(self, why: str) -> None:
+        self._stall = why
+        _log.error("%s; the stacks of all threads are in the ranks' logs", why)
         for rank in self._running():
             if rank.host is not None:
                 with suppress(OSError):
@@ -188,7 +202,7 @@ class Supervisor:
                 with suppress(ProcessLookupError):
                     os.kill(rank.process.pid, signal.SIGUSR1)
         time.sleep(1.0 if any(rank.host for rank in self._running()) else 0.2)  # to write the stacks
-        self._on_event({"kind": "trouble", "rank": None, "reason": self._stall})
+        self._on_event({"kind": "trouble", "rank": None, "reason": why})
 
     def _answer_interrupts(self) -> bool:
         """Pass the first interrupt on to the ranks; True once they are to be killed."""

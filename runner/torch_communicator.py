@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,7 +19,9 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from ..strategies.communicator import Channel, Work
 from ..strategies.topology import WORLD, Group, Topology, peers
-from . import node_memory
+from . import modelled_network, node_memory
+from .modelled_network import Deferrer, Held, LinkClocks
+from .network import Network
 from .simulated_communicator import Done
 from .traffic import CountedCommunicator, Traffic
 
@@ -31,10 +33,23 @@ class Announcer(Protocol):
 
 
 class TorchWork(Work):
-    """A started collective of `torch.distributed`. Waiting is stamped; completion too, without polling."""
+    """A started collective of `torch.distributed`. Waiting is stamped; completion too, without polling.
 
-    def __init__(self, comm: "TorchCommunicator", work: dist.Work, key: int, name: str, stamp: bool) -> None:
-        self._comm, self._work, self._key, self._name = comm, work, key, name
+    `held`: where a modelled network holds it back. `back`: tensors to fill from their copies on the host.
+    """
+
+    def __init__(
+        self,
+        comm: "TorchCommunicator",
+        work: dist.Work,
+        key: int,
+        name: str,
+        stamp: bool,
+        held: Held | None,
+        back: Sequence[tuple[Tensor, Tensor]],
+    ) -> None:
+        self._comm, self._work, self._key, self._name, self._held = comm, work, key, name, held
+        self._back = back
         self._launched = comm.now()
         self._completed: int | None = None
         self._waited = False
@@ -48,6 +63,10 @@ class TorchWork(Work):
         entered = comm.now()
         with comm.announced(self._name):
             self._work.wait()
+            if self._held is not None:
+                comm.synchronise()
+                self._held.wait()
+            _put_back(self._back)
         self._waited = True
         if threading.get_ident() == comm.thread:  # a helper thread's waiting holds up nobody
             comm.traffic.block(self._key, entered, comm.now())
@@ -55,10 +74,13 @@ class TorchWork(Work):
             self._completed = comm.now()
 
     def is_completed(self) -> bool:
-        return self._work.is_completed()
+        return self._work.is_completed() and (self._held is None or self._held.over())
 
     def transfer_ns(self) -> int | None:
-        return None if self._completed is None else self._completed - self._launched
+        if self._completed is None or not (self._held is None or self._held.over()):
+            return None
+        held_until = None if self._held is None else self._held.end_ns()
+        return max(self._completed, held_until or 0) - self._launched
 
     def _stamp(self, _: Any) -> None:
         self._completed = self._comm.now()
@@ -97,17 +119,28 @@ class TorchCommunicator(CountedCommunicator):
         device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
             CPU.
         timeout_s: seconds after which a collective that does not end raises.
+        mixed: ranks have devices of different kinds, which only gloo joins.
+        staged: tensors go through copies on the host; None: where gloo would have to take a GPU's.
     """
 
     def __init__(
-        self, topology: Topology, rank: int, store: Store, device: torch.device, timeout_s: float
+        self,
+        topology: Topology,
+        rank: int,
+        store: Store,
+        device: torch.device,
+        timeout_s: float,
+        *,
+        mixed: bool = False,
+        staged: bool | None = None,
     ) -> None:
         self.topology, self.rank, self.device = topology, rank, device
         self.traffic = Traffic(topology, rank)
         self.thread = threading.get_ident()
         self.on_call: Announcer | None = None
         self.timeout_s = timeout_s
-        self.backend = "nccl" if device.type == "cuda" else "gloo"
+        self.backend = "nccl" if device.type == "cuda" and not mixed else "gloo"
+        self._staged = device.type == "cuda" and mixed if staged is None else staged
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group(
             self.backend,
@@ -115,7 +148,7 @@ class TorchCommunicator(CountedCommunicator):
             rank=rank,
             world_size=topology.ranks,
             timeout=timeout,
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if self.backend == "nccl" else None,
         )
         self._groups: dict[tuple[Channel, tuple[int, ...]], dist.ProcessGroup] = {}
         most = max(topology.ranks_of_nodes)
@@ -134,6 +167,9 @@ class TorchCommunicator(CountedCommunicator):
                     made = dist.new_group(list(members), timeout=timeout, backend=backend)
                     if isinstance(made, dist.ProcessGroup):  # else: this rank is no member
                         self._groups[channel, members] = made
+        self._wanted = wanted
+        self._clocks: LinkClocks | None = None
+        self._deferrer = Deferrer()
         self._helper: ThreadPoolExecutor | None = None
         self._barriers: dict[tuple[int, ...], node_memory.MemoryBarrier] = {}
         self.warm_up()
@@ -142,16 +178,61 @@ class TorchCommunicator(CountedCommunicator):
         """One dummy collective on every group, so that connections exist before the first one that counts."""
         for (channel, members), group in self._groups.items():
             if self.rank in members:
-                device = torch.device("cpu") if channel == "control" else self.device
+                device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
                 dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+    @contextmanager
+    def unshaped(self, interface: str | None) -> Iterator[Callable[[Tensor], None]]:
+        """Inside, a sum over all ranks that nothing holds back: over `interface`, or past a modelled network.
+
+        All ranks enter and leave it together. What it sends is in no book.
+        """
+        before = os.environ.get("GLOO_SOCKET_IFNAME")
+        group = self._groups["gradients", self.members(WORLD)]
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+            group = dist.new_group(timeout=timedelta(seconds=self.timeout_s), backend=self.backend)
+            os.environ["GLOO_SOCKET_IFNAME"] = before or ""
+        assert isinstance(group, dist.ProcessGroup)
+
+        def sum_over_all(tensor: Tensor) -> None:
+            dist.all_reduce(tensor, group=group)
+            self.synchronise()
+
+        try:
+            yield sum_over_all
+        finally:
+            if interface is not None:
+                dist.destroy_process_group(group)
+
+    def model(self, network: Network) -> None:
+        """From now on operations end when they would on `network`; all ranks call it, on one machine."""
+        lines = [(channel, members) for channel, groups in self._wanted.items() for members in groups]
+        message = torch.zeros(256, dtype=torch.uint8)
+        descriptor, address = -1, ""
+        if self.rank == 0:
+            descriptor, address = modelled_network.make(self.topology, lines)
+        try:
+            message[: len(address)] = torch.tensor(list(address.encode()), dtype=torch.uint8)
+            self.broadcast(message, 0, WORLD, channel="control").wait()
+            taken = bytes(message.tolist()).rstrip(b"\0").decode()
+            clocks = LinkClocks(taken, self.topology, network, lines)
+            self.barrier(WORLD)
+        finally:
+            if self.rank == 0:
+                node_memory.drop_name(address)
+                os.close(descriptor)
+        self._clocks = clocks
 
     def all_reduce(
         self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
     ) -> Work:
-        def start(pg: dist.ProcessGroup) -> dist.Work | None:
-            return dist.all_reduce(tensor, group=pg, async_op=True)
+        here = self._here(tensor)
 
-        return self._collective("all_reduce", tensor, group, channel, async_op, start)
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.all_reduce(here, group=pg, async_op=True)
+
+        return self._collective("all_reduce", tensor, group, channel, async_op, start, here=(tensor, here))
 
     def reduce(
         self,
@@ -162,10 +243,14 @@ class TorchCommunicator(CountedCommunicator):
         channel: Channel = "parameters",
         async_op: bool = False,
     ) -> Work:
-        def start(pg: dist.ProcessGroup) -> dist.Work | None:
-            return dist.reduce(tensor, group_dst=destination, group=pg, async_op=True)
+        here = self._here(tensor)
 
-        return self._collective("reduce", tensor, group, channel, async_op, start, destination)
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.reduce(here, group_dst=destination, group=pg, async_op=True)
+
+        return self._collective(
+            "reduce", tensor, group, channel, async_op, start, destination, here=(tensor, here)
+        )
 
     def reduce_scatter(
         self,
@@ -179,10 +264,14 @@ class TorchCommunicator(CountedCommunicator):
         if len(self.members(group)) == 1:
             output.copy_(tensor)
 
-        def start(pg: dist.ProcessGroup) -> dist.Work | None:
-            return dist.reduce_scatter(output, list(tensor.chunk(pg.size())), group=pg, async_op=True)
+        here, whole = self._here(output), self._here(tensor)
 
-        return self._collective("reduce_scatter", tensor, group, channel, async_op, start)
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.reduce_scatter(here, list(whole.chunk(pg.size())), group=pg, async_op=True)
+
+        return self._collective(
+            "reduce_scatter", tensor, group, channel, async_op, start, here=(output, here)
+        )
 
     def broadcast(
         self,
@@ -193,10 +282,14 @@ class TorchCommunicator(CountedCommunicator):
         channel: Channel = "parameters",
         async_op: bool = False,
     ) -> Work:
-        def start(pg: dist.ProcessGroup) -> dist.Work | None:
-            return dist.broadcast(tensor, group_src=source, group=pg, async_op=True)
+        here = self._here(tensor)
 
-        return self._collective("broadcast", tensor, group, channel, async_op, start, source)
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.broadcast(here, group_src=source, group=pg, async_op=True)
+
+        return self._collective(
+            "broadcast", tensor, group, channel, async_op, start, source, here=(tensor, here)
+        )
 
     def all_gather(
         self,
@@ -210,26 +303,35 @@ class TorchCommunicator(CountedCommunicator):
         if len(self.members(group)) == 1:
             output.copy_(tensor)
 
-        def start(pg: dist.ProcessGroup) -> dist.Work | None:
-            return dist.all_gather(list(output.chunk(pg.size())), tensor, group=pg, async_op=True)
+        here, own = self._here(output), self._here(tensor)
 
-        return self._collective("all_gather", tensor, group, channel, async_op, start)
+        def start(pg: dist.ProcessGroup) -> dist.Work | None:
+            return dist.all_gather(list(here.chunk(pg.size())), own, group=pg, async_op=True)
+
+        return self._collective("all_gather", tensor, group, channel, async_op, start, here=(output, here))
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
         pg = self._groups["parameters", self.members(WORLD)]
-        started: list[dist.Work | None] = []
+        started: list[tuple[dist.Work | None, Held | None]] = []
         for peer, tensor in sorted(sends.items()):
-            self.traffic.count(
-                "send", "parameters", (self.rank, peer), tensor.numel() * tensor.element_size()
-            )
-            started.append(dist.isend(tensor, group=pg, group_dst=peer, tag=tag))
+            pair, size = (self.rank, peer), tensor.numel() * tensor.element_size()
+            self.traffic.count("send", "parameters", pair, size)
+            held = self._hold("send", "messages", pair, size)
+            started.append((dist.isend(self._here(tensor), group=pg, group_dst=peer, tag=tag), held))
+        back: list[tuple[Tensor, Tensor]] = []
         for peer, tensor in sorted(receives.items()):
-            started.append(dist.irecv(tensor, group=pg, group_src=peer, tag=tag))
+            back.append((tensor, self._here(tensor)))
+            held = self._hold("send", "messages", (peer, self.rank), tensor.numel() * tensor.element_size())
+            started.append((dist.irecv(back[-1][1], group=pg, group_src=peer, tag=tag), held))
 
         def wait() -> int:
-            for work in started:
+            for work, held in started:
                 if work is not None:
                     work.wait()
+                if held is not None:
+                    self.synchronise()
+                    held.wait()
+            _put_back(back)
             return self.now()
 
         if self._helper is None:
@@ -291,9 +393,17 @@ class TorchCommunicator(CountedCommunicator):
             done.set_result(tensor)
             return done
         self.traffic.count("all_reduce", "gradients", members, tensor.numel() * tensor.element_size())
-        work = dist.all_reduce(tensor, group=self._groups["gradients", members], async_op=True)
+        held = self._hold("all_reduce", "gradients", members, tensor.numel() * tensor.element_size())
+        here = self._here(tensor)
+        work = dist.all_reduce(here, group=self._groups["gradients", members], async_op=True)
         assert work is not None
-        return work.get_future().then(_first)
+        summed = work.get_future().then(_first) if held is None else self._deferred(work, held)
+        return summed if here is tensor else summed.then(lambda future: tensor.copy_(future.value()))
+
+    def synchronise(self) -> None:
+        """Let the host wait for what was launched on this rank's device."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def ddp_group(self) -> dist.ProcessGroup | None:
         """The process group over which `DistributedDataParallel` agrees on its buckets."""
@@ -303,6 +413,8 @@ class TorchCommunicator(CountedCommunicator):
         """Leave the process groups (after the last collective, when all ranks are here)."""
         if self._helper is not None:
             self._helper.shutdown()
+        if self._clocks is not None:
+            self._clocks.close()
         dist.destroy_process_group()
 
     def _meet_in_memory(self, group: Group) -> None:
@@ -338,24 +450,66 @@ class TorchCommunicator(CountedCommunicator):
         async_op: bool,
         start: Any,
         source: int = 0,
+        here: tuple[Tensor, Tensor] | None = None,
     ) -> Work:
+        """`start` begins the verb on this rank; `here`: the tensor of the result and its stand-in."""
         members = self.members(group)
         if self.rank not in members:
             raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
         if len(members) == 1:
             return Done()
         self.traffic.count(verb, channel, members, tensor.numel() * tensor.element_size(), source)
+        held = self._hold(verb, channel, members, tensor.numel() * tensor.element_size(), source)
         # Nobody stands still for what a helper thread does: its launches would be compared with nothing.
         mine = threading.get_ident() == self.thread
         key = self.traffic.launch(channel, members, self.now()) if mine else 0
         # A blocking call knows its end by itself; gloo's reduce_scatter has no future to be told by.
         stamp = async_op and verb != "reduce_scatter"
-        work = TorchWork(
-            self, start(self._groups[channel, members]), key, f"{verb} on {channel}/{group}", stamp
-        )
+        back = [] if here is None or here[0] is here[1] else [here]
+        pg, name = self._groups[channel, members], f"{verb} on {channel}/{group}"
+        work = TorchWork(self, start(pg), key, name, stamp, held, back)
         if not async_op:
             work.wait()
         return work
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        """What stands in for `tensor` in a call: a copy on the host where gloo joins several devices."""
+        return tensor.to("cpu", copy=True) if self._staged else tensor
+
+    def _hold(
+        self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0
+    ) -> Held | None:
+        """This rank comes to an operation: how long a modelled network holds it back."""
+        if self._clocks is None:
+            return None
+        return self._clocks.enter(verb, channel, members, payload, self.rank, source)
+
+    def _deferred(self, work: dist.Work, held: Held) -> "torch.futures.Future[Tensor]":
+        """What `work` sums, once the modelled network lets it go."""
+        on_gpu = self.device.type == "cuda"
+        summed: torch.futures.Future[Tensor] = torch.futures.Future(devices=[self.device] if on_gpu else None)
+
+        def completed(future: "torch.futures.Future[list[Tensor]]") -> None:
+            try:
+                value = future.value()[0]
+            except RuntimeError as error:  # another rank is gone
+                summed.set_exception(error)  # pyright: ignore[reportArgumentType] (PyTorch's stub names its result)
+                return
+            if not on_gpu:
+                self._deferrer.at(held.end_ns() or held.alone_ns, lambda: summed.set_result(value))
+                return
+            # PyTorch calls us when the sum is launched, on a stream that waits for it.
+            done = torch.cuda.Event()
+            done.record()
+            self._deferrer.at(held.end_ns() or held.alone_ns, lambda: summed.set_result(value), done.query)
+
+        work.get_future().add_done_callback(completed)
+        return summed
+
+
+def _put_back(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, copy in copies:
+        tensor.copy_(copy)
 
 
 def _first(future: "torch.futures.Future[list[Tensor]]") -> Tensor:
@@ -371,11 +525,17 @@ def connect(
     listener_fd: int | None,
     device: torch.device,
     timeout_s: float,
+    interface: str | None = None,
+    mixed: bool = False,
+    staged: bool | None = None,
 ) -> TorchCommunicator:
     """Meet the other ranks at `host:port`; rank 0 serves on the listening socket `listener_fd`, which the
-    store then owns and closes."""
+    store then owns and closes, or opens the port itself. `interface`: by which gloo is to reach the others.
+    """
+    if interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
     # One machine: gloo must not resolve the host name, which may point at an address that nobody listens on.
-    if host == "127.0.0.1":
+    elif host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = TCPStore(
         host,
@@ -386,4 +546,4 @@ def connect(
         wait_for_workers=False,
         master_listen_fd=listener_fd if rank == 0 else None,
     )
-    return TorchCommunicator(topology, rank, store, device, timeout_s)
+    return TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed, staged=staged)

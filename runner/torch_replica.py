@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from ..strategies.replica import Batch, Replica
+from .device import Device
+from .padding import Padding
 from .torch_communicator import GradBucket, TorchCommunicator
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
@@ -78,6 +80,19 @@ class TorchReplica(Replica):
         self._blank = False
         self._last_launch = 0
         self._computed: Mark = 0
+        self.padding: Padding | None = None
+
+    def pad(self, device: Device) -> None:
+        """From now on forward and backward take as long as they would on `device`."""
+        self.padding = Padding(self._with_loss, device)
+
+    def measure_layers(self, samples: int, steps: int) -> None:
+        """Measure which share of forward and backward each layer takes; then `padding` pads them."""
+        assert self.noise is not None, "the session gives noise to measure with"
+        assert self.padding is not None, "there is a device to become"
+        inputs, targets = self.noise(samples)
+        with self.untouched():
+            self.padding.measure(lambda: self._step_alone(inputs, targets), steps)
 
     def compute_gradients(self, batch: Batch) -> Tensor:
         averaging, traffic = self.averaging, self.comm.traffic
@@ -90,11 +105,16 @@ class TorchReplica(Replica):
         self._with_loss.wish.grad = None
         self._clear_gradients()
         self._with_loss.says.fill_(float(self.wish))
+        padding = self.padding
+        if padding is not None:
+            padding.begin(len(batch.targets))
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
             module = self._module if averaging.overlap else self._with_loss
             joined, loss = module(inputs, targets, weight if in_loss else 1.0, self._blank)
         forward = self._mark()
+        if padding is not None:
+            padding.begin_backward()
         if len(self._members) < 2:
             joined.backward()
             if self._blank:
@@ -112,6 +132,8 @@ class TorchReplica(Replica):
             # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
             traffic.launches[key] = self._last_launch
             traffic.block(key, self._last_launch, self.comm.now())
+        if padding is not None:
+            padding.end()
         wish = self._with_loss.wish.grad
         self.wished = wish is not None and bool(wish.item() != 0)
         self.forward_ns, self.compute_ns = _between(started, forward), _between(started, computed)
@@ -124,13 +146,25 @@ class TorchReplica(Replica):
             inputs, targets = self.noise(samples)
             for _ in range(steps):
                 self._clear_gradients()
-                self._synchronise()
+                self.comm.synchronise()
                 started = self.comm.now()
-                self._with_loss(inputs, targets, 1.0)[0].backward()
+                self._step_alone(inputs, targets)
                 self.optimizer.step()
-                self._synchronise()
+                self.comm.synchronise()
                 took.append((self.comm.now() - started) / 1e9)
         return took
+
+    def _step_alone(self, inputs: Tensor, targets: Tensor) -> None:
+        """Forward and backward without averaging anything, padded if they are."""
+        self._clear_gradients()
+        if self.padding is not None:
+            self.padding.begin(len(targets))
+        joined, _ = self._with_loss(inputs, targets, 1.0)
+        if self.padding is not None:
+            self.padding.begin_backward()
+        joined.backward()
+        if self.padding is not None:
+            self.padding.end()
 
     def ddp_module(self) -> nn.Module:
         """The module that forward passes go through: a `DistributedDataParallel` if ranks are several."""
@@ -138,12 +172,16 @@ class TorchReplica(Replica):
 
     def rng_state(self) -> dict[str, Tensor]:
         state = {"cpu": torch.get_rng_state()}
+        if self.padding is not None:
+            state["device"] = torch.tensor(self.padding.device.drawn)
         if self.comm.device.type == "cuda":
             state["cuda"] = torch.cuda.get_rng_state(self.comm.device)
         return state
 
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
         torch.set_rng_state(state["cpu"])
+        if self.padding is not None:
+            self.padding.device.drawn = int(state["device"])
         if "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], self.comm.device)
 
@@ -168,7 +206,11 @@ class TorchReplica(Replica):
     def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""
         self._last_launch, self._computed = self.comm.now(), self._mark()
-        return self.sum_bucket(bucket.buffer(), [tuple(gradient.shape) for gradient in bucket.gradients()])
+        shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
+        if self.padding is None:
+            return self.sum_bucket(bucket.buffer(), shapes)
+        with self.padding.excluded():
+            return self.sum_bucket(bucket.buffer(), shapes)
 
     def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]]) -> "torch.futures.Future[Tensor]":
         """Start the sum of the next bucket of this step over the group; the future holds it.
@@ -230,10 +272,6 @@ class TorchReplica(Replica):
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.comm.device))
         return event
-
-    def _synchronise(self) -> None:
-        if self.comm.device.type == "cuda":
-            torch.cuda.synchronize(self.comm.device)
 
 
 def _between(start: Mark, end: Mark) -> int:

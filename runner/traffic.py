@@ -34,6 +34,7 @@ class Traffic:
     topology: Topology
     rank: int
     stamps: bool = True
+    training: bool = True  # only then does it count how long this rank stands still
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
@@ -42,6 +43,7 @@ class Traffic:
     _payload_bytes: Counter[str] = field(default_factory=Counter)
     _ring_bytes: Counter[str] = field(default_factory=Counter)
     _verbs: Counter[str] = field(default_factory=Counter)
+    _sizes: set[tuple[str, int]] = field(default_factory=set)
     # Calls that are alike and not yet in the book: how often. Steps repeat their calls.
     _alike: Counter["Call"] = field(default_factory=Counter)
     _sequence: Counter[int] = field(default_factory=Counter)
@@ -120,6 +122,11 @@ class Traffic:
         self._book()
         return self._verbs
 
+    def sizes(self, link: str) -> set[int]:
+        """Bytes of the payloads that went over this class of links since the last `clear`, control apart."""
+        self._book()
+        return {size for of, size in self._sizes if of == link and size}
+
     def _book(self) -> None:
         alike, self._alike = self._alike, Counter()
         for (verb, channel, way, payload, source), times in alike.items():
@@ -127,6 +134,7 @@ class Traffic:
             if channel != "control":
                 self._calls[way.link] += times
                 self._payload_bytes[way.link] += times * payload
+                self._sizes.add((way.link, payload))
                 distance = (way.place - source) % way.members
                 self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
 
@@ -136,6 +144,8 @@ class Traffic:
         `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
         tell it later.
         """
+        if not self.training:
+            return
         self.blocked_ns += left - entered
         if waited is None:
             self.blocked.append(Blocked(key, entered, left))
@@ -145,7 +155,7 @@ class Traffic:
     def clear(self) -> None:
         """Forget everything (after the undone warm-up step)."""
         self._alike.clear()
-        for counter in (self._calls, self._payload_bytes, self._ring_bytes, self._verbs):
+        for counter in (self._calls, self._payload_bytes, self._ring_bytes, self._verbs, self._sizes):
             counter.clear()
         self.clear_stamps()
         self.blocked_ns = 0

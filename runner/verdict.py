@@ -90,9 +90,10 @@ def judge(
 ) -> Outcome:
     """The verdict on a run whose ranks are all gone.
 
-    `stall`: why it was given up for want of progress. `interrupts`: names of the signals that came, in order;
-    `interrupted_first`: the ranks were asked to stop before anything went wrong, so troubles after that count
-    as the stopping. Whatever a run came to, after an interrupt the exit code says so: a sweep must not go on.
+    `stall`: why it was given up while its ranks were alive (no progress, or no network any more).
+    `interrupts`: names of the signals that came, in order; `interrupted_first`: the ranks were asked to stop
+    before anything went wrong, so troubles after that count as the stopping. Whatever a run came to, after an
+    interrupt the exit code says so: a sweep must not go on.
     """
     if interrupted_first:
         return _interrupted(ranks, interrupts[0])

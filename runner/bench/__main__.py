@@ -5,7 +5,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from . import asynchronous, ddp_step, hierarchical, shared_memory, start, virtual_time
+from . import (
+    asynchronous,
+    ddp_step,
+    emulated_link,
+    hierarchical,
+    modelled_network,
+    shared_memory,
+    start,
+    virtual_time,
+)
 from .figures import Bench, Figure
 
 BENCHES: dict[str, Bench] = {
@@ -15,6 +24,8 @@ BENCHES: dict[str, Bench] = {
     "shared_memory": shared_memory.measure,
     "asynchronous": asynchronous.measure,
     "ddp_step": ddp_step.measure,
+    "emulated_link": emulated_link.measure,
+    "modelled_network": modelled_network.measure,
 }
 
 

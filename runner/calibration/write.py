@@ -50,6 +50,8 @@ def render(found: Calibration, name: str) -> str:
         f"  # {name}.csv beside this file has the {steps.own.size} measured steps of {about.batch} samples:",
         f"  # trace: PATH/{name}.csv takes them one by one, and fixed_ms to jitter_cv then say nothing.",
         "  trace: null",
+        "  straggler: {rank: null, times: 4.0, every: 100, steps: 20} # a rank that is slow now and then; "
+        "not measured",
         f"  input_stall_ms: {number(steps.data_ms)} # to get {about.batch} samples: median",
         "  checkpoint_s: 0 # not measured",
         "failures_s: [] # attempt k of a run loses a node after so many seconds",

@@ -36,14 +36,14 @@ def abilities(facts: Facts) -> list[Ability]:
 
 
 def launchers(facts: Facts) -> list[Ability]:
-    """Which launchers can work here, and why not; and whether nodes can be emulated on one machine."""
+    """Which launchers can work here, and why not."""
     torch_error = None if facts["versions"]["torch"] else "torch is not installed"
     torch_error = torch_error or facts["torch"].get("error")
     backend = "NCCL" if facts["torch"].get("devices") else "gloo"
     cores = facts["usable_cores"]
     local = f"real processes over {backend}; timings hold for up to {cores} rank{'s' * (cores != 1)}"
-    namespaces = facts["user_namespaces"]
-    emulated = namespaces["error"] or _lacking(facts, "ip", "tc")
+    emulation = facts["emulation"]
+    latency = "" if emulation["netem"] else "; without latencies, which need netem in the kernel"
     return [
         _launcher("simulated", torch_error, "virtual time, any number of ranks"),
         _launcher("local", torch_error, local),
@@ -55,21 +55,16 @@ def launchers(facts: Facts) -> list[Ability]:
             torch_error or (None if facts["torchrun"] else "no command torchrun"),
             str(facts["torchrun"]),
         ),
-        Ability(
-            "emulated nodes",
-            emulated is None,
-            emulated or "user namespaces: nodes with links of their own, without root",
+        _launcher(
+            "emulated",
+            torch_error or emulation["error"],
+            f"nodes with slow links of their own on this machine, without root{latency}",
         ),
     ]
 
 
 def _launcher(name: str, error: str | None, what: str) -> Ability:
     return Ability(f"launcher={name}", error is None, error or what)
-
-
-def _lacking(facts: Facts, *commands: str) -> str | None:
-    missing = [name for name in commands if facts["commands"].get(name) is None]
-    return f"no command {' and '.join(missing)} (package iproute2)" if missing else None
 
 
 def _no_slurm(facts: Facts) -> str | None:

@@ -8,13 +8,13 @@ import socket
 import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from .. import environment
+from ..environment import installed
 from . import interfaces
 from .folders import folder_facts
 
@@ -180,14 +180,6 @@ def _versions(with_commit: bool) -> dict[str, str | None]:
         "commit": commit,
         "dirty": dirty,
     }
-
-
-def installed(package: str) -> str | None:
-    """The installed version of `package`, without importing it."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _folders(results_dir: Path | None) -> dict[str, dict[str, Any]]:

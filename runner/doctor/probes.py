@@ -20,17 +20,14 @@ from typing import Any
 import psutil
 
 from ...strategies.errors import ConfigError, one_of
+from ..emulated.ability import has_netem, impossible
+from ..environment import installed
 from ..local import HOST
-from .facts import installed, rank_facts, torch_facts
+from .facts import rank_facts, torch_facts
 
-LAUNCHERS = ("local", "simulated", "slurm", "torchrun")
+LAUNCHERS = ("local", "emulated", "simulated", "slurm", "torchrun")
 SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
 SHORT_S, TORCH_S = 2.0, 60.0
-_SWITCHES = {
-    "/proc/sys/kernel/unprivileged_userns_clone": "0",
-    "/proc/sys/user/max_user_namespaces": "0",
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
-}
 # What libraries print while they load must not get into the answer.
 _TORCH = f"""\
 import json, os
@@ -76,7 +73,7 @@ def machine_facts(wanted: Wanted) -> dict[str, Any]:
         version = pool.submit(_answer, "sbatch", "--version")
         ping = pool.submit(_answer, "scontrol", "ping")
         job = pool.submit(_job_known, os.environ.get("SLURM_JOB_ID"))
-        namespaces = pool.submit(_user_namespaces)
+        emulation = pool.submit(_emulation)
         facts = rank_facts(wanted.results_dir)
         return {
             **facts,
@@ -89,7 +86,7 @@ def machine_facts(wanted: Wanted) -> dict[str, Any]:
                 "oversubscribe": wanted.oversubscribe,
                 "results_dir": str(wanted.results_dir),
             },
-            "commands": {name: shutil.which(name) for name in (*SLURM_COMMANDS, "unshare", "ip", "tc")},
+            "commands": {name: shutil.which(name) for name in SLURM_COMMANDS},
             "slurm": {
                 "version": _first_line(version.result()),
                 "controller": _controller(ping.result()),
@@ -98,7 +95,7 @@ def machine_facts(wanted: Wanted) -> dict[str, Any]:
             },
             "submitit": installed("submitit"),
             "torchrun": _script("torchrun"),
-            "user_namespaces": namespaces.result(),
+            "emulation": emulation.result(),
             "port_error": None if wanted.port is None else port_error(wanted.port),
             "torch": torch.result(),
         }
@@ -187,21 +184,11 @@ def _under_slurm() -> bool:
         return False
 
 
-def _user_namespaces() -> dict[str, Any]:
-    """`works`: nodes can be emulated without root; `error`: what forbids it."""
-    if shutil.which("unshare") is None:
-        return {"works": False, "error": "no command unshare (package util-linux)"}
-    answer = _answer("unshare", "--user", "--map-root-user", "--net", "--mount", "true")
-    if answer is not None and answer.returncode == 0:
-        return {"works": True, "error": None}
-    for switch, forbidding in _SWITCHES.items():
-        try:
-            if Path(switch).read_text().strip() == forbidding:
-                return {"works": False, "error": f"{switch} is {forbidding}"}
-        except OSError:
-            continue
-    said = (answer.stderr.strip().splitlines() or ["refused"])[-1] if answer is not None else "no answer"
-    return {"works": False, "error": said}
+def _emulation() -> dict[str, Any]:
+    """`error`: why no nodes can be emulated here, null if they can; `netem`: whether their links can be slow
+    to answer."""
+    error = impossible()
+    return {"error": error, "netem": error is None and has_netem()}
 
 
 def _script(name: str) -> str | None:

@@ -21,18 +21,17 @@ import torch
 from torch import Tensor
 
 from ...strategies.errors import ConfigError
-from ...strategies.topology import WORLD, Topology
-from .. import schema
+from ...strategies.topology import WORLD
 from ..conformance import gloo
 from ..conformance.course import Call, History
 from ..conformance.driver import drive
 from ..conformance.findings import Candidate, Failed
 from ..conformance.trial import course as trial_course
-from ..environment import device_index
 from ..rank import MeetingLink as Link
+from ..rank import meet
 from ..records import read_json, write_json
 from ..slurm.job import ENTRY_FILE
-from ..torch_communicator import TorchCommunicator, connect
+from ..torch_communicator import TorchCommunicator
 from .facts import rank_facts
 
 ENTRY = "daso_bench.runner.doctor.ranks:examine"
@@ -77,22 +76,10 @@ def examine(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
 ) -> None:
     """What each rank does; arguments and errors as of `rank.run_rank`. entry.json names the strategies."""
-    torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
-    topology = Topology.of(config.cluster.ranks_of_nodes)
-    if topology.ranks != ranks:
-        raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
     doing = Doing(link, run_dir / DOING if rank == 0 else None)
     doing("rendezvous")
-    comm = connect(
-        topology,
-        rank,
-        host=link.meeting.host,
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=device_of(topology.local_ranks[rank], oversubscribe=config.launcher.allow_oversubscription),
-        timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first
-    )
+    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
+    topology = comm.topology
     comm.on_call = doing  # pyright: ignore[reportAttributeAccessIssue] (a property where an attribute is asked)
     found: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "complete": False, "contracts": []}
 
@@ -116,15 +103,6 @@ def examine(
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
-
-
-def device_of(local_rank: int, *, oversubscribe: bool) -> torch.device:
-    """The device on which this rank would train."""
-    index = device_index(local_rank, torch.cuda.device_count(), oversubscribe=oversubscribe)
-    if index is None:
-        return torch.device("cpu")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
 
 
 def gather(comm: TorchCommunicator, value: Any) -> list[Any]:

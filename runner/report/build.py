@@ -12,18 +12,23 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ...strategies.errors import ConfigError
+from ..validation import reference
 from . import words
 from .arms import Comparison, common_settings, compare, own_settings
+from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .command import command_of
 from .headline import ArmLine, headline
 from .load import Run, find_runs, load_run
 from .look import swatch
-from .pictures import Picture, pictures, sensitivity_picture
+from .pictures import Picture, bandwidth_picture, pictures, sensitivity_picture
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
 from .tables import arms_rows, evaluations_rows, runs_rows, write_csv
 
 WORLDS = {
     "local": "local processes, real time",
+    "local/modelled": "local processes in real time; links are modelled, operations held back",
+    "emulated/modelled": "emulated: real processes and time; links are modelled, operations held back",
+    "emulated/kernel": "emulated: real processes, traffic and time; the kernel shapes the links",
     "simulated": "simulated: real gradients, the time of a modelled cluster",
 }
 
@@ -56,6 +61,7 @@ def report(directory: Path, output: Path) -> Path:
         raise ConfigError(f"report {directory}: no run directory in it (a folder with status.json)")
     comparisons = compare(runs)
     assumed = sensitivities(comparisons)
+    by_rate = bandwidths(comparisons)
     output.mkdir(parents=True, exist_ok=True)
     # Tables first: a figure that fails must not cost them.
     write_csv(output / "runs.csv", runs_rows(comparisons))
@@ -63,8 +69,12 @@ def report(directory: Path, output: Path) -> Path:
     write_csv(output / "arms.csv", arms_rows(comparisons))
     if assumed:
         write_csv(output / "sensitivity.csv", sensitivity_rows(assumed))
+    if by_rate:
+        write_csv(output / "bandwidth.csv", bandwidth_rows(by_rate))
+    if crossed := crossing_rows(by_rate):
+        write_csv(output / "crossings.csv", crossed)
     page = output / "index.html"
-    parts = (_sections(comparisons, output), _drawn(assumed, output))
+    parts = (_sections(comparisons, output), _drawn(assumed, output), _over_rates(by_rate, output))
     page.write_text(_render(*parts, comparisons, runs), encoding="utf-8")
     return page
 
@@ -112,9 +122,17 @@ def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivi
     ]
 
 
+def _over_rates(by_rate: Sequence[Bandwidth], output: Path) -> list[tuple[Bandwidth, Picture]]:
+    """Each with its figure."""
+    names = (f"bandwidth_{number}.svg" if len(by_rate) > 1 else "bandwidth.svg" for number in count(1))
+    return [(one, bandwidth_picture(one, output / next(names))) for one in by_rate]
+
+
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     runs = comparison.runs
     found = [("World", _world(comparison))]
+    known = reference() if comparison.world == "simulated" else None
+    found += [("How far virtual time is off", known.sentence())] if known else []
     found += [("Size", comparison.size)] if comparison.size else []
     found += [("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
     if comparison.targets:
@@ -144,7 +162,8 @@ def _cluster(run: Run) -> str:
     rate = ((cluster.get("links") or {}).get("inter") or {}).get("rate_gbit")
     kind = (cluster.get("device") or {}).get("kind")
     described = [f"{rate:g} Gbit/s a card between nodes"] if isinstance(rate, int | float) else []
-    return ", ".join([f"{nodes} nodes {shape}", *described, *([kind] if kind else [])])
+    kinds = [kind] if isinstance(kind, str) and kind else [" and ".join(kind)] if kind else []
+    return ", ".join([f"{nodes} nodes {shape}", *described, *kinds])
 
 
 def _comparison_warnings(comparison: Comparison) -> list[str]:
@@ -168,6 +187,7 @@ def _comparison_warnings(comparison: Comparison) -> list[str]:
 def _render(
     sections: Sequence[Section],
     assumed: Sequence[tuple[Sensitivity, list[Picture]]],
+    by_rate: Sequence[tuple[Bandwidth, Picture]],
     comparisons: Sequence[Comparison],
     runs: Sequence[Run],
 ) -> str:
@@ -183,9 +203,10 @@ def _render(
         worlds=sorted({_world(comparison) for comparison in comparisons}),
         sections=sections,
         assumed=assumed,
+        by_rate=by_rate,
         runs=runs,
         untimed=_untimed(runs),
-        trouble=[run for run in runs if run.state != "finished"],
+        trouble=[run for run in runs if run.state != "finished" or run.invalid],
         resumed=[run for run in runs if run.resumed],
         damage=[sentence for run in runs for sentence in run.damage],
         environments=_environments(runs),

@@ -133,9 +133,11 @@ def _interval_words(run: Run) -> str:
 
 def _notes(run: Run, mixed: bool) -> list[str]:
     notes = [] if run.state == "finished" else [run.state]
+    if run.invalid:
+        notes.append("invalid")
     if run.resumed:
         notes.append("resumed: useful time")
-    if mixed and run.timing_reasons:
+    if mixed and run.timing_reasons and not run.invalid:
         notes.append("timing not valid")
     if run.damage:
         notes.append("damaged records")

@@ -61,8 +61,22 @@ class Run:
 
     @property
     def world(self) -> str:
-        """The launcher, "local" or "simulated"; from environment.json if config.yaml is lost."""
-        return self.name("launcher") if self.config else str(self.environment.get("world") or "unknown")
+        """The launcher, "local" or "simulated"; from environment.json if config.yaml is lost.
+
+        Where something makes links slower than they are, that as well: "emulated/kernel".
+        """
+        launcher = self.name("launcher") if self.config else str(self.environment.get("world") or "unknown")
+        return f"{launcher}/{self.network}" if self.network else launcher
+
+    @property
+    def network(self) -> str:
+        """What makes the links slower than the machine's, "kernel" or "modelled"; "" for nothing."""
+        return str((self.summary.get("apparatus") or {}).get("network") or "")
+
+    @property
+    def invalid(self) -> bool:
+        """Whether its own checks say that it measured the machine instead: it gives no numbers."""
+        return bool(self.network and self.timing_reasons)
 
     @property
     def arm_name(self) -> str:
@@ -90,11 +104,11 @@ class Run:
 
     @property
     def counted(self) -> bool:
-        return self.state in COUNTED
+        return self.state in COUNTED and not self.invalid
 
     @property
     def reason(self) -> str:
-        return str(self.status.get("reason") or "")
+        return "; ".join(self.timing_reasons) if self.invalid else str(self.status.get("reason") or "")
 
     @property
     def labels(self) -> list[str]:

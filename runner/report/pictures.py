@@ -10,6 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from .arms import Comparison
+from .bandwidth import Bandwidth
 from .sensitivity import SizeTable
 
 
@@ -58,6 +59,20 @@ def sensitivity_picture(table: SizeTable, world: str, file: Path) -> Picture:
     except Exception as error:
         return _failed(TITLE, error)
     return _written(svg, file, TITLE, CAPTION, alternative(table, world), "sensitivity.csv")
+
+
+def bandwidth_picture(found: Bandwidth, file: Path) -> Picture:
+    """The figure of time to target against the rate between nodes, written to `file`."""
+    try:
+        with _no_backend_asked_for():
+            from .bandwidth_figure import CAPTION, TITLE, alternative, draw
+    except Exception as error:
+        return _failed("Figure", error)
+    try:
+        svg = draw(found)
+    except Exception as error:
+        return _failed(TITLE, error)
+    return _written(svg, file, TITLE, CAPTION, alternative(found), "bandwidth.csv")
 
 
 def _written(svg: str, file: Path, title: str, caption: str, alternative: str, table: str) -> Picture:

@@ -4,7 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 
 MISSING = "–"
-WORLDS = {"local": "real processes", "simulated": "simulated"}
+WORLDS = {
+    "local": "real processes",
+    "local/modelled": "real processes, modelled network",
+    "emulated/modelled": "emulated, modelled network",
+    "emulated/kernel": "emulated, the kernel's network",
+    "simulated": "simulated",
+}
 
 
 def seconds(value: float | None) -> str:

@@ -44,7 +44,6 @@ TAKEN = ("strategy", "launcher", "cluster", "results_dir")
 DEFAULTS = {"timeout_min": 15, "max_requeues": 0}
 POLL_S = 1.0
 SHOWN_RANKS, SHOWN_LINKS = 64, 24
-_ENDED = ("finished", "diverged", "failed", "timed_out", "cancelled")
 _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
 
@@ -171,15 +170,16 @@ def _submitted(directory: RunDirectory, config: RunConfig, console: Console) -> 
 def _followed(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
     said: set[str] = set()
     while True:
-        status = directory.status()
-        told = story.told(status, story.jobs_of([status]).get(story.job_id(status) or ""))
-        if told["status"] in _ENDED and status["status"] not in _ENDED:
+        jobs = story.jobs_of([directory.status()])
+        status = directory.status()  # later than the queue: a job that is gone has had its last word
+        told = story.told(status, jobs.get(story.job_id(status) or ""))
+        if told["status"] in story.ENDED and not story.is_last_word(status):
             told = story.told(story.settle(directory), None)
         for line in _news(told, directory.path):
             if line not in said:
                 display.say(console, f"  {line}")
                 said.add(line)
-        if told["status"] in _ENDED:
+        if told["status"] in story.ENDED:
             return told
         time.sleep(POLL_S)
 

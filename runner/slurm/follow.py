@@ -20,7 +20,6 @@ from .submit import submit
 POLL_S = 2.0
 PROGRESS_EVERY_S = 15.0
 _ENTRY = re.compile(r"^(?=\S+ \S+ supervisor [A-Z]+: )", re.MULTILINE)  # of the supervisor's log
-_ENDED = ("finished", "diverged", "failed", "timed_out", "cancelled")
 
 
 class Queue(Handler):
@@ -59,14 +58,14 @@ def follow(runs: Sequence[RunDirectory], console: Console) -> int:
             for path, run in list(waiting.items()):
                 status = run.status()  # later than the queue: a job that is gone has had its last word
                 told = story.told(status, jobs.get(story.job_id(status) or ""))
-                if told["status"] in _ENDED and not story.is_last_word(status):
+                if told["status"] in story.ENDED and not story.is_last_word(status):
                     # The job is gone, but the file system may still show what the run said before.
                     if time.monotonic() - gone_s.setdefault(path, time.monotonic()) < story.LATE_S:
                         continue
                 else:
                     gone_s.pop(path, None)
                 seen(path.name, told)
-                if told["status"] in _ENDED:
+                if told["status"] in story.ENDED:
                     ended[path] = told
                     del waiting[path]
             if waiting:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
-from ..environment import commit_of
+from ..environment import commit_of, installed
 from ..records import read_json, write_json
 from ..run_directory import RunDirectory
 
@@ -22,7 +22,7 @@ def present() -> dict[str, Any]:
     """The code and the interpreter as they are now: versions, commit, and a hash over the package's files."""
     return {
         "python": platform.python_version(),
-        "torch": _torch_version(),
+        "torch": installed("torch"),
         "commit": commit_of(PACKAGE)[0],
         "code": code_hash(PACKAGE),
     }
@@ -70,15 +70,6 @@ def snapshot(folder: Path) -> Path:
         shutil.copytree(PACKAGE, half / "daso_bench", ignore=_LEFT_OUT)
         half.rename(target)
     return target
-
-
-def _torch_version() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return None
 
 
 def _short(value: Any) -> str:

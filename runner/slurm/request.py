@@ -47,6 +47,8 @@ class Request:
             f"time limit {time_limit.for_people(limit)} (--time={time_limit.spelled(limit)}), told "
             f"{launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times",
         ]
+        if not launcher.submit:
+            lines = [lines[0], "in the allocation around the command, whose own time limit counts"]
         extra = [f"--{key}={value}" if value else f"--{key}" for key, value in launcher.sbatch.items()]
         return [*lines, f"also: {' '.join(extra)}"] if extra else lines
 

@@ -11,7 +11,8 @@ from ..run_directory import SUPERVISOR_GONE, RunDirectory
 from . import queue
 
 LATE_S = 90.0  # how long a network file system may show an old status.json after its job is gone
-_LIVE = ("queued", "running")
+LIVE = ("queued", "running")
+ENDED = ("finished", "diverged", "failed", "timed_out", "cancelled")
 
 
 def job_id(status: Mapping[str, Any]) -> str | None:
@@ -40,7 +41,8 @@ def told(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
     accounting or the controller still knows.
     """
     found = dict(status)
-    if job is not None and queue.words(job.state).status in _LIVE:
+    in_queue = queue.words(job.state).status if job is not None else None
+    if job is not None and in_queue in LIVE:
         found["queue"] = {
             "id": job.id,
             "state": job.state,
@@ -49,19 +51,18 @@ def told(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
             "reason": job.reason,
         }
     word = str(found.get("status"))
-    live = job is not None and queue.words(job.state).status in _LIVE
-    if live and job is not None:
-        if word in ("failed", "cancelled", "timed_out") and queue.words(job.state).status == "queued":
+    if job is not None and in_queue in LIVE:
+        if word in ("failed", "cancelled", "timed_out") and in_queue == "queued":
             # Slurm has put it back into the queue by itself, and the last attempt could not know.
             found.update(status="queued", reason=f"waits: {job.reason} ({found.get('reason')})")
         elif word == "failed" and found.get("reason") == SUPERVISOR_GONE:
             # Its lock is held on another machine, where this file system does not look.
-            found.update(status=queue.words(job.state).status, reason=None)
+            found.update(status=in_queue, reason=None)
         elif word == "queued" and job.reason:
             found["reason"] = f"waits: {job.reason}" + (
                 f" ({found['reason']})" if found.get("reason") else ""
             )
-    elif word in _LIVE or found.get("reason") == SUPERVISOR_GONE:
+    elif word in LIVE or found.get("reason") == SUPERVISOR_GONE:
         found.update(_gone(found, job))
     return found
 
@@ -79,29 +80,25 @@ def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
     try:
         last = last or queue.shown(id)
     except MachineError as error:  # no answer is no end; nor is a machine without Slurm
-        return {"reason": f"job {id}: {error}"} if word in _LIVE else {}
+        return {"reason": f"job {id}: {error}"} if word in LIVE else {}
     if last is None:
         with suppress(MachineError):
             last = (queue.accounted([id]).get(id) or [None])[-1]
     if last is None:
         return {"status": "failed", "reason": f"job {id} is gone, and Slurm does not know how it ended"}
     told_word, cause = queue.words(last.state)
-    if told_word in _LIVE:
+    if told_word in LIVE:
         return {}
     how = cause or last.state
     return {
-        "status": "cancelled"
-        if told_word == "cancelled"
-        else "timed_out"
-        if told_word == "timed_out"
-        else "failed",
+        "status": told_word if told_word in ("cancelled", "timed_out") else "failed",
         "reason": f"job {id} ended without the run's own word: {how}",
     }
 
 
 def is_last_word(status: Mapping[str, Any]) -> bool:
     """Whether the run itself says that it has ended."""
-    return status["status"] not in _LIVE and status.get("reason") != SUPERVISOR_GONE
+    return status["status"] not in LIVE and status.get("reason") != SUPERVISOR_GONE
 
 
 def settle(run: RunDirectory) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def cancel(run: RunDirectory) -> str:
     over = is_last_word(status)
     if over and status["status"] not in ("finished", "diverged") and id is not None:
         # Slurm may have put it back into the queue by itself.
-        over = not any(queue.words(job.state).status in _LIVE for job in queue.in_queue([id]).values())
+        over = not any(queue.words(job.state).status in LIVE for job in queue.in_queue([id]).values())
     if over:
         return f"is {status['status']} already"
     run.cancel_file.touch()

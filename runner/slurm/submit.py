@@ -21,12 +21,12 @@ from ..schema import RunConfig
 from . import job, origin, queue
 from .clean_environment import scrubbed
 from .request import Request, request_of
+from .story import LIVE
 
 FOLDER = ".slurm"
 RUNS = job.RUNS
 IDS = "jobs.txt"
 KNOWN_S = 10.0  # from sbatch's yes to squeue's knowing, on a busy controller
-_LIVE = ("queued", "running")
 
 
 @dataclass
@@ -78,7 +78,7 @@ def queued_runs(study: Path) -> dict[str, queue.Job]:
         if (file.parent / "over").exists():
             continue
         jobs = _known(name, file)
-        alive = {id: one for id, one in jobs.items() if queue.words(one.state).status in _LIVE}
+        alive = {id: one for id, one in jobs.items() if queue.words(one.state).status in LIVE}
         for id, one in alive.items():
             _, _, index = id.partition("_")
             found[ids[int(index or 0)]] = one

@@ -17,7 +17,12 @@ from daso_bench.models.torchvision_zoo import Torchvision
 
 FOLDER = Path(daso_bench.__file__).parent / "conf" / "model"
 FILES = sorted(FOLDER.glob("*.yaml"))
-OURS = {"mlp": MLP(), "small_cnn": SmallCNN(), "small_cnn_bn": SmallCNN(norm="batch")}
+OURS = {
+    "mlp": MLP(),
+    "wide_mlp": MLP(hidden=[512, 512]),
+    "small_cnn": SmallCNN(),
+    "small_cnn_bn": SmallCNN(norm="batch"),
+}
 SIZED = {"billion", "hrnet_ocr_sized"}  # sizes alone, for clocks
 REGISTRY = models.list_models(module=models)
 
@@ -39,7 +44,7 @@ def test_keys_are_the_fields_and_values_make_the_model_of_that_name(path: Path) 
     assert set(config) == {field.name for field in dataclasses.fields(kind)}
     model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), config))
     assert isinstance(model, MLP | SmallCNN | Torchvision | Sized)
-    assert model.name == path.stem
+    assert model.name == ("mlp" if path.stem == "wide_mlp" else path.stem)
     if path.stem not in SIZED:
         assert model == OURS.get(path.stem, Torchvision(name=path.stem))
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from daso_bench.datasets.data import Data, Split
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
+from daso_bench.runner.launcher_config import LAUNCHERS
 from daso_bench.runner.listing import CONF
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.schedules import Constant
-from daso_bench.runner.schema import ClusterConfig, LauncherConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.schema import ClusterConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.typed import locate_target
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
@@ -142,7 +143,7 @@ def config(
         optimizer=optimizer or SGD(lr=0.05),
         schedule=schedule or Constant(),
         cluster=ClusterConfig(nodes=len(ranks), ranks_per_node=tuple(ranks)),
-        launcher=LauncherConfig(**(launcher or {})),
+        launcher=LAUNCHERS[(launcher or {}).get("name", "local")](**(launcher or {})),
         train=TrainConfig(**{"epochs": 4, "global_batch_size": 16, **train}),
         seed=seed,
         run=RunInfo(**(run or {})),

@@ -306,7 +306,7 @@ def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, 
     assert device.samples_per_second == pytest.approx(10_000)
     assert device.fixed_ms == pytest.approx(2)
     assert device.forward_share == pytest.approx(0.25, rel=0.05)
-    assert (device.trace, device.kind) == (None, "A CPU: of 2 GHz #1")
+    assert (device.trace, device.kind) == (None, ("A CPU: of 2 GHz #1",))
     assert device.jitter == found.steps.jitter.kind
     assert device.jitter_cv == pytest.approx(found.steps.jitter.cv, rel=1e-3)
     assert device.input_stall_ms == pytest.approx(0.1)

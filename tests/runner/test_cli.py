@@ -157,10 +157,9 @@ def test_one_run_is_launched_as_configured_and_summed_up(
     assert code_of(*words, "cluster.nodes=3", "dataset=fashion_mnist", "dataset.root=../imgs") == 0
     assert machine.launched == ["ddp s0"]
     (settings,) = machine.settings
-    assert {key: settings[key] for key in ("ranks", "threads", "port", "stall_s")} == {
+    assert {key: settings[key] for key in ("ranks", "threads", "stall_s")} == {
         "ranks": 6,
         "threads": 2,
-        "port": None,
         "stall_s": 7.0,
     }
     (path,) = (tmp_path / "results" / "runs").iterdir()

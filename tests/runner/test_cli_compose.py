@@ -100,6 +100,27 @@ def test_a_key_that_only_the_swept_strategies_have_is_no_error(own: Path) -> Non
     assert error.endswith("(strategy=ddp)")
 
 
+@pytest.mark.parametrize("sweep", [False, True])
+@pytest.mark.parametrize(("text", "says"), [("a: 1\na: 2\n", "duplicate key a"), ("a: [1\n", "line 2")])
+def test_a_file_that_is_no_yaml_is_one_sentence_that_names_it(
+    own: Path, sweep: bool, text: str, says: str
+) -> None:
+    file = own / "cluster" / "mine.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    words = ["cluster=mine", *(["seed=0,1"] if sweep else [])]
+
+    def refused() -> None:
+        for job in compose(words, sweep=sweep, config_dir=own):
+            raise job.error or AssertionError("it composed")
+
+    with pytest.raises(ConfigError) as caught:
+        refused()
+    assert str(file) in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
     found = compose(["+study=mine"], sweep=True, config_dir=own)
     assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [
@@ -135,7 +156,7 @@ def test_the_quick_study_is_six_strategies_with_five_seeds_in_virtual_time() -> 
         (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
         (["model=resnet51"], "model=resnet51: unknown (did you mean 'resnet50'?)"),
         (["model=resnet51"], "`daso-bench list models` shows all"),
-        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: paper_daso, quick, scaling"),
+        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: bandwidth, overlap, "),
         (["study=quick"], "study: a study is added with a plus: +study=NAME"),
         (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),
         (["optimzer=sgd"], "optimzer: unknown key (did you mean optimizer?); known: strategy, model, "),

@@ -163,7 +163,7 @@ def test_a_rate_in_bits_and_its_payload_in_bytes():
 )
 def test_real_processes_have_the_links_and_devices_that_they_have(given: dict[str, Any]):
     with pytest.raises(ConfigError) as alone:
-        cluster(**given).check_real()
+        cluster(**given).check_real("local", "none")
     with pytest.raises(ConfigError) as whole:
         dataclasses.replace(config(), cluster=cluster(**given))
     for error in (alone, whole):
@@ -173,7 +173,7 @@ def test_real_processes_have_the_links_and_devices_that_they_have(given: dict[st
 
 
 def test_real_processes_take_a_cluster_that_says_nothing():
-    cluster(nodes=3, ranks_per_node=(4, 4, 2)).check_real()
+    cluster(nodes=3, ranks_per_node=(4, 4, 2)).check_real("local", "none")
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,8 @@ def test_the_address_at_which_ranks_meet():
     assert ranks._meeting_host(far) == "10.0.0.1"  # as the other node reached us, who are beside rank 0
     assert ranks._meeting_host([hello(0, interface=None, address="10.0.0.7"), hello(2)]) == "10.0.0.7"
     assert ranks._meeting_host([hello(0), hello(1)]) == "127.0.0.1"
+    two_agents = [hello(0, interface=None, host=here), hello(2, host=here)]  # two torchrun on one machine
+    assert ranks._meeting_host(two_agents) == "127.0.0.1"
     chosen = [hello(0, interface="ib0", address="10.9.0.7"), hello(2)]
     assert ranks._meeting_host(chosen) == "10.9.0.7"
     loop = [hello(0, interface=None, address="127.0.1.1"), hello(2)]

@@ -51,7 +51,7 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     assert "10 Gbit/s a card between nodes, V100" in page
     figures = list(Path("report").glob("*.svg"))
     assert figures
-    assert all("<!-- simulated -->" in figure.read_text() for figure in figures), (
+    assert all("<!-- simulated, ratios off by " in figure.read_text() for figure in figures), (
         "a figure travels without its page"
     )
 
@@ -110,7 +110,7 @@ def test_timing_only_through_the_command_line():
     ("words", "sentence"),
     [
         (["launcher=simulated", "cluster=laptop"], "virtual time needs a rate"),
-        (["cluster=ethernet_10g"], "are for launcher=simulated"),
+        (["cluster=ethernet_10g"], "are for launcher=emulated"),
         (["launcher=simulated", "cluster.device.tflops=null"], "virtual time needs samples_per_second"),
         (["launcher.timing_only=true"], "needs virtual time, launcher=simulated"),
         (["launcher=simulated", "launcher.timing_only=true", "train.target=0.9"], "learns nothing"),

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from daso_bench.runner import sweep
+from daso_bench.runner.launcher_config import LocalConfig
 from daso_bench.runner.records import write_json
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.schema import (
     ClusterConfig,
-    LauncherConfig,
     RunConfig,
     RunInfo,
     StudyInfo,
@@ -69,7 +69,7 @@ class World:
             optimizer=Part(),
             schedule=Part(),
             cluster=ClusterConfig(),
-            launcher=LauncherConfig(),
+            launcher=LocalConfig(),
             train=TrainConfig(),
             seed=seed,
             run=RunInfo(repeat=repeat),
@@ -239,7 +239,7 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
 ) -> None:
     monkeypatch.setattr(sweep, "usable_cores", lambda: 3)
     config = world.config("A")
-    strict = dataclasses.replace(config, launcher=LauncherConfig(allow_oversubscription=False))
+    strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
     with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
         run_one(strict, world.start)
     assert world.run([Request((), strict)])[0].word == "impossible"

@@ -81,8 +81,7 @@ def machine(**changes: Any) -> Row:
                 "oversubscribe": True,
             },
             "route": None,
-            "commands": dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel"))
-            | {"unshare": "/bin/unshare", "ip": "/bin/ip", "tc": "/bin/tc"},
+            "commands": dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")),
             "slurm": {
                 "version": None,
                 "controller": "no scontrol here",
@@ -91,7 +90,7 @@ def machine(**changes: Any) -> Row:
             },
             "submitit": "1.5.4",
             "torchrun": "/home/user/venv/bin/torchrun",
-            "user_namespaces": {"works": True, "error": None},
+            "emulation": {"error": None, "netem": True},
             "port_error": None,
             "torch": torch(),
         },

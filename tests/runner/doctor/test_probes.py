@@ -1,4 +1,4 @@
-"""What commands say, or do not say. Small scripts play Slurm and unshare, a child's code plays torch."""
+"""What commands say, or do not say. Small scripts play Slurm, a child's code plays torch."""
 
 import time
 from collections.abc import Callable
@@ -38,7 +38,6 @@ def test_a_machine_without_slurm_says_so(play: Play, tmp_path: Path) -> None:
     found = machine_facts(Wanted(results_dir=tmp_path))
     assert found["commands"]["sbatch"] is None
     assert (found["slurm"]["version"], found["slurm"]["controller"]) == (None, "no scontrol here")
-    assert found["user_namespaces"] == {"works": False, "error": "no command unshare (package util-linux)"}
 
 
 def test_slurm_tells_its_version_and_that_it_is_up(play: Play, tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_commands_that_do_not_answer_cost_little(
 ) -> None:
     monkeypatch.setattr(probes, "SHORT_S", 0.3)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    for name in ("sbatch", "scontrol", "squeue", "unshare"):
+    for name in ("sbatch", "scontrol", "squeue"):
         play(name, "exec /bin/sleep 20")
     began = time.monotonic()
     found = slurm(tmp_path)
@@ -99,18 +98,16 @@ def test_a_leaked_job_is_found_through_all_of_it(
     assert found.what == "SLURM_JOB_ID=7, which squeue does not know"
 
 
-def test_what_forbids_user_namespaces_is_named(
+def test_what_forbids_emulated_nodes_is_told(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch = tmp_path / "max_user_namespaces"
-    switch.write_text("0\n")
-    monkeypatch.setattr(probes, "_SWITCHES", {"/no/such/switch": "0", str(switch): "0"})
-    play("unshare", "echo 'unshare: unshare failed: No space left on device' >&2; exit 1")
-    found = machine_facts(Wanted(results_dir=tmp_path))["user_namespaces"]
-    assert found == {"works": False, "error": f"{switch} is 0"}
-    switch.write_text("100\n")
-    found = machine_facts(Wanted(results_dir=tmp_path))["user_namespaces"]
-    assert found["error"] == "unshare: unshare failed: No space left on device"
+    monkeypatch.setattr(probes, "impossible", lambda: "emulated nodes: forbidden")
+    found = machine_facts(Wanted(results_dir=tmp_path))["emulation"]
+    assert found == {"error": "emulated nodes: forbidden", "netem": False}
+    monkeypatch.setattr(probes, "impossible", lambda: None)
+    for netem in (True, False):
+        monkeypatch.setattr(probes, "has_netem", lambda netem=netem: netem)
+        assert machine_facts(Wanted(results_dir=tmp_path))["emulation"] == {"error": None, "netem": netem}
 
 
 @pytest.mark.parametrize(

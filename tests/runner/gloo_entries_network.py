@@ -1,0 +1,264 @@
+"""What the ranks of the tests of the modelled network do; imported by the ranks themselves."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from gloo_entries import meet
+from gloo_entries_ddp import SMALL, trained
+from torch import Tensor, nn
+
+from daso_bench.runner import modelled_network
+from daso_bench.runner.device import Scripted
+from daso_bench.runner.hardware import LinkConfig, LinksConfig
+from daso_bench.runner.network import ClusterNetwork
+from daso_bench.runner.torch_communicator import TorchCommunicator, TorchWork, connect
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.warmup import undone_step
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import NODE, WORLD, Group, Topology, peers
+
+NODES = {2: [1, 1], 4: [2, 2]}
+MS = 1_000_000
+LAYERS, WIDTH, SAMPLES = 4, 256, 8  # a layer has 256 KiB, and so has a bucket
+LAYER_BYTES = 4 * WIDTH * WIDTH
+
+
+def network(comm: TorchCommunicator, rate_gbit: float, latency_us: float = 0) -> ClusterNetwork:
+    inter = LinkConfig(rate_gbit=rate_gbit, latency_us=latency_us)
+    return ClusterNetwork(LinksConfig(inter=inter, algorithm="ring").or_free(), comm.topology)
+
+
+def everything(comm: TorchCommunicator) -> list[Tensor]:
+    """The results of all verbs, messages and sums of buckets on ranks with numbers of their own."""
+    own = torch.Generator().manual_seed(comm.rank)
+
+    def numbers(count: int) -> Tensor:
+        return torch.randn(count, generator=own)
+
+    found: list[Tensor] = []
+    groups: list[Group] = [WORLD, NODE, peers(comm.local_rank)]
+    for group in groups:
+        size = len(comm.members(group))
+        place = comm.members(group).index(comm.rank)
+        for asynchronous in (False, True):
+            x = numbers(50)
+            comm.all_reduce(x, group, async_op=asynchronous).wait()
+            y = numbers(50)
+            comm.broadcast(y, size - 1, group, async_op=asynchronous).wait()
+            z = numbers(50)
+            comm.reduce(z, 0, group, async_op=asynchronous).wait()
+            found += [x, y, *([z] if place == 0 else [])]  # on others its content is undefined
+            gathered, piece = torch.zeros(5 * size), torch.zeros(5)
+            comm.all_gather(gathered, numbers(5), group, async_op=asynchronous).wait()
+            comm.reduce_scatter(piece, numbers(5 * size), group, async_op=asynchronous).wait()
+            found += [gathered, piece]
+        bucket = numbers(50)
+        found.append(comm.start_sum(bucket, group).wait().clone())
+        comm.barrier(group, channel="parameters")  # control has no group of peers
+    ranks, got = comm.topology.ranks, torch.zeros(7)
+    comm.exchange({(comm.rank + 1) % ranks: numbers(7)}, {(comm.rank - 1) % ranks: got}, tag=3).wait()
+    return [*found, got]
+
+
+def values(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Held back, every verb has the values that it has otherwise; the clocks' file has no name any more."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    wanted = everything(comm)
+    made: list[tuple[int, str]] = []
+    make = modelled_network.make
+
+    def watched(*arguments: Any) -> tuple[int, str]:
+        made.append(make(*arguments))
+        return made[-1]
+
+    modelled_network.make = watched
+    comm.model(network(comm, 0.001, 100))
+    assert len(made) == (1 if rank == 0 else 0)
+    assert not any(os.path.exists(address.split(" ", 2)[2]) for _, address in made)
+    found = everything(comm)
+    assert len(found) == len(wanted)
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    comm.close()
+    link.finish("finished", None, None)
+
+
+def asynchronous(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
+) -> None:
+    """A transfer of 100 ms is launched at once, and over for nobody before its end."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    comm.model(network(comm, 0.08))  # 10 MB/s
+    size = int(1e6 / (2 * (ranks - 1) / ranks))
+    launching: list[float] = []
+    late: list[float] = []
+    for _ in range(3):
+        tensor = torch.ones(size // 4)
+        comm.barrier(WORLD)
+        began = time.monotonic_ns()
+        work = comm.all_reduce(tensor, WORLD, async_op=True)
+        launching.append((time.monotonic_ns() - began) / MS)
+        assert isinstance(work, TorchWork)
+        assert not work.is_completed()
+        assert work.transfer_ns() is None
+        time.sleep(0.05)
+        assert not work.is_completed(), "the data are there, the transfer is not"
+        work.wait()
+        now = time.monotonic_ns()
+        end = work._held.end_ns() if work._held is not None else None
+        assert end is not None
+        assert now >= end
+        assert end - began >= 99 * MS, "it begins with the last rank, which is at least this one"
+        assert work.is_completed()
+        assert (work.transfer_ns() or 0) >= end - began - (launching[-1] + 5) * MS
+        assert tensor[0] == ranks
+        late.append((now - began) / MS)
+        comm.barrier(WORLD)
+    assert min(launching) < 5, launching
+    assert min(late) < 300, late
+    # A message is awaited by a helper thread: the rank goes on.
+    last, got = ranks - 1, torch.ones(250_000)
+    sends = {last: torch.zeros(250_000)} if rank == 0 else {}
+    began = time.monotonic_ns()
+    message = comm.exchange(sends, {0: got} if rank == last else {}, tag=1)
+    if rank in (0, last):
+        assert (time.monotonic_ns() - began) / MS < 50
+        assert not message.is_completed()
+        message.wait()
+        assert (time.monotonic_ns() - began) / MS >= 100
+        assert message.is_completed()
+    comm.barrier(WORLD)
+    link.finish("finished", {"launching_ms": launching, "waited_ms": late}, None)
+
+
+def same_gradients(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
+) -> None:
+    """DDP in three buckets and more ends with the same bits, however its sums are made."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    variants: list[dict[str, Any]] = [
+        {},
+        {"overlap": False},
+        {"algorithm": "hierarchical"},
+        {"hook": "powersgd", "powersgd_start_steps": 2},
+    ]
+    wanted = [trained(comm, 4, bucket_mib=SMALL, **keys)[0].flat() for keys in variants]
+    comm.model(network(comm, 0.4, 100))
+    for keys, flat in zip(variants, wanted, strict=True):
+        began = comm.now()
+        assert torch.equal(trained(comm, 4, bucket_mib=SMALL, **keys)[0].flat(), flat), keys
+        took_s = (comm.now() - began) / 1e9
+        assert comm.traffic.verbs["gradients.all_reduce"] >= 3 * 4 or rank % 2, keys
+        if not keys:  # 220 kB at 50 MB/s, five times
+            assert took_s >= 5 * 220e3 * 2 * (ranks - 1) / ranks / 50e6
+    link.finish("finished", None, None)
+
+
+class _Net(nn.Sequential):
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        super().__init__(nn.Flatten(), *(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def step_time(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
+) -> None:
+    """A padded step lasts as the buckets say: each is sent when all have it and the one before is through."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    replica = TorchReplica(_Net(), nn.CrossEntropyLoss(), comm)
+    replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.01)
+    replica.average_gradients_over(WORLD, bucket_mib=LAYER_BYTES / 2**20)
+    inputs = torch.rand(SAMPLES, 1, 16, 16)
+    given = Batch(inputs, torch.arange(SAMPLES), (SAMPLES,) * ranks)
+    undone_step(replica, given, comm)
+    replica.pad(Scripted(rank, lambda rank, samples: 180 * MS))
+    replica.noise = lambda size: (inputs[:size], torch.arange(size))
+    replica.measure_layers(SAMPLES, 5)
+    cost_s = 0.03  # of a bucket of one layer
+    rate_gbit = 2 * (ranks - 1) / ranks * LAYER_BYTES * 8 / cost_s / 1e9
+    modelled = network(comm, rate_gbit)
+    comm.model(modelled)
+    came: list[int] = []
+    costs: list[int] = []
+    start_sum = comm.start_sum
+
+    def watched(tensor: Tensor, group: Group) -> "torch.futures.Future[Tensor]":
+        came.append(comm.now())
+        size = tensor.numel() * tensor.element_size()
+        costs.append(modelled.cost(comm.topology, "all_reduce", tuple(range(ranks)), size).duration_ns)
+        return start_sum(tensor, group)
+
+    comm.start_sum = watched
+    ratios: list[float] = []
+    hidden: list[float] = []
+    for _ in range(4):
+        came.clear()
+        costs.clear()
+        comm.barrier(WORLD)
+        began = comm.now()
+        replica.compute_gradients(given)
+        ended = comm.now()
+        assert len(came) >= 3
+        everybody = torch.zeros(ranks * len(came), dtype=torch.int64)
+        comm.all_gather(everybody, torch.tensor(came), WORLD, channel="control").wait()
+        through = 0
+        for ready, cost in zip(everybody.view(ranks, -1).amax(0).tolist(), costs, strict=True):
+            through = max(ready, through) + cost
+        assert ended >= through, "never sooner than its buckets"
+        ratios.append((ended - began) / (through - began))
+        # Were nothing sent beside backward, it would last so long.
+        hidden.append((ended - began) / (180 * MS + sum(costs)))
+    assert min(ratios) < 1.3, ratios
+    assert min(hidden) < 0.95, hidden
+    link.finish("finished", {"over_formula": ratios, "over_one_after_the_other": hidden}, None)
+
+
+def leaves(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Rank 1 is gone in the middle of a run: what the others wait for raises."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    comm.model(network(comm, 0.08))
+    comm.barrier(WORLD)
+    if rank == 1:
+        time.sleep(0.3)  # the others wait already
+        os._exit(7)
+    told: list[str] = []
+    bucket = comm.start_sum(torch.zeros(1000), WORLD)
+    work = comm.all_reduce(torch.zeros(1000), WORLD, async_op=True)
+    for wait in (bucket.wait, work.wait):
+        try:
+            wait()
+        except RuntimeError as error:
+            told.append(type(error).__name__)
+    (run_dir / f"told-{rank}").write_text(f"{told}")
+    raise RuntimeError("rank 1 is gone")
+
+
+def staged(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """All verbs through copies on the host, and then as they are: the results lie in the run directory."""
+    comm = connect(
+        Topology.of(NODES[ranks]),
+        rank,
+        host="127.0.0.1",
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=torch.device("cpu"),
+        timeout_s=30,
+        staged=True,
+    )
+    own = torch.ones(3)
+    assert comm._here(own) is not own
+    torch.save(everything(comm), run_dir / f"{rank}.pt")
+    comm.model(network(comm, 0.01))
+    torch.save(everything(comm), run_dir / f"{rank}-modelled.pt")
+    link.finish("finished", None, None)
+
+
+def plain(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """As `staged`, without."""
+    comm = meet(NODES[ranks], rank, port, listener)
+    own = torch.ones(3)
+    assert comm._here(own) is own
+    torch.save(everything(comm), run_dir / f"{rank}.pt")
+    link.finish("finished", None, None)

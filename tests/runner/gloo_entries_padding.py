@@ -1,0 +1,176 @@
+"""What the ranks of the tests of pads do; imported by the ranks themselves."""
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import torch
+from gloo_entries import meet
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from daso_bench.runner.device import Scripted
+from daso_bench.runner.padding import Padding
+from daso_bench.runner.torch_communicator import GradBucket, TorchCommunicator
+
+MS = 1_000_000
+STEP_NS = 200 * MS
+LAYERS, WIDTH = 8, 256  # a layer has 256 KiB, and so has a bucket
+
+Launch = Callable[[GradBucket], "torch.futures.Future[Tensor]"]
+
+
+# PyTorch compares the annotations with the types themselves, so they must not be strings.
+def _hook(launch: Launch, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    return launch(bucket)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def wrapped(model: nn.Module, comm: TorchCommunicator, launch: Launch) -> DistributedDataParallel:
+    ddp = DistributedDataParallel(
+        model,
+        process_group=comm.ddp_group(),
+        bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
+        gradient_as_bucket_view=True,
+    )
+    ddp.register_comm_hook(launch, _hook)
+    return ddp
+
+
+def passes(module: nn.Module, padding: Padding, x: Tensor) -> None:
+    module.zero_grad()
+    loss = module(x).sum()
+    padding.begin_backward()
+    loss.backward()
+
+
+class Ticking:
+    """A clock that goes on by a microsecond when it is read, and by sleeps."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now(self) -> int:
+        self.ns += 1000
+        return self.ns
+
+    def sleep(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+
+
+def order(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """When buckets are launched, on such a clock: pads' hooks made before DDP's, and after."""
+    comm = meet([1, 1], rank, port, listener)
+    x = torch.ones(2, WIDTH)
+    launched = []
+    for pads_first in (True, False):
+        clock, model = Ticking(), net()
+        layers = {parameter: name.partition(".")[0] for name, parameter in model.named_parameters()}
+        seen: list[tuple[list[str], int]] = []
+
+        def launch(
+            bucket: GradBucket, clock: Ticking = clock, layers: Any = layers, seen: Any = seen
+        ) -> "torch.futures.Future[Tensor]":
+            seen.append(([layers[parameter] for parameter in bucket.parameters()], clock.ns))
+            done: torch.futures.Future[Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        def pads(model: nn.Module = model, clock: Ticking = clock) -> Padding:
+            return Padding(model, Scripted(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)
+
+        padding = pads() if pads_first else None
+        ddp = wrapped(model, comm, launch)
+        padding = padding or pads()
+        padding.measure(lambda model=model, padding=padding: passes(model, padding, x), 3)
+        began = 0
+        for _ in range(3):  # DDP lays its buckets out anew after the first
+            padding.begin(1)
+            loss = ddp(x).sum()
+            seen.clear()
+            began = clock.ns
+            padding.begin_backward()
+            loss.backward()
+            padding.end()
+        shares = dict(zip(padding.backward.layers, padding.backward.shares, strict=True))
+        launched.append([(names, at - began, shares[names[-1]]) for names, at in seen])
+    link.finish("finished", {"launched": launched}, None)
+
+
+class OneByOne:
+    """Sums of a known time on a link of its own: one bucket after the other."""
+
+    def __init__(self) -> None:
+        self.sum_s = 0.0
+        self._buckets: SimpleQueue[tuple[torch.futures.Future[Tensor], Tensor]] = SimpleQueue()
+        Thread(target=self._work, daemon=True).start()
+
+    def launch(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        self._buckets.put((done, bucket.buffer()))
+        return done
+
+    def _work(self) -> None:
+        while True:
+            done, buffer = self._buckets.get()
+            time.sleep(self.sum_s)
+            done.set_result(buffer)
+
+
+def places(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """What steps of 200 ms take beyond them with pads in the right place and in wrong ones."""
+    comm = meet([1, 1], rank, port, listener)
+    x = torch.randn(64, WIDTH)
+    model, sums = net(), OneByOne()
+    padding = Padding(model, Scripted(0, lambda *_: STEP_NS))
+
+    def launch(bucket: GradBucket) -> "torch.futures.Future[Tensor]":
+        with padding.excluded():
+            return sums.launch(bucket)
+
+    ddp = wrapped(model, comm, launch)
+    padding.measure(lambda: passes(model, padding, x), 20)
+
+    def spread() -> None:
+        padding.begin(1)
+        passes(ddp, padding, x)
+        padding.end()
+
+    def before() -> None:
+        loss = ddp(x).sum()
+        time.sleep(STEP_NS / 1e9)
+        loss.backward()
+
+    def after() -> None:
+        ddp(x).sum().backward()
+        time.sleep(STEP_NS / 1e9)
+
+    def deadline() -> None:
+        until = time.monotonic_ns() + STEP_NS
+        ddp(x).sum().backward()
+        time.sleep(max(0, until - time.monotonic_ns()) / 1e9)
+
+    def exposed(step: Callable[[], None], sum_ms: int, steps: int = 5) -> list[float]:
+        """Shares of the step, of each of `steps` steps."""
+        sums.sum_s = sum_ms / 1e3
+        began = [time.monotonic_ns()]
+        for _ in range(steps):
+            step()
+            began.append(time.monotonic_ns())
+        return [(b - a - STEP_NS) / STEP_NS for a, b in pairwise(began)]
+
+    for _ in range(3):  # DDP lays its buckets out anew after the first
+        ddp(x).sum().backward()
+    found = {
+        "spread": {"8": exposed(spread, 8, 7), "20": exposed(spread, 20, 7)},
+        **{step.__name__: {"20": exposed(step, 20)} for step in (before, after, deadline)},
+    }
+    shares = padding.backward.shares
+    link.finish("finished", {"exposed": found, "ready": shares, "overruns": padding.overruns}, None)
