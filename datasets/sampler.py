@@ -112,6 +112,16 @@ class Sampler:
         start = batch * self.global_batch_size + cut.starts[rank]
         return self._order_of(epoch)[start : start + cut.of_rank[rank]]
 
+    def digest(self, batches: int) -> str:
+        """Of the samples of the first `batches` global batches, however they are dealt to ranks."""
+        seen = hashlib.blake2b(digest_size=8)
+        for epoch in range(-(-batches // self.steps_per_epoch)):
+            order = _order(self.samples, self.seed, epoch)
+            for batch in range(min(self.steps_per_epoch, batches - epoch * self.steps_per_epoch)):
+                start = batch * self.global_batch_size
+                seen.update(order[start : start + self.sizes(batch)].numpy().tobytes())
+        return seen.hexdigest()
+
     def _order_of(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
             self._order, self._epoch = _order(self.samples, self.seed, epoch), epoch

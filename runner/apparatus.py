@@ -13,8 +13,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +23,7 @@ import torch
 
 from ..strategies.errors import MachineError
 from ..strategies.topology import WORLD
+from . import gathering
 from .emulated.awake import computed_s
 from .hardware import ClusterConfig
 from .network import ClusterNetwork
@@ -38,6 +39,7 @@ OTHERS_LIMIT = 0.1  # of the time of all cores
 OVERRUN_LIMIT = 0.01  # of steps
 ROOM = 0.8  # of a padded step may be real computing, all ranks at once; beyond, jitter alone overruns
 FLOOR_TIMES, LINK_TIMES, LAYER_TIMES = 30, 5, 20
+STEP_TIMES = 3  # of a real device's step, which only says how long to pause
 FLOOR_BYTES = 2**18  # what moving more than that costs is the links' check
 IDLE_NS = 500_000
 LONGEST_PAUSE_S = 0.1  # a rank has long gone to sleep by then
@@ -79,6 +81,40 @@ class LinkCheck:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What one rank's checks have counted while it trained. None where the system does not tell.
+
+    `queued_ns`: stood in the run queue. `cores_s`, `own_s`, `room_s`: what ran on all cores, this process's
+    part of it, and what could have run. `steps`, `overruns`: of the padding.
+    """
+
+    train_ns: int = 0
+    queued_ns: int | None = 0
+    steps: int = 0
+    overruns: int = 0
+    cores_s: float | None = 0.0
+    own_s: float = 0.0
+    room_s: float = 0.0
+    reasons: list[str] = field(default_factory=list)
+
+    def and_then(self, later: "Counted") -> "Counted":
+        """Both together."""
+        queued, cores = self.queued_ns, self.cores_s
+        queued = None if queued is None or later.queued_ns is None else queued + later.queued_ns
+        cores = None if cores is None or later.cores_s is None else cores + later.cores_s
+        return Counted(
+            train_ns=self.train_ns + later.train_ns,
+            queued_ns=queued,
+            steps=self.steps + later.steps,
+            overruns=self.overruns + later.overruns,
+            cores_s=cores,
+            own_s=self.own_s + later.own_s,
+            room_s=self.room_s + later.room_s,
+            reasons=[*self.reasons, *later.reasons],
+        )
+
+
 class Apparatus:
     """One rank's checks; all ranks call each method together, and come to the same words.
 
@@ -102,6 +138,7 @@ class Apparatus:
         self._reasons: list[str] = []
         self._measured: dict[str, Any] = {"network": meeting.network}
         self._queue, self._cores = RunQueue(), Cores(meeting.awake)
+        self._before = Counted()  # by the attempts that this one goes on from
 
     def prepare(self, session: Session, replica: PaddedReplica) -> None:
         """Measure the layers, the floor and the links, after the undone step and before training.
@@ -133,19 +170,19 @@ class Apparatus:
     def verdict(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         """What the run's summary says of its apparatus: valid, reasons, and all that was measured.
 
-        `train_ns`: of this rank, in this attempt.
+        `train_ns`: of this rank, in this attempt. Attempts that it goes on from count, as far as their
+        checkpoint knew.
         """
         if finished and self._links_are_shaped():
             self._check_links(self._comm.traffic.sizes("inter"))
-        waited = self._queue.waited_ns
-        queue = -1.0 if waited is None else waited / max(1, train_ns)
-        overruns = 0.0 if self._padding is None else self._padding.overruns / max(1, self._padding.steps)
-        cores = self._cores
-        shares = self._gather([queue, overruns, -1.0 if cores.all_s is None else cores.all_s, cores.own_s])
+        own = self._counted(train_ns)
+        queue = -1.0 if own.queued_ns is None else own.queued_ns / max(1, own.train_ns)
+        overruns = own.overruns / max(1, own.steps)
+        shares = self._gather([queue, overruns, -1.0 if own.cores_s is None else own.cores_s, own.own_s])
         queues, overrun = [row[0] for row in shares], [row[1] for row in shares]
         self._measured["run_queue_share"] = None if min(queues) < 0 else queues
         self._measured["overrun_share"] = overrun
-        self._judge_others(shares[0][2], sum(row[3] for row in shares))
+        self._judge_others(shares[0][2], sum(row[3] for row in shares), own.room_s)
         if max(queues) > QUEUE_LIMIT:
             self._reasons.append(
                 f"threads of rank {_place_of_largest(queues)} stood ready for {max(queues):.1%} of its "
@@ -158,12 +195,34 @@ class Apparatus:
                 f"in {max(overrun):.1%} of steps (at most {OVERRUN_LIMIT:.0%}); take a slower device "
                 "(cluster.device.samples_per_second)"
             )
-        reasons = list(dict.fromkeys(self._reasons))
+        reasons = list(dict.fromkeys([*self._before.reasons, *self._reasons]))
         return {"valid": not reasons, "reasons": reasons, **self._measured}
 
-    def _judge_others(self, all_s: float, own_s: float) -> None:
+    def state_dict(self, train_ns: int) -> dict[str, Any]:
+        """What a resumed run's verdict needs of this attempt, and of those before it."""
+        return asdict(self._counted(train_ns))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self._before = Counted(**state)
+
+    def _counted(self, train_ns: int) -> Counted:
+        padding, cores = self._padding, self._cores
+        return self._before.and_then(
+            Counted(
+                train_ns=train_ns,
+                queued_ns=self._queue.waited_ns,
+                steps=0 if padding is None else padding.steps,
+                overruns=0 if padding is None else padding.overruns,
+                cores_s=cores.all_s,
+                own_s=cores.own_s,
+                room_s=cores.wall_s * (os.cpu_count() or 1),
+                reasons=list(self._reasons),
+            )
+        )
+
+    def _judge_others(self, all_s: float, own_s: float, room_s: float) -> None:
         """Whether other programs ran beside the ranks."""
-        room_s = self._cores.wall_s * (os.cpu_count() or 1)
         others = (all_s - own_s) / room_s if all_s >= 0 and room_s else None
         self._measured["others_share"] = others
         if others is not None and others > OTHERS_LIMIT:
@@ -178,7 +237,7 @@ class Apparatus:
         if padding is None:
             with session.replica.untouched():
                 self._comm.barrier(WORLD)  # ranks may share weights: none steps before all have kept theirs
-                took = session.replica.time_steps(samples, LAYER_TIMES)
+                took = session.replica.time_steps(samples, STEP_TIMES)
                 self._comm.barrier(WORLD)
             self._comm.barrier(WORLD)
             return median(took)
@@ -276,12 +335,7 @@ class Apparatus:
 
     def _gather(self, own: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k], in rank order."""
-        ranks = self._comm.topology.ranks
-        everybody = torch.empty(ranks * len(own), dtype=torch.float64)
-        self._comm.all_gather(
-            everybody, torch.tensor(own, dtype=torch.float64), WORLD, channel="control"
-        ).wait()
-        return everybody.view(ranks, len(own)).tolist()
+        return gathering.vectors(self._comm, torch.tensor(own, dtype=torch.float64)).tolist()
 
 
 class RunQueue:

@@ -34,7 +34,10 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench cancel DIR               end what runs or waits below DIR; resume takes it up again
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
+  daso-bench report --diff A B        what changed from A to B: configuration, environment, numbers
   daso-bench check [strategy=NAME]    does a strategy do what it says? The conformance kit; also for your own
+  daso-bench claims [DIR]             what the papers claim, and what tests it; with DIR: what its runs say
+  daso-bench pilot +study=NAME        runs of a study's baseline that set its target and its budget
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
   daso-bench validate DIR             how far virtual time is off the emulated runs below DIR
   daso-bench doctor [KEY=VALUE]       what this machine can do, what is wrong, how to mend it
@@ -99,6 +102,8 @@ def run(arguments: Sequence[str]) -> int:
         "evaluate": _evaluate,
         "report": _report,
         "check": _check,
+        "claims": _claims,
+        "pilot": _pilot,
         "calibrate": _calibrate,
         "validate": _validate,
         "doctor": _doctor,
@@ -200,11 +205,23 @@ def _evaluate(arguments: list[str]) -> int:
 
 def _report(arguments: list[str]) -> int:
     parser = _Parser(prog="daso-bench report", allow_abbrev=False)
-    parser.add_argument("dir", type=Path, help="a study or a results folder")
+    parser.add_argument("dir", type=Path, nargs="?", help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/report")
+    parser.add_argument(
+        "--diff", type=Path, nargs=2, metavar=("A", "B"), help="say what changed between two results instead"
+    )
     options = parser.parse_args(arguments)
-    if not options.dir.is_dir():
-        raise ConfigError(f"{options.dir}: no such folder")
+    if (options.dir is None) == (options.diff is None):
+        raise ConfigError("report: takes a folder, or --diff and two of them (daso-bench report --help)")
+    for folder in options.diff or [options.dir]:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder")
+    if options.diff is not None:
+        if options.output is not None:
+            raise ConfigError("report --diff: prints what changed, and takes no --output")
+        from .report.diff import show_diff
+
+        return show_diff(*options.diff)
     from .report.build import report
 
     print(report(options.dir, options.output or options.dir / "report"))
@@ -258,6 +275,65 @@ def _check(arguments: list[str]) -> int:
 
     ranks = [ranks_of(text) for text in options.ranks if "=" not in text] or RANKS
     return check(words, ranks=ranks, config_dir=_folder(options.config_dir), jobs=options.jobs)
+
+
+_CLAIMS_HELP = """\
+The claims of the papers behind the strategies: what is claimed, where that is stated and how sure it is, by
+what and against what it is judged, under which conditions it was claimed (as far as the source says), and the
+command that tests it. Numbers of a paper's tables are yours to add, as rows: docs/claims.md shows how.
+
+  daso-bench claims
+  daso-bench claims results/mission      each with what these runs say of it: measured, verdict, and why
+  daso-bench claims --config-dir DIR     with those in DIR/claims; one with an id that is here replaces it
+"""
+
+
+def _claims(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="daso-bench claims",
+        allow_abbrev=False,
+        description=_CLAIMS_HELP,
+        epilog="Exit codes: 0 told; 2 a file of claims, or the request, is wrong.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", nargs="?", help="results to judge the claims by")
+    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    options = parser.parse_args(arguments)
+    if options.directory is not None:
+        from .report.verdicts import show_verdicts
+
+        return show_verdicts(Path(options.directory), _folder(options.config_dir))
+    from .claims_table import show
+
+    return show(_folder(options.config_dir))
+
+
+_PILOT_HELP = """\
+Run the baseline of a study with seeds of its own on the validation split, which no scored run sees, and say
+at what target the study can aim: the first value past the bend of the mean curve that nine in ten pilots
+reach, on a grid as coarse as the two splits can tell apart. And for how long: twice the median time of a
+pilot.
+
+  daso-bench pilot +study=mission
+  daso-bench pilot +study=mission cluster=ethernet_10g --runs 20
+"""
+
+
+def _pilot(arguments: list[str]) -> int:
+    parser = _Parser(
+        prog="daso-bench pilot",
+        allow_abbrev=False,
+        description=_PILOT_HELP,
+        epilog="Exit codes: 0 told; 1 a run failed; 2 the request was wrong; 3 this machine cannot do it.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
+    parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
+    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    options = parser.parse_intermixed_args(arguments)
+    from .pilot import pilot
+
+    return pilot(options.words, runs=options.runs, config_dir=_folder(options.config_dir), cwd=Path.cwd())
 
 
 _DOCTOR_HELP = """\

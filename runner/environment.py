@@ -19,7 +19,7 @@ from ..strategies.errors import ConfigError, MachineError
 
 ENVIRONMENT_SCHEMA_VERSION = 1
 RULES_VERSION = "2.0"  # of the measuring rules (time to accuracy)
-_PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "greenlet")
+_PACKAGES = ("torch", "torchvision", "numpy", "scipy", "hydra-core", "omegaconf", "greenlet")
 _VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

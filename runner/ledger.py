@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..strategies.topology import WORLD
+from . import gathering
 from .clock import PARTS, waiting_of
 from .records import best, crossing
 from .session import Session
@@ -126,6 +126,7 @@ class Ledger:
             ],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
+            **({"digests": session.digests} if session.digests else {}),
             **self._apparatus(status),
         }
 
@@ -138,10 +139,7 @@ class Ledger:
 
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        ranks = self.session.comm.topology.ranks
-        everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
-        self.session.comm.all_gather(everybody, own, WORLD, channel="control").wait()
-        return everybody.view(ranks, own.numel())
+        return gathering.vectors(self.session.comm, own)
 
     def _traffic(self) -> dict[str, dict[str, int]]:
         """calls, payload_bytes and ring_bytes per link class, summed over ranks."""

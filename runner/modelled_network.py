@@ -7,7 +7,7 @@ of virtual time (`network`): it begins when the last member has come and the lin
 
 and every member sees it completed at the later of `end` and of its real completion. A broadcast begins when
 its source comes. The clocks of the links are shared by all ranks, in memory that they all map: one machine,
-any operating system, any backend. What a rank does meanwhile is its own business: nobody waits who would not
+any backend. What a rank does meanwhile is its own business: nobody waits who would not
 wait for the real thing, except that on a GPU the host stands still where its stream would.
 """
 
@@ -31,7 +31,7 @@ from . import node_memory
 from .network import Network
 
 SLOTS = 512  # operations of a group under way at once, at most
-_WORDS = 4  # of a slot: number of the operation + 1, members that have come, begin, end
+_WORDS = 3  # of a slot: number of the operation + 1, members that have come, end
 _POLL_S = 1e-4
 
 Line = tuple[str, tuple[int, ...]]
@@ -75,7 +75,7 @@ class LinkClocks:
             if last if verb != "broadcast" else members[source] == rank:
                 held = [self._links[link] for link in cost.links]
                 begin = max([now, *(words[place] for place in held)])
-                words[slot + 2], words[slot + 3] = begin, begin + cost.duration_ns
+                words[slot + 2] = begin + cost.duration_ns
                 for place in held:
                     words[place] = begin + cost.duration_ns
         return Held(self, slot, number, now + cost.duration_ns)
@@ -83,7 +83,7 @@ class LinkClocks:
     def end_of(self, slot: int, number: int) -> int | None:
         """When the operation ends, by the machine's monotonic clock; None while that is open."""
         words = self._words
-        end = words[slot + 3]
+        end = words[slot + 2]
         # A slot that is in use again: so many operations later, this one has long ended.
         return 1 if words[slot] != number + 1 else end or None
 
@@ -100,7 +100,7 @@ class LinkClocks:
                 raise RuntimeError(
                     f"{verb} on {line[0]}: more than {SLOTS} operations of one group are under way at once"
                 )
-            words[base], words[base + 1], words[base + 2], words[base + 3] = number + 1, 0, 0, 0
+            words[base], words[base + 1], words[base + 2] = number + 1, 0, 0
         return base
 
     @contextmanager

@@ -111,7 +111,6 @@ class Padding:
         self.forward, self.backward = Marks(), Marks()
         self.steps = 0
         self.overruns = 0  # steps of which real computing alone took longer, in forward or in backward
-        self.real_ns = self.padded_ns = self.slept_ns = 0  # sums over steps
         self.measured_s = 0.0  # what a step's real computing took when it was measured, median
         self._now, self._sleep = now, sleep
         self._passes: list[_Pass] = []
@@ -195,9 +194,6 @@ class Padding:
                 raise _differs(None, one.marks.layers[one.place])
         self.steps += 1
         self.overruns += any(one.real_ns > one.padded_ns for one in passes)
-        self.real_ns += sum(one.real_ns for one in passes)
-        self.padded_ns += sum(one.padded_ns for one in passes)
-        self.slept_ns += sum(one.slept_ns for one in passes)
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
@@ -213,14 +209,6 @@ class Padding:
             yield
         finally:
             one.excluded_ns += self._now() - began
-
-    def state_dict(self) -> dict[str, int]:
-        """What a resumed run goes on with: how many steps the device has told. Shares are measured anew."""
-        return {"drawn": self.device.drawn}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restore `state_dict`."""
-        self.device.drawn = state["drawn"]
 
     # Closures, not bound methods: a deep copy of the model would copy this object and its device with those.
     def _after_forward(self, layer: str) -> Callable[[nn.Module, object, object], None]:

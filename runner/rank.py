@@ -1,7 +1,5 @@
 """What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
 
-import dataclasses
-import json
 import logging
 import os
 import socket
@@ -17,7 +15,7 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from ..strategies.topology import WORLD, Topology
-from . import checkpoint, schema, similarity_words
+from . import checkpoint, gathering, schema, similarity_words
 from .apparatus import Apparatus
 from .device import ClusterDevice
 from .environment import device_index, environment, rank_row, visible_devices
@@ -99,11 +97,8 @@ def run_rank(
         device,
         common_clock=link.meeting.one_clock,
         started_ns=started,
+        **({} if emulated is None else emulated.of_world()),
     )
-    if emulated is not None:
-        world = dataclasses.replace(
-            world, spend=emulated.spend, remarks=emulated.remarks, apparatus=emulated.apparatus
-        )
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
         session = Session(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
@@ -155,6 +150,10 @@ class Emulated:
     apparatus: Apparatus
     device: ClusterDevice | None
     remarks: tuple[str, ...]
+
+    def of_world(self) -> dict[str, Any]:
+        """The fields of a World that it fills."""
+        return {"spend": self.spend, "remarks": self.remarks, "apparatus": self.apparatus}
 
     def spend(self, what: str, samples: int) -> None:
         """Let time pass for what the emulated device does beside its steps."""
@@ -259,25 +258,9 @@ def _write_environment(
         rank=comm.rank, node=comm.node, local_rank=comm.local_rank, device=str(device), threads=threads
     )
     row["pid"] = os.getpid()
-    rows = [json.loads(text) for text in _gather_text(comm, json.dumps(row))]
+    rows = gathering.values(comm, row)
     if comm.rank == 0:
         write_json(
             run_dir / of_attempt("environment", attempt),
             environment(rows, backend=comm.backend, world=world, extra=known),
         )
-
-
-def _gather_text(comm: TorchCommunicator, text: str) -> list[str]:
-    ranks = comm.topology.ranks
-    own = torch.tensor(list(text.encode()), dtype=torch.uint8)
-    lengths = torch.zeros(ranks, dtype=torch.int64)
-    comm.all_gather(lengths, torch.tensor([len(own)]), WORLD, channel="control").wait()
-    padded = torch.zeros(int(lengths.max()), dtype=torch.uint8)
-    padded[: len(own)] = own
-    everybody = torch.zeros(ranks * len(padded), dtype=torch.uint8)
-    comm.all_gather(everybody, padded, WORLD, channel="control").wait()
-    pieces = everybody.view(ranks, -1)
-    return [
-        bytes(piece[:length].tolist()).decode()
-        for piece, length in zip(pieces, lengths.tolist(), strict=True)
-    ]

@@ -7,6 +7,7 @@ the run directory and never compose.
 import dataclasses
 import hashlib
 import json
+import math
 import os.path
 import re
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from ..strategies.topology import Topology
 from . import plain_yaml, similarity
 from .hardware import ClusterConfig
 from .launcher_config import LAUNCHERS, LauncherConfig
+from .repetitions import FRESH, phase_of
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
@@ -37,6 +39,8 @@ SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
 ITEMSIZES = {"fp32": 4, "fp64": 8}  # bytes of a number
 LARGEST_SEED = 2**63 - 1
+ROLES = ("", "clock", "fresh", "placebo")
+INTERVALS = ("welch", "paired")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +126,29 @@ class RunInfo:
 class StudyInfo:
     """The study a run belongs to, its folder below `results_dir`; and the run's place in the study's sets.
 
-    `assumption`: the departure from what the study assumes otherwise; "" for none.
+    `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
+    the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
+    equal arms differ, with the same seeds (`clock`, the first `clock_share` of the schedule) or with others
+    (`fresh`); or the `placebo`. `interval` and `level`: of ratios.
     """
 
     name: str = "runs"
     arm: str = ""
     assumption: str = ""
     size: str = ""
+    baseline: str = ""
+    role: str = ""
+    clock_share: float = 0.2
+    interval: str = "welch"
+    level: float = 0.95
 
     def __post_init__(self) -> None:
+        one_of("study.role", self.role, ROLES)
+        one_of("study.interval", self.interval, INTERVALS)
+        above("study.clock_share", self.clock_share, 0)
+        within("study.clock_share", self.clock_share, 0, 1)
+        above("study.level", self.level, 0.5)
+        within("study.level", self.level, 0.5, 0.999)
         if self.name in ("", ".", "..") or "/" in self.name or "\0" in self.name:
             raise ConfigError(
                 f"study.name={self.name}: must be the name of one folder (not empty, no slash); "
@@ -220,7 +238,8 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     model = _part(tree, "model")
     strategy = typed(config_class, tree["strategy"], "strategy")
     dataset = _part(_rooted(tree, cwd), "dataset")
-    train = typed(TrainConfig, _with_epochs(tree["train"], model), "train")
+    seed = _seed(tree["seed"])
+    train = typed(TrainConfig, _with_phase(_with_epochs(tree["train"], model), seed), "train")
     cluster = typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster")
     cluster = similarity.resolve(
         cluster,
@@ -230,7 +249,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         itemsize=ITEMSIZES[train.precision],
         cwd=cwd,
     )
-    return RunConfig(
+    config = RunConfig(
         strategy_class=strategy_class,
         strategy=strategy,
         model=model,
@@ -240,11 +259,12 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         cluster=cluster,
         launcher=_launcher(tree["launcher"]),
         train=train,
-        seed=_seed(tree["seed"]),
+        seed=seed,
         run=typed(RunInfo, tree["run"], "run"),
         study=typed(StudyInfo, tree["study"], "study"),
         results_dir=_absolute(str(tree["results_dir"]), cwd),
     )
+    return _in_its_role(config)
 
 
 def to_plain(config: RunConfig) -> dict[str, Any]:
@@ -337,6 +357,34 @@ def _with_epochs(train: Any, model: Any) -> Any:
     if isinstance(train, Mapping) and train.get("epochs") == "auto":
         return {**train, "epochs": getattr(model, "suggested_epochs", TrainConfig.epochs)}
     return train
+
+
+def _with_phase(train: Any, seed: int) -> Any:
+    """`train` with `eval_phase: auto` resolved. The record holds the number."""
+    if isinstance(train, Mapping) and train.get("eval_phase") == "auto":
+        return {**train, "eval_phase": phase_of(seed)}
+    return train
+
+
+def _in_its_role(config: RunConfig) -> RunConfig:
+    """The run with what its role in the study changes; `run.arm` says that this has been done."""
+    role, train = config.study.role, config.train
+    if not role or config.run.arm == role:
+        return config
+    if config.run.arm:
+        raise ConfigError(f"run.arm={config.run.arm}: study.role={role} names the arm; leave run.arm empty")
+    changes: dict[str, Any] = {"run": dataclasses.replace(config.run, arm=role)}
+    if role == "fresh":
+        if config.seed >= FRESH:
+            raise ConfigError(
+                f"seed={config.seed}: must be below {FRESH} with study.role=fresh, which adds it"
+            )
+        changes["seed"] = config.seed + FRESH
+    steps = config.plan().steps
+    if role == "clock" and steps is not None:
+        first = max(1, math.ceil(config.study.clock_share * steps))
+        changes["train"] = dataclasses.replace(train, max_steps=first)
+    return dataclasses.replace(config, **changes)
 
 
 def _seed(value: Any) -> int:

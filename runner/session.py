@@ -1,5 +1,6 @@
 """One rank of one run, put together: model, data, strategy, clock and records, the same in every world."""
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from .warmup import undone_step
 
 log = logging.getLogger(__name__)
 
+FIRST_BATCHES = 100  # of which the record holds a digest
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
 
@@ -58,6 +60,10 @@ class Checks(Protocol):
     def training(self, on: bool) -> None: ...
 
     def verdict(self, train_ns: int, *, finished: bool) -> dict[str, Any]: ...
+
+    def state_dict(self, train_ns: int) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Rows(Protocol):
@@ -151,6 +157,7 @@ class Session:
         self.owed = False  # whether the last step's marks are still to be looked at
         self.rate = 0.0  # learning rate of the last step
         self.deferred = False
+        self.digests: dict[str, str | None] = {}  # rank 0's
         self.copies = Copies()
         self.checkpoint_marks = Marks(self._checkpoint_every())
         # Σ n_r · loss since the last evaluation, of the epoch, and ever; one that is not finite stays in the
@@ -165,6 +172,8 @@ class Session:
         Ends `startup` up to the barrier.
         """
         self._equal_start()
+        if self.metrics is not None:
+            self.digests = self._digests()
         train, config = self.config.train, self.config
         plan = Plan(
             self.comm.topology,
@@ -314,6 +323,22 @@ class Session:
                 flat = layout.pack()
                 self.comm.broadcast(flat, 0, WORLD).wait()
                 layout.unpack(flat)
+
+    def _digests(self) -> dict[str, str | None]:
+        """What two runs that are compared must have in common: initial weights and the order of the data.
+
+        None where there is no common order, or no weights (clocks alone).
+        """
+        layout, common = self.replica.parameters, isinstance(self.feed, GlobalFeed)
+        weights = (
+            layout.pack()[: layout.numel].detach().cpu().contiguous().numpy().tobytes()
+            if layout.numel
+            else b""
+        )
+        return {
+            "initial_weights": hashlib.blake2b(weights, digest_size=8).hexdigest() if weights else None,
+            "first_batches": self.sampler.digest(FIRST_BATCHES) if common else None,
+        }
 
     def _warmup_batch(self) -> Batch:
         """Noise of the first batch's shape: no sample of the data set is touched before the clock starts."""

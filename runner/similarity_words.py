@@ -117,10 +117,7 @@ def _way_out(config: RunConfig, side: Side, named: Likeness, run: Likeness) -> s
     """What makes the numbers of buckets equal, or that nothing does."""
     here = f"{run.buckets} of {named.buckets} buckets"
     if not hasattr(config.strategy, "bucket_mib"):
-        return (
-            f"{here}: strategy={strategy_name(config)} has no bucket_mib, its sums of gradients, if any, go "
-            f"in buckets of {DEFAULT_BUCKET_MIB:g} MiB; what that costs: docs/similarity.md"
-        )
+        return f"{here}: strategy={strategy_name(config)} has no bucket_mib: it sums no gradients in buckets"
     wanted = bucket_mib_like(side, named)
     reached = len(side.profile.buckets(side.itemsize, wanted))
     if reached != named.buckets:

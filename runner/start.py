@@ -39,7 +39,7 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
         with_report = any(key_of(word) == "study" for word in words)
         if given_away is not None:
             return _give_away(console, given_away, wanted, with_report=with_report)
-        return _run_sweep(console, wanted, with_report=with_report)
+        return run_sweep(console, wanted, with_report=with_report)
     config = _only(wanted)
     display.say(console, wanted[0].title, "bold")
     if given_away is not None:
@@ -134,7 +134,9 @@ def _only(wanted: Sequence[sweep.Request]) -> RunConfig:
     return request.config
 
 
-def _run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report: bool) -> int:
+def run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report: bool) -> int:
+    """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code."""
+
     def tell(text: str) -> None:
         display.say(console, text)
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 POSITION = ("step", "epoch", "batch", "samples")
 
 
 def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str, Any]:
     """This rank's state: tensors, numbers, strings and containers only."""
-    progress, clock = session.progress, session.clock
+    progress, clock, apparatus = session.progress, session.clock, session.world.apparatus
     return {
         "format": FORMAT,
         "ranks_of_nodes": list(session.comm.topology.ranks_of_nodes),
@@ -40,6 +40,7 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "loss_samples": [session.loss_samples, session.epoch_samples],
         "traffic": session.comm.traffic.state_dict(),
         "account": asdict(account),
+        "apparatus": None if apparatus is None else apparatus.state_dict(clock.segments["train"]),
         "wall_ns": account.wall_before_ns + clock.total() - begun_ns,
         "process_ns": account.process_before_ns + clock.total(),
     }
@@ -89,4 +90,6 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     session.comm.traffic.load_state_dict(state["traffic"])
     for entry in fields(account):
         setattr(account, entry.name, state["account"][entry.name])
+    if session.world.apparatus is not None and state["apparatus"] is not None:
+        session.world.apparatus.load_state_dict(state["apparatus"])
     account.wall_before_ns, account.process_before_ns = state["wall_ns"], state["process_ns"]

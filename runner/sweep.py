@@ -1,7 +1,8 @@
 """One run or many, in an order that is fair to the arms: checked before the first starts, none stops another.
 
-A *block* is one (seed, run.repeat); inside a block every arm runs once, and the order of the arms moves on by
-one from block to block (ABC, BCA, CAB), so that a machine that warms up or gets busy does not favour an arm.
+A *block* is one repetition (seed, run.repeat); inside a block every arm runs once, and the order of the arms
+moves on by one from block to block (ABC, BCA, CAB), so that a machine that warms up or gets busy does not
+favour an arm.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from typing import Any, Literal, Protocol
 from ..strategies.errors import ConfigError, MachineError
 from .environment import usable_cores
 from .records import read_json
+from .repetitions import repetition_of
 from .run_directory import RunDirectory
 from .schema import RunConfig, RunInfo, from_composed, run_id, to_plain
 
@@ -108,7 +110,9 @@ def arrange(wanted: Sequence[Request]) -> list[Request]:
         if request.config is not None:
             arm = _arm(request.config)
             arms.setdefault(arm)
-            blocks.setdefault((request.config.seed, request.config.run.repeat), {})[arm] = request
+            # A second baseline with fresh seeds runs in the block of its repetition.
+            block = repetition_of(request.config.seed), request.config.run.repeat
+            blocks.setdefault(block, {})[arm] = request
     order: list[Request] = []
     names = list(arms)
     for number, block in enumerate(blocks.values()):
@@ -192,7 +196,8 @@ def _why_twice(one: Request, other: Request) -> str:
 
 
 def _arm(config: RunConfig) -> str:
-    same_block = dataclasses.replace(config, seed=0, run=RunInfo(arm=config.run.arm))
+    train = dataclasses.replace(config.train, eval_phase=0.0)  # of its repetition
+    same_block = dataclasses.replace(config, seed=0, train=train, run=RunInfo(arm=config.run.arm))
     return f"{config.study.name}/{run_id(same_block)}"
 
 

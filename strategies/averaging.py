@@ -79,6 +79,8 @@ class PeriodicStrategy(Strategy):
     `since` counts completed steps since the last average, once per optimizer step; 0 means equal models.
     """
 
+    # Where a round is longer than the distance of evaluations, copies are evaluated, or fewer models.
+    may_differ = ("strategy", "evaluation.mode", "evaluation.count")
     period: int = 1
 
     @classmethod

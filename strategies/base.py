@@ -49,6 +49,8 @@ class Strategy(ABC):
     batch by so many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at
     the price of one all-reduce of two numbers an epoch. `copies_are_whole`: a `snapshot` needs no more
     averaging to be the model. `caveats` are sentences that belong beside every number of this strategy.
+    `may_differ` names what it may change against a baseline and be fair: keys of the configuration, or
+    of the fairness ledger (runner/report/recorded.py), or their beginnings, written out as a plain tuple.
     """
 
     Config: ClassVar[type]
@@ -56,6 +58,7 @@ class Strategy(ABC):
     reads_epoch_loss: ClassVar[bool] = False
     copies_are_whole: bool = False
     caveats: ClassVar[tuple[str, ...]] = ()
+    may_differ: ClassVar[tuple[str, ...]] = ("strategy",)
 
     replica: Replica
     comm: Communicator

@@ -50,6 +50,7 @@ from .averaging import (
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
+from .gradients import DEFAULT_BUCKET_MIB
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import NODE, WORLD, peers
@@ -77,6 +78,7 @@ class DASOConfig:
     blocking: str = "parameters"  # what blocking epochs average; or `gradients`
     transport_dtype: str | None = None  # 16-bit differences in blocking epochs: bfloat16 | float16
     chunk_elements: int = 0  # elements per all-reduce; 0 = one piece
+    bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum over a node
     buffers: str = "average"  # BatchNorm statistics at epoch ends and evaluation: average | broadcast | none
     optimizer_state: str = "keep"  # momenta at epoch ends: keep | average | reset
     allow_no_cycling: bool = False  # permit runs whose warm-up and cool-down leave no cycling epoch
@@ -105,6 +107,7 @@ class DASOConfig:
         at_least("strategy.reduction_factor", self.reduction_factor, 2)
         above("strategy.staleness_weight", self.staleness_weight, 0)
         at_least("strategy.chunk_elements", self.chunk_elements, 0)
+        above("strategy.bucket_mib", self.bucket_mib, 0)
         one_of("strategy.wait_update", self.wait_update, ["decrement", "scale"])
         one_of("strategy.merge", self.merge, ["weighted", "delta"])
         one_of("strategy.blocking", self.blocking, ["parameters", "gradients"])
@@ -246,7 +249,7 @@ class DASO(Strategy):
         self.reference: Tensor | None = None
         self._clear_epoch()
         self.blocked_ns = self.transfer_ns = 0
-        replica.average_gradients_over(NODE)
+        replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)
         if self.config.transport_dtype is not None:
             self.transport = TRANSPORT[self.config.transport_dtype]
             self._probe_transport()

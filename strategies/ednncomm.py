@@ -29,7 +29,8 @@ from torch import Tensor
 
 from .averaging import LeaderMean, Mean, PeriodicStrategy, WorldMean, check_policies
 from .communicator import Communicator
-from .errors import ConfigError, at_least, one_of
+from .errors import ConfigError, above, at_least, one_of
+from .gradients import DEFAULT_BUCKET_MIB
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import NODE, peers
@@ -42,6 +43,7 @@ class EDNNCommConfig:
     sync_every: int | str = "auto"  # K, steps between exchanges; auto = steps of an epoch
     exchange: str = "leader"  # how nodes make their mean: leader | world | sliced
     sync_at_epoch_end: bool = True  # exchange after the last step of an epoch too
+    bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum over a node
     buffers: str = "average"  # BatchNorm statistics at an exchange: average | broadcast | none
     optimizer_state: str = "keep"  # momenta at an exchange: keep | average | reset
 
@@ -51,6 +53,7 @@ class EDNNCommConfig:
                 raise ConfigError(f"strategy.sync_every={self.sync_every}: must be auto or an integer >= 1")
         else:
             at_least("strategy.sync_every", self.sync_every, 1)
+        above("strategy.bucket_mib", self.bucket_mib, 0)
         one_of("strategy.exchange", self.exchange, ["leader", "world", "sliced"])
         check_policies(self)
 
@@ -104,7 +107,7 @@ class EDNNComm(PeriodicStrategy):
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, progress.global_batch_size))
-        replica.average_gradients_over(NODE)
+        replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)
         self.start(replica, comm, mean=LeaderMean(comm))
         self.period = self._period(progress)
         self.full_batch: list[int] = []

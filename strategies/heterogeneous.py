@@ -39,7 +39,7 @@ from torch import Tensor
 from .base import Shares, Strategy
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of, within
-from .gradients import by_samples, uniform
+from .gradients import DEFAULT_BUCKET_MIB, by_samples, uniform
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import WORLD
@@ -65,6 +65,7 @@ class HeterogeneousConfig:
     max_batch: tuple[int, ...] | None = None  # most samples of a rank, one number or one per rank
     batch_quantum: int = 1  # batches are multiples of this
     aggregation: str = "hook"  # where the weight enters: hook (each bucket of gradients) | loss_scale
+    bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum
     calibration_model: str = "affine"  # t = a + c·b; or proportional: t = c·b
     calibration_batch_sizes: tuple[int, ...] | None = None  # null = half, once and twice an equal piece
     calibration_warmup_steps: int = 3  # steps of each measurement that do not count
@@ -94,6 +95,7 @@ class HeterogeneousConfig:
         for most in self.max_batch or ():
             at_least("strategy.max_batch", most, self.min_batch)
         at_least("strategy.batch_quantum", self.batch_quantum, 1)
+        above("strategy.bucket_mib", self.bucket_mib, 0)
         sizes = self.calibration_batch_sizes
         for size in sizes or ():
             at_least("strategy.calibration_batch_sizes", size, self.min_batch)
@@ -262,6 +264,7 @@ class Heterogeneous(Strategy):
         "difference is claimed only from several seeds with intervals.",
         "On equal devices it is ddp with a calibration.",
     )
+    may_differ = ("strategy", "data.local_batch")
 
     @classmethod
     def check(cls, config: HeterogeneousConfig, plan: Plan) -> None:
@@ -306,6 +309,7 @@ class Heterogeneous(Strategy):
             WORLD,
             weights=self._weights,
             scale="bucket" if self.config.aggregation == "hook" else "loss",
+            bucket_mib=self.config.bucket_mib,
         )
 
     def shares(self, progress: Progress) -> Shares:

@@ -43,7 +43,7 @@ from .averaging import LeaderMean, Mean, WorldMean, state_that_travels
 from .base import Sampling, Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of, within
-from .gradients import by_samples, uniform
+from .gradients import DEFAULT_BUCKET_MIB, by_samples, uniform
 from .layout import Layout
 from .progress import Progress
 from .replica import Replica
@@ -69,6 +69,7 @@ class LASGDConfig:
     buffers: str = "none"  # BatchNorm statistics in training: none (local) | average
     optimizer_state: str = "keep"  # momenta at each application: keep | average | reset
     transport_dtype: str | None = None  # send 16-bit differences to the last mean: bfloat16 | float16
+    bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum
     warmup_samples: int = 0  # global samples trained synchronously first
     warmup_mode: str = "gradient"  # what is averaged in each warm-up step: gradient | model
     finish_rule: str = "samples"  # the end: samples | any_done | all_done (workers' own parts of the budget)
@@ -78,6 +79,7 @@ class LASGDConfig:
     def __post_init__(self) -> None:
         at_least("strategy.sync_every", self.sync_every, 1)
         at_least("strategy.warmup_samples", self.warmup_samples, 0)
+        above("strategy.bucket_mib", self.bucket_mib, 0)
         for key, allowed in CHOICES.items():
             one_of(f"strategy.{key}", getattr(self, key), allowed)
         if self.transport_dtype is not None:
@@ -243,6 +245,8 @@ class LASGD(Strategy):
         "Over NCCL an all-reduce that waits for a straggler occupies the devices of those who wait.",
         "mode: fixed_delay waits for its rounds; it tests the method and is not the method.",
     )
+    # Workers draw by themselves, the budget is overshot by up to a round, and ranks never all meet.
+    may_differ = ("strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count")
 
     @classmethod
     def needs_numbers(cls, config: LASGDConfig) -> str | None:
@@ -295,9 +299,10 @@ class LASGD(Strategy):
         self._lay_out()
         if self.warm and config.warmup_mode == "gradient":
             # Sizes of other ranks' batches are known where all draw from common batches, not elsewhere.
-            replica.average_gradients_over(WORLD, weights=uniform if self.independent else by_samples)
+            weights = uniform if self.independent else by_samples
+            replica.average_gradients_over(WORLD, weights=weights, bucket_mib=config.bucket_mib)
         else:
-            replica.average_gradients_over(self.own_group)
+            self._average_own_gradients()
         if config.transport_dtype is not None and self.workers > 1:
             self._probe_transport()
 
@@ -309,7 +314,7 @@ class LASGD(Strategy):
             if self.synchronous and self.narrow is not None and self.mean is not None:
                 self.replica.flat(self.mean)  # models are equal
             self.warm = False
-            self.replica.average_gradients_over(self.own_group)
+            self._average_own_gradients()
         # A wish does not wait for the period, where periods are not part of the deal.
         hurries = self.independent and self.wished and not self.synchronous
         if (self.due or hurries) and not self.warm and self.flight is None:
@@ -589,6 +594,9 @@ class LASGD(Strategy):
 
     # ---------------------------------------------------------------- memory
 
+    def _average_own_gradients(self) -> None:
+        self.replica.average_gradients_over(self.own_group, bucket_mib=self.config.bucket_mib)
+
     def _table(self) -> Layout:
         """What travels: parameters, behind them buffers and momenta where they ride along."""
         if self.config.optimizer_state != "average":
@@ -695,7 +703,7 @@ class LASGD(Strategy):
         for name, value in state["counts"].items():
             setattr(self, name, value)
         if not self.warm:
-            self.replica.average_gradients_over(self.own_group)
+            self._average_own_gradients()
         self._table()
         if self.mean is not None and state["reference"] is not None:
             self.mean[: len(state["reference"])] = state["reference"]

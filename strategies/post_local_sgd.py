@@ -26,10 +26,11 @@ from typing import Any
 
 from .averaging import LeaderMean, PeriodicStrategy, check_policies
 from .communicator import Communicator
-from .errors import ConfigError, at_least, one_of
+from .errors import ConfigError, above, at_least, one_of
+from .gradients import DEFAULT_BUCKET_MIB
 from .progress import Progress
 from .replica import Replica
-from .topology import NODE, WORLD
+from .topology import NODE, WORLD, Group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class PostLocalSGDConfig:
     switch_samples: int | str = "auto"  # t', global samples before the first local step; see the YAML
     sync_every: int = 16  # H, steps of a round after the switch
     unit: str = "rank"  # what trains by itself: rank | node
+    bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum
     buffers: str = "average"  # BatchNorm statistics at each average: average | broadcast | none
     optimizer_state: str = "keep"  # momenta at each average: keep | average | reset
 
@@ -50,6 +52,7 @@ class PostLocalSGDConfig:
         if isinstance(self.switch_samples, int):
             at_least("strategy.switch_samples", self.switch_samples, 0)
         at_least("strategy.sync_every", self.sync_every, 1)
+        above("strategy.bucket_mib", self.bucket_mib, 0)
         one_of("strategy.unit", self.unit, ["rank", "node"])
         check_policies(self)
 
@@ -77,12 +80,15 @@ class PostLocalSGD(PeriodicStrategy):
         self.switch_samples = self._switch_samples(progress)
         self.switched_after: int | None = None
         # With a switch at 0 the first step is local already.
-        replica.average_gradients_over(WORLD if self.switch_samples else self.own)
+        self._average_over(WORLD if self.switch_samples else self.own)
 
     def before_batch(self, progress: Progress) -> None:
         if self.switched_after is None and progress.samples >= self.switch_samples:
             self.switched_after = progress.step
-            self.replica.average_gradients_over(self.own)
+            self._average_over(self.own)
+
+    def _average_over(self, group: Group | None) -> None:
+        self.replica.average_gradients_over(group, bucket_mib=self.config.bucket_mib)
 
     def deferred(self, progress: Progress, every: int) -> bool:
         ever_local = self.switch_samples < progress.budget and not self.holds_all(self.own)
@@ -98,7 +104,7 @@ class PostLocalSGD(PeriodicStrategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.switch_samples, self.switched_after = state["switch_samples"], state["switched_after"]
-        self.replica.average_gradients_over(WORLD if self.switched_after is None else self.own)
+        self._average_over(WORLD if self.switched_after is None else self.own)
 
     def record(self, progress: Progress) -> dict[str, Any]:
         phase = "synchronous" if self.switched_after is None else "local"

@@ -23,6 +23,7 @@ import torch
 from ...strategies.topology import WORLD, Topology
 from .. import local
 from ..emulated.ability import impossible
+from ..emulated.awake import Awake
 from ..emulated.namespaces import NodeEntry, enter
 from ..emulated.nodes import Nodes
 from ..forkserver_guard import FORKSERVER_VARIABLE, die_with_parent
@@ -111,7 +112,11 @@ def achieved(
     inter = LinkConfig(rate_gbit=rate_gbit)
     asked = {size: part * size / inter.bytes_per_s for size in sizes}
     wanted = [(size, pause) for size in sizes if asked[size] <= LONGEST_S for pause in pauses_ms]
-    with Nodes(ranks_of_nodes, inter) as nodes, _ranks(topology, nodes.entries, wanted, repeats) as lines:
+    with (
+        _awake(),
+        Nodes(ranks_of_nodes, inter) as nodes,
+        _ranks(topology, nodes.entries, wanted, repeats) as lines,
+    ):
         floor_s = statistics.median(_together(lines))
         messages = [
             Message(
@@ -123,6 +128,16 @@ def achieved(
             for size, pause in wanted
         ]
     return Links(floor_s=floor_s, messages=messages)
+
+
+@contextmanager
+def _awake() -> Iterator[None]:
+    """Cores kept awake, as `launcher.keep_awake` does in a run."""
+    programs = Awake()
+    try:
+        yield
+    finally:
+        programs.end()
 
 
 @contextmanager

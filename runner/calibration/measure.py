@@ -21,7 +21,7 @@ from ...strategies.ddp import DDP
 from ...strategies.progress import Progress
 from ...strategies.replica import Batch
 from ...strategies.topology import WORLD, Topology
-from .. import schema, timing_only
+from .. import gathering, schema, timing_only
 from ..environment import device_index
 from ..loop import Loop
 from ..rank import Link
@@ -255,10 +255,7 @@ class Rig:
 
     def gather(self, own: Tensor) -> Tensor:
         """All ranks' vectors [k] as [R, k]."""
-        ranks = self.comm.topology.ranks
-        everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
-        self.comm.all_gather(everybody, own, WORLD, channel="control").wait()
-        return everybody.view(ranks, own.numel())
+        return gathering.vectors(self.comm, own)
 
     def device_name(self) -> str | None:
         """What the accelerator calls itself; None on a processor."""

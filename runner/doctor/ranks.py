@@ -4,7 +4,6 @@ All of it goes over the communicator that trainings use, in ranks that are start
 `check.json` in the run directory up to date, so that what was found before a failure is not lost.
 """
 
-import json
 import logging
 import os
 import random
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD
+from .. import gathering
 from ..conformance import gloo
 from ..conformance.course import Call, History
 from ..conformance.driver import drive
@@ -89,7 +89,7 @@ def examine(
             write_json(run_dir / RESULT, found)
 
     own = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, doing)
-    rows = gather(comm, own)
+    rows = gathering.values(comm, own)
     keep(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
     pairs, remark = links(comm, hosts, doing)
@@ -103,22 +103,6 @@ def examine(
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
-
-
-def gather(comm: TorchCommunicator, value: Any) -> list[Any]:
-    """Every rank's `value` (what JSON can hold), in rank order, on every rank; over the control channel."""
-    ranks = comm.topology.ranks
-    own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    lengths = torch.zeros(ranks, dtype=torch.int64)
-    comm.all_gather(lengths, torch.tensor([len(own)]), WORLD, channel="control").wait()
-    padded = torch.zeros(int(lengths.max()), dtype=torch.uint8)
-    padded[: len(own)] = own
-    everybody = torch.zeros(ranks * len(padded), dtype=torch.uint8)
-    comm.all_gather(everybody, padded, WORLD, channel="control").wait()
-    pieces = everybody.view(ranks, -1).numpy()
-    return [
-        json.loads(piece[:length].tobytes()) for piece, length in zip(pieces, lengths.tolist(), strict=True)
-    ]
 
 
 # ------------------------------------------------------------------ facts
@@ -254,7 +238,7 @@ def links(
         elif comm.rank == leaders[b]:
             measure(comm, leaders[a], first=False)
     doing("links")
-    every = [pair for found in gather(comm, measured) for pair in found]
+    every = [pair for found in gathering.values(comm, measured) for pair in found]
     return sorted(every, key=lambda pair: pair["nodes"]), remark
 
 
@@ -316,9 +300,9 @@ def sums(comm: TorchCommunicator, doing: Callable[[str], None]) -> list[dict[str
     for numbytes in SUM_BYTES if ranks > 1 else ():
         doing(f"all_reduce of {numbytes // 1024} KiB")
         tensor = torch.zeros(numbytes // 4, device=comm.device)
-        once_s = max(gather(comm, [timed(comm, tensor, 1) for _ in range(2)][-1]))
+        once_s = max(gathering.values(comm, [timed(comm, tensor, 1) for _ in range(2)][-1]))
         times = max(3, min(100, round(MEASURE_S / max(once_s, 1e-6))))
-        seconds = max(gather(comm, timed(comm, tensor, times) / times))
+        seconds = max(gathering.values(comm, timed(comm, tensor, times) / times))
         bus_gbit = 8e-9 * numbytes * 2 * (ranks - 1) / ranks / seconds
         found.append(
             {
@@ -390,7 +374,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
         other_sizes = _held_against_virtual_time(comm, candidate, walks)
     except Failed as failed:
         problem = str(failed)
-    verdicts = gather(comm, [other_sizes, problem])
+    verdicts = gathering.values(comm, [other_sizes, problem])
     problems = [told for _, told in verdicts if told is not None]
     if problems:
         more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
@@ -437,7 +421,7 @@ def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> No
                     for during, channel, verb, members, numbytes in theirs
                 ],
             )
-            for rank, (final, theirs) in enumerate(gather(comm, [walk.final.tolist(), calls]))
+            for rank, (final, theirs) in enumerate(gathering.values(comm, [walk.final.tolist(), calls]))
         ]
         gloo.require_agreement_of(histories, f"{name} over {comm.backend}")
 

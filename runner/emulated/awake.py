@@ -2,8 +2,8 @@
 
 Ranks that mostly sleep leave cores idle, and a core that has gone to sleep is late for all that it should do
 next: 30 to 240 us on average in a virtual machine, and the queues of the links are served by the same cores.
-Sums of 4 MiB at 0.4 Gbit/s were 2 to 9 % late on an idle machine, and exact where each core was kept awake.
-The programs spin in the class SCHED_IDLE: whoever else wants the core has it at once.
+Sums of 4 MiB at 0.4 Gbit/s were 2 to 9 % late on an idle machine, 0.4 to 4.6 % where each core was kept
+awake. The programs spin in the class SCHED_IDLE: whoever else wants the core has it at once.
 """
 
 import os

@@ -14,9 +14,11 @@ from .look import COLOURS
 # Keys that name, place or repeat a run and do not change what it computes.
 NOT_THE_ARM = (
     *("seed", "results_dir", "study", "run.id", "run.name", "run.tag", "run.repeat", "run.arm"),
-    *("dataset.root", "launcher.port", "launcher.stall_s", "launcher.wait"),
+    *("dataset.root", "launcher.port", "launcher.stall_s", "launcher.wait", "train.eval_phase"),
 )
+BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
+MANY_RUNS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,11 @@ class Comparison:
         return [run for arm in self.arms for run in arm.runs]
 
     @property
+    def many(self) -> bool:
+        """Whether there are too many runs to show each: figures then show medians and bands."""
+        return len(self.runs) > MANY_RUNS
+
+    @property
     def targets(self) -> list[float]:
         return sorted({run.target for run in self.runs if run.target is not None})
 
@@ -78,7 +85,7 @@ def settings(run: Run) -> dict[str, Any]:
     return {
         key: value
         for key, value in flatten(run.config).items()
-        if not any(key == name or key.startswith(f"{name}.") for name in NOT_THE_ARM)
+        if key not in NOT_THE_ARM and not key.startswith(BELOW)
     }
 
 
@@ -187,7 +194,7 @@ def _unlike(labels: Sequence[str]) -> list[str]:
 
 def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     """Settings of `run` that differ among `others`; inside a group, among those with the same choice."""
-    mine = settings(run)
+    mine, theirs = settings(run), {other.place: settings(other) for other in others}
     apart: dict[str, Any] = {}
     for group in GROUPS[3:]:
         if len({other.name(group) for other in others}) > 1:
@@ -198,7 +205,7 @@ def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
         if group in GROUPS:
             name = run.name(group)
             peers = [other for other in others if other.name(group) == name]
-        if not key.endswith("._target_") and any(settings(peer).get(key) != value for peer in peers):
+        if not key.endswith("._target_") and any(theirs[peer.place].get(key) != value for peer in peers):
             apart[key] = value
     return apart
 

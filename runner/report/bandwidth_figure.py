@@ -7,7 +7,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from . import words
 from .bandwidth import Bandwidth
 from .look import look
-from .style import WIDTH, numbers, plain, short, svg, where
+from .style import WIDTH, Drawn, drawn, numbers, plain, short, where
 
 TITLE = "Time to target against the rate between nodes"
 CAPTION = (
@@ -17,9 +17,9 @@ CAPTION = (
 )
 
 
-def draw(found: Bandwidth) -> str:
-    """A whole SVG file."""
-    return svg("bandwidth", lambda: rates(found), told=where(found.world, ""))
+def draw(found: Bandwidth) -> Drawn:
+    """The figure as files."""
+    return drawn("bandwidth", lambda: rates(found), told=where(found.world, ""))
 
 
 def rates(found: Bandwidth) -> Figure:

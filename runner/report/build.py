@@ -1,4 +1,4 @@
-"""`report(directory, output)`: one offline page, CSV tables and SVG figures from run directories alone."""
+"""`report(directory, output)`: one offline page, tables and figures as files, from run directories alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,21 +8,30 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...strategies.errors import ConfigError
+from .. import claims
+from ..claims_table import gain_words
 from ..validation import reference
 from . import words
-from .arms import Comparison, common_settings, compare, own_settings
+from .answer import Answer, answers
+from .answer_words import cells, sentences, speedup_rows
+from .arms import MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
-from .command import command_of
-from .headline import ArmLine, headline
+from .command import command_of, script_of
+from .epochs import epochs_rows, has_spread, has_staleness
+from .fairness import Ledger
+from .headline import ArmLine, headline, headline_rows
+from .judge import Judged, judge
 from .load import Run, find_runs, load_run
 from .look import swatch
-from .pictures import Picture, bandwidth_picture, pictures, sensitivity_picture
+from .pictures import Picture, answer_picture, bandwidth_picture, pictures, sensitivity_picture
+from .rank_times import is_uneven, ranks_rows
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
-from .tables import arms_rows, evaluations_rows, runs_rows, write_csv
+from .tables import arms_rows, evaluations_rows, runs_rows, write_table
+from .verdict_words import claim_rows, fairness_rows, remarks, workload
 
 WORLDS = {
     "local": "local processes, real time",
@@ -31,6 +40,15 @@ WORLDS = {
     "emulated/kernel": "emulated: real processes, traffic and time; the kernel shapes the links",
     "simulated": "simulated: real gradients, the time of a modelled cluster",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings:
+    """What sets an arm apart from what all have in common, and each of its runs from the others."""
+
+    arm: Arm
+    settings: dict[str, str]
+    runs: list[tuple[Run, dict[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +62,11 @@ class Section:
     lines: list[ArmLine]
     pictures: list[Picture]
     common: dict[str, str]
-    own: list[tuple[Run, dict[str, str]]]
+    own: list[OwnSettings]
 
 
 def report(directory: Path, output: Path) -> Path:
-    """Write index.html, runs.csv, evaluations.csv, arms.csv and figures to `output`; returns the page's path.
+    """Write index.html, tables and figures to `output`; returns the page's path.
 
     Reads only run directories at or below `directory`; equal input gives equal bytes, wherever either lies.
     Raises ConfigError if there is no such folder or no run in it, OSError if `output` cannot be written.
@@ -62,20 +80,22 @@ def report(directory: Path, output: Path) -> Path:
     comparisons = compare(runs)
     assumed = sensitivities(comparisons)
     by_rate = bandwidths(comparisons)
+    found = answers(comparisons)
+    judged = judge(claims.load(), found)
     output.mkdir(parents=True, exist_ok=True)
     # Tables first: a figure that fails must not cost them.
-    write_csv(output / "runs.csv", runs_rows(comparisons))
-    write_csv(output / "evaluations.csv", evaluations_rows(comparisons))
-    write_csv(output / "arms.csv", arms_rows(comparisons))
-    if assumed:
-        write_csv(output / "sensitivity.csv", sensitivity_rows(assumed))
-    if by_rate:
-        write_csv(output / "bandwidth.csv", bandwidth_rows(by_rate))
-    if crossed := crossing_rows(by_rate):
-        write_csv(output / "crossings.csv", crossed)
+    tables = _tables(comparisons, assumed, by_rate, found, judged)
+    for name, rows in tables.items():
+        write_table(output / f"{name}.csv", rows)
     page = output / "index.html"
-    parts = (_sections(comparisons, output), _drawn(assumed, output), _over_rates(by_rate, output))
-    page.write_text(_render(*parts, comparisons, runs), encoding="utf-8")
+    parts = (
+        _answered(found, output),
+        judged,
+        _sections(comparisons, output),
+        _drawn(assumed, output),
+        _over_rates(by_rate, output),
+    )
+    page.write_text(_render(*parts, comparisons, runs, list(tables)), encoding="utf-8")
     return page
 
 
@@ -84,16 +104,51 @@ def _place(path: Path, directory: Path) -> str:
     return "the run" if place == "." else place
 
 
+def _tables(
+    comparisons: Sequence[Comparison],
+    assumed: Sequence[Sensitivity],
+    by_rate: Sequence[Bandwidth],
+    found: Sequence[Answer],
+    judged: Sequence[Judged],
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each table by its name; of those beyond the first three only what has any."""
+    configured = _configured(comparisons)
+    told = [one for one in judged if one.comparison is not None]
+    others = {
+        "headline": headline_rows(configured),
+        "speedups": speedup_rows(found),
+        "claims": claim_rows(told),
+        "fairness": fairness_rows(told),
+        "epochs": epochs_rows(c for c in configured if has_spread(c) or has_staleness(c)),
+        "ranks": ranks_rows(c for c in configured if is_uneven(c)),
+        "sensitivity": sensitivity_rows(assumed),
+        "bandwidth": bandwidth_rows(by_rate),
+        "crossings": crossing_rows(by_rate),
+    }
+    return {
+        "runs": runs_rows(comparisons),
+        "evaluations": evaluations_rows(comparisons),
+        "arms": arms_rows(comparisons),
+        **{name: rows for name, rows in others.items() if rows},
+    }
+
+
+def _configured(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Those with a section of their own: without an assumption."""
+    return [comparison for comparison in comparisons if not comparison.assumption]
+
+
 def _sections(comparisons: Sequence[Comparison], output: Path) -> list[Section]:
     """One for each comparison as configured; those under assumptions have a section of their own."""
-    shown = [comparison for comparison in comparisons if not comparison.assumption]
-    worlds, sizes = {c.world for c in shown}, {c.size for c in shown}
+    configured = _configured(comparisons)
+    worlds, sizes = {c.world for c in configured}, {c.size for c in configured}
     found = []
-    for number, comparison in enumerate(shown, 1):
+    for number, comparison in enumerate(configured, 1):
         title = [f"{comparison.model} on {comparison.dataset}"]
         title += [words.world(comparison.world)] if len(worlds) > 1 else []
         title += [comparison.size] if len(sizes) > 1 and comparison.size else []
-        found.append(_section(comparison, ", ".join(title), output, f"{number}_" if len(shown) > 1 else ""))
+        prefix = f"{number}_" if len(configured) > 1 else ""
+        found.append(_section(comparison, ", ".join(title), output, prefix))
     return found
 
 
@@ -108,7 +163,16 @@ def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> S
         lines=headline(comparison),
         pictures=pictures(comparison, output, prefix),
         common=common,
-        own=[(run, own_settings(run, common)) for run in runs],
+        own=[_own(arm, common) for arm in comparison.arms],
+    )
+
+
+def _own(arm: Arm, common: dict[str, str]) -> OwnSettings:
+    shared = common_settings(arm.runs)
+    return OwnSettings(
+        arm=arm,
+        settings={key: value for key, value in shared.items() if key not in common},
+        runs=[(run, own_settings(run, shared)) for run in arm.runs],
     )
 
 
@@ -120,6 +184,21 @@ def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivi
         (one, [sensitivity_picture(table, one.world, output / next(names)) for table in one.tables])
         for one in assumed
     ]
+
+
+def _answered(found: Sequence[Answer], output: Path) -> list[tuple[Answer, Picture]]:
+    """Each with its figure."""
+    names = (f"speedups_{number}.svg" if len(found) > 1 else "speedups.svg" for number in count(1))
+    return [(one, answer_picture(one, output / next(names))) for one in found]
+
+
+def _ledgers(judged: Sequence[Judged]) -> list[tuple[str, Ledger]]:
+    """Each once, with what it compares."""
+    found: dict[str, Ledger] = {}
+    for one in judged:
+        if one.ledger is not None:
+            found.setdefault(f"{one.arm} against {one.comparator} ({workload(one)})", one.ledger)
+    return list(found.items())
 
 
 def _over_rates(by_rate: Sequence[Bandwidth], output: Path) -> list[tuple[Bandwidth, Picture]]:
@@ -170,8 +249,11 @@ def _comparison_warnings(comparison: Comparison) -> list[str]:
     """What makes the arms of a comparison less than comparable."""
     found = []
     train = [run.config.get("train") or {} for run in comparison.runs]
-    cadences = {(str(t.get("eval_every_samples")), str(t.get("eval_phase"))) for t in train}
-    if len(cadences) > 1:
+    cadences = {str(t.get("eval_every_samples")) for t in train}
+    phases: dict[Any, set[str]] = defaultdict(set)
+    for run, t in zip(comparison.runs, train, strict=True):
+        phases[run.block].add(str(t.get("eval_phase")))
+    if len(cadences) > 1 or any(len(found) > 1 for found in phases.values()):
         found.append("Runs evaluate at different intervals: their crossings are not known equally well.")
     if len(comparison.targets) > 1:
         found.append("Runs have different targets: their times to target are not comparable.")
@@ -185,22 +267,39 @@ def _comparison_warnings(comparison: Comparison) -> list[str]:
 
 
 def _render(
+    answered: Sequence[tuple[Answer, Picture]],
+    judged: Sequence[Judged],
     sections: Sequence[Section],
     assumed: Sequence[tuple[Sensitivity, list[Picture]]],
     by_rate: Sequence[tuple[Bandwidth, Picture]],
     comparisons: Sequence[Comparison],
     runs: Sequence[Run],
+    tables: Sequence[str],
 ) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
-    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    template = environment.get_template("page.html.j2")
     studies = sorted({run.study for run in runs})
     return template.render(
         css=Markup((folder / "style.css").read_text(encoding="utf-8")),
         studies=studies,
         worlds=sorted({_world(comparison) for comparison in comparisons}),
+        answers=answered,
+        answered=[one.comparison for one, _ in answered],
+        judged=[one for one in judged if one.comparison is not None],
+        untold=[one.claim.id for one in judged if one.comparison is None],
+        ledgers=_ledgers(judged),
+        gain_words=gain_words,
+        remarks=remarks,
+        workload=workload,
+        cells=cells,
+        sentences=sentences,
         sections=sections,
         assumed=assumed,
         by_rate=by_rate,
@@ -211,6 +310,10 @@ def _render(
         damage=[sentence for run in runs for sentence in run.damage],
         environments=_environments(runs),
         command_of=command_of,
+        script_of=script_of,
+        tables=tables,
+        many=MANY_RUNS,
+        script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
         words=words,
         swatch=swatch,
     )

@@ -1,8 +1,9 @@
-"""The command that repeats a run, from its resolved configuration."""
+"""The commands that repeat runs, from their resolved configurations."""
 
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from .arms import GROUPS, flatten
@@ -17,8 +18,35 @@ _WORDS = ("null", "true", "false", "nan", "inf")
 
 def command_of(run: Run) -> str:
     """One line for a shell; every setting is spelled out, so that later defaults change nothing."""
-    words = ["daso-bench"]
-    words += [f"{group}={_value(run.name(group))}" for group in CHOSEN if group in run.config]
+    return shlex.join(["daso-bench", *_words(run)])
+
+
+def script_of(arms: Sequence[Sequence[Run]]) -> str:
+    """The commands of many runs as a script for bash: what all share, and what an arm shares, said once."""
+    words = [[_words(run) for run in runs] for runs in arms]
+    same = _shared([own for arm in words for own in arm])
+    lines = ["same=(", *(f"  {shlex.quote(word)}" for word in same), ")"]
+    for number, (runs, arm) in enumerate(zip(arms, words, strict=True), 1):
+        known = set(same)
+        own = [word for word in _shared(arm) if word not in known]
+        known.update(own)
+        lines += ["", f"arm_{number}=({shlex.join(own)})"]
+        for run, all_words in zip(runs, arm, strict=True):
+            rest = [shlex.quote(word) for word in all_words if word not in known]
+            name = " ".join(run.run_id.split())
+            lines.append(" ".join([f'daso-bench "${{same[@]}}" "${{arm_{number}[@]}}"', *rest, f" # {name}"]))
+    return "\n".join(lines)
+
+
+def _shared(runs: Sequence[Sequence[str]]) -> list[str]:
+    """The words that all `runs` have, in the order of the first."""
+    everywhere = set(runs[0]).intersection(*runs[1:])
+    return [word for word in runs[0] if word in everywhere]
+
+
+def _words(run: Run) -> list[str]:
+    """The arguments: choices, then every setting by its key."""
+    words = [f"{group}={_value(run.name(group))}" for group in CHOSEN if group in run.config]
     for key, value in flatten(run.config).items():
         empty_group = key in GROUPS
         if (
@@ -30,7 +58,7 @@ def command_of(run: Run) -> str:
             continue
         # Text below `run` reaches the program as it is; everything else goes through Hydra's grammar.
         words.append(f"{key}={value if key.startswith('run.') else _value(value)}")
-    return shlex.join(words)
+    return words
 
 
 def _value(value: Any) -> str:

@@ -10,7 +10,7 @@ from .lanes import lanes
 from .look import look
 from .ranking import AS_CONFIGURED
 from .sensitivity import SizeTable
-from .style import numbers, plain, short, svg, where
+from .style import Drawn, drawn, numbers, plain, short, where
 
 TITLE = "Relative speed under assumptions"
 CAPTION = (
@@ -19,9 +19,9 @@ CAPTION = (
 )
 
 
-def draw(table: SizeTable, world: str) -> str:
-    """A whole SVG file."""
-    return svg("sensitivity", lambda: dots(table), told=where(world, table.size))
+def draw(table: SizeTable, world: str) -> Drawn:
+    """The figure as files."""
+    return drawn("sensitivity", lambda: dots(table), told=where(world, table.size))
 
 
 def dots(table: SizeTable) -> Figure:

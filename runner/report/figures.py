@@ -1,4 +1,4 @@
-"""The figures of one comparison, as SVG text with a sentence that says what they show."""
+"""The figures of one comparison, as files with a sentence that says what they show."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,11 +8,19 @@ from matplotlib.figure import Figure
 
 from . import words
 from .arms import Arm, Comparison
+from .cost import accuracy_bytes, by_bytes
 from .curves import accuracy, by_samples, by_time, curves
-from .lanes import LINK_WORDS, link_bytes, mean_parts, target_strip, throughput, time_parts
+from .epochs import has_spread, has_staleness, staleness
+from .lanes import link_bytes, mean_parts, target_strip, throughput, time_parts
 from .load import Run
-from .style import svg, where
-from .tables import LINKS
+from .rank_times import is_uneven, shares, waited
+from .ranks import rank_marks
+from .reach import half_s, reached_share
+from .spread import by_epoch, spread_curves, staleness_lanes
+from .style import Drawn, drawn, where
+from .tables import LINK_WORDS, LINKS
+
+BAND = "Bold: median over runs at their first, second, … evaluation. Band: the middle half of them."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +28,7 @@ class Plan:
     """A figure that can be drawn: `name` is its file name without ending, `table` the CSV file behind it.
 
     `describe` says of one arm in words what the figure shows; `applies` whether there is anything to show.
+    `caption_of_many` stands in for `caption` where there are too many runs to show each.
     """
 
     name: str
@@ -29,11 +38,16 @@ class Plan:
     draw: Callable[[Comparison], Figure]
     describe: Callable[[Arm], str]
     applies: Callable[[Comparison], bool]
+    caption_of_many: str = ""
+
+    def said(self, comparison: Comparison) -> str:
+        """The caption below the figure of `comparison`."""
+        return self.caption_of_many if comparison.many and self.caption_of_many else self.caption
 
 
-def draw(plan: Plan, comparison: Comparison) -> str:
-    """A whole SVG file; its bytes depend on the comparison alone."""
-    return svg(plan.name, lambda: plan.draw(comparison), told=where(comparison.world, comparison.size))
+def draw(plan: Plan, comparison: Comparison) -> Drawn:
+    """The figure as files; their bytes depend on the comparison alone."""
+    return drawn(plan.name, lambda: plan.draw(comparison), told=where(comparison.world, comparison.size))
 
 
 def alternative(plan: Plan, comparison: Comparison) -> str:
@@ -91,11 +105,49 @@ def _describe_parts(arm: Arm) -> str:
     return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
 
 
+def _describe_reach(arm: Arm) -> str:
+    said, half = f"{len(arm.reached)} of {len(arm.counted)} reached the target", half_s(arm)
+    return f"{said}, half of the runs by {words.seconds(half)}" if half is not None else said
+
+
+def _describe_cost(arm: Arm) -> str:
+    found = [point for run in arm.runs for point in by_bytes(run)]
+    if not found:
+        return "nothing recorded"
+    accuracies = _range([point.y for point in found], words.share)
+    return f"final accuracy {accuracies} for {_range([point.x for point in found], words.size)}"
+
+
+def _describe_spread(arm: Arm) -> str:
+    return _range([point.y for run in arm.runs for point in by_epoch(run)], _small)
+
+
+def _describe_staleness(arm: Arm) -> str:
+    found = [stale for run in arm.runs if (stale := staleness(run))]
+    if not found:
+        return "nothing recorded"
+    means = _range([mean for mean, _ in found], lambda value: f"{value:.3g}")
+    return f"mean {means} steps, at most {max(largest for _, largest in found):g}"
+
+
+def _describe_ranks(arm: Arm) -> str:
+    of_rank = [value for run in arm.complete for value in shares(run)]
+    waiting = [value for run in arm.complete for value in waited(run)]
+    given = f"{_range(of_rank, lambda value: f'{value:.3g}')} times an equal share" if of_rank else ""
+    said = f"waiting {_range(waiting, lambda value: f'{value:.1%}')} of the training time" if waiting else ""
+    return ", ".join(text for text in (given, said) if text) or "nothing recorded"
+
+
+def _small(value: float) -> str:
+    return f"{value:.2g}"
+
+
 PLANS = (
     Plan(
         name="accuracy_time",
         title="Accuracy against training time",
         caption="Thin: every run. Bold: median over runs at equal evaluations. ×: a run ended early.",
+        caption_of_many=f"{BAND} ×: a run ended early.",
         table="evaluations.csv",
         draw=lambda comparison: curves(comparison, by_time, "training time T_train in seconds"),
         describe=_describe_accuracy,
@@ -111,6 +163,16 @@ PLANS = (
         applies=_has_accuracy,
     ),
     Plan(
+        name="accuracy_bytes",
+        title="Accuracy against bytes between nodes",
+        caption="Faint: every finished run, its final accuracy and its payload between nodes. Strong: the"
+        " medians of an arm. Records count bytes of whole runs, not up to each evaluation: no curves.",
+        table="runs.csv",
+        draw=accuracy_bytes,
+        describe=_describe_cost,
+        applies=lambda comparison: any(by_bytes(run) for run in comparison.runs),
+    ),
+    Plan(
         name="time_to_target",
         title="Time to target",
         caption="A mark per run at the scored time; the bar spans the two evaluations between which the run"
@@ -119,6 +181,16 @@ PLANS = (
         draw=target_strip,
         describe=_describe_target,
         applies=lambda comparison: bool(comparison.targets),
+    ),
+    Plan(
+        name="reached",
+        title="Share of runs that reached the target",
+        caption="A step up at the scored time of each run; runs that diverged or ran out of time count and"
+        " never step. A mark: where the last of an arm's records ends. Dotted: the budget, if there is one.",
+        table="runs.csv",
+        draw=reached_share,
+        describe=_describe_reach,
+        applies=lambda comparison: bool(comparison.targets) and any(arm.counted for arm in comparison.arms),
     ),
     Plan(
         name="throughput",
@@ -148,5 +220,37 @@ PLANS = (
         draw=time_parts,
         describe=_describe_parts,
         applies=lambda comparison: any(mean_parts(arm) for arm in comparison.arms),
+    ),
+    Plan(
+        name="ranks",
+        title="Shares and waiting of each rank",
+        caption="Means over an arm's finished runs, rank 0 on top. Left: samples of a rank as times an equal"
+        " share, where the strategy tells; dotted: equal. Right: waiting for other ranks.",
+        table="ranks.csv",
+        draw=rank_marks,
+        describe=_describe_ranks,
+        applies=is_uneven,
+    ),
+    Plan(
+        name="spread",
+        title="Distance between ranks",
+        caption="‖θ - mean‖ / ‖mean‖ of rank 0's parameters before the last average of each epoch,"
+        " logarithmic. Arms without a line keep all ranks equal or say nothing. Thin: runs. Bold: median.",
+        caption_of_many="‖θ - mean‖ / ‖mean‖ of rank 0's parameters before the last average of each epoch,"
+        " logarithmic. Bold: median over runs. Band: the middle half of them.",
+        table="epochs.csv",
+        draw=spread_curves,
+        describe=_describe_spread,
+        applies=has_spread,
+    ),
+    Plan(
+        name="staleness",
+        title="Staleness",
+        caption="Steps that rank 0 took between sending a model and using the mean: a mark per run at its"
+        " mean, a line to its largest.",
+        table="epochs.csv",
+        draw=staleness_lanes,
+        describe=_describe_staleness,
+        applies=has_staleness,
     ),
 )

@@ -1,13 +1,13 @@
 """The headline table as people read it: every arm with its runs below it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from . import words
 from .arms import Arm, Comparison
 from .load import Run
 from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
-from .tables import LINKS
+from .tables import LINK_WORDS, LINKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,28 @@ def headline(comparison: Comparison) -> list[ArmLine]:
     # What holds for all runs is said once above the table, not in every line.
     mixed = len({bool(run.timing_reasons) for run in comparison.runs}) > 1
     return [_arm_line(arm, mixed) for arm in comparison.arms]
+
+
+def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
+    """The arms of the headline tables as text, one row each: what a paper prints."""
+    return [
+        {
+            "study": comparison.study,
+            "workload": f"{comparison.model} on {comparison.dataset}",
+            "world": words.world(comparison.world),
+            "size": comparison.size,
+            "arm": line.label,
+            "runs": line.runs,
+            "reached": line.reached,
+            "time to target": line.to_target,
+            "training time": line.train,
+            "samples/s": line.rate,
+            "final accuracy": line.accuracy,
+            **{f"bytes {LINK_WORDS[link]}": line.bytes[link] for link in LINKS},
+        }
+        for comparison in comparisons
+        for line in headline(comparison)
+    ]
 
 
 def _arm_line(arm: Arm, mixed: bool) -> ArmLine:

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,9 +17,7 @@ from .load import Run
 from .look import look
 from .means import target_mean
 from .style import PART_COLOURS, PART_HATCHES, WIDTH, numbers, plain, wrapped
-from .tables import LINKS, PARTS
-
-LINK_WORDS = {"intra": "inside nodes", "inter": "between nodes"}
+from .tables import LINK_WORDS, LINKS, PARTS
 
 
 def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
@@ -31,7 +30,7 @@ def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _spread(count: int, height: float = 0.5) -> list[float]:
+def offsets(count: int, height: float = 0.5) -> list[float]:
     """Offsets in a lane, so that equal values do not hide each other."""
     return [0.0] if count == 1 else [height * (k / (count - 1) - 0.5) for k in range(count)]
 
@@ -53,13 +52,23 @@ def target_strip(comparison: Comparison) -> Figure:
     )
     for lane, arm in enumerate(comparison.arms):
         style = look(arm.index)
-        for run, offset in zip(arm.counted, _spread(len(arm.counted)), strict=True):
-            found, y = run.crossing, lane + offset
-            if found is None:
-                axes.plot(nowhere, y, "x", color=style.colour, markersize=7, markeredgewidth=1.8)
-                continue
-            axes.plot([found.after_s, found.stamp_s], [y, y], color=style.colour, linewidth=3, alpha=0.3)
-            axes.plot(found.scored_s, y, style.marker, color=style.colour, markersize=6.5)
+        places = [lane + offset for offset in offsets(len(arm.counted))]
+        found = [(run.crossing, y) for run, y in zip(arm.counted, places, strict=True)]
+        hits = [(crossing, y) for crossing, y in found if crossing]
+        missed = [y for crossing, y in found if not crossing]
+        axes.hlines(
+            [y for _, y in hits],
+            [crossing.after_s for crossing, _ in hits],
+            [crossing.stamp_s for crossing, _ in hits],
+            color=style.colour,
+            linewidth=3,
+            alpha=0.3,
+        )
+        if hits:
+            scored = [crossing.scored_s for crossing, _ in hits]
+            _marks(axes, scored, [y for _, y in hits], style.marker, color=style.colour)
+        if missed:
+            _marks(axes, [nowhere] * len(missed), missed, "x", color=style.colour, markersize=7)
         mean = target_mean(arm)
         if mean is not None:
             axes.plot([mean, mean], [lane - 0.36, lane + 0.36], color="#1d2129", linewidth=1.6)
@@ -72,15 +81,25 @@ def _reach(run: Run) -> float:
     return run.crossing.stamp_s if run.crossing else 0.0
 
 
+def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], marker: str, **more: Any) -> None:
+    """A mark at each place, without a line between them."""
+    axes.plot(xs, ys, marker, **{"markersize": 6.5, "markeredgewidth": 1.8 if marker == "x" else 1.0, **more})
+
+
 def throughput(comparison: Comparison) -> Figure:
     """A mark per run at its samples per second."""
     figure, axes = lanes([arm.label for arm in comparison.arms])
     for lane, arm in enumerate(comparison.arms):
         style = look(arm.index)
-        found = [(run, run.samples_per_s) for run in arm.runs if run.samples_per_s]
-        for (run, value), offset in zip(found, _spread(len(found)), strict=True):
-            marker = style.marker if run.state == "finished" else "x"
-            axes.plot(value, lane + offset, marker, color=style.colour, markersize=6.5, markeredgewidth=1.8)
+        found = [run for run in arm.runs if run.samples_per_s]
+        places = [(run, lane + offset) for run, offset in zip(found, offsets(len(found)), strict=True)]
+        for whole in (True, False):
+            chosen = [
+                (run.samples_per_s or 0.0, y) for run, y in places if (run.state == "finished") == whole
+            ]
+            if chosen:
+                xs, ys = zip(*chosen, strict=True)
+                _marks(axes, xs, ys, style.marker if whole else "x", color=style.colour)
     fastest = max((run.samples_per_s or 0.0 for run in comparison.runs), default=0.0)
     axes.set_xlim(0, 1.08 * fastest or 1)
     axes.set_xlabel("training samples per second")
@@ -101,15 +120,13 @@ def link_bytes(comparison: Comparison) -> Figure:
         style = look(arm.index)
         for link, side in zip(LINKS, (-0.17, 0.17), strict=True):
             found = [value for run in arm.complete if (value := run.payload_bytes(link)) is not None]
-            offsets = _spread(len(found), 0.2)
-            fill = style.colour if link == "inter" else "white"
-            for value, offset in zip(found, offsets, strict=True):
-                if value > 0:
-                    y = lane + side + offset
-                    axes.plot(
-                        value, y, style.marker, color=style.colour, markerfacecolor=fill, markersize=6.5
-                    )
-            zeros = sum(value <= 0 for value in found)
+            places = [lane + side + offset for offset in offsets(len(found), 0.2)]
+            shown = [(value, y) for value, y in zip(found, places, strict=True) if value > 0]
+            if shown:
+                xs, ys = zip(*shown, strict=True)
+                fill = style.colour if link == "inter" else "white"
+                _marks(axes, xs, ys, style.marker, color=style.colour, markerfacecolor=fill)
+            zeros = len(found) - len(shown)
             if zeros:
                 said = f"0 B {LINK_WORDS[link]} ({words.count(zeros, 'run')})"
                 axes.annotate(
@@ -133,7 +150,9 @@ def time_parts(comparison: Comparison) -> Figure:
     figure, axes = lanes([arm.label for arm in comparison.arms], extra=0.35)
     for lane, arm in enumerate(comparison.arms):
         left = 0.0
-        for part, value in mean_parts(arm).items():
+        for part, mean in mean_parts(arm).items():
+            # Differences of clocks come out a little below zero where nothing was exposed.
+            value = max(0.0, mean)
             axes.barh(
                 lane,
                 value,

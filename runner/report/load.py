@@ -4,7 +4,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ from typing import Any
 import yaml
 
 from ..records import Crossing, Row, crossing, read_json, read_records, surviving
+from ..repetitions import repetition_of
 
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
+# What a report needs of the rows of all ranks, which are many.
+STRETCH = ("attempt", "stretch", "train_s", "parts_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
-    `rank_rows` holds every stretch of every attempt and rank.
+    `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
     """
 
     place: str
@@ -34,6 +37,7 @@ class Run:
     rank_rows: list[Row]
     replaced_rows: int
     damage: list[str]
+    epochs: list[Row] = field(default_factory=list)
 
     @property
     def run_id(self) -> str:
@@ -94,8 +98,18 @@ class Run:
         return str(_get(self.config, "study", "assumption") or "")
 
     @property
+    def role(self) -> str:
+        """`study.role`: "clock" or "fresh" for a second baseline, "placebo"; "" for an arm of its own."""
+        return str(_get(self.config, "study", "role") or "")
+
+    @property
     def seed(self) -> Any:
         return self.config.get("seed")
+
+    @property
+    def block(self) -> Any:
+        """The repetition: runs of one have the same seed, but for a second baseline with fresh ones."""
+        return repetition_of(self.seed)
 
     @property
     def state(self) -> str:
@@ -126,6 +140,11 @@ class Run:
     @property
     def target(self) -> float | None:
         return _get(self.config, "train", "target")
+
+    @property
+    def stop(self) -> str:
+        """What ends it: "budget", or the target ("first", "confirmed")."""
+        return str(_get(self.config, "train", "stop") or "budget")
 
     @property
     def metric(self) -> str:
@@ -240,7 +259,12 @@ def load_run(path: Path, place: str) -> Run:
     kept = surviving(rows)
     rank_rows: list[Row] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
-        rank_rows += _rows(file, f"{place}/ranks/{file.name}", damage)
+        rank = int(file.stem) if file.stem.isdigit() else -1
+        rank_rows += [
+            {"rank": rank, **{name: row.get(name) for name in STRETCH}}
+            for row in _rows(file, f"{place}/ranks/{file.name}", damage)
+            if row.get("kind") == "stretch"
+        ]
     status = _mapping(path / "status.json", place, read_json, damage)
     summaries = [row for row in kept if row.get("kind") == "summary"]
     return Run(
@@ -250,7 +274,8 @@ def load_run(path: Path, place: str) -> Run:
         status=status,
         evaluations=[row for row in kept if row.get("kind") == "evaluation" and _usable(row)],
         summary=summaries[-1] if summaries else status.get("summary") or {},
-        rank_rows=[row for row in rank_rows if row.get("kind") == "stretch"],
+        rank_rows=rank_rows,
+        epochs=[row for row in kept if row.get("kind") == "epoch"],
         replaced_rows=len(rows) - len(kept),
         damage=damage,
     )
@@ -289,4 +314,6 @@ def _mapping(path: Path, place: str, read: Callable[[Path], Any], damage: list[s
 
 
 def _read_yaml(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    # The same loader in C where PyYAML has it: ten times as fast.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)

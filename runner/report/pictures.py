@@ -6,20 +6,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from .answer import Answer
 from .arms import Comparison
 from .bandwidth import Bandwidth
 from .sensitivity import SizeTable
 
+if TYPE_CHECKING:
+    from .style import Drawn
+
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure on the page; `svg` is None if it could not be drawn, and `failure` says why."""
+    """A figure on the page; `svg` is None if it could not be drawn, and `failure` says why.
+
+    `files`: the names of the same figure as SVG and as PDF. `table`: of the CSV file behind it.
+    """
 
     title: str
-    file: str
+    files: tuple[str, ...]
     caption: str
     alternative: str
     table: str
@@ -38,52 +46,69 @@ def pictures(comparison: Comparison, output: Path, prefix: str) -> list[Picture]
     found = []
     for plan in plans(comparison):
         try:
-            svg = draw(plan, comparison)
+            drawn = draw(plan, comparison)
         except Exception as error:
             found.append(_failed(plan.title, error))
             continue
         file = output / f"{prefix}{plan.name}.svg"
-        found.append(_written(svg, file, plan.title, plan.caption, alternative(plan, comparison), plan.table))
+        said = alternative(plan, comparison)
+        found.append(_written(drawn, file, plan.title, plan.said(comparison), said, plan.table))
     return found
 
 
 def sensitivity_picture(table: SizeTable, world: str, file: Path) -> Picture:
-    """The figure of one size of the section on assumptions, written to `file`."""
+    """The figure of one size of the section on assumptions, written to `file` and beside it as PDF."""
     try:
         with _no_backend_asked_for():
             from .dots import CAPTION, TITLE, alternative, draw
     except Exception as error:
         return _failed("Figure", error)
     try:
-        svg = draw(table, world)
+        drawn = draw(table, world)
     except Exception as error:
         return _failed(TITLE, error)
-    return _written(svg, file, TITLE, CAPTION, alternative(table, world), "sensitivity.csv")
+    return _written(drawn, file, TITLE, CAPTION, alternative(table, world), "sensitivity.csv")
+
+
+def answer_picture(answer: Answer, file: Path) -> Picture:
+    """The figure of ratios and their intervals, written to `file` and beside it as PDF."""
+    try:
+        with _no_backend_asked_for():
+            from .forest import CAPTION, TITLE, alternative, draw
+    except Exception as error:
+        return _failed("Figure", error)
+    try:
+        drawn = draw(answer)
+    except Exception as error:
+        return _failed(TITLE, error)
+    return _written(drawn, file, TITLE, CAPTION, alternative(answer), "speedups.csv")
 
 
 def bandwidth_picture(found: Bandwidth, file: Path) -> Picture:
-    """The figure of time to target against the rate between nodes, written to `file`."""
+    """The figure of time to target against the rate between nodes, written to `file` and beside it as PDF."""
     try:
         with _no_backend_asked_for():
             from .bandwidth_figure import CAPTION, TITLE, alternative, draw
     except Exception as error:
         return _failed("Figure", error)
     try:
-        svg = draw(found)
+        drawn = draw(found)
     except Exception as error:
         return _failed(TITLE, error)
-    return _written(svg, file, TITLE, CAPTION, alternative(found), "bandwidth.csv")
+    return _written(drawn, file, TITLE, CAPTION, alternative(found), "bandwidth.csv")
 
 
-def _written(svg: str, file: Path, title: str, caption: str, alternative: str, table: str) -> Picture:
-    file.write_text(svg, encoding="utf-8")
+def _written(drawn: "Drawn", file: Path, title: str, caption: str, alternative: str, table: str) -> Picture:
+    other = file.with_suffix(".pdf")
+    file.write_text(drawn.svg, encoding="utf-8")
+    other.write_bytes(drawn.pdf)
     return Picture(
         title=title,
-        file=file.name,
+        files=(file.name, other.name),
         caption=caption,
         alternative=alternative,
         table=table,
-        svg=_inline(svg, f"{file.stem}-"),
+        svg=_inline(drawn.svg, f"{file.stem}-"),
         failure="",
     )
 
@@ -101,7 +126,7 @@ def _no_backend_asked_for() -> Iterator[None]:
 
 def _failed(title: str, error: Exception) -> Picture:
     said = f"not drawn: {type(error).__name__}: {error}"
-    return Picture(title=title, file="", caption="", alternative="", table="", svg=None, failure=said)
+    return Picture(title=title, files=(), caption="", alternative="", table="", svg=None, failure=said)
 
 
 def _inline(svg: str, prefix: str) -> Markup:

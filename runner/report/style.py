@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -72,15 +73,29 @@ def where(world: str, size: str) -> str:
     return ", ".join([words.world(world), *([size] if size else []), *told])
 
 
-def svg(salt: str, make: Callable[[], Figure], *, told: str) -> str:
-    """The figure that `make` draws as a file, `told` in a corner; equal figures give equal bytes."""
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure as the text of an SVG file and as the bytes of a PDF file."""
+
+    svg: str
+    pdf: bytes
+
+
+def drawn(salt: str, make: Callable[[], Figure], *, told: str) -> Drawn:
+    """The figure that `make` draws as files, `told` in a corner; equal figures give equal bytes."""
     with drawing(salt):
-        figure, buffer = make(), io.StringIO()
+        figure, text, book = make(), io.StringIO(), io.BytesIO()
         # A title, so that the layout keeps room for it.
         figure.suptitle(plain(told), x=0.995, ha="right", fontsize=7, color="0.35", style="italic")
+        # Nothing that tells when, where or by which version: equal figures are equal files.
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(buffer, format="svg", facecolor="white", metadata=nothing)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+        figure.savefig(text, format="svg", facecolor="white", metadata=nothing)
+        # Laid out already: the same places without the work.
+        figure.set_layout_engine("none")
+        nothing = {"CreationDate": None, "Creator": None, "Producer": None}
+        figure.savefig(book, format="pdf", facecolor="white", metadata=nothing)
+    svg = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    return Drawn(svg=svg, pdf=book.getvalue())
 
 
 def numbers() -> FuncFormatter:

@@ -1,4 +1,4 @@
-"""The CSV tables of the report: one row per run, per evaluation and per arm."""
+"""The tables of the report: one row per run, per evaluation and per arm, each as CSV, Markdown and LaTeX."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,9 +10,18 @@ from ..records import best, crossing, encode
 from .arms import Arm, Comparison
 from .load import Run
 from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+from .text_tables import latex, markdown
 
 LINKS = ("intra", "inter")
+LINK_WORDS = {"intra": "inside nodes", "inter": "between nodes"}
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The CSV file `path`, and beside it the same table in Markdown (.md) and LaTeX (.tex)."""
+    write_csv(path, rows)
+    path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+    path.with_suffix(".tex").write_text(latex(rows), encoding="utf-8")
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -24,7 +33,7 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def runs_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """One row per run directory, failed ones included."""
-    return [_run_row(comparison, arm, run) for comparison, arm, run in _walk(comparisons)]
+    return [_run_row(comparison, arm, run) for comparison, arm, run in walk(comparisons)]
 
 
 def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
@@ -34,8 +43,8 @@ def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
         *("split", "accuracy", "correct", "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
     )
     return [
-        _who(comparison, arm, run) | {name: row.get(name) for name in fields}
-        for comparison, arm, run in _walk(comparisons)
+        who(comparison, arm, run) | {name: row.get(name) for name in fields}
+        for comparison, arm, run in walk(comparisons)
         for row in run.evaluations
     ]
 
@@ -64,11 +73,13 @@ def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     ]
 
 
-def _walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]:
+def walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]:
+    """Every run with its arm and comparison, in reading order."""
     return [(c, arm, run) for c in comparisons for arm in c.arms for run in arm.runs]
 
 
-def _who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+    """The columns that every row about a run begins with."""
     return {
         "study": comparison.study,
         "run_id": run.run_id,
@@ -93,7 +104,7 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
         )
         variants[f"{which}_stamp_s"] = found.stamp_s if found else None
     summary, top = run.summary, best(run.evaluations)
-    return _who(comparison, arm, run) | {
+    return who(comparison, arm, run) | {
         "status": run.state,
         "reason": run.reason,
         "counted": run.counted,

@@ -2,6 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..scoring.ratio import Ratio
 
 MISSING = "–"
 WORLDS = {
@@ -31,6 +35,15 @@ def share(value: float | None) -> str:
 def ratio(value: float | None) -> str:
     """How many times as fast, three decimals."""
     return _number(value, lambda v: f"{v:.3f}")
+
+
+def interval(found: "Ratio | None") -> str:
+    """A ratio with its interval, `≥` or `≤` where only one end is known; or that there is none."""
+    if found is None:
+        return "no ratio"
+    low = f"{found.low:.3f}" if found.low > 0 else "0"
+    high = f"{found.high:.3f}" if math.isfinite(found.high) else "∞"
+    return f"{found.side + ' ' if found.side else ''}{found.point:.3f} [{low}, {high}]"
 
 
 def size(value: float | None) -> str:

@@ -322,8 +322,8 @@ FAULTS = [
     Fault(
         "stays synchronous after a restart",
         "post_local_sgd",
-        "        self.replica.average_gradients_over(WORLD if self.switched_after is None else self.own)\n",
-        "        self.replica.average_gradients_over(WORLD)\n",
+        "        self._average_over(WORLD if self.switched_after is None else self.own)\n",
+        "        self._average_over(WORLD)\n",
     ),
     Fault(
         "leaders are not weighted",
@@ -341,8 +341,8 @@ FAULTS = [
     Fault(
         "gradients over the world",
         "ednncomm",
-        "replica.average_gradients_over(NODE)",
-        "replica.average_gradients_over(WORLD)",
+        "replica.average_gradients_over(NODE, ",
+        "replica.average_gradients_over(WORLD, ",
     ),
     Fault(
         "slices without weight",

@@ -7,7 +7,6 @@ Each small model stands for ResNet-50 on a named cluster; then one ratio is brok
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +40,14 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "daso": ("daso", PASSIVE),
     "ednncomm": ("ednncomm", {}),
 }
-NO_KEY = ("daso", "ednncomm")  # they sum gradients inside nodes, in buckets of a size that no key changes
+BY_NODE = ("daso", "ednncomm")  # they sum gradients inside nodes
+BUCKETS = ("ddp", "lasgd", *BY_NODE)  # they have strategy.bucket_mib
 POINTS = {"slow": ("ethernet_10g", 32), "middle": ("ethernet_25g", 64)}
 SMALL: dict[str, tuple[Any, InputSpec]] = {
     "resnet18": (Torchvision(name="resnet18"), InputSpec(3, 32, 32, 10)),
     "small_cnn": (SmallCNN(channels=[8, 16, 16, 32, 32, 64]), InputSpec(3, 32, 32, 10)),
     "mlp": (MLP(hidden=[256] * 8), InputSpec(1, 8, 8, 10)),
 }
-
-
-@dataclass(frozen=True)
-class CutAlike(Profile):
-    """A profile whose buckets are of `mib` also where a strategy has no key to ask for it."""
-
-    mib: float = DEFAULT_BUCKET_MIB
-
-    def buckets(self, itemsize: int, mib: float) -> list[tuple[int, int]]:
-        return super().buckets(itemsize, self.mib if mib == DEFAULT_BUCKET_MIB else mib)
 
 
 def like(point: str) -> ClusterConfig:
@@ -87,24 +77,15 @@ def small(name: str, point: str) -> Side:
 
 
 def cut(side: Side, mib: float) -> Side:
-    """`side` with all gradients in buckets of `mib`."""
-    return dataclasses.replace(cut_by_key(side, mib), profile=CutAlike(*_fields(side.profile), mib=mib))
-
-
-def cut_by_key(side: Side, mib: float) -> Side:
-    """`side` with buckets of `mib` where the strategy has a key for it: what a run can ask for."""
-    return dataclasses.replace(side, bucket_mib=mib, profile=Profile(*_fields(side.profile)))
-
-
-def _fields(profile: Profile) -> tuple[Any, ...]:
-    return profile.flops, profile.numels, profile.ready, profile.norms
+    """`side` with gradients in buckets of `mib`."""
+    return dataclasses.replace(side, bucket_mib=mib)
 
 
 @functools.cache
 def steps_per_s(side: Side, arm: str) -> float:
     """Steps per second of virtual time."""
     strategy, keys = ARMS[arm]
-    keys = keys | ({"bucket_mib": side.bucket_mib} if strategy == "ddp" else {})
+    keys = keys | ({"bucket_mib": side.bucket_mib} if strategy in BUCKETS else {})
     cluster, profile, batch = side.cluster, side.profile, int(side.samples) * side.cluster.ranks
     run = config(
         strategy,
@@ -168,24 +149,24 @@ BREAKS: dict[str, Callable[[Side], Side]] = {
 }
 
 
-def by_key(side: Side, arms: Iterable[str] = NO_KEY) -> dict[str, float]:
-    """`relative` of arms that have no key for their buckets, in the buckets that they take by themselves."""
-    plain = cut_by_key(side, side.bucket_mib)
+def as_it_is(side: Side, arms: Iterable[str] = BY_NODE) -> dict[str, float]:
+    """`relative` of arms in the buckets that they take by themselves."""
+    plain = cut(side, DEFAULT_BUCKET_MIB)
     return {arm: steps_per_s(plain, arm) / steps_per_s(side, "ddp") for arm in arms}
 
 
 def tables() -> str:
     """The two tables of docs/similarity.md."""
     arms = [arm for arm in ARMS if arm != "ddp"]
-    lines = [_row(["", *arms, *(f"{arm} as it is" for arm in NO_KEY)])]
-    lines.append("|---" * (len(arms) + 1 + len(NO_KEY)) + "|")
+    lines = [_row(["", *arms, *(f"{arm} as it is" for arm in BY_NODE)])]
+    lines.append("|---" * (len(arms) + 1 + len(BY_NODE)) + "|")
     for point, (cluster, samples) in POINTS.items():
         wanted, kappa = relative(named(point)), likeness_of(named(point)).kappa
         words = f"**resnet50, {cluster}, {samples} samples a rank, kappa {kappa:.2f}**"
-        lines.append(_row([words, *(f"{wanted[arm]:.2f}" for arm in [*arms, *NO_KEY])]))
+        lines.append(_row([words, *(f"{wanted[arm]:.2f}" for arm in [*arms, *BY_NODE])]))
         for name in SMALL:
             side = small(name, point)
-            found = [off(relative(side, arms), wanted), off(by_key(side), wanted)]
+            found = [off(relative(side, arms), wanted), off(as_it_is(side), wanted)]
             lines.append(_row([name, *(f"{share:+.1%}" for part in found for share in part.values())]))
     lines += ["", _row(["broken", *arms]), "|---" * (len(arms) + 1) + "|"]
     side, wanted = small("small_cnn", "slow"), relative(named("slow"))

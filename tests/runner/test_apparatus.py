@@ -286,6 +286,38 @@ def test_one_step_of_a_hundred_may_take_longer_than_the_devices(clock: Any, over
     assert valid or "in 2.0% of steps" in verdict["reasons"][0]
 
 
+def test_attempts_that_a_run_goes_on_from_count_in_its_verdict(clock: Any, tmp_path: Path):
+    """1.1 s in 50 s of the first attempt, nothing in 50 s of the second: 1.1 % of both, and its overruns."""
+    hardware = cluster(samples_per_second=80)
+
+    def attempt(padding: Any, waited_ms: int) -> Apparatus:
+        checks = prepared(hardware, FakeCommunicator(clock, hardware), padding=padding)
+        checks._queue = RunQueue(threads(tmp_path, t1=0))
+        checks.training(True)
+        threads(tmp_path, t1=waited_ms)
+        checks.training(False)
+        return checks
+
+    kept = attempt(padded(overruns=4), 1100).state_dict(50_000 * MS)
+    resumed = attempt(padded(), 0)
+    resumed.load_state_dict(kept)
+    verdict = resumed.verdict(50_000 * MS, finished=True)
+    assert verdict["run_queue_share"] == pytest.approx([0.011] * 2)
+    assert verdict["overrun_share"] == pytest.approx([0.02] * 2)
+    assert [reason.split()[0] for reason in verdict["reasons"]] == ["threads", "on"]
+    again = attempt(padded(), 0)
+    again.load_state_dict(resumed.state_dict(50_000 * MS))
+    assert again.verdict(10_000 * MS, finished=True)["run_queue_share"] == pytest.approx([0.01] * 2)
+
+
+def test_what_was_wrong_at_an_earlier_start_stays_wrong(clock: Any):
+    slow = FakeCommunicator(clock, cluster(), floor_ms=6)
+    kept = prepared(cluster(), slow, refuse=False).state_dict(1)
+    resumed = prepared(cluster(), FakeCommunicator(clock, cluster()))
+    resumed.load_state_dict(kept)
+    assert "any sum takes 6 ms" in resumed.verdict(100_000 * MS, finished=True)["reasons"][0]
+
+
 def threads(folder: Path, **waited_ms: int) -> Path:
     """A folder as /proc/self/task: each thread has run 5 s and stood ready for so many milliseconds."""
     for thread in list(folder.glob("*")):

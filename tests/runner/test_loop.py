@@ -480,3 +480,20 @@ def test_every_row_is_json_ready():
     for row in [*done.metrics.rows, *done.own[2].rows]:
         json.dumps(row)
     assert not any(math.isnan(v) for row in done.metrics.rows for v in row.values() if isinstance(v, float))
+
+
+def test_the_record_says_from_which_weights_and_over_which_batches_a_run_went():
+    """Equal for the strategies of a repetition, another with another seed."""
+
+    def digests(strategy: str, seed: int = 0) -> dict[str, str | None]:
+        (row,) = [
+            row for row in run(config(strategy, seed=seed, epochs=1)).metrics.rows if row["kind"] == "summary"
+        ]
+        return row["digests"]
+
+    base = digests("ddp")
+    assert all(base.values())
+    assert digests("placebo") == digests("heterogeneous") == base
+    other = digests("ddp", seed=1)
+    assert other["initial_weights"] != base["initial_weights"]
+    assert other["first_batches"] != base["first_batches"]

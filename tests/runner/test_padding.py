@@ -186,7 +186,6 @@ def test_sleeping_too_long_is_time_spent():
     rig.costs(0, 0, 0, 0)
     assert rig.step() == [11, 41, 61, 81]
     assert rig.clock.slept == [10, 29, 60, 19]
-    assert rig.padding.slept_ns == 122 * MS
 
 
 def test_a_rest_of_50_us_is_not_slept():
@@ -197,21 +196,21 @@ def test_a_rest_of_50_us_is_not_slept():
 
 
 def test_what_is_excluded_comes_on_top():
-    """Launching the last layer's bucket takes 5 ms, and so long nothing is computed."""
+    """Launching the last layer's bucket takes longer than the pass, and so long nothing is computed."""
     rig = Rig()
 
     def launch(parameter: Tensor) -> None:
         with rig.padding.excluded():
-            rig.clock.ns += 5 * MS
+            rig.clock.ns += 500 * MS
 
     rig.last.weight.register_post_accumulate_grad_hook(launch)
-    assert rig.step() == [10, 40, 60, 85]
+    assert rig.step() == [10, 40, 60, 580]
     assert rig.clock.slept == [9, 27, 54, 18]
-    assert rig.padding.real_ns == 12 * MS
+    assert rig.padding.overruns == 0
     rig.marks.clear()
     with rig.padding.excluded():  # outside of a step it is nothing
         rig.clock.ns += 5 * MS
-    assert rig.step() == [10, 40, 60, 85]
+    assert rig.step() == [10, 40, 60, 580]
 
 
 def test_what_happens_between_and_behind_the_passes_is_nobodys_computing():
@@ -225,7 +224,7 @@ def test_what_happens_between_and_behind_the_passes_is_nobodys_computing():
     rig.clock.ns += 1000 * MS  # DDP waits
     rig.padding.end()
     assert rig.clock.slept == [10, 30, 60, 20]
-    assert (rig.padding.real_ns, rig.padding.overruns) == (0, 0)
+    assert rig.padding.overruns == 0
 
 
 @pytest.mark.parametrize(
@@ -246,9 +245,6 @@ def test_a_step_that_is_too_fast_for_this_machine_is_counted(costs: tuple[float,
     rig.step()
     padding = rig.padding
     assert (padding.steps, padding.overruns) == (2, overruns)
-    assert padding.real_ns == round((12 + sum(costs)) * MS)
-    assert padding.padded_ns == 240 * MS
-    assert padding.slept_ns == pytest.approx(sum(rig.clock.slept) * MS)
 
 
 def test_nothing_is_padded_before_shares_are_measured():
@@ -285,9 +281,9 @@ def test_a_resumed_run_goes_on_where_the_device_stood():
     straight = [took(whole) for _ in range(4)]
     assert len(set(straight)) == 4
     assert [took(cut) for _ in range(2)] == straight[:2]
-    resumed.padding.load_state_dict(cut.padding.state_dict())
+    resumed.padding.device.drawn = cut.padding.device.drawn
     assert [took(resumed) for _ in range(2)] == straight[2:]
-    assert resumed.padding.state_dict() == {"drawn": 4}
+    assert resumed.padding.device.drawn == 4
 
 
 class Moody(nn.Module):
@@ -430,7 +426,6 @@ def test_pads_change_no_bit_of_an_awkward_model():
     assert padding.backward.layers[0] == "Awkward"
     assert set(padding.backward.layers[-4:]) == {"conv", "norm"}
     assert padding.steps == 3
-    assert padding.slept_ns > 0
 
 
 def test_layers_that_run_again_in_backward_count_there():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from collapse import BREAKS, SMALL, by_key, largest, named, off, relative, small, tables
+from collapse import BREAKS, SMALL, as_it_is, largest, named, off, relative, small, tables
 from torch import Tensor, nn
 
 import daso_bench
@@ -414,8 +414,14 @@ def test_a_model_of_few_layers_cannot_have_enough_buckets():
 
 
 def test_a_strategy_without_that_key_is_named():
-    (told,) = (line for line in lines(made(strategy="daso")) if "no bucket_mib" in line)
-    assert told.startswith("1 of 5 buckets: strategy=daso has no bucket_mib")
+    (told,) = (line for line in lines(made(strategy="hsgd")) if "no bucket_mib" in line)
+    assert told.startswith("1 of 5 buckets: strategy=hsgd has no bucket_mib")
+
+
+@pytest.mark.parametrize("strategy", ["daso", "ednncomm", "lasgd", "heterogeneous", "post_local_sgd"])
+def test_whoever_sums_gradients_can_cut_them_into_as_many_buckets(strategy: str):
+    (told,) = (line for line in lines(made(strategy=strategy)) if "would make it" in line)
+    assert told.startswith("1 of 5 buckets: strategy.bucket_mib=")
 
 
 def test_numbers_further_apart_than_a_hundredth_are_not_matched():
@@ -499,11 +505,11 @@ def test_first_buckets_that_are_ready_late_cost_up_to_8_percent_where_much_overl
 
 
 @pytest.mark.parametrize("arm", ["daso", "ednncomm"])
-def test_strategies_without_a_bucket_size_are_off_where_the_small_model_fits_one_bucket(arm: str):
-    """Inside a node nothing overlaps then; a model with some buckets of 25 MiB is right."""
+def test_sums_in_nodes_are_off_where_the_small_model_fits_one_bucket_of_25_mib(arm: str):
+    """Inside a node nothing overlaps then; a model with some such buckets is right."""
     wanted = relative(named("slow"), [arm])
-    assert -0.25 < off(by_key(small("small_cnn", "slow"), [arm]), wanted)[arm] < -0.1
-    assert abs(off(by_key(small("resnet18", "slow"), [arm]), wanted)[arm]) < 0.03
+    assert -0.25 < off(as_it_is(small("small_cnn", "slow"), [arm]), wanted)[arm] < -0.1
+    assert abs(off(as_it_is(small("resnet18", "slow"), [arm]), wanted)[arm]) < 0.03
 
 
 def test_the_page_shows_the_tables_that_the_command_makes():

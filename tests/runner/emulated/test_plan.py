@@ -9,6 +9,7 @@ from daso_bench.runner.emulated.plan import (
     burst_bytes,
     plan,
     shaping_lines,
+    window_bytes,
     wire_bytes_per_s,
 )
 from daso_bench.runner.hardware import LinkConfig
@@ -35,6 +36,25 @@ def test_a_burst_holds_two_packets_and_what_comes_while_a_core_is_late():
     assert burst_bytes(0.0) == 2 * 9014
     assert burst_bytes(6.25e6) < 23_800  # 256 KiB after a pause are at most 10 % too fast
     assert burst_bytes(125e6) - burst_bytes(25e6) == pytest.approx(100e6 * 0.75e-3, abs=1)
+
+
+def test_a_sender_may_have_two_milliseconds_of_the_fastest_link_under_way():
+    """And what is on its way; at least three packets."""
+    assert window_bytes([Shape(25e6), Shape(125e6)]) == 250_000
+    assert window_bytes([Shape(125e6, latency_us=500.0), Shape(25e6)]) == 375_000
+    assert window_bytes([Shape(5e6)] * 2) == 3 * 9014 + 1000
+    assert window_bytes([Shape(5e6), Shape()]) is None, "an unshaped link is not to be bounded"
+
+
+def test_the_window_bounds_shaped_cards_only():
+    routes = [
+        line
+        for batch in plan([Shape(5e6), Shape(125e6)], "/proc/1/fd/9")
+        for line in batch.lines
+        if line.startswith("route")
+    ]
+    assert [line.endswith(" window 250000") for line in routes] == [" dev e0 " in line for line in routes]
+    assert len(routes) == 4
 
 
 def test_payload_rates_are_the_links_efficiency_and_the_nodes_speed():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import yaml
 from daso_bench.runner.records import RecordWriter, write_json
 from daso_bench.runner.report import build, style
 from daso_bench.runner.validation import Validation
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +95,7 @@ def _make_run(
     labels: Sequence[str] = (),
     untimed: Sequence[str] = (),
     payload: tuple[float, float] = (3.0e6, 6.0e6),
+    exposed: float = 0.2,
     rows: Sequence[dict[str, Any]] | None = None,
     attempts: Sequence[dict[str, Any]] = (),
     tail: str = "",
@@ -137,7 +141,7 @@ def _make_run(
         for row in done:
             writer.write(row)
         if status in ("finished", "diverged") and done:
-            writer.write(_summary(done[-1], payload))
+            writer.write(_summary(done[-1], payload, exposed))
     with open(path / "metrics.jsonl", "a") as file:
         file.write(tail)
     for rank in range(2):
@@ -149,10 +153,10 @@ def _make_run(
     return path
 
 
-def _summary(last: dict[str, Any], payload: tuple[float, float]) -> dict[str, Any]:
+def _summary(last: dict[str, Any], payload: tuple[float, float], exposed: float) -> dict[str, Any]:
     """The closing row of an attempt whose last evaluation is `last`."""
     spent = last["train_s"]
-    parts = {"compute": 0.6, "exposed": 0.2, "waiting": 0.1, "data": 0.04, "step_other": 0.06}
+    parts = {"compute": 0.8 - exposed, "exposed": exposed, "waiting": 0.1, "data": 0.04, "step_other": 0.06}
     return {
         "kind": "summary",
         "attempt": last["attempt"],

@@ -39,10 +39,10 @@ class Text(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        self.hidden += tag == "style"
+        self.hidden += tag in ("style", "script")
 
     def handle_endtag(self, tag: str) -> None:
-        self.hidden -= tag == "style"
+        self.hidden -= tag in ("style", "script")
 
     def handle_data(self, data: str) -> None:
         if not self.hidden:
@@ -107,16 +107,16 @@ def test_what_a_reader_must_not_miss_is_visible(mixed: tuple[Path, Path]) -> Non
     for words in (
         *("local processes, real time", "no asynchronous phase", "4 ranks on 2 cores (7 runs)"),
         *("3 runs did not finish", "3 of 5", "no mean, not all reached it", "not reached", "last line"),
-        *("No speed-up and no verdict", "in (90.00, 180.0] s", "127.3 s", "one run"),
+        *("The answer: small_cnn on digits", "in (90.00, 180.0] s", "127.3 s", "one run"),
     ):
         assert words in text
 
 
-def test_offline_and_without_scripts(mixed: tuple[Path, Path]) -> None:
+def test_offline(mixed: tuple[Path, Path]) -> None:
     _, out = mixed
     source = (out / "index.html").read_text()
     page = Text(source)
-    assert "script" not in {tag for tag, _ in page.tags}
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [{}]
     files = {entry.name for entry in out.iterdir()}
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -134,14 +134,16 @@ def test_figures_have_words_and_are_files(mixed: tuple[Path, Path]) -> None:
     _, out = mixed
     page = Text((out / "index.html").read_text())
     alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
-    assert len(alternatives) == 6
+    assert len(alternatives) == 9
     assert all("ddp" in words and "daso" in words for words in alternatives)
     svgs = sorted(out.glob("*.svg"))
     assert [file.stem for file in svgs] == [
-        *("accuracy_samples", "accuracy_time", "bytes", "parts", "throughput", "time_to_target")
+        *("accuracy_bytes", "accuracy_samples", "accuracy_time", "bytes"),
+        *("parts", "reached", "speedups", "throughput", "time_to_target"),
     ]
     for file in svgs:
         assert ElementTree.parse(file).getroot().tag.endswith("svg")
+        assert file.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_equal_input_gives_equal_bytes(mixed: tuple[Path, Path], tmp_path: Path) -> None:
@@ -187,8 +189,8 @@ def test_names_survive(make_run: Make, tmp_path: Path) -> None:
     for name in names:
         assert f"ddp [{name}]" in page.text
         assert f"run.arm={name}" in page.text
-    alternatives = [words for _, a in page.tags if (words := a.get("aria-label"))]
-    assert len(alternatives) == 6
+    alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
+    assert len(alternatives) == 8
     assert all(label in words for label in expected for words in alternatives)
 
 
@@ -270,7 +272,7 @@ def test_a_figure_that_fails_costs_nothing_else(
     monkeypatch.setattr(figures, "draw", broken)
     make_run(tmp_path / "results")
     page = report(tmp_path / "results", tmp_path / "out")
-    assert Text(page.read_text()).text.count("not drawn: RuntimeError: no fonts here") == 6
+    assert Text(page.read_text()).text.count("not drawn: RuntimeError: no fonts here") == 8
     assert len(table(tmp_path / "out" / "runs.csv")) == 1
 
 
@@ -308,7 +310,7 @@ def test_title_and_every_figure_tell_world_and_size(make_run: Make, tmp_path: Pa
         for file in (tmp_path / "out").glob(f"{number}_*.svg"):
             assert f"<!-- {place} -->" in file.read_text()
     alternatives = [words for _, a in page.tags if (words := a.get("aria-label"))]
-    assert [sum(f"({place})" in words for words in alternatives) for place in places] == [6, 6, 6]
+    assert [sum(f"({place})" in words for words in alternatives) for place in places] == [8, 8, 8]
     assert page.text.count("simulated: real gradients") == 3
 
 
@@ -323,3 +325,51 @@ def test_clocks_without_training_are_not_called_gradients(make_run: Make, tmp_pa
     text = Text(report(tmp_path / "results", tmp_path / "out").read_text()).text
     assert "simulated: no training, the time of a modelled cluster alone" in text
     assert "real gradients" not in text
+
+
+def test_every_table_is_there_as_csv_markdown_and_latex_with_the_same_rows(mixed: tuple[Path, Path]) -> None:
+    _, out = mixed
+    page = Text((out / "index.html").read_text())
+    links = {attributes.get("href") for tag, attributes in page.tags if tag == "a"}
+    for name in ("runs", "evaluations", "arms", "headline"):
+        rows = table(out / f"{name}.csv")
+        assert len((out / f"{name}.md").read_text().splitlines()) == len(rows) + 2
+        assert len((out / f"{name}.tex").read_text().splitlines()) == len(rows) + 7
+        assert {f"{name}.csv", f"{name}.md", f"{name}.tex"} <= links
+
+
+def test_the_headline_can_be_printed_as_it_stands(mixed: tuple[Path, Path]) -> None:
+    _, out = mixed
+    rows = {row["arm"]: row for row in table(out / "headline.csv")}
+    assert list(rows) == ["ddp", "daso", "local_sgd"]
+    assert (rows["ddp"]["reached"], rows["ddp"]["time to target"]) == (
+        "3 of 5",
+        "no mean, not all reached it",
+    )
+    assert (rows["daso"]["bytes inside nodes"], rows["daso"]["bytes between nodes"]) == ("3.00 MB", "0 B")
+    assert (rows["daso"]["training time"], rows["local_sgd"]["training time"]) == ("244.0 s", "one run")
+
+
+def test_every_figure_leads_to_the_commands_of_its_runs(make_run: Make, tmp_path: Path) -> None:
+    for world in ("local", "simulated"):
+        make_run(tmp_path / "results", world=world)
+    page = report(tmp_path / "results", tmp_path / "out").read_text()
+    figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    assert [re.findall(r'href="#(.*?)"', figure)[-1] for figure in figures] == [
+        *["commands-1"] * 8,
+        *["commands-2"] * 8,
+    ]
+    for place, world in (("commands-1", "local"), ("commands-2", "simulated")):
+        _, _, commands = page.partition(f'<div id="{place}">')
+        assert f"launcher={world}" in commands.partition("</details>")[0]
+
+
+def test_what_an_arm_shares_is_said_once_and_runs_say_the_rest(make_run: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make_run(tmp_path / "results", "daso", seed)
+        make_run(tmp_path / "results", "ddp", seed)
+    page = report(tmp_path / "results", tmp_path / "out").read_text()
+    _, _, apart = page.partition("What sets each arm and each run apart")
+    apart = apart.partition("</details>")[0]
+    assert apart.count("<code>strategy.sync_every=4</code>") == 1
+    assert apart.count("<code>seed=2</code>") == 2

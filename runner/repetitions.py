@@ -1,0 +1,25 @@
+"""Which seeds are whose in a study: scored runs share none with what sets targets, tunes or tells the noise.
+
+Scored runs have seeds below `SEEDS`, one per repetition, the same for all arms. Each other use has a range of
+that size of its own, and the number within it says which repetition it belongs to.
+"""
+
+from typing import Any
+
+from ..strategies.seeds import derive
+
+SEEDS = 10**6
+FRESH, PILOT, TRIAL = SEEDS, 2 * SEEDS, 3 * SEEDS  # where the ranges of the other uses begin
+
+
+def repetition_of(seed: Any) -> Any:
+    """The repetition of a run with this seed; what is no whole number stays what it is."""
+    return seed % SEEDS if isinstance(seed, int) and not isinstance(seed, bool) else seed
+
+
+def phase_of(seed: int) -> float:
+    """Where between two marks the evaluations of a repetition lie, in [0, 1): drawn, the same for all arms.
+
+    A fixed grid would favour whoever crosses the target just before one of its marks.
+    """
+    return round(derive(repetition_of(seed), "phase") / 2**63 * 0.9999, 4)

@@ -1,0 +1,192 @@
+"""`daso-bench report --diff A B`: what changed between two sets of results, in configuration, environment and
+numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...strategies.errors import ConfigError
+from ..display import make_console, say
+from ..scoring.ratio import Times, welch
+from . import words
+from .arms import Arm, common_settings, compare
+from .load import Run, find_runs, load_run
+from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+
+MISSING = "not there"
+SEVERAL = "several"
+Place = tuple[str, str, str, str, str, str]
+"""Model, data, world, size, assumption and label: the arm that two sets of results have in common."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One value that differs between the two sets."""
+
+    key: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """One number of an arm. `ratio`: b over a, with an interval where there are three runs of both."""
+
+    name: str
+    a: str
+    b: str
+    ratio: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmDiff:
+    """An arm that both sets have."""
+
+    place: Place
+    runs: tuple[int, int]
+    configuration: list[Change]
+    numbers: list[Number]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """All that changed. `only`: places of arms that one set alone has."""
+
+    arms: list[ArmDiff]
+    environment: list[Change]
+    only: tuple[list[Place], list[Place]]
+
+
+def show_diff(a: Path, b: Path) -> int:
+    """Print it; returns the exit code. Raises ConfigError where there is no run."""
+    found = diff(_runs(a), _runs(b))
+    console = make_console()
+    say(console, f"A: {a}\nB: {b}")
+    _show_changes(console, "environment", found.environment)
+    for arm in found.arms:
+        say(console, "")
+        say(console, _title(arm.place), "bold")
+        say(console, f"  runs  {arm.runs[0]}, {arm.runs[1]}")
+        _show_changes(console, "configuration", arm.configuration)
+        _show_numbers(console, arm.numbers)
+    for name, places in zip("AB", found.only, strict=True):
+        for place in places:
+            say(console, f"only in {name}: {_title(place)}")
+    return 0
+
+
+def diff(a: Sequence[Run], b: Sequence[Run]) -> Diff:
+    """What changed from the runs `a` to the runs `b`; studies may have other names."""
+    of_a, of_b = _arms(a), _arms(b)
+    both = [place for place in of_a if place in of_b]
+    return Diff(
+        arms=[_arm_diff(place, of_a[place], of_b[place]) for place in both],
+        environment=_changes(_environment(a), _environment(b)),
+        only=([p for p in of_a if p not in of_b], [p for p in of_b if p not in of_a]),
+    )
+
+
+def _runs(directory: Path) -> list[Run]:
+    runs = [load_run(path, path.name) for path in find_runs(directory)]
+    if not runs:
+        raise ConfigError(f"report --diff {directory}: no run directory in it (a folder with status.json)")
+    return runs
+
+
+def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:
+    found: dict[Place, Arm] = {}
+    for c in compare(runs):
+        for arm in c.arms:
+            found.setdefault((c.model, c.dataset, c.world, c.size, c.assumption, arm.label), arm)
+    return found
+
+
+def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
+    return ArmDiff(
+        place=place,
+        runs=(len(a.counted), len(b.counted)),
+        configuration=_changes(common_settings(a.runs), common_settings(b.runs)),
+        numbers=[
+            _number("time of all work", a, b, train_mean, words.seconds, lambda run: run.train_s),
+            _number("time to target", a, b, target_mean, words.seconds, _crossed),
+            _number("samples per second", a, b, rate_mean, words.rate, lambda run: run.samples_per_s),
+            _number("final accuracy", a, b, accuracy_mean, words.share, None),
+            _number("bytes inside nodes", a, b, lambda arm: bytes_mean(arm, "intra"), words.size, None),
+            _number("bytes between nodes", a, b, lambda arm: bytes_mean(arm, "inter"), words.size, None),
+        ],
+    )
+
+
+def _number(
+    name: str,
+    a: Arm,
+    b: Arm,
+    mean: Callable[[Arm], float | None],
+    say: Callable[[float | None], str],
+    of_run: Callable[[Run], float | None] | None,
+) -> Number:
+    one, other = mean(a), mean(b)
+    ratio = ""
+    if one and other is not None:
+        ratio = words.ratio(other / one)
+    if of_run is not None and one is not None and other is not None:
+        values = [tuple(v for run in arm.counted if (v := of_run(run))) for arm in (b, a)]
+        found = welch(Times(values[0]), Times(values[1])) if all(values) else None
+        ratio = words.interval(found) if found is not None else ratio
+    return Number(name=name, a=say(one), b=say(other), ratio=ratio)
+
+
+def _crossed(run: Run) -> float | None:
+    return run.crossing.scored_s if run.crossing else None
+
+
+def _environment(runs: Sequence[Run]) -> dict[str, str]:
+    """Each key with its one value, or `several` where runs differ."""
+    keys = sorted(
+        {key for run in runs for key, value in run.environment.items() if not isinstance(value, list | dict)}
+    )
+    found: dict[str, str] = {}
+    for key in keys:
+        values = {str(run.environment[key]) for run in runs if key in run.environment}
+        found[key] = values.pop() if len(values) == 1 else f"{SEVERAL}: {', '.join(sorted(values))}"
+    return found
+
+
+def _changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
+    return [
+        Change(key=key, a=a.get(key, MISSING), b=b.get(key, MISSING))
+        for key in sorted({*a, *b})
+        if a.get(key, MISSING) != b.get(key, MISSING)
+    ]
+
+
+def _title(place: Place) -> str:
+    model, dataset, world, size, assumption, label = place
+    where = [f"{model} on {dataset}", words.world(world), size, assumption]
+    return f"{label} ({', '.join(part for part in where if part)})"
+
+
+def _show_changes(console: Console, what: str, changes: Sequence[Change]) -> None:
+    if not changes:
+        say(console, f"  {what}: nothing changed" if what == "configuration" else f"{what}: nothing changed")
+        return
+    say(console, f"  {what}" if what == "configuration" else what)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for change in changes:
+        table.add_row(Text(f"    {change.key}"), Text(change.a), Text(f"-> {change.b}"))
+    console.print(table)
+
+
+def _show_numbers(console: Console, numbers: Sequence[Number]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header in ("  number", "A", "B", "B over A"):
+        table.add_column(header, overflow="fold")
+    for one in numbers:
+        table.add_row(Text(f"    {one.name}"), Text(one.a), Text(one.b), Text(one.ratio))
+    console.print(table)

@@ -1,0 +1,161 @@
+"""Thousands of simulated studies at once, judged by the formulas and rules of the scores themselves.
+
+Arrays of ln T have the shape (studies, runs). Source: the measuring rules (time to accuracy), "operating
+characteristics".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import rules
+from .estimate import LEVEL, error_of, t_limit
+from .floor import distance
+from .power import log_sd
+
+CLOCK_SD = 0.007  # of ln(A / A′)
+SLOW_SHARE, SLOW_FACTOR = 0.1, 1.5
+Array = NDArray[np.float64]
+Tails = Literal["normal", "t5", "slow"]
+
+
+def draw_logs(
+    rng: np.random.Generator, shape: tuple[int, int], cv: float, *, tails: Tails = "normal"
+) -> Array:
+    """ln T of runs with median 1: normal, t with 5 degrees of freedom (same variance), or some slow runs.
+
+    `cv`: of log-normal times, a share. "slow": each run has a 10 % chance of taking 1.5 times as long.
+    """
+    sd = log_sd(cv)
+    if tails == "t5":
+        return rng.standard_t(5, shape) * (sd * np.sqrt(3 / 5))
+    logs = rng.standard_normal(shape) * sd
+    if tails == "slow":
+        logs = logs + np.where(rng.random(shape) < SLOW_SHARE, np.log(SLOW_FACTOR), 0.0)
+    return logs
+
+
+def welch_of(
+    base: Array, arm: Array, *, least: tuple[Any, Any] = (0.0, 0.0), level: float = LEVEL
+) -> tuple[Array, Array]:
+    """mean ln T_base - mean ln T_arm and its interval's half-width, by study; `least`: grid variances."""
+    sides = (base, arm)
+    variances = [np.maximum(side.var(axis=1, ddof=1), low) for side, low in zip(sides, least, strict=True)]
+    error, df = error_of(variances, [side.shape[1] for side in sides])
+    return base.mean(axis=1) - arm.mean(axis=1), t_limit(level, df) * error
+
+
+def clock_floors(deltas: Array) -> Array:
+    """m_clock of each study from its ln(T_A / T_A′)."""
+    error, df = error_of([deltas.var(axis=1, ddof=1)], [deltas.shape[1]])
+    return distance(deltas.mean(axis=1), t_limit(LEVEL, df) * error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Studies:
+    """What many studies found at a true gain of 1: a gain g only adds ln g to `log_ratio`."""
+
+    log_ratio: Array
+    half_width: Array
+    clock_floor: Array
+    fresh_floor: Array
+
+    @property
+    def floor(self) -> Array:
+        """The noise floor m of each study, as a share."""
+        return np.maximum(self.clock_floor, self.fresh_floor)
+
+    def interval(self, gain: float = 1.0) -> tuple[Array, Array]:
+        """[low, high] of the ratio in each study at the true gain `gain`."""
+        middle = self.log_ratio + np.log(gain)
+        return np.exp(middle - self.half_width), np.exp(middle + self.half_width)
+
+
+def from_logs(
+    base: Array, fresh: Array, arm: Array, deltas: Array, *, least: Mapping[str, Any] | None = None
+) -> Studies:
+    """The studies with these ln T of A, A″ and the arm and these ln(T_A / T_A′).
+
+    `least`: the grid variances "base" and "arm" of each study for crossing times, none for fixed work.
+    """
+    known = {"base": 0.0, "arm": 0.0} | dict(least or {})
+    log_ratio, half_width = welch_of(base, arm, least=(known["base"], known["arm"]))
+    return Studies(
+        log_ratio=log_ratio,
+        half_width=half_width,
+        clock_floor=clock_floors(deltas),
+        fresh_floor=distance(base.mean(axis=1) - fresh.mean(axis=1)),
+    )
+
+
+def simulate(
+    runs: int, cv: float, count: int, *, seed: int = 0, tails: Tails = "normal", spread: float = 1.0
+) -> Studies:
+    """`count` studies of fixed work with `runs` runs each of A, A″ and the arm.
+
+    `spread`: how many times the arm's ln T scatters as much as A's. The same `seed` draws the same random
+    numbers at every `cv`, so that what changes between them is not chance.
+    """
+    rng = np.random.default_rng([seed, runs])
+    base, fresh, arm = (draw_logs(rng, (count, runs), cv, tails=tails) for _ in range(3))
+    deltas = rng.standard_normal((count, runs)) * CLOCK_SD
+    return from_logs(base, fresh, arm * spread, deltas)
+
+
+def cross(log_samples: Array, phases: Array, every: float) -> tuple[Array, Array]:
+    """(scored ln samples, w²/12) of runs that meet the target at `log_samples`; marks at (k + phase)·every.
+
+    Scored is the midpoint of the logarithms of the marks around it; from the first mark on, see the rules'
+    "crossing". A target met before any mark is scored at the first one with no width.
+    """
+    samples = np.exp(log_samples)
+    place = np.ceil(samples / every - phases)
+    stamp = np.log((np.maximum(place, 0) + phases) * every)
+    first = place <= 0
+    before = np.where(first, stamp, np.log(np.where(first, 1.0, place - 1 + phases) * every))
+    return (before + stamp) / 2, np.square(stamp - before) / 12
+
+
+def simulate_crossings(runs: int, cv: float, count: int, *, evaluations: int, seed: int = 0) -> Studies:
+    """`count` studies of crossing times: `evaluations` before the median crossing, a phase per block.
+
+    A gain is one of throughput here: all arms need the same samples, and time per sample cancels.
+    """
+    rng = np.random.default_rng([seed, runs, evaluations])
+    phases = rng.random((count, runs))
+    scored: dict[str, Array] = {}
+    least: dict[str, Array] = {}
+    for name in ("base", "fresh", "arm"):
+        logs = draw_logs(rng, (count, runs), cv)
+        scored[name], squares = cross(logs, phases, 1 / evaluations)
+        least[name] = squares.mean(axis=1)
+    deltas = rng.standard_normal((count, runs)) * CLOCK_SD
+    return from_logs(scored["base"], scored["fresh"], scored["arm"], deltas, least=least)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Shares of studies by verdict; `inconclusive` includes "too noisy", `wrong` is that of `rules.wrong`."""
+
+    contradicted: float
+    partly: float
+    reproduced: float
+    inconclusive: float
+    wrong: float
+
+
+def shares(studies: Studies, value: float, gain: float) -> Shares:
+    """What becomes of a claim of `value` times as fast when the true gain is `gain`."""
+    low, high = studies.interval(gain)
+    found = rules.number_rule(low, high, studies.floor, value)
+    counted = np.bincount(found, minlength=rules.INCONCLUSIVE + 1) / len(found)
+    return Shares(
+        contradicted=float(counted[rules.CONTRADICTED]),
+        partly=float(counted[rules.PARTLY]),
+        reproduced=float(counted[rules.REPRODUCED]),
+        inconclusive=float(counted[rules.INCONCLUSIVE] + counted[rules.TOO_NOISY]),
+        wrong=float(np.mean(rules.wrong(found, low, studies.floor, value, gain))),
+    )

@@ -1,0 +1,111 @@
+"""Distance between ranks and staleness, as each strategy records them, and their figures."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daso_bench.runner.report.arms import Comparison, compare
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.epochs import epochs_rows, spread, staleness
+from daso_bench.runner.report.figures import plans
+from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.spread import by_epoch, spread_curves, staleness_lanes
+from daso_bench.runner.report.style import drawing
+
+Make = Callable[..., Path]
+DASO = {"phase": "cycling", "waited_batches": [1, 2, 3], "spread": 0.04}
+LOCAL = {"period": 8, "spread": 0.02, "largest_spread": 0.5}
+LASGD = {
+    "staleness_steps": {"mean": 2.5, "max": 4},
+    "detail": [{"spread": [0.5, 0.1]}, {"spread": [0.3, 0.2]}],
+}
+
+
+def said(path: Path, *epochs: Any, summary: Any = None) -> Path:
+    """The run with an epoch's row for each of `epochs`, and with what its strategy sums up."""
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["kind"] == "summary" and summary is not None:
+            row["strategy"] = summary
+    told = [
+        {"kind": "epoch", "attempt": 1, "step": 10 * n, "epoch": n, "samples": 1000 * n, "strategy": one}
+        for n, one in enumerate(epochs)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*told, *rows]))
+    return path
+
+
+def compared(root: Path) -> Comparison:
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    return comparison
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [(DASO, 0.04), (LOCAL, 0.02), (LASGD, 0.3), ({}, None), ({"spread": None}, None), ({"detail": []}, None)],
+)
+def test_the_spread_is_that_before_the_last_average(told: Any, expected: float | None) -> None:
+    assert spread({"strategy": told}) == expected
+
+
+@pytest.mark.parametrize(
+    "told", [None, "text", [], {"spread": "wide"}, {"detail": "many"}, {"detail": [1, {}]}]
+)
+def test_what_a_plug_in_says_differently_is_no_spread_and_no_staleness(
+    make_run: Make, tmp_path: Path, told: Any
+) -> None:
+    run = load_run(said(make_run(tmp_path), told, {"waited_batches": "x"}, summary=told), "place")
+    assert [spread(row) for row in run.epochs] == [None, None]
+    assert staleness(run) is None
+
+
+def test_staleness_is_the_strategys_own_or_that_of_all_its_sums(make_run: Make, tmp_path: Path) -> None:
+    waited = said(make_run(tmp_path, "daso"), DASO, {"waited_batches": [6]})
+    assert staleness(load_run(waited, "place")) == (3, 6)
+    whole = said(make_run(tmp_path, "lasgd"), LASGD, summary={"staleness_steps": {"mean": 1.5, "max": 9}})
+    assert staleness(load_run(whole, "place")) == (1.5, 9)
+
+
+def test_only_rank_0s_surviving_epochs_count(make_run: Make, tmp_path: Path) -> None:
+    path = said(make_run(tmp_path, "daso"), DASO, DASO)
+    with open(path / "metrics.jsonl", "a") as file:
+        print(json.dumps({"kind": "start", "attempt": 2, "step": 0, "samples": 0, "train_s": 0.0}), file=file)
+    run = load_run(path, "place")
+    assert [row["epoch"] for row in run.epochs] == [0]
+
+
+def test_the_figures_show_every_run_that_tells_something(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp")
+    for seed in range(2):
+        said(make_run(tmp_path, "daso", seed), {**DASO, "spread": 0.0}, DASO, {**DASO, "spread": 0.01 * seed})
+    comparison = compared(tmp_path)
+    assert [(p.x, p.y) for p in by_epoch(comparison.arms[1].runs[1])] == [(1000, 0.04), (2000, 0.01)]
+    with drawing("test"):
+        axes = spread_curves(comparison).axes[0]
+        lanes = staleness_lanes(comparison).axes[0]
+    assert axes.get_yscale() == "log"
+    assert len(axes.get_lines()) == 2
+    ddp, marks = lanes.get_lines()
+    assert not len(np.asarray(ddp.get_xdata()))
+    assert list(np.asarray(marks.get_xdata())) == [2, 2]
+    assert [text.get_text() for text in lanes.texts] == ["none recorded"]
+    assert {"spread", "staleness"} <= {plan.name for plan in plans(comparison)}
+
+
+def test_epochs_are_a_table(make_run: Make, tmp_path: Path) -> None:
+    said(make_run(tmp_path, "daso"), DASO)
+    (row,) = epochs_rows([compared(tmp_path)])
+    assert (row["epoch"], row["phase"], row["spread"]) == (0, "cycling", 0.04)
+    assert (row["staleness_steps_mean"], row["staleness_steps_max"]) == (2, 3)
+
+
+def test_where_nothing_is_told_there_is_no_table_and_no_figure(make_run: Make, tmp_path: Path) -> None:
+    said(make_run(tmp_path / "runs"), {})
+    out = report(tmp_path / "runs", tmp_path / "out").parent
+    assert not list(out.glob("epochs*"))
+    assert not list(out.glob("spread*"))
+    assert not list(out.glob("staleness*"))

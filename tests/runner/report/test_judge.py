@@ -1,0 +1,151 @@
+"""Verdicts from run directories: which arm answers which claim, and what keeps a verdict away."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_answer import ARM, BASE, study
+
+from daso_bench.runner.claims import Claim, load
+from daso_bench.runner.report.answer import answers
+from daso_bench.runner.report.arms import compare
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.judge import Judged, judge
+from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.verdict_words import claim_rows, fairness_rows
+from daso_bench.runner.report.verdicts import show_verdicts
+
+Make = Callable[..., Path]
+FAST = tuple(value / 1.7 for value in BASE)
+
+
+def of(root: Path, name: str) -> list[Judged]:
+    """What the runs below `root` say of the claim `name`."""
+    claims = [claim for claim in load() if claim.id == name]
+    assert claims
+    return judge(claims, answers(compare(load_run(path, path.name) for path in find_runs(root))))
+
+
+def only(root: Path, name: str = "daso_time") -> Judged:
+    (found,) = of(root, name)
+    return found
+
+
+def test_a_gain_in_all_its_conditions_reproduces_the_claim(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    found = only(tmp_path)
+    assert (found.arm, found.comparator) == ("daso", "ddp")
+    assert found.verdict.word == "reproduced", found.verdict
+    assert found.measured.startswith("1.700 [1.5")
+    assert any("not stated" in reason for reason in found.verdict.reasons)
+
+
+def test_a_gain_above_what_communication_could_save_was_not_testable(make_run: Make, tmp_path: Path):
+    """The baseline spends 30 % on communication: 1.43 times, below the claimed 1.515."""
+    study(make_run, tmp_path, fresh=1.0)
+    found = only(tmp_path)
+    assert found.verdict.word == "not testable here"
+    assert "1.43" in found.verdict.reasons[0]
+
+
+def test_a_smaller_gain_contradicts_no_claim_of_up_to(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=BASE, fresh=1.0, exposed=0.5)
+    assert only(tmp_path).verdict.word == "smaller here"
+
+
+def test_a_loss_of_accuracy_takes_the_gain_away(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=(), fresh=1.0, exposed=0.5)
+    for seed, whole_s in enumerate(FAST):
+        place = {"arm": "daso", "role": ""}
+        make_run(
+            tmp_path, "daso", seed, (0.6, 0.7, 0.74, 0.76), train_s=whole_s / 4, place=place, exposed=0.5
+        )
+    found = only(tmp_path)
+    assert "quality lost" in found.verdict.remarks
+
+
+def test_without_second_baselines_there_is_no_verdict(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, clock=None, fresh=None)
+    found = only(tmp_path)
+    assert found.verdict.word == "no verdict"
+    assert found.verdict.reasons[:2] == ("A′ is missing: no noise floor", "A″ is missing: no noise floor")
+
+
+def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=(), fresh=1.0)
+    for seed, whole_s in enumerate(ARM):
+        place = {"arm": "daso", "role": ""}
+        make_run(tmp_path, "daso", seed, train_s=whole_s / 4, place=place, train={"global_batch_size": 128})
+    found = only(tmp_path)
+    assert found.verdict.word == "no verdict"
+    assert any(reason.startswith("not equal: global batch (64; 128") for reason in found.verdict.reasons)
+    (row,) = [row for row in fairness_rows([found]) if row["quantity"] == "global batch"]
+    assert row["forbids_a_verdict"] is True
+
+
+def test_a_claim_that_no_arm_is_about_is_told_and_gets_none(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path)
+    found = only(tmp_path, "lasgd_time")
+    assert (found.comparison, found.verdict.word) == (None, "no verdict")
+
+
+def test_another_comparator_than_the_baseline_is_taken_and_the_baseline_too(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0)
+    for seed in range(5):
+        make_run(tmp_path, "sgp", seed, train_s=30, place={"arm": "sgp", "role": ""})
+        make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    found = of(tmp_path, "lasgd_time_gossip")
+    assert [one.comparator for one in found] == ["sgp", "ddp"]
+    assert found[0].measured.startswith("1.500 ")
+    assert found[1].measured.startswith("1.248 ")
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_better_accuracy_at_equal_time(make_run: Make, tmp_path: Path, better: bool):
+    study(make_run, tmp_path, arm=(), fresh=1.0, base=(100, 101, 99, 100, 100))
+    for seed in range(5):
+        for name, weighting, accuracy in (("plain", "uniform", 0.70), ("by samples", "samples", 0.75)):
+            accuracies = (0.5, 0.6, 0.65, accuracy if better or name == "plain" else 0.65)
+            make_run(
+                tmp_path,
+                "heterogeneous",
+                seed,
+                [value + 0.0005 * seed for value in accuracies],
+                train_s=25,
+                place={"arm": name, "role": ""},
+                settings={"weighting": weighting},
+            )
+    (found,) = of(tmp_path, "heterogeneous_accuracy")
+    assert (found.arm, found.comparator) == ("by samples", "plain")
+    assert found.verdict.word == ("supported" if better else "contradicted"), found.verdict
+
+
+def test_the_page_and_the_tables_tell_the_verdicts(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path / "in", arm=FAST, fresh=1.0, exposed=0.5)
+    page = report(tmp_path / "in", tmp_path / "out").read_text()
+    assert "What the papers claim, and what was measured" in page
+    assert "up to 1.515 times (34 % less time)" in page
+    assert (tmp_path / "out" / "claims.csv").is_file()
+    assert (tmp_path / "out" / "fairness.csv").is_file()
+    assert "lasgd_time" in page, "what no arm is about is named"
+
+
+def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0)
+    assert show_verdicts(tmp_path, None) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for claim in load():
+        assert claim.id in said
+    assert "Noise floor" in said
+
+
+def test_rows_have_no_number_that_was_typed_by_hand(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0)
+    (row,) = claim_rows([only(tmp_path)])
+    assert row["measured"] == only(tmp_path).measured
+    assert row["verdict"] == only(tmp_path).verdict.word
+
+
+def test_all_claims_have_a_headline_that_can_be_judged():
+    claims: list[Claim] = load()
+    assert {claim.headline for claim in claims} >= {"fixed_work", "efficiency", "quality", "quality_at_time"}

@@ -1,0 +1,124 @@
+"""Each rank's share of the samples and its waiting: from its own records, shown where devices are uneven."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daso_bench.runner.report.arms import Comparison, compare
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.rank_times import by_rank, is_uneven, ranks_rows, shares, waited
+from daso_bench.runner.report.ranks import rank_marks
+from daso_bench.runner.report.style import drawing
+
+Make = Callable[..., Path]
+
+
+def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:
+    """The run with `waiting[r]` seconds of each 10 s stretch of rank r, its summary, its devices."""
+    for rank, stretches in enumerate(waiting):
+        with open(path / "ranks" / f"{rank}.jsonl", "w") as file:
+            for number, waiting_s in enumerate(stretches):
+                parts = {"compute": 10 - waiting_s, "waiting": waiting_s}
+                row = {"kind": "stretch", "attempt": 1, "stretch": number, "train_s": 10.0, "parts_s": parts}
+                print(json.dumps(row), file=file)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["strategy"] = told
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(
+        text.replace("cluster:\n", f"cluster:\n  device: {json.dumps(device)}\n")
+    )
+    return path
+
+
+def compared(root: Path) -> Comparison:
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    return comparison
+
+
+def test_waiting_is_a_ranks_own_over_all_its_stretches(make_run: Make, tmp_path: Path) -> None:
+    run = load_run(on(make_run(tmp_path), [[0, 0], [4, 6]]), "place")
+    assert by_rank(run)[1] == {"train_s": 20, "compute_s": 10, "waiting_s": 10}
+    assert waited(run) == [0, 0.5]
+
+
+def test_ranks_are_in_the_order_of_their_numbers(make_run: Make, tmp_path: Path) -> None:
+    run = load_run(on(make_run(tmp_path), [[number] for number in range(11)]), "place")
+    assert waited(run) == pytest.approx([number / 10 for number in range(11)])
+
+
+def test_a_rank_that_tells_nothing_leaves_all_waiting_out(make_run: Make, tmp_path: Path) -> None:
+    assert waited(load_run(make_run(tmp_path), "place")) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"batches": [48, 16]}, [1.5, 0.5]),
+        ({"samples_of_worker": [100, 300]}, [0.5, 1.5]),
+        ({"samples_of_worker": [100]}, []),
+        ({"batches": [0, 0]}, []),
+        ({"batches": ["a", 1]}, []),
+        ({}, []),
+        ("text", []),
+    ],
+)
+def test_shares_are_told_by_rank_or_not_at_all(
+    make_run: Make, tmp_path: Path, told: Any, expected: list[float]
+) -> None:
+    assert shares(load_run(on(make_run(tmp_path), [[0], [0]], told), "place")) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "told", "expected"),
+    [
+        (None, None, False),
+        ({"speeds": None}, None, False),
+        ({"speeds": [1.0, 1.0]}, None, False),
+        ({"speeds": [1.0, 0.25]}, None, True),
+        ({"kind": ["cuda", "cpu"]}, None, True),
+        ({"kind": "cpu"}, None, False),
+        ({"straggler": {"rank": 1}}, None, True),
+        ({"straggler": {"rank": None}}, None, False),
+        (None, {"batches": [32, 32]}, False),
+        (None, {"batches": [40, 24]}, True),
+    ],
+)
+def test_devices_or_shares_make_a_comparison_uneven(
+    make_run: Make, tmp_path: Path, device: Any, told: Any, expected: bool
+) -> None:
+    on(make_run(tmp_path), [[0], [0]], told, device)
+    assert is_uneven(compared(tmp_path)) is expected
+
+
+def test_the_figure_has_a_mark_for_each_rank_of_each_arm(make_run: Make, tmp_path: Path) -> None:
+    on(make_run(tmp_path), [[0], [6]], None, {"speeds": [1.0, 0.4]})
+    for seed, waiting in enumerate((1, 3)):
+        told = {"batches": [48, 16]}
+        on(make_run(tmp_path, "heterogeneous", seed), [[0], [waiting]], told, {"speeds": [1.0, 0.4]})
+    with drawing("test"):
+        samples, waiting = rank_marks(compared(tmp_path)).axes
+    (own,) = [line for line in samples.get_lines() if line.get_marker() != "None"]
+    assert list(np.asarray(own.get_xdata())) == [1.5, 0.5]
+    assert "none recorded" in [text.get_text() for text in samples.texts]
+    assert [list(np.asarray(line.get_xdata())) for line in waiting.get_lines()] == [[0, 0.6], [0, 0.2]]
+    assert [text.get_text() for text in waiting.texts] == ["0", "1"] * 2
+
+
+def test_ranks_are_a_table_where_devices_are_uneven(make_run: Make, tmp_path: Path) -> None:
+    on(make_run(tmp_path / "runs"), [[0], [6]], {"batches": [48, 16]})
+    rows = ranks_rows([compared(tmp_path / "runs")])
+    assert [(row["rank"], row["waiting_s"], row["times_equal_share"]) for row in rows] == [
+        (0, 0, 1.5),
+        (1, 6, 0.5),
+    ]
+    out = report(tmp_path / "runs", tmp_path / "out").parent
+    assert {"ranks.csv", "ranks.md", "ranks.tex", "ranks.svg", "ranks.pdf"} <= {f.name for f in out.iterdir()}
+    make_run(tmp_path / "even")
+    even = report(tmp_path / "even", tmp_path / "other").parent
+    assert not list(even.glob("ranks*"))
