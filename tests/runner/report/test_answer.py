@@ -73,6 +73,17 @@ def test_a_plan_that_chose_so_pairs_its_seeds(make_run: Make, tmp_path: Path):
     assert (line.fixed_work.low, line.fixed_work.high) == pytest.approx((1.2288, 1.2648), abs=1e-4)
 
 
+def test_only_repetitions_that_both_have_are_paired(make_run: Make, tmp_path: Path):
+    """The arm ran seeds 1 to 5, in each 0.8 of the baseline's time; the baseline 0 to 4."""
+    study(make_run, tmp_path, arm=(), place={"interval": "paired"})
+    for seed, whole_s in enumerate((*BASE[1:], 500), 1):
+        place = {"arm": "daso", "role": "", "interval": "paired"}
+        make_run(tmp_path, "daso", seed, (0.6, 0.7, 0.74, 0.78), train_s=0.2 * whole_s, place=place)
+    (line,) = answered(tmp_path).lines
+    assert line.fixed_work is not None
+    assert (line.fixed_work.low, line.fixed_work.high) == pytest.approx((1.25, 1.25))
+
+
 def test_crossing_times_carry_the_width_of_the_evaluation_grid(make_run: Make, tmp_path: Path):
     """Every run crosses between its third and fourth evaluation: no interval as of equal numbers."""
     study(make_run, tmp_path, base=(100,) * 5, arm=(80,) * 5, accuracies=(0.6, 0.7, 0.74, 0.76))

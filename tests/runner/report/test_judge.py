@@ -120,6 +120,28 @@ def test_better_accuracy_at_equal_time(make_run: Make, tmp_path: Path, better: b
     assert found.verdict.word == ("supported" if better else "contradicted"), found.verdict
 
 
+def test_an_evaluation_after_the_comparators_time_is_too_late(make_run: Make, tmp_path: Path):
+    """The arm takes 3 % longer: its last evaluation, the best, comes after the time of the plain mean."""
+    study(make_run, tmp_path, arm=(), fresh=1.0)
+    for seed in range(5):
+        for name, weighting, last, whole_s in (
+            ("plain", "uniform", 0.70, 100),
+            ("by samples", "samples", 0.90, 103),
+        ):
+            make_run(
+                tmp_path,
+                "heterogeneous",
+                seed,
+                [value + 0.0005 * seed for value in (0.5, 0.6, 0.65, last)],
+                train_s=whole_s / 4,
+                place={"arm": name, "role": ""},
+                settings={"weighting": weighting},
+            )
+    (found,) = of(tmp_path, "heterogeneous_accuracy")
+    assert found.measured.startswith("-5.00 points")
+    assert found.verdict.word == "contradicted"
+
+
 def test_the_page_and_the_tables_tell_the_verdicts(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path / "in", arm=FAST, fresh=1.0, exposed=0.5)
     page = report(tmp_path / "in", tmp_path / "out").read_text()
