@@ -4,14 +4,14 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 only ?=
 
-.PHONY: demo test lint bench docs mutants chaos clean
+.PHONY: demo test lint bench docs mutants placebo chaos clean
 
 demo: $(VENV)/.base ## environment; ddp and daso as real processes, then `+study=quick` in virtual time; where the report is
 	$(BIN)/daso-bench +study=quick launcher=local cluster=laptop strategy=ddp,daso seed=0
 	$(BIN)/daso-bench +study=quick
 
 test: $(VENV)/.dev ## environment and all tests
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -23,6 +23,9 @@ bench: $(VENV)/.bench ## one line per figure; `make bench only=NAME` for one; ex
 
 mutants: $(VENV)/.dev ## faults planted in strategies, and how many the conformance kit finds
 	$(BIN)/python tests/mutants/run.py
+
+placebo: $(VENV)/.dev ## 100 whole studies of ddp against itself under another name: how many say that it is faster
+	DASO_BENCH_STUDIES=100 $(BIN)/python -m pytest -q -s tests/runner/report/test_simulated_studies.py
 
 chaos: $(VENV)/.dev ## 100 random kills over a sweep of 24 runs, local and on the development cluster, which must be up
 	eval "$$(scripts/slurm/dev_cluster env)" && $(BIN)/python tests/cluster/chaos.py --kills 100 --runs 24

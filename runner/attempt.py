@@ -13,7 +13,7 @@ from ..strategies.errors import ConfigError, MachineError
 from .interrupts import Interrupts
 from .run_directory import RunDirectory
 from .supervisor import Event, Supervisor
-from .verdict import Outcome, Rank
+from .verdict import INTERRUPTED, Outcome, Rank
 
 STATUS_EVERY_S = 2.0
 PATIENCE_S = 30.0  # after Ctrl-C: for a step, an agreement and the checkpoint of a large model
@@ -80,7 +80,7 @@ def run_attempt(
     progress, call), interrupt (signal, wait_s), trouble (rank, reason), end (status, reason, exit_code).
 
     Raises ConfigError if another process runs this run, and whatever `ranks` raises; once the attempt has
-    begun, that makes it a failed one.
+    begun, that makes it a failed one. Raises KeyboardInterrupt if it was interrupted and this cannot be kept.
     """
     with directory.lock(), ranks, _logging_to(directory.supervisor_log), Interrupts() as interrupts:
         attempt = directory.begin_attempt(**ranks.about())
@@ -102,13 +102,19 @@ def run_attempt(
         except KeyboardInterrupt:
             supervisor.kill()
             reason = f"interrupted by {(interrupts.names or ['SIGINT'])[0]} at its start"
-            outcome = Outcome(status="cancelled", reason=reason, exit_code=130, summary=None)
+            outcome = Outcome(status="cancelled", reason=reason, exit_code=INTERRUPTED, summary=None)
         except BaseException as error:
             supervisor.kill()
             directory.end_attempt("failed", f"supervisor: {type(error).__name__}: {error}")
             raise
         conclusion = ranks.conclude(outcome, interrupts.names)
-        reporter.end(conclusion)
+        try:
+            reporter.end(conclusion)
+        except (ConfigError, MachineError) as error:  # no folder, no space: it cannot be written down
+            if outcome.exit_code != INTERRUPTED:
+                raise
+            # A sweep takes those errors for this run's own and would go on with the next.
+            raise KeyboardInterrupt(str(error)) from error
         conclusion.then()
     return conclusion.outcome
 

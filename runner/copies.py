@@ -19,6 +19,7 @@ class Copy:
     part: Tensor | None
     kept: bool
     train_ns: int
+    payload_bytes: dict[str, int]
     rate: float
     loss_sum: Tensor
     loss_samples: int

@@ -8,12 +8,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from .estimate import Estimate
 
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
@@ -24,13 +27,19 @@ _MISSING = "-"
 _STYLES = {"finished": "green", "running": "cyan", "queued": "dim", "diverged": "yellow"}
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """While a BrokenPipeError is handled: rich would end the program with 1; `main` knows better."""
+        raise
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """A console that prints text as it is, wide where there is no terminal."""
-    console = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    console = _Console(highlight=False, markup=False, emoji=False, stderr=stderr)
     return (
         console
         if console.is_terminal
-        else Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=PLAIN_WIDTH)
+        else _Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=PLAIN_WIDTH)
     )
 
 
@@ -226,6 +235,13 @@ def _place(status: Mapping[str, Any]) -> tuple[str, str, str]:
 def say(console: Console, text: str, style: str = "") -> None:
     """Print `text` as it is, unbroken: a path or a command stays one piece to copy."""
     console.print(Text(text, style=style), soft_wrap=True)
+
+
+def estimated(found: "Estimate") -> str:
+    """How long the runs will take, in a line."""
+    hours = found.core_s / 3600
+    runs = f"{found.runs} run{'s' * (found.runs != 1)} to do"
+    return f"{runs}: about {duration(found.seconds)} here, {hours:.2g} core-hours ({found.basis})"
 
 
 def duration(seconds: float) -> str:

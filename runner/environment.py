@@ -112,7 +112,19 @@ def visible_devices() -> list[str] | None:
     return None if value is None else [item.strip() for item in value.split(",") if item.strip()]
 
 
-def rank_row(*, rank: int, node: int, local_rank: int, device: str, threads: int) -> dict[str, Any]:
+def processor() -> str | None:
+    """The maker's name of this machine's processor; None if the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next((name for name in names if name), platform.processor() or None)
+
+
+def rank_row(
+    *, rank: int, node: int, local_rank: int, device: str, threads: int, device_model: str | None = None
+) -> dict[str, Any]:
     """This rank's row of environment.json; call it in the rank, whose host and cores it reads."""
     return {
         "rank": rank,
@@ -120,6 +132,7 @@ def rank_row(*, rank: int, node: int, local_rank: int, device: str, threads: int
         "local_rank": local_rank,
         "host": socket.gethostname(),
         "device": device,
+        "device_model": device_model,
         "visible_devices": visible_devices(),
         "cores": affinity(),
         "threads": threads,

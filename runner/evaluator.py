@@ -48,7 +48,7 @@ class Evaluator:
             "make_model_s": made / 1e9,
             "samples_per_s": self.ledger.rate_since_evaluation(session.progress.samples, account.train_ns),
         }
-        return self._keep(row)
+        return self._keep(row, self.ledger.where(), self.ledger.payload_bytes())
 
     def set_aside(self, rate: float) -> None:
         """Put this rank's part of the present model aside: no wait, no collective, no synchronise."""
@@ -60,6 +60,7 @@ class Evaluator:
                 part=session.strategy.snapshot(session.progress) if kept else None,
                 kept=kept,
                 train_ns=self.ledger.account.train_ns + session.clock.stretch_so_far(),
+                payload_bytes=self.ledger.payload_bytes(),
                 rate=rate,
                 loss_sum=session.losses.clone(),
                 loss_samples=session.loss_samples,
@@ -99,7 +100,8 @@ class Evaluator:
         total = self._score()
         stamp, loss_sum, loss_samples = times.unbind(1)
         loss = (loss_sum.sum() / loss_samples.sum()).item()
-        self._keep(self._deferred_row(copy, total, loss, int(stamp.max()), cost, clock.total() - started))
+        row = self._deferred_row(copy, total, loss, int(stamp.max()), cost, clock.total() - started)
+        self._keep(row, copy.place, copy.payload_bytes)
         copy.part = None
         return cost
 
@@ -135,9 +137,11 @@ class Evaluator:
             "reached": reached,
         }
 
-    def _keep(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _keep(self, row: dict[str, Any], place: dict[str, Any], payload: dict[str, int]) -> dict[str, Any]:
+        """Record an evaluation; `place` and `payload` are this rank's own when its part was complete."""
         account, session = self.ledger.account, self.session
         account.evaluations.append(row)
+        session.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
         if session.metrics is not None:
             session.metrics.write(row)
         session.listener.progress(

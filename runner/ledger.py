@@ -68,12 +68,17 @@ class Ledger:
                 "train_s": stretch.train / 1e9,
                 "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,
+                "payload_bytes": self.payload_bytes(),
                 "segments_s": self._seconds(session.clock.segments),
             }
         )
         account.stretches += 1
         traffic.clear_stamps()
         return int(times[:, 1].max())
+
+    def payload_bytes(self) -> dict[str, int]:
+        """Bytes that this rank handed to collectives in training so far, by class of link; no message."""
+        return self.session.comm.traffic.totals()["payload_bytes"]
 
     def train_loss(self) -> float:
         """Mean training loss over all samples and ranks since the last evaluation."""

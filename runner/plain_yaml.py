@@ -21,6 +21,14 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+def load(text: str) -> Any:
+    """What `text` says, builtin values only; by PyYAML's loader in C where it has one: ten times as fast.
+
+    Raises yaml.YAMLError.
+    """
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def dump(tree: Mapping[str, Any]) -> str:
     """`tree` (builtin values only) as YAML, keys in their order."""
     return yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True)

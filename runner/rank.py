@@ -15,7 +15,7 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from ..strategies.topology import WORLD, Topology
-from . import checkpoint, gathering, schema, similarity_words
+from . import arithmetic, checkpoint, gathering, schema, similarity_words
 from .apparatus import Apparatus
 from .device import ClusterDevice
 from .environment import device_index, environment, rank_row, visible_devices
@@ -255,12 +255,19 @@ def _write_environment(
     Later attempts on other machines keep theirs beside it.
     """
     row = rank_row(
-        rank=comm.rank, node=comm.node, local_rank=comm.local_rank, device=str(device), threads=threads
+        rank=comm.rank,
+        node=comm.node,
+        local_rank=comm.local_rank,
+        device=str(device),
+        device_model=arithmetic.device_model(device),
+        threads=threads,
     )
     row["pid"] = os.getpid()
     rows = gathering.values(comm, row)
     if comm.rank == 0:
         write_json(
             run_dir / of_attempt("environment", attempt),
-            environment(rows, backend=comm.backend, world=world, extra=known),
+            environment(
+                rows, backend=comm.backend, world=world, extra=known | {"arithmetic": arithmetic.flags()}
+            ),
         )

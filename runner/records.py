@@ -129,18 +129,22 @@ def read_records(path: Path) -> Read:
     last_line = used_lines[-1] if used_lines else 0
     rows: list[Row] = []
     damage: list[Damage] = []
+    decoder = json.JSONDecoder()
     for number in used_lines:
-        found, kind = _records_of(lines[number - 1])
+        found, kind = _records_of(lines[number - 1], decoder)
         rows += found
         if kind is not None:
             damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(found)))
     return Read(rows, damage)
 
 
-def _records_of(line: bytes) -> tuple[list[Row], Literal["cut", "glued", "broken"] | None]:
+def _records_of(
+    line: bytes, decoder: json.JSONDecoder
+) -> tuple[list[Row], Literal["cut", "glued", "broken"] | None]:
     """All whole records at the start of `line`, and what is wrong with it (None: exactly one record)."""
     rest = line.decode("utf-8", errors="replace").strip()
-    decoder = json.JSONDecoder()
+    # Most lines hold none of the three strings: looking for them in every value takes most of the time.
+    plain = not any(sign in rest for sign in ('NaN"', 'Infinity"', "\\"))
     found: list[Row] = []
     while rest:
         try:
@@ -150,7 +154,7 @@ def _records_of(line: bytes) -> tuple[list[Row], Literal["cut", "glued", "broken
             return found, "cut" if rest.startswith("{") and not rest.endswith("}") else "broken"
         if not isinstance(value, dict):
             return found, "broken"
-        found.append(decode(value))
+        found.append(value if plain else decode(value))
         rest = rest[end:].lstrip()
     return found, None if len(found) == 1 else "glued"
 
@@ -296,6 +300,8 @@ def crossing(
 def _crossing_at(evaluations: Sequence[Row], index: int) -> Crossing:
     row = evaluations[index]
     before = evaluations[index - 1] if index else {"train_s": 0.0, "samples": 0}
+    # A stamp holds the making of its own model alone, so that of the evaluation before may be the later one.
+    before = {name: min(before[name], row[name]) for name in ("train_s", "samples")}
     at_first = before["train_s"] <= 0
     return Crossing(
         index=index,

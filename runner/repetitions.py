@@ -10,11 +10,17 @@ from ..strategies.seeds import derive
 
 SEEDS = 10**6
 FRESH, PILOT, TRIAL = SEEDS, 2 * SEEDS, 3 * SEEDS  # where the ranges of the other uses begin
+REFERENCE = 4 * SEEDS  # of runs whose samples to target are stored (conf/convergence)
 
 
 def repetition_of(seed: Any) -> Any:
     """The repetition of a run with this seed; what is no whole number stays what it is."""
     return seed % SEEDS if isinstance(seed, int) and not isinstance(seed, bool) else seed
+
+
+def block_of(seed: Any, role: str) -> Any:
+    """The block of a study that a run is in: its seed; that of the first for a second baseline with fresh."""
+    return repetition_of(seed) if role == "fresh" else seed
 
 
 def phase_of(seed: int) -> float:

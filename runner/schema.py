@@ -27,6 +27,7 @@ from . import plain_yaml, similarity
 from .hardware import ClusterConfig
 from .launcher_config import LAUNCHERS, LauncherConfig
 from .repetitions import FRESH, phase_of
+from .trials import TRIALS, check_trials
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
@@ -130,6 +131,10 @@ class StudyInfo:
     the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
     equal arms differ, with the same seeds (`clock`, the first `clock_share` of the schedule) or with others
     (`fresh`); or the `placebo`. `interval` and `level`: of ratios.
+
+    `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
+    that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
+    `tune_space`, what was searched of all arms; `tune_failed`, trials without a result; `tune_device_hours`.
     """
 
     name: str = "runs"
@@ -141,9 +146,15 @@ class StudyInfo:
     clock_share: float = 0.2
     interval: str = "welch"
     level: float = 0.95
+    tune_trials: int = TRIALS
+    tuned: str = ""
+    tune_space: str = ""
+    tune_failed: int = 0
+    tune_device_hours: float = 0.0
 
     def __post_init__(self) -> None:
         one_of("study.role", self.role, ROLES)
+        check_trials(self.tune_trials)
         one_of("study.interval", self.interval, INTERVALS)
         above("study.clock_share", self.clock_share, 0)
         within("study.clock_share", self.clock_share, 0, 1)
@@ -277,7 +288,7 @@ def to_plain(config: RunConfig) -> dict[str, Any]:
 def load(path: Path) -> RunConfig:
     """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = plain_yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
@@ -318,6 +329,12 @@ def run_id(config: RunConfig) -> str:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     names = [strategy_name(config), _name(config.model), _name(config.dataset)]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
+
+
+def arm_id(config: RunConfig) -> str:
+    """The run id without what tells repetitions of an arm apart: seed, phase of the evaluations, repeat."""
+    train = dataclasses.replace(config.train, eval_phase=0.0)
+    return run_id(dataclasses.replace(config, seed=0, train=train, run=RunInfo(arm=config.run.arm)))
 
 
 def _content(path: Path) -> str:
@@ -369,19 +386,27 @@ def _with_phase(train: Any, seed: int) -> Any:
 def _in_its_role(config: RunConfig) -> RunConfig:
     """The run with what its role in the study changes; `run.arm` says that this has been done."""
     role, train = config.study.role, config.train
-    if not role or config.run.arm == role:
+    # Tuned settings may be the default ones: their runs have a name, and directories, of their own.
+    name = " ".join(word for word in ("tuned" if config.study.tuned else "", role) if word)
+    if not name or config.run.arm == name:
         return config
     if config.run.arm:
-        raise ConfigError(f"run.arm={config.run.arm}: study.role={role} names the arm; leave run.arm empty")
-    changes: dict[str, Any] = {"run": dataclasses.replace(config.run, arm=role)}
+        key = f"study.role={role}" if role else f"study.tuned={config.study.tuned}"
+        raise ConfigError(f"run.arm={config.run.arm}: {key} names the arm; leave run.arm empty")
+    changes: dict[str, Any] = {"run": dataclasses.replace(config.run, arm=name)}
     if role == "fresh":
         if config.seed >= FRESH:
             raise ConfigError(
                 f"seed={config.seed}: must be below {FRESH} with study.role=fresh, which adds it"
             )
         changes["seed"] = config.seed + FRESH
-    steps = config.plan().steps
-    if role == "clock" and steps is not None:
+    if role == "clock" and config.study.clock_share < 1:
+        steps = config.plan().steps
+        if steps is None:
+            raise ConfigError(
+                f"study.clock_share={config.study.clock_share}: of a schedule whose length is known once "
+                "the data are loaded; set train.max_steps, or study.clock_share=1"
+            )
         first = max(1, math.ceil(config.study.clock_share * steps))
         changes["train"] = dataclasses.replace(train, max_steps=first)
     return dataclasses.replace(config, **changes)

@@ -10,7 +10,7 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
-from . import checkpoint, schema, similarity_words, timing_only
+from . import arithmetic, checkpoint, schema, similarity_words, timing_only
 from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
@@ -130,5 +130,10 @@ def _write_environment(
     ]
     write_json(
         run_dir / of_attempt("environment", attempt),
-        environment(rows, backend="virtual time", world="simulated", extra=alike),
+        environment(
+            rows,
+            backend="virtual time",
+            world="simulated",
+            extra=alike | {"arithmetic": arithmetic.flags()},
+        ),
     )

@@ -1,6 +1,7 @@
 """The commands that start runs: one, a sweep, what is left of one; and a look at what would be started."""
 
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
-from . import display, far, local, similarity_words, sweep
+from . import display, estimate, far, local, similarity_words, study_plan, sweep
 from .compose import compose
 from .emulated.venue import venue_of
 from .environment import commit_of, threads_per_rank
@@ -38,8 +39,8 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     if many:
         with_report = any(key_of(word) == "study" for word in words)
         if given_away is not None:
-            return _give_away(console, given_away, wanted, with_report=with_report)
-        return run_sweep(console, wanted, with_report=with_report)
+            return _give_away(console, given_away, wanted, with_report=with_report, words=words)
+        return run_sweep(console, wanted, with_report=with_report, words=words)
     config = _only(wanted)
     display.say(console, wanted[0].title, "bold")
     if given_away is not None:
@@ -120,7 +121,12 @@ def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: P
         for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
             display.say(console, f"             {line}")
         display.say(console, f"  would      {_intent(RunDirectory(request.path), many)}")
-    first = next((request.config for request in order if request.config is not None), None)
+    configs = [request.config for request in order if request.config is not None]
+    found = estimate.from_finished(configs)
+    for line in [display.estimated(found) if found else "", estimate.at_most(estimate.left(configs))]:
+        if line:
+            display.say(console, line)
+    first = next(iter(configs), None)
     if first is not None:
         display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
         display.say(console, dump(first).rstrip())
@@ -134,17 +140,23 @@ def _only(wanted: Sequence[sweep.Request]) -> RunConfig:
     return request.config
 
 
-def run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report: bool) -> int:
-    """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code."""
+def run_sweep(
+    console: Console, wanted: Sequence[sweep.Request], *, with_report: bool, words: Sequence[str] = ()
+) -> int:
+    """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code.
+
+    `words`: what was asked for, kept in the plan of the study.
+    """
 
     def tell(text: str) -> None:
         display.say(console, text)
 
     order = sweep.arrange(wanted)
     _tell_refused(console, order)
-    results = sweep.run_all(
-        order, _starter(console, tell_end=True), tell, cache(lambda: commit_of(_PACKAGE)[0])
-    )
+    commit = cache(lambda: commit_of(_PACKAGE)[0])
+    _declare(order, words, commit)
+    pace = estimate.Pace(_tell_estimate(console, order))
+    results = sweep.run_all(order, _paced(_starter(console, tell_end=True), pace), tell, commit, pace.left_s)
     _tell_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
@@ -153,6 +165,43 @@ def run_sweep(console: Console, wanted: Sequence[sweep.Request], *, with_report:
         else:
             tell(f"report: daso-bench report {shlex.quote(str(folder))}")
     return code
+
+
+def _declare(order: Sequence[sweep.Request], words: Sequence[str], commit: Callable[[], str | None]) -> None:
+    configs = [request.config for request in order if request.config is not None]
+    study_plan.declare(configs, words, unix=time.time(), commit=commit)
+
+
+def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | None:
+    """Say how long the runs will take; seconds of each, None if nothing is known or only a few are left."""
+    configs = [request.config for request in order if request.config is not None]
+    to_do = estimate.left(configs)
+    if not to_do:
+        return None
+    found = estimate.from_finished(configs)
+    if found is None and len(to_do) >= estimate.MANY:
+        with console.status("trying how long a run takes, with a few steps"):
+            found = estimate.from_trial(configs, _run_trial)
+    if found is not None:
+        display.say(console, display.estimated(found), "bold")
+    return found.each_s if found else None
+
+
+def _run_trial(directory: RunDirectory, config: RunConfig) -> bool:
+    ending = _launch(directory, config, lambda event: None)
+    if ending.exit_code == sweep.INTERRUPTED:
+        raise KeyboardInterrupt
+    return ending.status == "finished"
+
+
+def _paced(start_run: sweep.Start, pace: estimate.Pace) -> sweep.Start:
+    def start_and_time(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+        begin = time.monotonic()
+        ending = start_run(directory, config)
+        pace.took(time.monotonic() - begin)
+        return ending
+
+    return start_and_time
 
 
 def _tell_refused(console: Console, order: Sequence[sweep.Request]) -> bool:
@@ -166,11 +215,21 @@ def _tell_refused(console: Console, order: Sequence[sweep.Request]) -> bool:
 
 
 def _give_away(
-    console: Console, handler: Handler, wanted: Sequence[sweep.Request], *, with_report: bool
+    console: Console,
+    handler: Handler,
+    wanted: Sequence[sweep.Request],
+    *,
+    with_report: bool,
+    words: Sequence[str] | None = None,
 ) -> int:
-    """Hand the runs to another program: Slurm's queue, or the user's torchrun."""
+    """Hand the runs to another program: Slurm's queue, or the user's torchrun. `words`: a sweep's."""
     order = sweep.arrange(wanted)
     refused = _tell_refused(console, order)
+    if words is not None:
+        _declare(order, words, lambda: commit_of(_PACKAGE)[0])
+    most = estimate.at_most(estimate.left(r.config for r in order if r.config is not None))
+    if most:
+        display.say(console, most)
     code = 2 if refused else 0
     runs: list[tuple[RunDirectory, RunConfig]] = []
     for request in order:

@@ -5,21 +5,21 @@ moves on by one from block to block (ABC, BCA, CAB), so that a machine that warm
 favour an arm.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..strategies.errors import ConfigError, MachineError
+from .display import duration
 from .environment import usable_cores
 from .records import read_json
-from .repetitions import repetition_of
+from .repetitions import block_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, RunInfo, from_composed, run_id, to_plain
+from .schema import RunConfig, arm_id, from_composed, run_id, to_plain
+from .verdict import INTERRUPTED
 
 Word = Literal["ran", "skipped", "refused", "impossible", "not started"]
-INTERRUPTED = 130
 
 
 class Ending(Protocol):
@@ -104,20 +104,20 @@ def requests(composed: Iterable[Composed], cwd: Path) -> list[Request]:
 
 def arrange(wanted: Sequence[Request]) -> list[Request]:
     """The runs in the order to start them (see the module's first lines); refused ones last."""
-    blocks: dict[tuple[int, int], dict[str, Request]] = {}
+    # A list for each arm, of one run nearly always: no two requests may be one, whatever an arm is.
+    blocks: dict[tuple[int, int], dict[str, list[Request]]] = {}
     arms: dict[str, None] = {}
     for request in wanted:
         if request.config is not None:
             arm = _arm(request.config)
             arms.setdefault(arm)
-            # A second baseline with fresh seeds runs in the block of its repetition.
-            block = repetition_of(request.config.seed), request.config.run.repeat
-            blocks.setdefault(block, {})[arm] = request
+            block = block_of(request.config.seed, request.config.study.role), request.config.run.repeat
+            blocks.setdefault(block, {}).setdefault(arm, []).append(request)
     order: list[Request] = []
     names = list(arms)
     for number, block in enumerate(blocks.values()):
         turn = number % len(names)
-        order += [block[name] for name in names[turn:] + names[:turn] if name in block]
+        order += [request for name in names[turn:] + names[:turn] for request in block.get(name, [])]
     return order + [request for request in wanted if request.config is None]
 
 
@@ -138,18 +138,29 @@ def run_or_resume(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending
 
 
 def run_all(
-    wanted: Sequence[Request], start: Start, tell: Callable[[str], None], commit: Callable[[], str | None]
+    wanted: Sequence[Request],
+    start: Start,
+    tell: Callable[[str], None],
+    commit: Callable[[], str | None],
+    left_s: Callable[[int], float | None] = lambda runs: None,
 ) -> list[Result]:
-    """Run what is not finished, in the given order. `commit`: the present one, asked only to compare."""
+    """Run what is not finished, in the given order.
+
+    `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, told at
+    the start of each; None if that is not known.
+    """
     results: list[Result] = []
     for number, request in enumerate(wanted, 1):
         if results and _was_interrupted(results[-1]):
             results += [Result(rest, "not started", "interrupted before it") for rest in wanted[number - 1 :]]
             break
-        result = _run(request, f"[{number}/{len(wanted)}]", start, tell, commit)
+        seconds = left_s(sum(other.config is not None for other in wanted[number - 1 :]))
+        count = f"[{number}/{len(wanted)}]"
+        after = f"  ({duration(seconds)} left)" if seconds is not None else ""
+        result = _run(request, count, after, start, tell, commit)
         results.append(result)
         if result.word != "ran":
-            tell(f"[{number}/{len(wanted)}] {request.title}: {result.word}: {result.reason}")
+            tell(f"{count} {request.title}: {result.word}: {result.reason}")
     return results
 
 
@@ -196,14 +207,13 @@ def _why_twice(one: Request, other: Request) -> str:
 
 
 def _arm(config: RunConfig) -> str:
-    train = dataclasses.replace(config.train, eval_phase=0.0)  # of its repetition
-    same_block = dataclasses.replace(config, seed=0, train=train, run=RunInfo(arm=config.run.arm))
-    return f"{config.study.name}/{run_id(same_block)}"
+    return f"{config.results_dir}/{config.study.name}/{arm_id(config)}"
 
 
 def _run(
     request: Request,
     count: str,
+    after: str,
     start: Start,
     tell: Callable[[str], None],
     commit: Callable[[], str | None],
@@ -216,11 +226,11 @@ def _run(
         if state == "finished":
             return Result(request, "skipped", f"{_finished_at(request.path, commit)}: {request.path}")
         if state == "resumable":
-            tell(f"{count} {request.title}: goes on after an attempt that did not finish")
+            tell(f"{count} {request.title}: goes on after an attempt that did not finish{after}")
             directory = RunDirectory.open(request.path)
         else:
             # A run that somebody else has right now is refused by name in here.
-            tell(f"{count} {request.title}")
+            tell(f"{count} {request.title}{after}")
             directory = RunDirectory.create(to_plain(request.config), request.config.results_dir)
         ending = start(directory, request.config)
     except ConfigError as error:

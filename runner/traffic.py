@@ -34,7 +34,7 @@ class Traffic:
     topology: Topology
     rank: int
     stamps: bool = True
-    training: bool = True  # only then does it count how long this rank stands still
+    training: bool = True  # only then does it count bytes, and how long this rank stands still
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
@@ -91,8 +91,11 @@ class Traffic:
         return way
 
     def count(self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0) -> None:
-        """Book one call over `members` with `payload` bytes. Control traffic is counted as verbs only."""
-        self._alike[verb, channel, self._way(members), payload, source] += 1
+        """Book one call over `members` with `payload` bytes.
+
+        Control traffic, and what is sent outside of training, is counted as verbs only.
+        """
+        self._alike[verb, channel, self._way(members), payload, source, self.training] += 1
 
     def mark(self, verb: str) -> None:
         """Count something that sends nothing."""
@@ -129,12 +132,13 @@ class Traffic:
 
     def _book(self) -> None:
         alike, self._alike = self._alike, Counter()
-        for (verb, channel, way, payload, source), times in alike.items():
+        for (verb, channel, way, payload, source, training), times in alike.items():
             self._verbs[f"{channel}.{verb}"] += times
             if channel != "control":
+                self._sizes.add((way.link, payload))
+            if channel != "control" and training:
                 self._calls[way.link] += times
                 self._payload_bytes[way.link] += times * payload
-                self._sizes.add((way.link, payload))
                 distance = (way.place - source) % way.members
                 self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
 
@@ -200,8 +204,8 @@ class Way(NamedTuple):
     members: int
 
 
-Call = tuple[str, str, Way, int, int]
-"""verb, channel, way, payload bytes, source"""
+Call = tuple[str, str, Way, int, int, bool]
+"""verb, channel, way, payload bytes, source, whether in training"""
 
 
 class CountedCommunicator(Communicator):

@@ -70,7 +70,7 @@ class Validation:
 
     configurations: int
     pairs: int
-    invalid: int  # emulated runs that their own checks refused
+    invalid: int  # emulated runs that their own checks refused, at their start or end, or that failed
     errors: dict[str, Spread]
     orders: int  # pairs of strategies that differ by more than `GAP`
     orders_right: int

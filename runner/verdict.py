@@ -10,6 +10,7 @@ from .faults import Fault, Vitals, root_cause
 
 # The worst of the ranks' words is the run's.
 _WORDS = ("finished", "cancelled", "timed_out", "diverged")
+INTERRUPTED = 130  # exit code, as of a shell after SIGINT
 _FORKSERVER_GONE = 255  # the exit code multiprocessing reports when nobody is left to tell it
 
 
@@ -99,7 +100,7 @@ def judge(
         return _interrupted(ranks, interrupts[0])
     if stall is not None or faults:
         outcome = _stalled(ranks, stall) if stall is not None else _failed(ranks, faults)
-        return replace(outcome, exit_code=130) if interrupts else outcome
+        return replace(outcome, exit_code=INTERRUPTED) if interrupts else outcome
     finishes = [rank.finish for rank in ranks if rank.finish is not None]
     worst = max(finishes, key=lambda finish: _WORDS.index(finish["status"]))
     status = worst["status"]
@@ -117,7 +118,7 @@ def _interrupted(ranks: list[Rank], signal: str) -> Outcome:
     status = "cancelled" if late else max(words, key=_WORDS.index)
     more = f"; {_those(late)} did not stop in good order" if late else ""
     reason = None if status == "finished" else f"interrupted by {signal}{more}"
-    return Outcome(status=status, reason=reason, exit_code=130, summary=_summary(ranks))
+    return Outcome(status=status, reason=reason, exit_code=INTERRUPTED, summary=_summary(ranks))
 
 
 def _stalled(ranks: list[Rank], stall: str) -> Outcome:

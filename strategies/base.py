@@ -51,6 +51,8 @@ class Strategy(ABC):
     averaging to be the model. `caveats` are sentences that belong beside every number of this strategy.
     `may_differ` names what it may change against a baseline and be fair: keys of the configuration, or
     of the fairness ledger (runner/report/recorded.py), or their beginnings, written out as a plain tuple.
+    `tuned` names at most three keys of `Config` that `daso-bench tune` searches besides what it searches for
+    all strategies, each with the values to try; what `check` refuses of them is a failed trial.
     """
 
     Config: ClassVar[type]
@@ -59,6 +61,7 @@ class Strategy(ABC):
     copies_are_whole: bool = False
     caveats: ClassVar[tuple[str, ...]] = ()
     may_differ: ClassVar[tuple[str, ...]] = ("strategy",)
+    tuned: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]] = ()
 
     replica: Replica
     comm: Communicator

@@ -199,6 +199,11 @@ class DASO(Strategy):
     Config = DASOConfig
     reads_epoch_loss = True
     config: DASOConfig
+    tuned = (
+        ("sync_every", (2, 4, 8, 16)),
+        ("wait_batches", (1, 2)),
+        ("staleness_weight", (0.5, 1.0, 2.0, 4.0)),
+    )
     caveats = (
         "Implemented after the abstract and HeAT's public code; merge and schedule are as in that code.",
         "With sync_every=1 and many nodes about half of the progress made while waiting is lost in the merge "

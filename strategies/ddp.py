@@ -86,6 +86,7 @@ class DDP(Strategy):
 
     Config = DDPConfig
     config: DDPConfig
+    tuned = (("bucket_mib", (5.0, 10.0, 25.0, 50.0)),)
     caveats = (
         "Its buckets overlap with the backward pass; overlap=false is an ablation, never a baseline.",
         "Which of flat and hierarchical is faster depends on the links: an arm of a study names one.",

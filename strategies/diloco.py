@@ -58,6 +58,11 @@ class DiLoCo(PeriodicStrategy):
 
     Config = DiLoCoConfig
     config: DiLoCoConfig
+    tuned = (
+        ("sync_every", (5, 10, 20, 40)),
+        ("outer_lr", (0.5, 0.7, 0.9, 1.0)),
+        ("outer_momentum", (0.5, 0.7, 0.9)),
+    )
     caveats = (
         "The inner optimizer is the run's: compare with ddp under the same optimizer, AdamW and SGD apart.",
         "The period, the outer rate and the learning rate go together: say which were tuned. The default "

@@ -86,6 +86,7 @@ class EDNNComm(PeriodicStrategy):
 
     Config = EDNNCommConfig
     config: EDNNCommConfig
+    tuned = (("sync_every", ("auto", 2, 4, 8)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "Implemented after the abstract and the figure: averages, weights, order and what happens to buffers "
         "are ours. The paper's tables are not reproduced, since its code is not available.",

@@ -255,6 +255,7 @@ class Heterogeneous(Strategy):
 
     Config = HeterogeneousConfig
     config: HeterogeneousConfig
+    tuned = (("balancing", ("static", "dynamic")), ("calibration_model", ("affine", "proportional")))
     caveats = (
         "Implemented after the abstract: weights by samples, calibration and rounding are ours.",
         "Say how the speeds came about: real devices, emulated ones, or a virtual clock.",

@@ -116,6 +116,7 @@ class HSGD(Strategy):
 
     Config = HSGDConfig
     config: HSGDConfig
+    tuned = (("level2_algorithm", ("all_reduce", "linear")), ("partition", ("column", "tensor")))
     caveats = (
         "The abstract of the paper gives no networks, batch sizes, node types or accuracies: this is the "
         "method as the abstract describes it, with details of ours, and reproduces no table.",

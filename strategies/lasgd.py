@@ -234,6 +234,7 @@ class LASGD(Strategy):
 
     Config = LASGDConfig
     config: LASGDConfig
+    tuned = (("sync_every", (1, 2, 4, 8)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "The abstract of the paper gives no rule, period, hyper-parameters or numbers: this is the method as "
         "the abstract describes it, with details of ours, and reproduces no table.",

@@ -60,6 +60,7 @@ class LocalSGD(PeriodicStrategy):
 
     Config = LocalSGDConfig
     config: LocalSGDConfig
+    tuned = (("sync_every", (2, 4, 8, 16)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "The period and the learning rate go together: say whether both were tuned. The default period is "
         "ours, and qsr_alpha has none.",

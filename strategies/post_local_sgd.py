@@ -62,6 +62,7 @@ class PostLocalSGD(PeriodicStrategy):
 
     Config = PostLocalSGDConfig
     config: PostLocalSGDConfig
+    tuned = (("sync_every", (4, 8, 16, 32)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "Up to the switch it is ddp: with the switch at half of the samples it saves at most half of what "
         "communication costs.",

@@ -85,6 +85,7 @@ class SGP(Strategy):
 
     Config = SGPConfig
     config: SGPConfig
+    tuned = (("num_peers", (1, 2)), ("graph", ("exponential", "ring")))
     caveats = (
         "Stragglers still hold up their neighbours, and through them everybody: it is not asynchronous.",
         "Ranks agree exactly after a cycle only where the number of ranks is a power of num_peers + 1.",

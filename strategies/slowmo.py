@@ -55,6 +55,7 @@ class SlowMo(PeriodicStrategy):
 
     Config = SlowMoConfig
     config: SlowMoConfig
+    tuned = (("sync_every", (3, 6, 12, 24)), ("slow_momentum", (0.2, 0.4, 0.6, 0.8)), ("slow_lr", (0.5, 1.0)))
     caveats = (
         "The period, the slow momentum and the learning rate go together: say which were tuned. All defaults "
         "are ours.",

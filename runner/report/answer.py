@@ -7,22 +7,22 @@ Source: the measuring rules (time to accuracy); the arithmetic is in `runner/sco
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
+from ..convergence import Reference
 from ..scoring import decompose, floor, guard, quality, ratio, reached
 from ..scoring.decompose import Decomposition, Work
 from ..scoring.floor import NoiseFloor
 from ..scoring.quality import Difference
 from ..scoring.ratio import FEWEST_RUNS, Ratio, Times
-from ..scoring.reached import Reached
 from .arms import Arm, Comparison
+from .guarded import Guarded, guarded
 from .load import Run
 from .means import geometric_mean
+from .target import baseline_of, budget_s, study_of, way
 
 CLOCK, FRESH, PLACEBO = "clock", "fresh", "placebo"
-BUDGET = 2.0  # of the baseline's median T_train, where no train.max_seconds says otherwise
 WRONG = "wrong baseline"
 
 
@@ -52,6 +52,7 @@ class Answer:
 
     `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`: of the final accuracy.
     `evaluations`: up to the crossing, of the median run, by arm. `forbidden`: why no arm gets a verdict.
+    `guard`: what stored samples to target say; None without a target.
     """
 
     comparison: Comparison
@@ -66,31 +67,33 @@ class Answer:
     bound_limit: float | None
     budget_s: float | None
     forbidden: tuple[str, ...]
+    guard: Guarded | None
 
     @property
     def level(self) -> float:
-        return float(_study(self.baseline.runs[0], "level", 0.95))
+        return float(study_of(self.baseline.runs[0], "level", 0.95))
 
 
-def answers(comparisons: Iterable[Comparison]) -> list[Answer]:
-    """One for each comparison, as configured, of a baseline and another arm of at least three runs each."""
-    found = (answer(comparison) for comparison in comparisons if not comparison.assumption)
+def answers(comparisons: Iterable[Comparison], references: Sequence[Reference] = ()) -> list[Answer]:
+    """One for each comparison, as configured, of a baseline and another arm of at least three runs each.
+
+    `references`: stored samples to target (`convergence.load`).
+    """
+    found = (answer(comparison, references) for comparison in comparisons if not comparison.assumption)
     return [one for one in found if one is not None]
 
 
-def answer(comparison: Comparison, *, against: Arm | None = None) -> Answer | None:
+def answer(comparison: Comparison, references: Sequence[Reference] = ()) -> Answer | None:
     """None without a baseline, without an arm to hold against it, or with fewer than three runs of both."""
-    baseline = _baseline(comparison)
+    baseline = baseline_of(comparison)
     if baseline is None:
         return None
-    comparator = against or baseline
-    others = [arm for arm in comparison.arms if arm is not comparator and not _role(arm)]
+    others = _others(comparison, baseline)
     placebos = [arm for arm in comparison.arms if _role(arm) == PLACEBO]
-    enough = [arm for arm in (*others, *placebos) if len(arm.counted) >= FEWEST_RUNS]
-    if min(len(baseline.counted), len(comparator.counted)) < FEWEST_RUNS or not enough:
+    if not _enough([baseline]) or not _enough([*others, *placebos]):
         return None
-    lines = _Method(comparison, comparator).lines(others)
     how = _Method(comparison, baseline)
+    lines = how.lines(others)
     placebo = how.lines(placebos)[0] if placebos else None
     fresh = next((arm for arm in comparison.arms if _role(arm) == FRESH), None)
     clock = _clock(baseline, next((arm for arm in comparison.arms if _role(arm) == CLOCK), None), how.level)
@@ -98,10 +101,12 @@ def answer(comparison: Comparison, *, against: Arm | None = None) -> Answer | No
     target_floor = NoiseFloor(clock=clock, fresh=floor.fresh_floor(fresh and how.to_target(fresh)))
     fresh_quality = how.quality(fresh) if fresh else None
     bounds = [bound for run in baseline.complete if (bound := _bound(run)) is not None]
+    held = guarded(comparison, baseline, references)
+    weak = [held.weak] if held and held.weak else []
     return Answer(
         comparison=comparison,
         baseline=baseline,
-        against=comparator,
+        against=baseline,
         lines=lines,
         placebo=placebo,
         fixed_floor=fixed_floor,
@@ -110,8 +115,19 @@ def answer(comparison: Comparison, *, against: Arm | None = None) -> Answer | No
         bound=geometric_mean(bounds),
         bound_limit=decompose.bound_limit(bounds),
         budget_s=how.budget_s,
-        forbidden=tuple(_forbidden(comparison, how.lines(others), placebo, fixed_floor, target_floor)),
+        forbidden=(*weak, *_forbidden(comparison, lines, placebo, fixed_floor, target_floor)),
+        guard=held,
     )
+
+
+def held_against(given: Answer, comparator: Arm) -> Answer | None:
+    """`given` with its arms against another one; None where `answer` would give None."""
+    if comparator is given.baseline:
+        return given
+    others = _others(given.comparison, comparator)
+    if not _enough([comparator]) or not _enough(others):
+        return None
+    return replace(given, against=comparator, lines=_Method(given.comparison, comparator).lines(others))
 
 
 def ratios(line: Line) -> tuple[Ratio | None, Ratio | None]:
@@ -131,9 +147,9 @@ class _Method:
     def __init__(self, comparison: Comparison, baseline: Arm) -> None:
         self.comparison, self.baseline = comparison, baseline
         first = baseline.runs[0]
-        self.level = float(_study(first, "level", 0.95))
-        self.paired = _study(first, "interval", "welch") == "paired"
-        self.budget_s = _budget(comparison, baseline)
+        self.level = float(study_of(first, "level", 0.95))
+        self.paired = study_of(first, "interval", "welch") == "paired"
+        self.budget_s = budget_s(comparison)
 
     def lines(self, arms: Sequence[Arm]) -> list[Line]:
         made = [(arm, self.fixed_work(arm), self.to_target(arm)) for arm in arms]
@@ -169,7 +185,7 @@ class _Method:
             return None
         method: Callable[..., Ratio | None] = ratio.paired if self.paired else ratio.welch
         return reached.compare(
-            _reached(base, self.budget_s), _reached(other, self.budget_s), method=method, level=self.level
+            way(base, self.budget_s), way(other, self.budget_s), method=method, level=self.level
         )
 
     def quality(self, arm: Arm) -> Difference | None:
@@ -213,16 +229,13 @@ class _Method:
         return found
 
 
-def _baseline(comparison: Comparison) -> Arm | None:
-    asked = next((name for run in comparison.runs if (name := _study(run, "baseline", ""))), "")
-    own = [arm for arm in comparison.arms if not _role(arm)]
-    if asked:
-        return next((arm for arm in own if asked in (arm.label, arm.runs[0].arm_name)), None)
-    return next((arm for arm in own if arm.runs[0].strategy == "ddp"), None)
+def _others(comparison: Comparison, comparator: Arm) -> list[Arm]:
+    return [arm for arm in comparison.arms if arm is not comparator and not _role(arm)]
 
 
-def _study(run: Run, key: str, default: Any) -> Any:
-    return (run.config.get("study") or {}).get(key) or default
+def _enough(arms: Sequence[Arm]) -> bool:
+    """Whether one of `arms` has runs enough for a ratio."""
+    return any(len(arm.counted) >= FEWEST_RUNS for arm in arms)
 
 
 def _role(arm: Arm) -> str:
@@ -246,31 +259,6 @@ def _all_complete(arm: Arm) -> bool:
 
 def _times(runs: Sequence[Run]) -> Times:
     return Times(tuple(run.train_s for run in runs if run.train_s))
-
-
-def _reached(runs: Sequence[Run], budget_s: float) -> Reached:
-    crossings = [run.crossing for run in runs]
-    return Reached(
-        seconds=tuple(
-            found.scored_s if found else (run.train_s or budget_s)
-            for run, found in zip(runs, crossings, strict=True)
-        ),
-        met=tuple(found is not None for found in crossings),
-        budget_s=budget_s,
-        log_widths=tuple(reached.log_width(found) for found in crossings if found),
-    )
-
-
-def _budget(comparison: Comparison, baseline: Arm) -> float | None:
-    """Seconds of T_train after which a run without a crossing is a failure; None without a target."""
-    if len(comparison.targets) != 1:
-        return None
-    asked = {(run.config.get("train") or {}).get("max_seconds") for run in comparison.runs}
-    limits = [float(limit) for limit in asked if isinstance(limit, int | float)]
-    if limits:
-        return max(limits)
-    spent = [run.train_s for run in baseline.counted if run.train_s]
-    return BUDGET * median(spent) if spent else None
 
 
 def _points(arm: Arm) -> list[float]:

@@ -37,6 +37,8 @@ def sentences(answer: Answer) -> list[str]:
             "A run that has not reached the target counts as a failure after "
             f"{words.seconds(answer.budget_s)} of training."
         )
+    if answer.guard is not None:
+        found += [answer.guard.sentence, *(f"{reason}." for reason in answer.guard.reasons(answer.baseline))]
     return found
 
 
@@ -87,6 +89,8 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
             found.append(f"{said}: not after correction for all arms (Holm p = {p:.2g})")
     if line.diverged:
         found.append("a run diverged")
+    if answer.guard is not None:
+        found += answer.guard.reasons(line.arm)
     return found
 
 
@@ -143,6 +147,7 @@ def _row(answer: Answer, line: Line) -> dict[str, Any]:
         "evaluations_to_target": evaluations(line.arm),
         "fixed_work_noise_floor": answer.fixed_floor.floor,
         "to_target_noise_floor": answer.target_floor.floor,
+        "reference": answer.guard.reference.name if answer.guard and answer.guard.reference else None,
         "bound": answer.bound,
         "budget_s": answer.budget_s,
         "remarks": "; ".join([*line.notes, *_remarks(answer, line)]),

@@ -45,7 +45,10 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Arms that can be set side by side: all but they is the same. `assumption`: "" as configured."""
+    """Arms that can be set side by side: all but they is the same. `assumption`: "" as configured.
+
+    `tuned`: whether all arms are equally tuned; else they have the study's own settings.
+    """
 
     study: str
     model: str
@@ -54,6 +57,7 @@ class Comparison:
     size: str
     assumption: str
     arms: list[Arm]
+    tuned: bool = False
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -98,8 +102,8 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
     """Group `runs`; the order of everything is fixed by names and seeds alone."""
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        place = (run.study, run.name("model"), run.name("dataset"), run.world, run.size, run.assumption)
-        groups[place].append(run)
+        workload = (run.study, run.name("model"), run.name("dataset"), run.world)
+        groups[*workload, run.size, run.assumption, "tuned" if run.tuned else ""].append(run)
     places = sorted(groups, key=lambda place: [natural(name) for name in place])
     arms = [_arms(groups[place]) for place in places]
     looks = _looks([list(labelled) for labelled in arms])
@@ -112,8 +116,10 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
             size=size,
             assumption=assumption,
             arms=[Arm(label=label, index=looks[label], runs=members) for label, members in labelled.items()],
+            tuned=bool(tuned),
         )
-        for (study, model, dataset, world, size, assumption), labelled in zip(places, arms, strict=True)
+        for place, labelled in zip(places, arms, strict=True)
+        for study, model, dataset, world, size, assumption, tuned in [place]
     ]
 
 

@@ -43,6 +43,7 @@ class Bandwidth:
     lines: dict[str, dict[float, float]]
     floor: dict[float, float]
     runs: dict[tuple[str, float], tuple[int, int]]
+    comparisons: list[Comparison]
 
     @property
     def baseline(self) -> str:
@@ -226,6 +227,7 @@ def _bandwidth(
         },
         floor={rate: s for rate, s in floor.items() if s is not None},
         runs={place: (len(arm.counted), len(arm.reached)) for place, arm in there.items()},
+        comparisons=list(by_rate.values()),
     )
 
 

@@ -1,6 +1,6 @@
 """Final accuracy against the bytes sent between nodes: a mark for each run, the median of an arm strong.
 
-Records count bytes for a whole run, not up to each evaluation, so there is no curve to draw.
+For records that count bytes of a whole run alone, not up to each evaluation: there is no curve to draw.
 """
 
 import math

@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...strategies.errors import ConfigError
 from ..display import make_console, say
 from ..scoring.ratio import Times, welch
 from . import words
 from .arms import Arm, common_settings, compare
-from .load import Run, find_runs, load_run
+from .load import Run, load_runs
 from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
 
 MISSING = "not there"
@@ -63,7 +62,7 @@ class Diff:
 
 def show_diff(a: Path, b: Path) -> int:
     """Print it; returns the exit code. Raises ConfigError where there is no run."""
-    found = diff(_runs(a), _runs(b))
+    found = diff(*(load_runs(folder, "report --diff") for folder in (a, b)))
     console = make_console()
     say(console, f"A: {a}\nB: {b}")
     _show_changes(console, "environment", found.environment)
@@ -88,13 +87,6 @@ def diff(a: Sequence[Run], b: Sequence[Run]) -> Diff:
         environment=_changes(_environment(a), _environment(b)),
         only=([p for p in of_a if p not in of_b], [p for p in of_b if p not in of_a]),
     )
-
-
-def _runs(directory: Path) -> list[Run]:
-    runs = [load_run(path, path.name) for path in find_runs(directory)]
-    if not runs:
-        raise ConfigError(f"report --diff {directory}: no run directory in it (a folder with status.json)")
-    return runs
 
 
 def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:

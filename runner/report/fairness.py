@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...strategies.errors import ConfigError
+from .. import trials
+from ..scoring.tuning import check_fair
 from . import recorded
 from .arms import settings, text
 from .declared import may_differ
@@ -27,6 +30,7 @@ BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     "efficiency": (
         *("cluster.ranks_per_node", "launcher.threads_per_rank"),
         *("threads.per_rank", "threads.affinity", "data.local_batch"),
+        *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
     ),
 }
 """By the headline of a claim: what its arms differ in because it asks for that."""
@@ -35,6 +39,9 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "fresh": ("seed", "model.initial", "data.order"),
 }
 """By `study.role` of a second baseline: what makes it a second one."""
+
+BY_TUNING = ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs")
+"""What two equally tuned arms differ in: each has the best of its own search."""
 
 # How a launcher waits and what a job is called: nothing that a clock or a model could notice.
 WAITING = tuple(
@@ -134,6 +141,7 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "")
     own = {"strategy", *BY_DESIGN.get(headline, ())}
     own.update(*(may_differ(target) for target in {_target(run) for run in counted}))
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
+    own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
     pair = _Pair(sides[0], sides[1], frozenset(own))
     return Ledger(tuple(_rows(pair)))
 
@@ -180,7 +188,8 @@ def _rows(pair: _Pair) -> Iterable[Row]:
     for one in recorded.QUANTITIES:
         if one.real and pair.virtual:
             continue
-        yield _recorded_row(pair, one)
+        row = _recorded_row(pair, one)
+        yield replace(row, wrong=_tuned_on(pair)) if one.key == "tuning" else row
     if not pair.virtual:
         yield _threads(pair)
         order = order_of_execution(*([known.run for known in side] for side in (pair.baseline, pair.arm)))
@@ -196,6 +205,18 @@ def _rows(pair: _Pair) -> Iterable[Row]:
 
 def _recorded_row(pair: _Pair, one: recorded.Quantity) -> Row:
     return pair.row(one.key, one.words, lambda known: one.read(known.run), complete=one.complete)
+
+
+def _tuned_on(pair: _Pair) -> str:
+    """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
+    tuned = [known.run for known in pair.all if known.run.tuned]
+    counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
+    tried = [seed for count in set(counts.values()) for seed in trials.seeds(count)]
+    try:
+        check_fair(counts, tried, [run.seed for run in tuned])
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _seeds(pair: _Pair) -> Row:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from . import words
 from .arms import Arm, Comparison
+from .byte_curves import byte_curves, so_far
 from .cost import accuracy_bytes, by_bytes
 from .curves import accuracy, by_samples, by_time, curves
 from .epochs import has_spread, has_staleness, staleness
@@ -15,7 +16,8 @@ from .lanes import link_bytes, mean_parts, target_strip, throughput, time_parts
 from .load import Run
 from .rank_times import is_uneven, shares, waited
 from .ranks import rank_marks
-from .reach import half_s, reached_share
+from .reach import reached_share
+from .reach_table import arm_way, has_target, median_words, reached_words
 from .spread import by_epoch, spread_curves, staleness_lanes
 from .style import Drawn, drawn, where
 from .tables import LINK_WORDS, LINKS
@@ -28,7 +30,8 @@ class Plan:
     """A figure that can be drawn: `name` is its file name without ending, `table` the CSV file behind it.
 
     `describe` says of one arm in words what the figure shows; `applies` whether there is anything to show.
-    `caption_of_many` stands in for `caption` where there are too many runs to show each.
+    `caption_of_many` stands in for `caption` where there are too many runs to show each, `describe_in` for
+    `describe` where what is said of an arm depends on the others.
     """
 
     name: str
@@ -39,10 +42,15 @@ class Plan:
     describe: Callable[[Arm], str]
     applies: Callable[[Comparison], bool]
     caption_of_many: str = ""
+    describe_in: Callable[[Comparison, Arm], str] | None = None
 
     def said(self, comparison: Comparison) -> str:
         """The caption below the figure of `comparison`."""
         return self.caption_of_many if comparison.many and self.caption_of_many else self.caption
+
+    def told(self, comparison: Comparison, arm: Arm) -> str:
+        """What the figure of `comparison` shows of one of its arms, in words."""
+        return self.describe_in(comparison, arm) if self.describe_in else self.describe(arm)
 
 
 def draw(plan: Plan, comparison: Comparison) -> Drawn:
@@ -52,7 +60,7 @@ def draw(plan: Plan, comparison: Comparison) -> Drawn:
 
 def alternative(plan: Plan, comparison: Comparison) -> str:
     """The figure in words, for who cannot see it."""
-    told = "; ".join(f"{arm.label}: {plan.describe(arm)}" for arm in comparison.arms)
+    told = "; ".join(f"{arm.label}: {plan.told(comparison, arm)}" for arm in comparison.arms)
     return f"{plan.title} ({where(comparison.world, comparison.size)}). {told}."
 
 
@@ -89,6 +97,10 @@ def _has_accuracy(comparison: Comparison) -> bool:
     return any(math.isfinite(accuracy(row)) for row in rows)
 
 
+def _has_byte_curves(comparison: Comparison) -> bool:
+    return any(math.isfinite(point.y) for run in comparison.runs for point in so_far(run))
+
+
 def _has_bytes(run: Run) -> bool:
     return any(run.payload_bytes(link) is not None for link in LINKS)
 
@@ -105,9 +117,12 @@ def _describe_parts(arm: Arm) -> str:
     return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
 
 
-def _describe_reach(arm: Arm) -> str:
-    said, half = f"{len(arm.reached)} of {len(arm.counted)} reached the target", half_s(arm)
-    return f"{said}, half of the runs by {words.seconds(half)}" if half is not None else said
+def _describe_reach(comparison: Comparison, arm: Arm) -> str:
+    found = arm_way(comparison, arm)
+    if found is None:
+        return "no run that counts"
+    half = median_words(found)
+    return f"{reached_words(found)} reached the target, " + (half if found.rate_only else f"median {half}")
 
 
 def _describe_cost(arm: Arm) -> str:
@@ -165,12 +180,24 @@ PLANS = (
     Plan(
         name="accuracy_bytes",
         title="Accuracy against bytes between nodes",
+        caption="The same curves over the payload that all ranks had handed to collectives between nodes, so"
+        " far, in training alone. Evaluations before the first such byte have no place here.",
+        table="evaluations.csv",
+        draw=byte_curves,
+        describe=_describe_cost,
+        applies=_has_byte_curves,
+    ),
+    Plan(
+        name="accuracy_bytes",
+        title="Accuracy against bytes between nodes",
         caption="Faint: every finished run, its final accuracy and its payload between nodes. Strong: the"
-        " medians of an arm. Records count bytes of whole runs, not up to each evaluation: no curves.",
+        " medians of an arm. These records count bytes of whole runs, not up to each evaluation: no curves.",
         table="runs.csv",
         draw=accuracy_bytes,
         describe=_describe_cost,
-        applies=lambda comparison: any(by_bytes(run) for run in comparison.runs),
+        applies=lambda comparison: (
+            not _has_byte_curves(comparison) and any(by_bytes(run) for run in comparison.runs)
+        ),
     ),
     Plan(
         name="time_to_target",
@@ -187,10 +214,11 @@ PLANS = (
         title="Share of runs that reached the target",
         caption="A step up at the scored time of each run; runs that diverged or ran out of time count and"
         " never step. A mark: where the last of an arm's records ends. Dotted: the budget, if there is one.",
-        table="runs.csv",
+        table="reached.csv",
         draw=reached_share,
-        describe=_describe_reach,
-        applies=lambda comparison: bool(comparison.targets) and any(arm.counted for arm in comparison.arms),
+        describe=_describe_target,
+        describe_in=_describe_reach,
+        applies=has_target,
     ),
     Plan(
         name="throughput",

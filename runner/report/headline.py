@@ -7,6 +7,7 @@ from . import words
 from .arms import Arm, Comparison
 from .load import Run
 from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+from .reach_table import RATE_ONLY, arm_way, expected_words, median_words, reached_words, reading_words
 from .tables import LINK_WORDS, LINKS
 
 
@@ -30,7 +31,11 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmLine:
-    """One arm of the headline table, as text, with its runs below it. A spread is named or left out."""
+    """One arm of the headline table, as text, with its runs below it. A spread is named or left out.
+
+    `median`, `expected`: of the time to target (Kaplan-Meier; time of all runs for each that reached it).
+    `readings`: the median under each reading of "reached"; {} without a target.
+    """
 
     label: str
     index: int
@@ -38,6 +43,9 @@ class ArmLine:
     reached: str
     to_target: str
     has_mean: bool
+    median: str
+    expected: str
+    readings: dict[str, str]
     train: str
     rate: str
     accuracy: str
@@ -51,7 +59,7 @@ def headline(comparison: Comparison) -> list[ArmLine]:
     """The table that answers: who got there, when, how fast and how well."""
     # What holds for all runs is said once above the table, not in every line.
     mixed = len({bool(run.timing_reasons) for run in comparison.runs}) > 1
-    return [_arm_line(arm, mixed) for arm in comparison.arms]
+    return [_arm_line(comparison, arm, mixed) for arm in comparison.arms]
 
 
 def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
@@ -66,6 +74,8 @@ def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
             "runs": line.runs,
             "reached": line.reached,
             "time to target": line.to_target,
+            "median time to target": line.median,
+            "expected running time": line.expected,
             "training time": line.train,
             "samples/s": line.rate,
             "final accuracy": line.accuracy,
@@ -76,17 +86,20 @@ def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
     ]
 
 
-def _arm_line(arm: Arm, mixed: bool) -> ArmLine:
+def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
     others = len(arm.runs) - len(arm.counted)
-    accuracy = accuracy_mean(arm)
+    accuracy, found = accuracy_mean(arm), arm_way(comparison, arm)
     spread = [run.final_accuracy for run in arm.counted if run.final_accuracy is not None]
     return ArmLine(
         label=arm.label,
         index=arm.index,
         runs=words.count(len(arm.counted), "run") + (f" (+ {others} not counted)" if others else ""),
-        reached=_reached(arm),
+        reached=reached_words(found) if found else _no_way(arm),
         to_target=_target_words(arm),
         has_mean=target_mean(arm) is not None,
+        median=median_words(found) if found else words.MISSING,
+        expected=expected_words(found) if found else words.MISSING,
+        readings=reading_words(comparison, arm),
         train=_typical(arm, train_mean(arm), words.seconds),
         rate=_typical(arm, rate_mean(arm), words.rate),
         accuracy=_typical(arm, accuracy, words.share),
@@ -104,10 +117,8 @@ def _typical(arm: Arm, value: float | None, say: Callable[[float | None], str]) 
     return "one run" if len(arm.counted) == 1 else "no mean"
 
 
-def _reached(arm: Arm) -> str:
-    if all(run.target is None for run in arm.runs):
-        return "no target set"
-    return f"{len(arm.reached)} of {len(arm.counted)}"
+def _no_way(arm: Arm) -> str:
+    return "no target set" if all(run.target is None for run in arm.runs) else "0 of 0"
 
 
 def _target_words(arm: Arm) -> str:
@@ -116,7 +127,9 @@ def _target_words(arm: Arm) -> str:
     if len(arm.counted) == 1:
         return "one run"
     mean = target_mean(arm)
-    return words.seconds(mean) if mean is not None else "no mean, not all reached it"
+    if mean is not None:
+        return words.seconds(mean)
+    return RATE_ONLY if 2 * len(arm.reached) < len(arm.counted) else "no mean, not all reached it"
 
 
 def _run_line(run: Run, mixed: bool) -> RunLine:

@@ -2,22 +2,25 @@
 
 import math
 import os
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ..records import Crossing, Row, crossing, read_json, read_records, surviving
-from ..repetitions import repetition_of
+from ...strategies.errors import ConfigError
+from ..records import Crossing, Row, crossing, read_json, surviving
+from ..repetitions import block_of
+from ..stages import declared
+from .bytes_so_far import with_bytes
+from .reading import environment_of, mapping_of, read_yaml, rows_of
 
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
 # What a report needs of the rows of all ranks, which are many.
-STRETCH = ("attempt", "stretch", "train_s", "parts_s")
+STRETCH = ("attempt", "stretch", "train_s")  # and parts_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,8 @@ class Run:
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
     `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
+    `environment` is that of all attempts, what differs between them as text. `declared_unix`: when the plan
+    of the study declared the run, s since 1970; None if it did not, or nobody looked (`load_runs` does).
     """
 
     place: str
@@ -38,6 +43,7 @@ class Run:
     replaced_rows: int
     damage: list[str]
     epochs: list[Row] = field(default_factory=list)
+    declared_unix: float | None = None
 
     @property
     def run_id(self) -> str:
@@ -103,13 +109,18 @@ class Run:
         return str(_get(self.config, "study", "role") or "")
 
     @property
+    def tuned(self) -> str:
+        """`study.tuned`: the arm whose tuned settings this run has; "" for the study's own settings."""
+        return str(_get(self.config, "study", "tuned") or "")
+
+    @property
     def seed(self) -> Any:
         return self.config.get("seed")
 
     @property
     def block(self) -> Any:
         """The repetition: runs of one have the same seed, but for a second baseline with fresh ones."""
-        return repetition_of(self.seed)
+        return block_of(self.seed, self.role)
 
     @property
     def state(self) -> str:
@@ -205,12 +216,19 @@ class Run:
         return sum(slowest.values()) if slowest else None
 
     @property
+    def started_unix(self) -> float | None:
+        """The start of the first attempt, s since 1970."""
+        return min(self._stamps("started_unix"), default=None)
+
+    @property
     def calendar_s(self) -> float | None:
         """From the first start to the last end, waiting between attempts included."""
+        ends = self._stamps("ended_unix")
+        return max(ends) - self.started_unix if self.started_unix is not None and ends else None
+
+    def _stamps(self, name: str) -> list[float]:
         attempts = self.status.get("attempts") or []
-        starts = [value for a in attempts if (value := _number(a.get("started_unix"))) is not None]
-        ends = [value for a in attempts if (value := _number(a.get("ended_unix"))) is not None]
-        return max(ends) - min(starts) if starts and ends else None
+        return [value for a in attempts if (value := _number(a.get(name))) is not None]
 
     def _latest(self, field: str) -> float | None:
         recorded = _number(self.summary.get(field))
@@ -252,27 +270,53 @@ def find_runs(directory: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
+def load_runs(directory: Path, asked: str) -> list[Run]:
+    """Every run at or below `directory`, in sorted order; `asked`: the command, for messages.
+
+    Raises ConfigError if there is no such folder or no run in it.
+    """
+    if not directory.is_dir():
+        raise ConfigError(f"{asked} {directory}: no such folder")
+    when = cache(declared)
+    found: list[Run] = []
+    for path in find_runs(directory):
+        place = path.relative_to(directory).as_posix()
+        run = load_run(path, "the run" if place == "." else place)
+        found.append(replace(run, declared_unix=when(path.parent).get(run.run_id)))
+    if not found:
+        raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
+    return found
+
+
 def load_run(path: Path, place: str) -> Run:
     """Read one run directory; nothing in it makes this fail, all trouble ends up in `damage`."""
     damage: list[str] = []
-    rows = _rows(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
+    rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
     rank_rows: list[Row] = []
+    counted: list[list[Row]] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
         rank = int(file.stem) if file.stem.isdigit() else -1
+        own = rows_of(file, f"{place}/ranks/{file.name}", damage)
+        counted.append(own)
         rank_rows += [
-            {"rank": rank, **{name: row.get(name) for name in STRETCH}}
-            for row in _rows(file, f"{place}/ranks/{file.name}", damage)
+            {
+                "rank": rank,
+                **{name: row.get(name) for name in STRETCH},
+                "parts_s": _shared(row.get("parts_s")),
+            }
+            for row in own
             if row.get("kind") == "stretch"
         ]
-    status = _mapping(path / "status.json", place, read_json, damage)
+    status = mapping_of(path / "status.json", place, read_json, damage)
+    judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
     summaries = [row for row in kept if row.get("kind") == "summary"]
     return Run(
         place=place,
-        config=_mapping(path / "config.yaml", place, _read_yaml, damage),
-        environment=_mapping(path / "environment.json", place, read_json, damage),
+        config=mapping_of(path / "config.yaml", place, read_yaml, damage),
+        environment=environment_of(path, place, damage),
         status=status,
-        evaluations=[row for row in kept if row.get("kind") == "evaluation" and _usable(row)],
+        evaluations=with_bytes(judged, kept, counted),
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
         epochs=[row for row in kept if row.get("kind") == "epoch"],
@@ -281,39 +325,10 @@ def load_run(path: Path, place: str) -> Run:
     )
 
 
+def _shared(value: Any) -> Any:
+    """A mapping with keys that all rows share: of many runs they would take most of the memory."""
+    return {sys.intern(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def _usable(row: Row) -> bool:
     return _number(row.get("train_s")) is not None and _number(row.get("samples")) is not None
-
-
-def _rows(path: Path, name: str, damage: list[str]) -> list[Row]:
-    try:
-        read = read_records(path)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        damage.append(f"{name}: {error.strerror}")
-        return []
-    damage += [item.sentence(name) for item in read.damage]
-    return read.rows
-
-
-def _mapping(path: Path, place: str, read: Callable[[Path], Any], damage: list[str]) -> dict[str, Any]:
-    try:
-        value = read(path)
-    except FileNotFoundError:
-        damage.append(f"{place}/{path.name}: missing")
-    except OSError as error:
-        damage.append(f"{place}/{path.name}: {error.strerror}")
-    except (ValueError, yaml.YAMLError):
-        damage.append(f"{place}/{path.name}: cannot be read, it is damaged")
-    else:
-        if isinstance(value, dict):
-            return value
-        damage.append(f"{place}/{path.name}: not a mapping")
-    return {}
-
-
-def _read_yaml(path: Path) -> Any:
-    # The same loader in C where PyYAML has it: ten times as fast.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)

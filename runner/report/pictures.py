@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from .across import Across
 from .answer import Answer
 from .arms import Comparison
 from .bandwidth import Bandwidth
@@ -82,6 +83,20 @@ def answer_picture(answer: Answer, file: Path) -> Picture:
     except Exception as error:
         return _failed(TITLE, error)
     return _written(drawn, file, TITLE, CAPTION, alternative(answer), "speedups.csv")
+
+
+def profile_picture(found: Across, file: Path) -> Picture:
+    """The figure of performance profiles over workloads, written to `file` and beside it as PDF."""
+    try:
+        with _no_backend_asked_for():
+            from .profile import CAPTION, TITLE, alternative, draw
+    except Exception as error:
+        return _failed("Figure", error)
+    try:
+        drawn = draw(found)
+    except Exception as error:
+        return _failed(TITLE, error)
+    return _written(drawn, file, TITLE, CAPTION, alternative(found), "profile.csv")
 
 
 def bandwidth_picture(found: Bandwidth, file: Path) -> Picture:

@@ -1,31 +1,34 @@
 """The share of runs that reached the target by a time: a step curve for each arm."""
 
-import math
+from collections.abc import Iterable
 
 from matplotlib.figure import Figure
 
+from ..scoring import reached
 from .arms import Arm, Comparison
 from .curves import line_of, panelled
 from .look import look
 from .style import numbers
+from .target import budget_s, horizon_s, way
 
 
 def reached_share(comparison: Comparison) -> Figure:
     """A step up at the scored time of each run; a mark where an arm's records end; the budget, if any."""
     figure, panels = panelled(comparison, "training time T_train in seconds")
-    limit = budget_s(comparison)
+    limit, horizon = budget_s(comparison), horizon_s(comparison)
     for axes, arms in panels:
-        for arm in arms:
-            style, points = look(arm.index), steps(arm)
-            if points:
-                axes.step(
-                    *zip(*points, strict=True),
-                    where="post",
-                    color=style.colour,
-                    linestyle=line_of(style),
-                    linewidth=2,
-                )
-                axes.plot(*points[-1], style.marker, color=style.colour, markersize=6.5, clip_on=False)
+        for arm in (arm for arm in arms if arm.counted):
+            style, points = look(arm.index), reached.share_reached(way(arm.counted, horizon))
+            axes.step(
+                *zip(*points, strict=True),
+                where="post",
+                color=style.colour,
+                linestyle=line_of(style),
+                linewidth=2,
+            )
+            axes.plot(
+                *records_end(arm, points), style.marker, color=style.colour, markersize=6.5, clip_on=False
+            )
         if limit is not None:
             axes.axvline(limit, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             axes.annotate(
@@ -45,28 +48,8 @@ def reached_share(comparison: Comparison) -> Figure:
     return figure
 
 
-def steps(arm: Arm) -> list[tuple[float, float]]:
-    """Seconds and share of the counted runs of `arm`, from (0, 0) to its last recorded time; [] without runs.
-
-    A run that diverged or ran out of time counts among all and never among those that reached the target.
-    """
-    if not arm.counted:
-        return []
-    times = sorted(run.crossing.scored_s for run in arm.reached if run.crossing)
-    found = [(0.0, 0.0), *((time, k / len(arm.counted)) for k, time in enumerate(times, 1))]
-    end = max([run.train_s or 0.0 for run in arm.counted] + times)
-    return [*found, (end, found[-1][1])]
-
-
-def half_s(arm: Arm) -> float | None:
-    """Seconds after which half of the counted runs had reached the target; None if fewer ever did."""
-    times = sorted(run.crossing.scored_s for run in arm.reached if run.crossing)
-    half = math.ceil(len(arm.counted) / 2)
-    return times[half - 1] if 0 < half <= len(times) else None
-
-
-def budget_s(comparison: Comparison) -> float | None:
-    """`train.max_seconds`, if all runs have the same."""
-    found = {(run.config.get("train") or {}).get("max_seconds") for run in comparison.runs}
-    (limit,) = found if len(found) == 1 else (None,)
-    return float(limit) if isinstance(limit, int | float) else None
+def records_end(arm: Arm, points: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Where on the curve `points` the last time lies that a counted run of `arm` recorded."""
+    end = max(run.train_s or 0.0 for run in arm.counted)
+    by_then = [share for time, share in points if time <= end]
+    return end, by_then[-1] if by_then else 0.0

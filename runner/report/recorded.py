@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from .. import trials
 from .load import Run
 
 
@@ -182,6 +183,30 @@ def _count_of_evaluations(run: Run) -> str | None:
     return str(len(run.evaluations)) if run.evaluations else None
 
 
+def _tuning(run: Run) -> str | None:
+    """The same for arms that were searched alike; what that cost and found is in the table `tuning`."""
+    study = run.config.get("study")
+    if not isinstance(study, Mapping) or "tuned" not in study:
+        return None
+    if not run.tuned:
+        return "none: the study's own settings"
+    seeds = trials.seeds(int(study["tune_trials"]))
+    return f"{len(seeds)} trials, seeds {seeds[0]} to {seeds[-1]}: {study['tune_space']}"
+
+
+def node_speed(run: Run) -> str | None:
+    """`0.96 Tflop/s`, by node where they differ; `the machines' own` where no device is modelled."""
+    cluster = run.config.get("cluster") or {}
+    device, ranks = cluster.get("device") or {}, cluster.get("ranks_per_node")
+    if not isinstance(ranks, list) or not all(isinstance(count, int) for count in ranks):
+        return None
+    for name, unit in (("samples_per_second", "samples/s"), ("tflops", "Tflop/s")):
+        each = device.get(name)
+        if isinstance(each, int | float) and not isinstance(each, bool):
+            return ", ".join(dict.fromkeys(f"{each * count:.6g} {unit}" for count in ranks))
+    return "the machines' own"
+
+
 def _samples(run: Run) -> str | None:
     return None if run.samples is None else _text(run.samples)
 
@@ -218,10 +243,11 @@ QUANTITIES = (
     ),
     Quantity(key="evaluation.mode", words="how models were evaluated", read=_evaluations("mode")),
     Quantity(key="evaluation.count", words="evaluations", read=_count_of_evaluations, complete=True),
-    Quantity(key="tuning", words="tuning: trials, space, device-hours, regret", read=_summary("tuning")),
+    Quantity(key="tuning", words="tuning: trials of the arm, seeds, what was searched of all", read=_tuning),
     Quantity(
         key="arithmetic.flags", words="flags of arithmetic (TF32, ...)", read=_environment("arithmetic")
     ),
+    Quantity(key="hardware.node_speed", words="modelled speed of all ranks of a node", read=node_speed),
     Quantity(key="hardware.hosts", words="nodes", read=_hosts, real=True),
     Quantity(key="hardware.system", words="system", read=_system, real=True),
     Quantity(key="hardware.devices", words="devices", read=_distinct("device"), real=True),

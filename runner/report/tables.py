@@ -41,6 +41,7 @@ def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     fields = (
         *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
         *("split", "accuracy", "correct", "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
+        *("payload_bytes_intra", "payload_bytes_inter"),
     )
     return [
         who(comparison, arm, run) | {name: row.get(name) for name in fields}

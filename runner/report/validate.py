@@ -88,11 +88,13 @@ def _compute_s(run: Run) -> float:
 
 
 def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
-    """The pairs among `runs` in order of configuration and arm, and how many emulated runs were invalid."""
+    """The pairs among `runs` in order of configuration and arm, and how many emulated runs gave no time."""
     found: dict[tuple[str, str, str, str], dict[str, Run]] = defaultdict(dict)
     invalid = 0
     for run in runs:
-        if run.invalid:
+        emulated = run.world.startswith("emulated")
+        # What is refused at its start ends as failed, and has no summary to be invalid by.
+        if run.invalid or (emulated and run.state not in ("finished", "running", "queued")):
             invalid += 1
         elif run.state == "finished" and run.train_s and run.summary.get("steps"):
             world = "simulated" if run.world == "simulated" else "emulated"

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..claims_table import gain_words
-from .judge import Judged
+from .judged import Judged
+from .tuned import EQUALLY
 
 
 def remarks(one: Judged) -> list[str]:
@@ -12,13 +13,13 @@ def remarks(one: Judged) -> list[str]:
     found = [*one.verdict.remarks, *one.verdict.reasons]
     if one.verdict.smallest_n is not None:
         found.append(f"{one.verdict.smallest_n} runs an arm would decide, if spread and point stay")
-    elif one.verdict.word == "inconclusive":
+    elif one.verdict.word == "inconclusive" and not one.over:
         found.append("no number of runs up to 100 would decide, if spread and point stay")
     return found
 
 
 def workload(one: Judged) -> str:
-    """Where it was measured: study, model, data, world and size."""
+    """Where it was measured: study, model, data, world and size; and whether with equally tuned arms."""
     comparison = one.comparison
     if comparison is None:
         return ""
@@ -26,7 +27,8 @@ def workload(one: Judged) -> str:
         comparison.study,
         f"{comparison.model} on {comparison.dataset}",
         comparison.world,
-        comparison.size,
+        f"over {len(one.over)} configurations" if one.over else comparison.size,
+        EQUALLY if comparison.tuned else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -5,15 +5,17 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from ...strategies.errors import ConfigError
+from .. import convergence
 from ..claims import load
 from ..claims_table import gain_words
 from ..display import make_console, say
 from .answer import answers
 from .answer_words import sentences
 from .arms import compare
-from .judge import Judged, judge
-from .load import find_runs, load_run
+from .judge import judge
+from .judged import Judged
+from .load import load_runs
+from .tuned import row_of
 from .verdict_words import remarks, workload
 
 _COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
@@ -21,21 +23,17 @@ _COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
 
 def show_verdicts(directory: Path, config_dir: Path | None) -> int:
     """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
-    runs = [load_run(path, path.name) for path in find_runs(directory)]
-    if not runs:
-        raise ConfigError(f"claims {directory}: no run directory in it (a folder with status.json)")
-    found = answers(compare(runs))
-    judged = judge(load([config_dir] if config_dir else []), found)
+    folders = [config_dir] if config_dir else []
+    found = answers(compare(load_runs(directory, "claims")), convergence.load(folders))
+    judged = judge(load(folders), found)
     console = make_console()
     console.print(table(judged))
     for one in found:
         comparison = one.comparison
+        row = row_of(comparison, [other.comparison for other in found])
+        title = f"{comparison.study}: {comparison.model} on {comparison.dataset} {comparison.size}".rstrip()
         say(console, "")
-        say(
-            console,
-            f"{comparison.study}: {comparison.model} on {comparison.dataset} {comparison.size}".rstrip(),
-            "bold",
-        )
+        say(console, f"{title}, {row}" if row else title, "bold")
         for sentence in (*sentences(one), *(f"No verdicts: {reason}." for reason in one.forbidden)):
             say(console, f"  {sentence}")
     return 0

@@ -10,6 +10,7 @@ from ...strategies.errors import ConfigError
 from .claims import Claim, Conditions, Verdict
 from .decide import verdict
 from .estimate import LEVEL, Interval
+from .quality import join
 from .ratio import Ratio
 
 ENOUGH_CONFIGURATIONS = 6  # fewer never contradict a claim of "up to"
@@ -17,12 +18,17 @@ ENOUGH_CONFIGURATIONS = 6  # fewer never contradict a claim of "up to"
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """One configuration of the grid: `interval` at 95 %, `strict` at `strict_level(k)` of all k."""
+    """One configuration of the grid: `interval` at 95 %, `strict` at `strict_level(k)` of all k.
+
+    `kept`: the verdict on quality, where the headline joins both (`fixed_work`): a gain with a loss of
+    quality reaches nothing. None where time alone is judged.
+    """
 
     name: str
     interval: Interval | None
     strict: Interval | None
     conditions: Conditions
+    kept: Verdict | None = None
 
 
 def strict_level(configurations: int) -> float:
@@ -31,12 +37,17 @@ def strict_level(configurations: int) -> float:
 
 
 def configuration(
-    name: str, ratio: Ratio | None, conditions: Conditions, configurations: int
+    name: str,
+    ratio: Ratio | None,
+    conditions: Conditions,
+    configurations: int,
+    *,
+    kept: Verdict | None = None,
 ) -> Configuration:
     """A configuration from its ratio, one of `configurations`."""
     strict = None if ratio is None else ratio.at(strict_level(configurations))
     interval = None if ratio is None else ratio.at(LEVEL)
-    return Configuration(name=name, interval=interval, strict=strict, conditions=conditions)
+    return Configuration(name=name, interval=interval, strict=strict, conditions=conditions, kept=kept)
 
 
 def grid_verdict(claim: Claim, grid: Sequence[Configuration], *, declared: bool, spans: bool) -> Verdict:
@@ -87,7 +98,8 @@ def grid_verdict(claim: Claim, grid: Sequence[Configuration], *, declared: bool,
 
 
 def _without_bound(claim: Claim, each: Configuration, interval: Interval | None) -> Verdict:
-    return verdict(claim, interval, replace(each.conditions, bound=None))
+    found = verdict(claim, interval, replace(each.conditions, bound=None))
+    return found if each.kept is None else join(found, each.kept, quantifier=claim.quantifier)
 
 
 def _all_bounds_below(value: float, grid: Sequence[Configuration]) -> bool:

@@ -105,6 +105,17 @@ def test_help_teaches_commands_choices_and_exit_codes() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("arguments", [["list", "models"], ["claims"], ["--help"]])
+def test_a_reader_who_has_seen_enough_is_no_failure(arguments: list[str], tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
+    )
+    assert command.stdout is not None
+    command.stdout.close()
+    _, said = command.communicate()
+    assert (command.returncode, said) == (0, "")
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of("--version") == 0
     assert capsys.readouterr().out == f"daso-bench {daso_bench.__version__}\n"
@@ -125,7 +136,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["strategy=daso", "strategy.sync_every=0"], "strategy.sync_every=0: must be >= 1"),
         (
             ["statsu", "results"],
-            "statsu: neither a command (list, status, resume, cancel, evaluate, report, check, ",
+            "statsu: neither a command (list, status, resume, cancel, evaluate, report, tensorboard, check, ",
         ),
         (["statsu"], "did you mean `daso-bench status`?"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
@@ -182,7 +193,7 @@ def test_relative_paths_mean_from_here_in_runs_and_sweeps(
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     assert code_of(*words, "results_dir=../out", "dataset=fashion_mnist", "dataset.root=imgs") == 0
-    for path in (tmp_path / "out" / "runs").iterdir():
+    for path in (tmp_path / "out" / "runs").glob("*/"):
         assert load(path / "config.yaml").dataset.root == str(tmp_path / "sub" / "imgs")
     assert list((tmp_path / "sub").iterdir()) == []
 

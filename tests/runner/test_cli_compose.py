@@ -156,7 +156,10 @@ def test_the_quick_study_is_six_strategies_with_five_seeds_in_virtual_time() -> 
         (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
         (["model=resnet51"], "model=resnet51: unknown (did you mean 'resnet50'?)"),
         (["model=resnet51"], "`daso-bench list models` shows all"),
-        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: bandwidth, mission, "),
+        (
+            ["+study=quik"],
+            "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, mission, ",
+        ),
         (["study=quick"], "study: a study is added with a plus: +study=NAME"),
         (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),
         (["optimzer=sgd"], "optimzer: unknown key (did you mean optimizer?); known: strategy, model, "),

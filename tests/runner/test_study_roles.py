@@ -80,6 +80,11 @@ def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
     with pytest.raises(ConfigError, match=rf"must be below {FRESH} with study\.role=fresh"):
         composed(study__role="fresh", seed=FRESH)
     assert composed(study__role="fresh", seed=FRESH - 1).seed == 2 * FRESH - 1
+    # The data of these runs do not tell their number before they are loaded: a fifth of what?
+    with pytest.raises(ConfigError, match=r"study\.clock_share=0\.2: .* set train\.max_steps"):
+        composed(study__role="clock")
+    assert composed(study__role="clock", train__max_steps=10).train.max_steps == 2
+    assert composed(study__role="clock", study__clock_share=1).train.max_steps is None
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from daso_bench.runner import sweep
 from daso_bench.runner.launcher_config import LocalConfig
 from daso_bench.runner.records import write_json
+from daso_bench.runner.repetitions import SEEDS
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.schema import (
     ClusterConfig,
@@ -140,6 +141,18 @@ def test_labels_do_not_make_an_arm_but_run_arm_does(world: World) -> None:
     wanted = [named("x", "one", 0), named("y", "two", 0), named("x", "three", 1), named("y", "four", 1)]
     arms = [request.config.run.arm for request in arrange(wanted) if request.config]
     assert arms == ["x", "y", "y", "x"]
+
+
+def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) -> None:
+    one = world.config("A", seed=3)
+    late = dataclasses.replace(one, train=dataclasses.replace(one.train, eval_phase=0.5))
+    others = [
+        world.config("A", seed=3 + SEEDS),
+        late,
+        dataclasses.replace(one, results_dir=Path("/elsewhere")),
+    ]
+    wanted = [Request((), config) for config in (one, *others)]
+    assert sorted(map(id, arrange(wanted))) == sorted(map(id, wanted))
 
 
 def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:

@@ -43,8 +43,9 @@ def main(folder: Path) -> None:
             theirs.close()
             lines.append(cast(Connection, ours))  # on Windows it would be another one
             processes.append(process)
-        offered = lines[0].recv()
-        lines[1].send(offered)
+        offered = lines[0].recv()  # rank 0 listens now
+        for line in lines[1:]:
+            line.send(offered)
         told = [line.recv() for line in lines[1:]]  # rank 0 serves until both have been there
         told.insert(0, lines[0].recv())
         for process, row in zip(processes, told, strict=True):
@@ -82,8 +83,9 @@ def rank_main(rank: int, entries: list[NodeEntry], folder: str, line: Connection
             row["peers"] = sorted(served(server) for _ in range(2))
         row["memory"] = memory[3].item()
     else:
+        offered = line.recv()
         if rank == 1:
-            memory = node_memory.as_tensor(node_memory.take(line.recv()), SIZE, torch.float32)
+            memory = node_memory.as_tensor(node_memory.take(offered), SIZE, torch.float32)
             memory[3] = 7.0
         with socket.create_connection((entries[0].address, PORT), timeout=20) as to_first:
             to_first.recv(1)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from daso_bench.runner.records import RecordWriter, write_json
-from daso_bench.runner.report import build, style
+from daso_bench.runner.report import facts, style
 from daso_bench.runner.validation import Validation
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 def known(monkeypatch: pytest.MonkeyPatch) -> list[Validation]:
     """What is known of virtual time's errors: nothing, or what a test puts here."""
     found: list[Validation] = []
-    for module in (build, style):
+    for module in (facts, style):
         monkeypatch.setattr(module, "reference", lambda: found[0] if found else None)
     return found
 

@@ -507,6 +507,30 @@ def test_runs_at_the_same_time_are_in_no_order() -> None:
     assert not fairness(*together).forbidding
 
 
+def test_one_modelled_process_a_node_may_be_as_fast_as_all_the_others_ranks_together_and_no_faster() -> None:
+    """24 cores of 0.04 Tflop/s each are the machine, in one process or in 24."""
+
+    def pair(tflops: float) -> Arms:
+        def side(ranks: int, each: float) -> dict[str, Any]:
+            return {
+                "config__cluster__ranks_per_node": [ranks, ranks],
+                "config__cluster__device": {"tflops": each},
+            }
+
+        baseline, _ = arms(both=lambda seed: side(1, tflops))
+        _, arm = arms("hsgd", both=lambda seed: side(24, 0.04))
+        return baseline, arm
+
+    assert "cluster.device.tflops" in keys(fairness(*pair(0.96)).forbidding)
+    assert "hardware.node_speed" not in keys(fairness(*pair(0.96)).forbidding)
+    assert not {"cluster.device.tflops", "hardware.node_speed"} & keys(
+        fairness(*pair(0.96), headline="efficiency").forbidding
+    )
+    slower = fairness(*pair(0.5), headline="efficiency")
+    row = row_of(slower, "hardware.node_speed")
+    assert (row.baseline, row.arm, row.forbids) == ("0.5 Tflop/s", "0.96 Tflop/s", True)
+
+
 def test_the_arms_of_an_efficiency_differ_in_ranks_and_threads_but_not_in_the_machine() -> None:
     def native(seed: int) -> Change:
         rows = [

@@ -7,6 +7,7 @@ import pytest
 from test_answer import ARM, BASE, study
 
 from daso_bench.runner.claims import Claim, load
+from daso_bench.runner.report import judge as judge_module
 from daso_bench.runner.report.answer import answers
 from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.build import report
@@ -171,3 +172,29 @@ def test_rows_have_no_number_that_was_typed_by_hand(make_run: Make, tmp_path: Pa
 def test_all_claims_have_a_headline_that_can_be_judged():
     claims: list[Claim] = load()
     assert {claim.headline for claim in claims} >= {"fixed_work", "efficiency", "quality", "quality_at_time"}
+
+
+def test_a_pair_of_arms_is_compared_once_however_many_claims_ask(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    study(make_run, tmp_path, fresh=1.0)
+    for seed in range(5):
+        make_run(tmp_path, "sgp", seed, train_s=30, place={"arm": "sgp", "role": ""})
+        make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    calls: list[str] = []
+
+    def counted(name: str) -> None:
+        made = getattr(judge_module, name)
+
+        def call(*given: object, **keys: object) -> object:
+            calls.append(name)
+            return made(*given, **keys)
+
+        monkeypatch.setattr(judge_module, name, call)
+
+    counted("fairness")
+    counted("held_against")
+    claims = [claim for claim in load() if claim.id == "lasgd_time_gossip"] * 3
+    found = judge(claims, answers(compare(load_run(path, path.name) for path in find_runs(tmp_path))))
+    assert len(found) == 6
+    assert sorted(calls) == ["fairness", "fairness", "held_against", "held_against"]

@@ -343,7 +343,7 @@ def test_the_headline_can_be_printed_as_it_stands(mixed: tuple[Path, Path]) -> N
     rows = {row["arm"]: row for row in table(out / "headline.csv")}
     assert list(rows) == ["ddp", "daso", "local_sgd"]
     assert (rows["ddp"]["reached"], rows["ddp"]["time to target"]) == (
-        "3 of 5",
+        "3 of 5 [0.23, 0.88]",
         "no mean, not all reached it",
     )
     assert (rows["daso"]["bytes inside nodes"], rows["daso"]["bytes between nodes"]) == ("3.00 MB", "0 B")

@@ -107,7 +107,12 @@ def test_a_pair_is_the_same_arm_and_configuration_by_both() -> None:
 def test_an_emulated_run_whose_checks_failed_counts_for_nothing_and_is_counted() -> None:
     runs = [run("emulated", 6.0, reasons=["busy"]), run("simulated", 5.7)]
     assert pairs_of(runs) == ([], 1)
-    assert pairs_of([run("emulated", 6.0, status="failed"), run("simulated", 5.7)]) == ([], 0)
+    refused_at_its_start = run("emulated", 6.0, status="failed")
+    assert pairs_of([refused_at_its_start, run("simulated", 5.7)]) == ([], 1)
+    assert pairs_of([run("simulated", 6.0, status="failed"), run("emulated", 6.0, status="running")]) == (
+        [],
+        0,
+    )
 
 
 def test_padded_and_real_devices_are_compared_by_their_exposed_share() -> None:

@@ -1,12 +1,13 @@
 """Claims of "up to" over a grid: what contradicts one, what reproduces one, and what stays open."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.runner.scoring.claims import Claim, Conditions
+from daso_bench.runner.scoring.claims import Claim, Conditions, Verdict, Word
 from daso_bench.runner.scoring.estimate import Interval
 from daso_bench.runner.scoring.grid import Configuration, configuration, grid_verdict, strict_level
 from daso_bench.runner.scoring.ratio import Times, welch
@@ -178,3 +179,18 @@ def test_every_grid_gets_exactly_one_verdict(
     assert found.word in ("no verdict", "not testable here", "reproduced", "contradicted", "inconclusive")
     by_bound = any(known.own_conditions and (known.bound_limit or 2) < 1.25 for _, _, known in parts)
     assert found.word != "contradicted" or (declared and spans and len(grid) >= 6) or by_bound
+
+
+@pytest.mark.parametrize(
+    ("quality", "said"),
+    [("supported", "reproduced"), ("contradicted", "contradicted"), ("inconclusive", "inconclusive")],
+)
+def test_a_gain_counts_only_with_its_quality(quality: Word, said: str) -> None:
+    kept = Verdict(word=quality)
+    grid = [replace(each, kept=kept) for each in cells(6, Interval(1.6, 1.7), bound=2.0)]
+    assert word(grid) == said
+
+
+def test_a_loss_of_quality_makes_no_configuration_smaller_than_its_time_alone() -> None:
+    grid = [replace(each, kept=Verdict(word="supported")) for each in cells(6)]
+    assert word(grid) == word(cells(6)) == "contradicted"

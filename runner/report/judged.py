@@ -1,0 +1,32 @@
+"""What came of one claim: the verdict, and what it was made of."""
+
+from dataclasses import dataclass
+
+from .. import claims as records
+from ..scoring.claims import Conditions, Verdict
+from ..scoring.ratio import Ratio
+from .arms import Comparison
+from .fairness import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A claim and what one arm says of it; `arm` and `comparator` are labels. `measured`: in words.
+
+    `ledger`: what both sides have in common, and what not. None with `verdict` "no verdict": nothing was
+    compared. `ratio`, `conditions`, `kept`: what the verdict was made of, `kept` whether quality was; None
+    where it is not asked. `over`: the sizes, where the verdict is on a whole grid of them; then `comparison`
+    is one of them and stands for the workload.
+    """
+
+    claim: records.Claim
+    comparison: Comparison | None
+    arm: str
+    comparator: str
+    measured: str
+    verdict: Verdict
+    ledger: Ledger | None = None
+    ratio: Ratio | None = None
+    conditions: Conditions | None = None
+    kept: Verdict | None = None
+    over: tuple[str, ...] = ()

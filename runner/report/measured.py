@@ -1,0 +1,153 @@
+"""What is measured for each headline of a claim, and the verdict on it; the rules are in `runner/scoring/`.
+
+Source: the measuring rules (time to accuracy), "headlines" and "verdict on a claim".
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..scoring import decide, quality, ratio
+from ..scoring.claims import Claim, Conditions, Verdict
+from ..scoring.decide import Forecast
+from ..scoring.estimate import Interval
+from ..scoring.quality import Difference
+from ..scoring.ratio import Ratio, Times
+from . import words
+from .answer import Answer, Line
+from .arms import Arm
+from .load import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A verdict, and what was measured in words. `ratio` and `kept`: see `Judged`."""
+
+    verdict: Verdict
+    said: str
+    ratio: Ratio | None = None
+    kept: Verdict | None = None
+
+
+Headline = Callable[[Claim, Answer, Line, Conditions], Measured]
+
+
+def fixed_work(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+    """Time of the complete schedule, together with a quality that is not inferior."""
+    time = _time(claim, line.fixed_work, conditions, line.holm[0])
+    kept = no_loss(claim, given, line, conditions)
+    return Measured(
+        verdict=quality.join(time, kept.verdict, quantifier=claim.quantifier),
+        said=f"{words.interval(line.fixed_work)} in time, {kept.said}",
+        ratio=line.fixed_work,
+        kept=kept.verdict,
+    )
+
+
+def no_loss(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+    """Whether the final metric is no worse than the margin allows."""
+    interval, forecast = _of(line.quality)
+    made = quality.no_loss(claim, interval, conditions, diverged=line.diverged, forecast=forecast)
+    return Measured(verdict=made, said=_points(line.quality))
+
+
+def better(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+    """Whether the final metric is better than two baselines differ by."""
+    interval, forecast = _of(line.quality)
+    made = quality.better(
+        claim,
+        interval,
+        conditions,
+        fresh_difference=given.fresh_points,
+        diverged=line.diverged,
+        forecast=forecast,
+    )
+    return Measured(verdict=made, said=_points(line.quality))
+
+
+def time_to_target(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+    """Time of the first crossing."""
+    found = line.to_target
+    made = _time(claim, found, conditions, line.holm[1])
+    return Measured(verdict=made, said=f"{words.interval(found)} in time to target", ratio=found)
+
+
+def efficiency(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+    """Samples per second, of the runs that did all their work; the ledger holds the machines equal."""
+    found = ratio.welch(_per_sample(given.against), _per_sample(line.arm), level=given.level)
+    made = _time(claim, found, conditions, None)
+    return Measured(verdict=made, said=f"{words.interval(found)} in samples per second", ratio=found)
+
+
+def quality_at_time(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+    """Accuracy of the last evaluation up to the comparator's median time of the whole schedule."""
+    spent = [run.train_s for run in given.against.complete if run.train_s]
+    if not spent:
+        none = Verdict(word="no verdict", reasons=("no run of the comparator did all its work",))
+        return Measured(verdict=none, said="")
+    limit_s = median(spent)
+    base, arm = (_points_at(one.counted, limit_s) for one in (given.against, line.arm))
+    found = quality.difference(base, arm, level=given.level)
+    steps = ratio.welch(_per_sample(given.against), _per_sample(line.arm), level=given.level)
+    interval, forecast = _of(found)
+    made = quality.quality_at_time(
+        claim,
+        interval,
+        conditions,
+        fresh_difference=given.fresh_points,
+        step_ratio=steps.interval if steps else None,
+        diverged=line.diverged,
+        forecast=forecast,
+    )
+    said = f"{found.estimate.difference:+.2f} points" if found else "no difference"
+    return Measured(verdict=made, said=f"{said} at equal time, {words.interval(steps)} in time per sample")
+
+
+HEADLINES: dict[str, Headline] = {
+    "fixed_work": fixed_work,
+    "time_to_target": time_to_target,
+    "efficiency": efficiency,
+    "quality": better,
+    "quality_at_time": quality_at_time,
+}
+
+
+def _time(claim: Claim, found: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
+    made = decide.verdict(
+        claim,
+        found.interval if found else None,
+        conditions,
+        forecast=found.with_runs if found else None,
+    )
+    gains = made.word in ("reproduced", "partly", "supported") or decide.A_GAIN in made.remarks
+    return decide.corrected(made, holm) if gains and holm is not None else made
+
+
+def _of(found: Difference | None) -> tuple[Interval | None, Forecast | None]:
+    """The interval of a difference, and what more runs would make of it."""
+    return (found.interval, found.with_runs) if found else (None, None)
+
+
+def _per_sample(arm: Arm) -> Times:
+    """Seconds a sample, of the runs that did all their work."""
+    return Times(tuple(1 / run.samples_per_s for run in arm.complete if run.samples_per_s))
+
+
+def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:
+    found = (
+        quality.last_up_to(
+            [row["train_s"] for row in run.evaluations],
+            [row.get("accuracy", float("nan")) for row in run.evaluations],
+            limit_s,
+        )
+        for run in runs
+    )
+    return [100 * value for value in found if value is not None and not math.isnan(value)]
+
+
+def _points(found: Difference | None) -> str:
+    if found is None:
+        return "no difference of accuracy"
+    ends = found.interval
+    return f"{found.estimate.difference:+.2f} points [{ends.low:+.2f}, {ends.high:+.2f}]"

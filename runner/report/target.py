@@ -1,0 +1,104 @@
+"""An arm's way to its target: one budget, one baseline, and runs that missed it never dropped.
+
+Figures and tables take them from here, the arithmetic from `runner/scoring/reached.py`. Source: the measuring
+rules (time to accuracy), "headlines, evaluation, target, budget" and "statistics".
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, Literal
+
+from ..records import crossing
+from ..scoring import reached
+from ..scoring.reached import Reached
+from .arms import Arm, Comparison
+from .load import Run
+
+BUDGET = 2.0  # of the baseline's median T_train, where no train.max_seconds says otherwise
+STAMPS: dict[str, Literal["first", "confirmed", "for_good"]] = {
+    "stamp": "first",
+    "confirmed": "confirmed",
+    "for_good": "for_good",
+}
+_LEAST_S = 1e-9  # a time that damaged records give as 0 has no logarithm
+
+
+def study_of(run: Run, key: str, default: Any) -> Any:
+    """`study.<key>` of a run, or `default` where it has none."""
+    return (run.config.get("study") or {}).get(key) or default
+
+
+def baseline_of(comparison: Comparison) -> Arm | None:
+    """`study.baseline`, else the first arm with `ddp`; never a second baseline or the placebo."""
+    asked = next((name for run in comparison.runs if (name := study_of(run, "baseline", ""))), "")
+    own = [arm for arm in comparison.arms if not arm.runs[0].role]
+    if asked:
+        return next((arm for arm in own if asked in (arm.label, arm.runs[0].arm_name)), None)
+    return next((arm for arm in own if arm.runs[0].strategy == "ddp"), None)
+
+
+def budget_s(comparison: Comparison) -> float | None:
+    """Seconds of T_train after which a run without a crossing is a failure, the same for all arms.
+
+    The largest `train.max_seconds`, else twice the baseline's median time. None without a target, with
+    several, or where neither is known.
+    """
+    if len(comparison.targets) != 1:
+        return None
+    asked = {(run.config.get("train") or {}).get("max_seconds") for run in comparison.runs}
+    limits = [float(limit) for limit in asked if isinstance(limit, int | float)]
+    if limits:
+        return max(limits)
+    baseline = baseline_of(comparison)
+    spent = [run.train_s for run in baseline.counted if run.train_s] if baseline else []
+    return BUDGET * median(spent) if spent else None
+
+
+def horizon_s(comparison: Comparison) -> float:
+    """The budget; without one the longest time that was recorded: failures need a place to leave at."""
+    known = budget_s(comparison)
+    return known if known is not None else max([_LEAST_S, *(run.train_s or 0.0 for run in comparison.runs)])
+
+
+def way(runs: Sequence[Run], limit_s: float) -> Reached:
+    """The way of `runs` (one or more) to their target: scored crossings, or the time that was used.
+
+    `limit_s`: the budget, seconds of T_train.
+    """
+    found = [run.crossing for run in runs]
+    return Reached(
+        seconds=tuple(
+            max(_LEAST_S, one.scored_s) if one else (run.train_s or limit_s)
+            for run, one in zip(runs, found, strict=True)
+        ),
+        met=tuple(one is not None for one in found),
+        budget_s=limit_s,
+        log_widths=tuple(reached.log_width(one) for one in found if one),
+    )
+
+
+def readings(arm: Arm, limit_s: float) -> dict[str, Reached]:
+    """The same way under each reading of "reached": scored, and the stamps of three kinds of crossing.
+
+    "scored": the midpoint of the stretch in which the target was first met. "stamp": the first evaluation
+    that met it. "confirmed": the first whose next one met it too. "for_good": the first from which on all
+    did.
+    """
+    scored = way(arm.counted, limit_s)
+    found = {"scored": scored}
+    for name, which in STAMPS.items():
+        stamps = [
+            None if run.target is None else crossing(run.evaluations, run.target, which, metric=run.metric)
+            for run in arm.counted
+        ]
+        found[name] = replace(
+            scored,
+            seconds=tuple(
+                max(_LEAST_S, one.stamp_s) if one else (run.train_s or limit_s)
+                for run, one in zip(arm.counted, stamps, strict=True)
+            ),
+            met=tuple(one is not None for one in stamps),
+            log_widths=(),
+        )
+    return found

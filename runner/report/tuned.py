@@ -1,0 +1,176 @@
+"""What tuning came to: what it cost each arm, what it found, and how much slower the default settings are.
+
+A study of `daso-bench tune` has every arm twice, with the study's own settings and equally tuned: two
+comparisons, each with its baseline, noise floors and verdicts. Source: the measuring rules (time to
+accuracy), "study design", tuning is a cost.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..scoring import reached, tuning
+from ..scoring.estimate import Interval
+from ..scoring.ratio import Times
+from ..scoring.tuning import Regret
+from .arms import Arm, Comparison, settings, text
+from .load import Run
+from .target import budget_s, study_of, way
+
+EQUALLY, OWN = "equally tuned", "paper's settings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedArm:
+    """An arm equally tuned, and the one it was tuned from, None where no run of that lies there.
+
+    `settings`: what the tuned arm has otherwise, by dotted key. `device_hours`: of training, times ranks, all
+    trials together. `regret`: T_default / T_tuned - 1, None where `why` says so; `bound`: "≥" where runs with
+    the default settings missed the target and count at the budget, "≤" where tuned ones did.
+    """
+
+    comparison: Comparison
+    default: Arm | None
+    tuned: Arm
+    trials: int
+    failed: int
+    device_hours: float
+    space: str
+    settings: dict[str, str]
+    regret: Regret | None
+    bound: str
+    why: str
+    level: float
+
+    @property
+    def name(self) -> str:
+        """The arm as the study calls it."""
+        return self.tuned.runs[0].tuned
+
+
+def row_of(comparison: Comparison, comparisons: Iterable[Comparison]) -> str:
+    """Which of the two rows a comparison is; "" where there is but one kind of them."""
+    if len({one.tuned for one in comparisons}) < 2:
+        return ""
+    return EQUALLY if comparison.tuned else OWN
+
+
+def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
+    """Every tuned arm, without second baselines and placebos, in the order of the comparisons."""
+    own = {_place(one): one for one in comparisons if not one.tuned}
+    return [
+        _tuned_arm(comparison, own.get(_place(comparison)), arm)
+        for comparison in comparisons
+        if comparison.tuned
+        for arm in comparison.arms
+        if not arm.runs[0].role
+    ]
+
+
+def tuning_rows(found: Iterable[TunedArm]) -> list[dict[str, Any]]:
+    """One row per tuned arm, for `tuning.csv`."""
+    return [
+        {
+            "study": one.comparison.study,
+            "model": one.comparison.model,
+            "dataset": one.comparison.dataset,
+            "world": one.comparison.world,
+            "size": one.comparison.size,
+            "arm": one.name,
+            "trials": one.trials,
+            "failed_trials": one.failed,
+            "device_hours": one.device_hours,
+            "winner": winner_words(one),
+            "default_runs": len(one.default.counted) if one.default else 0,
+            "tuned_runs": len(one.tuned.counted),
+            "regret": one.regret.point if one.regret else None,
+            "regret_bound": one.bound,
+            "regret_low": one.regret.interval.low if one.regret and one.regret.interval else None,
+            "regret_high": one.regret.interval.high if one.regret and one.regret.interval else None,
+            "level": one.level,
+            "remarks": one.why,
+            "space": one.space,
+        }
+        for one in found
+    ]
+
+
+def winner_words(one: TunedArm) -> str:
+    """The tuned settings as they are typed."""
+    if one.default is None:
+        return "not known: no run with the default settings"
+    return " ".join(f"{key}={value}" for key, value in one.settings.items()) or "the default settings"
+
+
+def regret_words(one: TunedArm) -> str:
+    """`20.0 % [12.1 %, 28.4 %]`, or why there is none."""
+    if one.regret is None:
+        return one.why
+    ends = one.regret.interval
+    said = f"{one.bound} {one.regret.point:.1%}".strip()
+    if ends is None:
+        return f"{said}, no interval below 3 runs"
+    low = f"{ends.low:.1%}" if ends.low > -1 else "no lower end"
+    high = f"{ends.high:.1%}" if math.isfinite(ends.high) else "no upper end"
+    return f"{said} [{low}, {high}]"
+
+
+def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> TunedArm:
+    first = arm.runs[0]
+    own = [one for one in others.arms if not one.runs[0].role] if others else []
+    default = next((one for one in own if one.runs[0].arm_name == first.tuned), None)
+    level = float(study_of(first, "level", 0.95))
+    found, bound, why = None, "", _NO_DEFAULT
+    if others is not None and default is not None:
+        found, bound, why = _regret(others, default, arm, level)
+    return TunedArm(
+        comparison=comparison,
+        default=default,
+        tuned=arm,
+        trials=int(study_of(first, "tune_trials", 0)),
+        failed=int(study_of(first, "tune_failed", 0)),
+        device_hours=float(study_of(first, "tune_device_hours", 0.0)),
+        space=str(study_of(first, "tune_space", "")),
+        settings=_changes(default.runs[0], first) if default else {},
+        regret=found,
+        bound=bound,
+        why=why,
+        level=level,
+    )
+
+
+_NO_DEFAULT = "no run with the default settings"
+
+
+def _regret(others: Comparison, default: Arm, tuned: Arm, level: float) -> tuple[Regret | None, str, str]:
+    """The regret by time to target, without a target by that of all work; the side it bounds; and remarks."""
+    if not default.counted or not tuned.counted:
+        return None, "", "no run counts"
+    if default.runs[0].target is None:
+        times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in (default, tuned)]
+        if not all(one.seconds for one in times):
+            return None, "", "no run did all its work"
+        return tuning.regret(*times, level=level), "", ""
+    limit = budget_s(others)
+    if limit is None:
+        return None, "", "no budget is known"
+    base, arm = way(default.counted, limit), way(tuned.counted, limit)
+    if base.all_reached and arm.all_reached:
+        return tuning.regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
+    said = f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
+    found = reached.compare(base, arm, level=level)
+    if found is None:
+        return None, "", said
+    ends = Interval(found.low - 1, found.high - 1)
+    return Regret(point=found.point - 1, interval=ends), found.side, said
+
+
+def _changes(default: Run, tuned: Run) -> dict[str, str]:
+    before, after = settings(default), settings(tuned)
+    return {key: text(value) for key, value in after.items() if key not in before or before[key] != value}
+
+
+def _place(comparison: Comparison) -> tuple[str, ...]:
+    one = comparison
+    return one.study, one.model, one.dataset, one.world, one.size, one.assumption

@@ -1,0 +1,190 @@
+"""The equally tuned rows: a comparison of their own, what tuning cost, regret, and whether it was fair."""
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.repetitions import TRIAL
+from daso_bench.runner.report.answer import answers
+from daso_bench.runner.report.arms import Comparison, compare
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.fairness import Ledger, Row, fairness
+from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.tuned import TunedArm, regret_words, row_of, tuned_arms, tuning_rows
+
+Make = Callable[..., Path]
+TOLD = {"tune_trials": 8, "tune_space": "all", "tune_failed": 2, "tune_device_hours": 0.25}
+NONE = {"tune_trials": 16, "tune_space": "", "tune_failed": 0, "tune_device_hours": 0.0}
+CROSSED, MISSED = (0.6, 0.7, 0.74, 0.76), (0.1, 0.2, 0.3, 0.4)
+
+
+def rows(
+    make_run: Make,
+    root: Path,
+    strategy: str,
+    default: Sequence[float],
+    tuned: Sequence[float],
+    *,
+    first_seed: int = 0,
+    told: dict[str, Any] = TOLD,
+    **more: Any,
+) -> None:
+    """Runs of an arm as default and tuned; T_train of four evaluations, negative: the target was missed."""
+    for times, place, settings in (
+        (default, {"arm": strategy, "tuned": "", **NONE}, {"sync_every": 4}),
+        (tuned, {"arm": f"{strategy} tuned", "tuned": strategy, **told}, {"sync_every": 8}),
+    ):
+        for seed, whole_s in enumerate(times, first_seed):
+            accuracies = CROSSED if whole_s > 0 else MISSED
+            place = {"role": "", "baseline": "ddp tuned" if place["tuned"] else "", **place}
+            arm = "tuned" if place["tuned"] else ""
+            keys = {"place": place, "settings": settings, "arm": arm, "train_s": abs(whole_s) / 4, **more}
+            make_run(root, strategy, seed, accuracies, **keys)
+
+
+def compared(root: Path) -> list[Comparison]:
+    return compare(load_run(path, path.name) for path in find_runs(root))
+
+
+def only(root: Path) -> TunedArm:
+    (found,) = tuned_arms(compared(root))
+    return found
+
+
+def test_tuned_rows_are_a_comparison_of_their_own_with_their_own_baseline(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (100, 101, 102), (90, 91, 92))
+    rows(make_run, tmp_path, "daso", (80, 81, 82), (70, 71, 72))
+    both = compared(tmp_path)
+    assert [one.tuned for one in both] == [False, True]
+    assert [row_of(one, both) for one in both] == ["paper's settings", "equally tuned"]
+    assert row_of(both[0], both[:1]) == ""
+    found = answers(both)
+    assert [one.baseline.label for one in found] == ["ddp", "ddp tuned"]
+    ratios = [one.lines[0].fixed_work for one in found]
+    assert [one.point if one else None for one in ratios] == pytest.approx([101 / 81, 91 / 71], rel=1e-3)
+
+
+def test_a_default_of_120_s_against_a_tuned_100_s_is_a_regret_of_20_percent(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "daso", (120, 120, 120), (100, 100, 100), target=None)
+    found = only(tmp_path)
+    assert regret_words(found) == "20.0% [20.0%, 20.0%]"
+    (row,) = tuning_rows([found])
+    assert (row["arm"], row["trials"], row["failed_trials"], row["device_hours"]) == ("daso", 8, 2, 0.25)
+    assert (row["regret"], row["winner"]) == (pytest.approx(0.2), "strategy.sync_every=8")
+    assert (row["default_runs"], row["tuned_runs"], row["space"]) == (3, 3, "all")
+
+
+def test_times_to_the_target_carry_their_grid_into_the_regret(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (120, 120, 120), (100, 100, 100))
+    found = only(tmp_path).regret
+    assert found is not None
+    assert found.interval is not None
+    assert found.point == pytest.approx(0.2)
+    assert found.interval.low < 0.05
+    assert found.interval.high > 0.35
+
+
+def test_defaults_that_missed_the_target_give_a_regret_of_at_least(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (120, 120, -120), (100, 100, 100))
+    found = only(tmp_path)
+    assert found.bound == "≥"
+    assert found.why == "reached the target: 2 of 3 as default, 3 of 3 tuned"
+    assert regret_words(found).startswith("≥ ")
+    assert regret_words(found).endswith("no upper end]")
+
+
+def test_where_few_reached_the_target_there_is_no_regret_but_how_many_did(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (120, -120, -120), (100, 100, 100))
+    assert only(tmp_path).regret is None
+    assert regret_words(only(tmp_path)) == "reached the target: 1 of 3 as default, 3 of 3 tuned"
+
+
+def test_two_runs_have_a_regret_and_no_interval(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (120, 120), (100, 100))
+    assert regret_words(only(tmp_path)) == "20.0%, no interval below 3 runs"
+
+
+def test_tuned_runs_alone_have_no_regret(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (), (100, 100, 100))
+    assert regret_words(only(tmp_path)) == "no run with the default settings"
+
+
+def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (120,), (100,))
+    place = {"arm": "ddp tuned, fresh seeds", "tuned": "ddp", "role": "fresh", **TOLD}
+    make_run(tmp_path, "ddp", 10**6, CROSSED, place=place, arm="tuned fresh")
+    assert [one.name for one in tuned_arms(compared(tmp_path))] == ["ddp"]
+
+
+def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path / "runs", "ddp", (100, 101, 102), (90, 91, 92))
+    rows(make_run, tmp_path / "runs", "daso", (80, 81, 82), (70, 71, 72))
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    titles = re.findall(r"<h2[^>]*>([^<]*)", page)
+    assert "The answer: small_cnn on digits, paper&#39;s settings" in titles
+    assert "The answer: small_cnn on digits, equally tuned" in titles
+    assert "What tuning came to" in titles
+    with open(tmp_path / "out" / "tuning.csv", encoding="utf-8", newline="") as file:
+        assert [row["arm"] for row in csv.DictReader(file)] == ["ddp", "daso"]
+    with open(tmp_path / "out" / "claims.csv", encoding="utf-8", newline="") as file:
+        told = [row for row in csv.DictReader(file) if row["claim"] == "daso_time"]
+    assert [(row["arm"], row["where"].endswith(", equally tuned")) for row in told] == [
+        ("daso", False),
+        ("daso tuned", True),
+    ]
+
+
+def test_a_study_that_was_not_tuned_has_no_word_of_it(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path / "runs", "ddp", (100, 101, 102), ())
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "What tuning came to" not in page
+    assert "settings</h2>" not in page
+    assert not (tmp_path / "out" / "tuning.csv").exists()
+
+
+def ledger(root: Path, *, tuned: bool = True) -> Ledger:
+    (found,) = [one for one in compared(root) if one.tuned is tuned]
+    baseline, arm = found.arms
+    return fairness(baseline.runs, arm.runs)
+
+
+def tuning_of(found: Ledger) -> Row:
+    return next(row for row in found.rows if row.key == "tuning")
+
+
+def test_the_ledger_has_trials_seeds_and_space_and_lets_searched_keys_differ(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (100,), (90,))
+    rows(make_run, tmp_path, "daso", (80,), (70,))
+    for path in find_runs(tmp_path):
+        if "daso-" in path.name:
+            file = path / "config.yaml"
+            file.write_text(file.read_text().replace("lr: 0.1", "lr: 0.3"))
+    row = tuning_of(ledger(tmp_path))
+    assert row.baseline == row.arm == f"8 trials, seeds {TRIAL} to {TRIAL + 7}: all"
+    assert (row.equal, row.forbids) == (True, False)
+    forbidding = {one.key for one in ledger(tmp_path).forbidding}
+    assert "optimizer.lr" not in forbidding
+    own = ledger(tmp_path, tuned=False)
+    assert "optimizer.lr" in {one.key for one in own.forbidding}, "only what was tuned may differ so"
+    assert tuning_of(own).baseline == "none: the study's own settings"
+
+
+def test_unequal_numbers_of_trials_forbid_a_verdict(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (), (90,))
+    rows(make_run, tmp_path, "daso", (), (70,), told={**TOLD, "tune_trials": 16})
+    row = tuning_of(ledger(tmp_path))
+    assert row.wrong == "study.tune_trials: ddp tuned 8, daso tuned 16; must be equal for all arms"
+    assert row.forbids
+
+
+def test_a_scored_seed_that_was_tuned_on_forbids_a_verdict(make_run: Make, tmp_path: Path):
+    rows(make_run, tmp_path, "ddp", (), (90,), first_seed=TRIAL + 3)
+    rows(make_run, tmp_path, "daso", (), (70,), first_seed=TRIAL + 3)
+    row = tuning_of(ledger(tmp_path))
+    assert row.equal is True
+    assert row.wrong.startswith(f"seeds [{TRIAL + 3}] were tuned on and are scored")
+    assert row.forbids

@@ -1,0 +1,174 @@
+"""`daso-bench tune`: equal trials for all arms, and a study of the winners, run in virtual time."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from daso_bench.runner import sweep
+from daso_bench.runner.cli import main
+from daso_bench.runner.compose import compose
+from daso_bench.runner.records import read_json
+from daso_bench.runner.repetitions import TRIAL
+from daso_bench.runner.scoring.search import Trial
+from daso_bench.runner.tune import Plan, baseline_of, planned
+from daso_bench.runner.tuning_arms import StudyArm, arms_of
+
+STUDY = """\
+# @package _global_
+# Two arms on two ranks
+defaults:
+  - override /launcher: simulated
+  - override /cluster: ethernet_1g
+study: {name: small}
+cluster: {nodes: 2, ranks_per_node: 1}
+model: {channels: [4, 4, 4]}
+train: {epochs: 1, target: 0.1, eval_every_samples: 574, eval_phase: auto}
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params: {seed: "0"}
+    sets:
+      arm: {flat: strategy=ddp, gossip: strategy=sgp}
+"""
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> list[StudyArm]:
+    words = ["+study=mission", "study.arm=ddp by nodes,ddp flat,daso", "seed=0", "train.max_seconds=9"]
+    composed = compose(words, sweep=True)
+    return arms_of(composed, sweep.requests(composed, tmp_path_factory.mktemp("arms")))
+
+
+@pytest.fixture(scope="module")
+def plans(arms: list[StudyArm]) -> list[Plan]:
+    return planned(arms, 16)
+
+
+def of(plans: list[Plan], name: str) -> list[Plan]:
+    return [plan for plan in plans if plan.arm.name == name]
+
+
+def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_split(plans: list[Plan]):
+    for name in ("ddp by nodes", "ddp flat", "daso"):
+        runs = [plan.request.config for plan in of(plans, name)]
+        assert [plan.number for plan in of(plans, name)] == list(range(16))
+        assert [run and run.seed for run in runs] == [TRIAL + number for number in range(16)]
+        for run in runs:
+            assert run is not None
+            train = run.train
+            assert (train.eval_split, train.stop, train.max_seconds) == ("validation", "budget", None)
+            assert (train.target, train.epochs, run.study.name) == (0.95, 8, "mission_tune")
+
+
+def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(plans: list[Plan]):
+    flat, daso = of(plans, "ddp flat"), of(plans, "daso")
+    assert [plan.settings for plan in (flat[0], daso[0])] == [{}, {}]
+    common = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
+    for one, other in zip(flat[1:], daso[1:], strict=True):
+        assert [one.settings[key] for key in common] == [other.settings[key] for key in common]
+        assert one.request.config is not None
+        assert one.request.config.optimizer.lr == one.settings["optimizer.lr"]
+    assert len({plan.settings["optimizer.lr"] for plan in flat[1:]}) == 15
+
+
+def test_trials_are_interleaved_and_the_order_of_the_arms_moves_on(plans: list[Plan]):
+    order = sweep.arrange([plan.request for plan in plans])
+    names = [request.config.study.arm for request in order if request.config is not None]
+    first, second, third = names[0:3], names[3:6], names[6:9]
+    assert first == ["ddp by nodes", "ddp flat", "daso"]
+    assert second == [*first[1:], first[0]]
+    assert third == [first[2], *first[:2]]
+    assert [r.config.seed - TRIAL for r in order if r.config is not None] == [n // 3 for n in range(48)]
+
+
+def trials(*crossed_s: float | None) -> list[Trial]:
+    return [Trial(number=n, state="finished", crossed_s=s, train_s=9.0) for n, s in enumerate(crossed_s)]
+
+
+def test_the_better_ddp_on_the_tuning_seeds_is_the_baseline_whichever_the_study_names(arms: list[StudyArm]):
+    """Flat 110 s and hierarchical 100 s: hierarchical is A."""
+    daso = trials(1.0, 1.0)
+    nodes_wins = {"ddp flat": trials(110.0, None), "ddp by nodes": trials(100.0, 9.0), "daso": daso}
+    flat_wins = {"ddp flat": trials(99.0, None), "ddp by nodes": trials(100.0, 9.0), "daso": daso}
+    assert baseline_of(arms, nodes_wins) == "ddp by nodes"
+    assert baseline_of(arms, flat_wins) == "ddp flat"
+
+
+def test_without_a_trial_that_worked_in_both_the_study_names_the_baseline(arms: list[StudyArm]):
+    lost = [Trial(number=0, state="failed")]
+    assert baseline_of(arms, {"ddp flat": trials(1.0), "ddp by nodes": lost, "daso": lost}) == "ddp by nodes"
+    assert baseline_of(arms[2:], {"daso": trials(1.0)}) == ""
+    left = {"ddp flat": trials(1.0), "daso": trials(1.0)}
+    assert baseline_of(arms[1:], left) == "ddp flat", "the one that the study names was left out"
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.timeout(300)  # a dozen runs and a report
+def test_a_study_is_tuned_run_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "study").mkdir(parents=True)
+    (tmp_path / "mine" / "study" / "small.yaml").write_text(STUDY)
+    assert run("tune", "+study=small", "--trials", "4", "--config-dir", "mine") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    folder = tmp_path / "results" / "small_tune"
+    assert f"2 arms x 4 trials = 8 runs, seeds {TRIAL} and on: {folder}" in said
+    assert f"daso-bench --config-dir {folder} +study=small_tuned" in said
+    kept = read_json(folder / "tune.json")
+    assert (kept["seeds"], kept["baseline"]) == ([TRIAL + n for n in range(4)], "flat")
+    gossip = kept["arms"]["gossip"]
+    refused = [one for one in gossip["trials"] if one["state"] == "refused"]
+    assert all("num_peers=2: must be <= 1" in one["reason"] for one in refused)
+    assert (
+        gossip["failed"]
+        == len(refused)
+        == sum(one["settings"].get("strategy.num_peers") == 2 for one in gossip["trials"])
+    )
+    assert refused, "four points have both values of a choice of two"
+    assert gossip["winner"] in {one["number"] for one in gossip["trials"] if one["crossed_s"] is not None}
+    assert gossip["device_s"] == pytest.approx(2 * sum(one["train_s"] for one in gossip["trials"]))
+
+    command = ("--config-dir", str(folder), "+study=small_tuned")
+    assert run("--dry-run", *command) == 0
+    assert "[6/6]" in capsys.readouterr().out
+    assert run(*command) == 0
+    report = tmp_path / "results" / "small_tuned" / "report"
+    with open(report / "tuning.csv", encoding="utf-8", newline="") as file:
+        rows = {row["arm"]: row for row in csv.DictReader(file)}
+    assert set(rows) == {"flat", "gossip"}
+    assert (rows["gossip"]["trials"], rows["gossip"]["failed_trials"]) == ("4", str(len(refused)))
+    assert float(rows["gossip"]["device_hours"]) == pytest.approx(gossip["device_s"] / 3600, rel=1e-3)
+    page = (report / "index.html").read_text()
+    assert "equally tuned" in page
+    assert "paper&#39;s settings" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--trials", "6"], "--trials=6: must be a power of two, 4 or more"),
+        (["study.tune_trials=2"], "study.tune_trials=2: must be a power of two, 4 or more"),
+        ([f"seed={TRIAL + 3}"], f"seeds [{TRIAL + 3}] were tuned on and are scored"),
+        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: trials are waited for"),
+        (["study.role=clock"], "nothing to tune"),
+    ],
+)
+def test_what_tuning_cannot_do_is_refused_before_anything_runs(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    assert run("tune", "+study=mission", "study.arm=ddp flat", *words) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
