@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from .augmentation import Change, own_draws
 
 SPLITS = ("train", "validation", "test")
 
@@ -20,12 +22,29 @@ class Samples(Protocol):
         ...
 
 
+@runtime_checkable
+class Augmentable(Protocol):
+    """Samples whose training batches are changed at random; `batch` is without, as evaluations have it."""
+
+    def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `Samples.batch`, each image changed as (key, its index) says."""
+        ...
+
+
+def training_batch(samples: Samples, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+    """A batch to train on: images float32 [b, C, H, W] and labels, changed at random where they can be."""
+    if isinstance(samples, Augmentable):
+        return samples.augmented(indices, key)
+    return samples.batch(indices)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
     """Labelled images in memory.
 
     images: uint8 or float32 [M, C, H, W], as stored; labels: int64 [M];
-    mean, std: one number per channel, in the units of `images`; a batch is (images - mean) / std.
+    mean, std: one number per channel, in the units of `images`; a batch is (images - mean) / std;
+    augment: random changes of images as they are stored, for training.
     Raises ValueError when the shapes or types do not fit together.
     """
 
@@ -33,6 +52,7 @@ class Split:
     labels: Tensor
     mean: Sequence[float]
     std: Sequence[float]
+    augment: Change | None = None
     _mean: Tensor = field(init=False, repr=False)
     _std: Tensor = field(init=False, repr=False)
 
@@ -60,8 +80,21 @@ class Split:
         The result is a copy; an index out of range raises IndexError.
         """
         # index_select makes the copy, so the arithmetic may work in place.
-        images = self.images.index_select(0, indices).to(torch.float32)
-        return images.sub_(self._mean).div_(self._std), self.labels.index_select(0, indices)
+        return self._normalised(self.images.index_select(0, indices)), self.labels.index_select(0, indices)
+
+    def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `batch`, each image changed by `augment` as (key, its index) says."""
+        images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+        if self.augment is not None:
+            with own_draws(key) as of_sample:
+                for place, index in enumerate(indices.tolist()):
+                    of_sample(index)
+                    images[place] = self.augment(images[place])
+        return self._normalised(images), labels
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        """(images - mean) / std, in place where they are float32 already."""
+        return images.to(torch.float32).sub_(self._mean).div_(self._std)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ Tail, `short_batch`: what remains after the last complete global batch
 Fewer samples than a global batch make one batch of all samples, except with `drop`.
 """
 
+import copy
 import hashlib
 import math
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+
+from .streams import stream_seed
 
 SHORT_BATCHES = ("join", "keep", "drop")
 
@@ -81,6 +84,12 @@ class Sampler:
         self._order = torch.empty(0, dtype=torch.int64)
         self._cuts: dict[tuple[int, int], Cut] = {}  # by size and minimum, all of the same shares
         self._cut_by: Sequence[float] | None = None
+
+    def again(self) -> "Sampler":
+        """The same sampler, which keeps the order of an epoch of its own."""
+        other = copy.copy(self)
+        other._cuts = {}
+        return other
 
     def sizes(self, batch: int) -> int:
         """Samples of global batch number `batch` (0-based) over all ranks."""
@@ -188,10 +197,19 @@ class OwnDraw:
         """Samples that each member takes of batch `number`, in the members' order."""
         return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)
 
+    def again(self) -> "OwnDraw":
+        """The same draw, which keeps the order of a pass of its own."""
+        other = copy.copy(self)
+        other._passes = self._passes.again()
+        return other
+
+    def place(self, number: int) -> tuple[int, int]:
+        """The pass over the data that batch `number` belongs to, and its number there."""
+        return divmod(number, self._passes.steps_per_epoch)
+
     def piece(self, number: int, member: int) -> Tensor:
         """Indices int64 of the samples that `member` (0-based) uses in batch `number`."""
-        passed, batch = divmod(number, self._passes.steps_per_epoch)
-        places = self._passes.piece(passed, batch, member)
+        places = self._passes.piece(*self.place(number), member)
         return places if self._own is None else self._own[places]
 
 
@@ -226,12 +244,6 @@ def _order(samples: int, seed: int, epoch: int) -> Tensor:
         generator = torch.Generator().manual_seed(stream_seed(seed, "data-order", epoch))
         order = _orders[key] = torch.randperm(samples, generator=generator)
     return order
-
-
-def stream_seed(seed: int, *names: str | int) -> int:
-    """Seed of the random stream called `names`: 63 bits of BLAKE2b, the same on every machine."""
-    text = "/".join(str(part) for part in (seed, *names))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def evaluation_indices(samples: int, rank: int, ranks: int) -> Tensor:

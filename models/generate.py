@@ -1,4 +1,4 @@
-"""Writes conf/model/<name>.yaml for every torchvision classification model; the files are checked in.
+"""Writes conf/model/<name>.yaml for every torchvision classification and segmentation model; all checked in.
 
     python -m daso_bench.models.generate
 
@@ -8,10 +8,15 @@ They are files, rather than names that are looked up, so that `daso-bench list m
 import dataclasses
 from pathlib import Path
 
+from .torchvision_segmentation import TorchvisionSegmentation
 from .torchvision_zoo import Torchvision
 
 FOLDER = Path(__file__).parents[1] / "conf" / "model"
-TARGET = f"_target_: daso_bench.models.torchvision_zoo.{Torchvision.__name__}"
+Kind = type[Torchvision] | type[TorchvisionSegmentation]
+FIRST_LINES: dict[Kind, str] = {
+    Torchvision: "# torchvision, untrained; written by models/generate.py",
+    TorchvisionSegmentation: "# segmentation: torchvision, untrained; written by models/generate.py",
+}
 
 
 def main() -> None:
@@ -19,21 +24,31 @@ def main() -> None:
 
     for path in generated():
         path.unlink()
-    for name in models.list_models(module=models):
-        (FOLDER / f"{name}.yaml").write_text(text(name), encoding="utf-8")
+    for kind, module in ((Torchvision, models), (TorchvisionSegmentation, models.segmentation)):
+        for name in models.list_models(module=module):
+            (FOLDER / f"{name}.yaml").write_text(text(name, kind), encoding="utf-8")
 
 
-def text(name: str) -> str:
+def text(name: str, kind: Kind) -> str:
     """The config file of torchvision model `name`: its target and every field."""
-    fields = dataclasses.asdict(Torchvision(name=name))
-    lines = ["# torchvision, untrained; written by models/generate.py", TARGET]
+    fields = dataclasses.asdict(kind(name=name))
+    lines = [FIRST_LINES[kind], _target(kind)]
     values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in fields.items()}
     return "\n".join([*lines, *(f"{key}: {value}" for key, value in values.items())]) + "\n"
 
 
 def generated() -> list[Path]:
     """The files that an earlier run wrote."""
-    return sorted(path for path in FOLDER.glob("*.yaml") if TARGET in path.read_text(encoding="utf-8"))
+    targets = {_target(kind) for kind in FIRST_LINES}
+    return sorted(
+        path
+        for path in FOLDER.glob("*.yaml")
+        if not targets.isdisjoint(path.read_text(encoding="utf-8").splitlines())
+    )
+
+
+def _target(kind: Kind) -> str:
+    return f"_target_: {kind.__module__}.{kind.__name__}"
 
 
 if __name__ == "__main__":

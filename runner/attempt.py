@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..strategies.errors import ConfigError, MachineError
+from .exit_codes import INTERRUPTED
 from .interrupts import Interrupts
 from .run_directory import RunDirectory
 from .supervisor import Event, Supervisor
-from .verdict import INTERRUPTED, Outcome, Rank
+from .verdict import Outcome, Rank
 
 STATUS_EVERY_S = 2.0
 PATIENCE_S = 30.0  # after Ctrl-C: for a step, an agreement and the checkpoint of a large model

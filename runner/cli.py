@@ -15,7 +15,9 @@ from typing import NoReturn
 from .. import __version__
 from ..strategies.errors import ConfigError, MachineError, nearest
 from . import listing
-from .commands import COMMANDS, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Parser, folder_of
+from .commands import COMMANDS
+from .exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from .options import Parser, add_before_runs, add_config_dir, folder_of
 from .overrides import key_of
 
 _HELP = """\
@@ -41,6 +43,8 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench tune +study=NAME         the same search for better settings in every arm; a study of the winners
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
   daso-bench validate DIR             how far virtual time is off the emulated runs below DIR
+  daso-bench prepare dataset=NAME     fetches, unpacks and checks a data set's files, before runs need them
+  daso-bench inspect dataset=NAME     classes, sizes, every bad file with its reason, images in two splits
   daso-bench doctor [KEY=VALUE]       what this machine can do, what is wrong, how to mend it
 
 Examples
@@ -59,6 +63,7 @@ Values: seed, results_dir, run.name/tag/arm/repeat, study.name, train.epochs, tr
 Options
   -m, --multirun        sweep over the values separated by commas
   --dry-run             show, do not run
+  --no-estimate         start at once: no trial runs of a few steps that tell how long many runs will take
   --config-dir DIR      a folder of your own YAML files, laid out like conf/ (strategy/mine.yaml, ...)
   --version, -h, --help
 
@@ -104,11 +109,15 @@ def run(arguments: Sequence[str]) -> int:
             near = nearest(word, COMMANDS)
             hint = f"; did you mean `daso-bench {near}`?" if near else ""
             raise ConfigError(f"{word}: neither a command ({', '.join(COMMANDS)}) nor KEY=VALUE{hint}")
-    from .start import dry_run, start
-
     many = options.multirun or any(key_of(word) == "study" for word in options.words)
-    go = dry_run if options.dry_run else start
-    return go(options.words, many=many, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
+    folder, cwd = folder_of(options.config_dir), Path.cwd()
+    if options.dry_run:
+        from .dry_run import dry_run
+
+        return dry_run(options.words, many=many, config_dir=folder, cwd=cwd)
+    from .start import start
+
+    return start(options.words, many=many, config_dir=folder, cwd=cwd, with_estimate=not options.no_estimate)
 
 
 def help_text() -> str:
@@ -135,8 +144,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="daso-bench", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--config-dir")
+    add_before_runs(parser)
+    add_config_dir(parser)
     parser.add_argument("--version", action="store_true")
     parser.add_argument("-h", "--help", action="store_true")
     return parser.parse_intermixed_args(arguments)

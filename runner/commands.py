@@ -3,49 +3,20 @@
 That part is imported when it is asked for: `--help` and `list` answer without torch and Hydra.
 """
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from ..strategies.errors import ConfigError
 from . import listing
+from .exit_codes import FAILED, OK
+from .options import add_before_runs, add_config_dir, folder_of, parser_of
 from .overrides import key_of
-
-OK, FAILED, WRONG_REQUEST, MACHINE, INTERRUPTED = 0, 1, 2, 3, 130
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """A wrong option is a wrong request like any other: one sentence, exit code 2."""
-        raise ConfigError(f"{message} (daso-bench --help)")
-
-
-def _parser(command: str, about: str = "", *, codes: str = "") -> Parser:
-    """The parser of a command: what its --help says, and its exit codes."""
-    return Parser(
-        prog=f"daso-bench {command}",
-        allow_abbrev=False,
-        description=about,
-        epilog=f"Exit codes: {codes}" if codes else "",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def folder_of(text: str | None) -> Path | None:
-    """The absolute folder that `--config-dir` names, None without it. Raises ConfigError if there is none."""
-    if text is None:
-        return None
-    folder = Path(text).absolute()
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir={text}: no such folder")
-    return folder
 
 
 def _list(arguments: list[str]) -> int:
-    parser = _parser("list")
+    parser = parser_of("list")
     parser.add_argument("group", nargs="?", help="strategies, models, datasets, ...")
-    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    add_config_dir(parser)
     options = parser.parse_args(arguments)
     folder = folder_of(options.config_dir)
     print(listing.listing(options.group, [folder] if folder else []))
@@ -85,12 +56,13 @@ def _evaluate(arguments: list[str]) -> int:
 
 
 def _report(arguments: list[str]) -> int:
-    parser = _parser("report")
+    parser = parser_of("report")
     parser.add_argument("dir", type=Path, nargs="?", help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/report")
     parser.add_argument(
         "--diff", type=Path, nargs=2, metavar=("A", "B"), help="say what changed between two results instead"
     )
+    add_config_dir(parser, "a folder whose claims and stored convergence points count too")
     options = parser.parse_args(arguments)
     if (options.dir is None) == (options.diff is None):
         raise ConfigError("report: takes a folder, or --diff and two of them (daso-bench report --help)")
@@ -98,14 +70,14 @@ def _report(arguments: list[str]) -> int:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder")
     if options.diff is not None:
-        if options.output is not None:
-            raise ConfigError("report --diff: prints what changed, and takes no --output")
+        if options.output is not None or options.config_dir is not None:
+            raise ConfigError("report --diff: prints what changed, and takes no --output and no --config-dir")
         from .report.diff import show_diff
 
         return show_diff(*options.diff)
     from .report.build import report
 
-    print(report(options.dir, options.output or options.dir / "report"))
+    print(report(options.dir, options.output or options.dir / "report", folder_of(options.config_dir)))
     return OK
 
 
@@ -120,7 +92,7 @@ and over milliseconds of training time. Reads the records alone: a run that goes
 
 
 def _tensorboard(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "tensorboard",
         _TENSORBOARD_HELP,
         codes="0 written; 2 no run below DIR; 3 the package tensorboard is missing.",
@@ -157,7 +129,7 @@ links and sums between them, and the contract of ddp and daso (or those named) o
 
 
 def _check(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "check",
         _CHECK_HELP,
         codes="0 all holds; 1 something does not; 2 the request was wrong, or all was refused. "
@@ -167,7 +139,7 @@ def _check(arguments: list[str]) -> int:
     parser.add_argument(
         "--ranks", nargs="+", default=[], metavar="R,R", help="ranks of each node; default: 1,1 2,2 2,1"
     )
-    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    add_config_dir(parser)
     parser.add_argument("--jobs", type=int, help="processes for what runs in virtual time (default: 2)")
     options = parser.parse_intermixed_args(arguments)
     # `--ranks 2 strategy=ddp`: argparse gives the word to the option before it.
@@ -197,13 +169,13 @@ command that tests it. Numbers of a paper's tables are yours to add, as rows: do
 
 
 def _claims(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "claims",
         _CLAIMS_HELP,
         codes="0 told; 2 a file of claims, or the request, is wrong.",
     )
     parser.add_argument("directory", metavar="DIR", nargs="?", help="results to judge the claims by")
-    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    add_config_dir(parser)
     options = parser.parse_args(arguments)
     if options.directory is not None:
         from .report.verdicts import show_verdicts
@@ -222,6 +194,7 @@ pilot.
 
   daso-bench pilot +study=mission
   daso-bench pilot +study=mission cluster=ethernet_10g --runs 20
+  daso-bench pilot +study=mission --dry-run                    what would run
 
 With --reference the same baseline runs on the split that is scored, with seeds of their own again: how many
 samples it needs to the target. A report holds later runs of the same workload against that (docs/claims.md):
@@ -233,32 +206,33 @@ a baseline that needs more is weak, an arm that needs fewer has to be explained.
 
 
 def _pilot(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "pilot",
         _PILOT_HELP,
         codes="0 told; 1 a run failed; 2 the request was wrong; 3 this machine cannot do it.",
     )
     parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
     parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
-    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    add_config_dir(parser)
+    add_before_runs(parser)
     parser.add_argument("--reference", action="store_true", help="store samples to target instead")
     parser.add_argument("--output", type=Path, metavar="DIR", help="with --reference: its folder")
     options = parser.parse_intermixed_args(arguments)
-    if options.reference:
-        from .reference_runs import reference
-
-        return reference(
-            options.words,
-            runs=options.runs,
-            output=options.output,
-            config_dir=folder_of(options.config_dir),
-            cwd=Path.cwd(),
-        )
-    if options.output is not None:
+    if options.output is not None and not options.reference:
         raise ConfigError(f"--output {options.output}: belongs to --reference")
     from .pilot import pilot
+    from .reference_runs import reference
+    from .side_runs import Asked
 
-    return pilot(options.words, runs=options.runs, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
+    asked = Asked(
+        words=options.words,
+        runs=options.runs,
+        config_dir=folder_of(options.config_dir),
+        cwd=Path.cwd(),
+        dry_run=options.dry_run,
+        estimate=not options.no_estimate,
+    )
+    return reference(asked, output=options.output) if options.reference else pilot(asked)
 
 
 _TUNE_HELP = """\
@@ -271,6 +245,7 @@ shortest time to train.target; without a target, the best last metric.
 What it leaves is a study: every arm with the study's own settings beside the same arm equally tuned, for the
 seeds of the study, and a report that keeps the two apart. A trial that the strategy refuses counts as failed.
 
+  daso-bench tune +study=mission --dry-run              arms, trials, and the settings of each
   daso-bench tune +study=mission
   daso-bench tune +study=mission cluster=ethernet_10g study.arm='ddp flat,daso' --trials 8
   daso-bench --config-dir results/mission_tune +study=mission_tuned
@@ -281,7 +256,7 @@ goes on where it was.
 
 
 def _tune(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "tune",
         _TUNE_HELP,
         codes="0 told; 1 a run failed, the others decided; 2 the request was wrong; 3 this "
@@ -291,11 +266,19 @@ def _tune(arguments: list[str]) -> int:
     parser.add_argument(
         "--trials", type=int, help="of each arm, a power of two, 4 or more (default: study.tune_trials, 16)"
     )
-    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    add_config_dir(parser)
+    add_before_runs(parser)
     options = parser.parse_intermixed_args(arguments)
     from .tune import tune
 
-    return tune(options.words, count=options.trials, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
+    return tune(
+        options.words,
+        count=options.trials,
+        config_dir=folder_of(options.config_dir),
+        cwd=Path.cwd(),
+        dry_run=options.dry_run,
+        estimate=not options.no_estimate,
+    )
 
 
 _DOCTOR_HELP = """\
@@ -309,7 +292,7 @@ cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-benc
 
 
 def _doctor(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "doctor",
         _DOCTOR_HELP,
         codes="0 nothing to mend (notes may be told); 2 a wrong request; 3 something found.",
@@ -334,7 +317,7 @@ cluster.nodes, cluster.ranks_per_node, train.global_batch_size, launcher.threads
 
 
 def _calibrate(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "calibrate",
         _CALIBRATE_HELP,
         codes="0 written; 1 a measurement failed; 2 the request was wrong; 130 interrupted.",
@@ -345,7 +328,7 @@ def _calibrate(arguments: list[str]) -> int:
         "--output", type=Path, metavar="DIR", help="default: the folder of --config-dir, or calibrated"
     )
     parser.add_argument("--force", action="store_true", help="replace the cluster if it is there")
-    parser.add_argument("--config-dir", help="a folder of your own YAML files")
+    add_config_dir(parser)
     options = parser.parse_intermixed_args(arguments)
     for word in options.words:
         if "=" not in word and not word.startswith("~"):
@@ -372,7 +355,7 @@ How far virtual time is off: compares the emulated runs below DIR with the same 
 
 
 def _validate(arguments: list[str]) -> int:
-    parser = _parser(
+    parser = parser_of(
         "validate",
         _VALIDATE_HELP,
         codes="0 all errors within their limits; 1 some are not; 2 no pair of runs below DIR.",
@@ -400,8 +383,61 @@ def _validate(arguments: list[str]) -> int:
     return FAILED if found.short else OK
 
 
+_PREPARE_HELP = """\
+Get a data set ready, by this one process: fetch and unpack its files, check them, and for folders of images
+write down which of them are used for what. Runs do the same before they start, except that they fetch
+nothing unless dataset.download=true; ranks only read. Two at once do no harm, and one that is killed leaves
+nothing that looks complete. docs/data.md has the layouts and rules.
+
+  daso-bench prepare dataset=cifar10 dataset.root=/scratch/me/data
+  daso-bench prepare dataset=imagefolder dataset.root=imgs dataset.bad_files=skip
+"""
+
+
+def _prepare(arguments: list[str]) -> int:
+    parser = parser_of(
+        "prepare",
+        _PREPARE_HELP,
+        codes="0 ready; 2 files are missing or bad, or the request was wrong; 3 they cannot be fetched or "
+        "written.",
+    )
+    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE")
+    add_config_dir(parser)
+    options = parser.parse_intermixed_args(arguments)
+    from .prepare import prepare
+
+    return prepare(options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
+
+
+_INSPECT_HELP = """\
+Decode every image of a data set and say what is there: images of each class and split, sizes, modes, what is
+converted, every bad file with its reason, and images that are in more than one split. Nothing is written.
+
+  daso-bench inspect dataset=imagefolder dataset.root=imgs
+  daso-bench inspect dataset=digits --json
+"""
+
+
+def _inspect(arguments: list[str]) -> int:
+    parser = parser_of(
+        "inspect",
+        _INSPECT_HELP,
+        codes="0 nothing is wrong; 2 the request was wrong; 3 something found: bad files, classes without "
+        "images, the same image in two splits; or the files cannot be read.",
+    )
+    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    add_config_dir(parser)
+    options = parser.parse_intermixed_args(arguments)
+    from .inspect_data import inspect
+
+    return inspect(
+        options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd(), as_json=options.json
+    )
+
+
 def _directory(command: str, what: str, arguments: list[str]) -> Path:
-    parser = _parser(command)
+    parser = parser_of(command)
     parser.add_argument("dir", type=Path, help=what)
     folder: Path = parser.parse_args(arguments).dir
     if not folder.is_dir():
@@ -423,6 +459,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "tune": _tune,
     "calibrate": _calibrate,
     "validate": _validate,
+    "prepare": _prepare,
+    "inspect": _inspect,
     "doctor": _doctor,
 }
 """Takes the words after the command; returns the exit code. Raises ConfigError, MachineError."""

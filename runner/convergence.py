@@ -15,6 +15,7 @@ import yaml
 
 from ..strategies.errors import ConfigError, nearest
 from . import listing, plain_yaml
+from .trees import flatten
 
 FOLDER = "convergence"
 FEWEST_RUNS = 10
@@ -60,7 +61,7 @@ def workload_of(config: Mapping[str, Any]) -> dict[str, Any]:
     train = config.get("train")
     trees = {group: config.get(group) for group in GROUPS}
     trees["train"] = {key: train.get(key) for key in TRAIN} if isinstance(train, Mapping) else None
-    flat = _flat(trees)
+    flat = flatten(trees)
     return {key: flat[key] for key in sorted(flat) if key not in _LEFT_OUT}
 
 
@@ -128,13 +129,3 @@ def _reference(name: str, tree: Any) -> Reference:
         command=str(tree["command"]),
         date=str(tree["date"]),
     )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -23,6 +23,7 @@ OnEvent = Callable[[Event], None]
 
 PLAIN_EVERY_S = 10.0
 PLAIN_WIDTH = 160  # a log file has no width; at 80 the tables would break
+HEADLINES = ("accuracy", "miou")  # what a task's models are judged by: the first is most tasks'
 _MISSING = "-"
 _STYLES = {"finished": "green", "running": "cyan", "queued": "dim", "diverged": "yellow"}
 
@@ -119,7 +120,7 @@ def notice(event: Event) -> str | None:
 
 
 def numbers(state: Mapping[str, Any]) -> str:
-    """Epoch, step, samples/s, loss, accuracy and phase of a progress event, as far as they are known."""
+    """Epoch, step, samples/s, loss, accuracy (or mIoU) and phase of a progress event, as far as known."""
     parts = []
     if state.get("epoch") is not None:
         parts.append(
@@ -132,8 +133,9 @@ def numbers(state: Mapping[str, Any]) -> str:
         parts.append(f"{rate(state['samples_per_s'])} samples/s")
     if _number(state.get("loss")) is not None:
         parts.append(f"loss {float(state['loss']):.4f}")
-    if _number(state.get("accuracy")) is not None:
-        parts.append(f"accuracy {percent(state['accuracy'])}")
+    headline = _headline(state)
+    if _number(state.get(headline)) is not None:
+        parts.append(f"{headline} {percent(state[headline])}")
     if state.get("phase"):
         parts.append(str(state["phase"]))
     return "  ".join(parts)
@@ -160,7 +162,9 @@ def run_table(status: Mapping[str, Any]) -> Table:
 def one_line(status: Mapping[str, Any]) -> str:
     """The end of one run of a sweep in a line: status, the numbers there are, reason."""
     found = _figures(status)
-    shown = [f"{key} {found[key]}" for key in ("accuracy", "to target", "train") if found[key] != _MISSING]
+    headline = _headline(status.get("summary") or {}, "final_")
+    words = {headline: "judged", "to target": "to target", "train": "train"}
+    shown = [f"{word} {found[key]}" for word, key in words.items() if found[key] != _MISSING]
     return "  ".join(
         [str(status.get("status")), *shown, *([str(status["reason"])] if status.get("reason") else [])]
     )
@@ -171,8 +175,8 @@ def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     table.add_column("status")
-    headers = ("accuracy", "to target", "train", "samples/s", "inter", "intra")
-    for header in headers:
+    keys = ("judged", "to target", "train", "samples/s", "inter", "intra")
+    for header in (_headlines(rows), *keys[1:]):
         table.add_column(header, justify="right")
     table.add_column("notes", overflow="fold")
     notes_of = [[*_labels(status), *_timing(status)] for _, status in rows]
@@ -187,7 +191,7 @@ def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
         table.add_row(
             Text(name),
             Text(word, style=_STYLES.get(word, "red")),
-            *(found[header] for header in headers),
+            *(found[key] for key in keys),
             Text("; ".join(note for note in notes if note not in common)),
         )
     return table
@@ -198,7 +202,7 @@ def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     table.add_column("state")
-    for header in ("attempt", "progress", "accuracy"):
+    for header in ("attempt", "progress", _headlines(rows)):
         table.add_column(header, justify="right")
     queued = any(status.get("queue") or status.get("job") for _, status in rows)
     for header in ("job", "nodes", "left") if queued else ():
@@ -207,15 +211,15 @@ def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     for name, status in rows:
         state, word = status.get("progress") or {}, str(status.get("status"))
         done = f"{state['step']}/{state.get('steps', '?')}" if state.get("step") is not None else _MISSING
-        accuracy = _figures(status)["accuracy"]
-        if accuracy == _MISSING:
-            accuracy = _with(percent, state.get("accuracy"))
+        judged = _figures(status)["judged"]
+        if judged == _MISSING:
+            judged = _with(percent, state.get(_headline(state)))
         table.add_row(
             Text(name),
             Text(word, style=_STYLES.get(word, "red")),
             str(len(status.get("attempts") or ())),
             done,
-            accuracy,
+            judged,
             *(_place(status) if queued else ()),
             Text(str(status.get("reason") or "")),
         )
@@ -275,13 +279,13 @@ def percent(share: float) -> str:
 
 def _summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     summary = status.get("summary") or {}
-    found = _figures(status)
+    found, headline = _figures(status), _headline(summary, "final_")
     rows = [("status", str(status.get("status")))]
     if status.get("reason"):
         rows.append(("reason", str(status["reason"])))
     measured = [
-        ("final accuracy", found["accuracy"]),
-        ("best accuracy", _with(percent, summary.get("best_accuracy"))),
+        (f"final {headline}", found["judged"]),
+        (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
         (f"time to {_target(summary.get('target'))}", found["to target"]),
         ("training time", found["train"]),
         ("samples/s", found["samples/s"]),
@@ -303,13 +307,31 @@ def _figures(status: Mapping[str, Any]) -> dict[str, str]:
     if summary.get("target") is not None and to_target == _MISSING:
         to_target = "not reached"
     return {
-        "accuracy": _with(percent, summary.get("final_accuracy")),
+        "judged": _with(percent, summary.get(f"final_{_headline(summary, 'final_')}")),
         "to target": to_target,
         "train": _with(duration, summary.get("train_s")),
         "samples/s": _with(rate, summary.get("samples_per_s")),
         "inter": _with(size, payload.get("inter")),
         "intra": _with(size, payload.get("intra")),
     }
+
+
+def _headline(numbers: Mapping[str, Any], prefix: str = "") -> str:
+    """The metric that models are judged by: the one that `numbers` has, behind `prefix`."""
+    return next((name for name in HEADLINES if f"{prefix}{name}" in numbers), HEADLINES[0])
+
+
+def _headlines(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The header of a column with what the runs' models are judged by; a status may not tell yet."""
+    of_runs = ({**(status.get("progress") or {}), **_finals(status)} for _, status in rows)
+    found = {name for numbers in of_runs for name in HEADLINES if name in numbers}
+    return " / ".join(name for name in HEADLINES if name in found) or HEADLINES[0]
+
+
+def _finals(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary's final numbers by the metric's name."""
+    summary = status.get("summary") or {}
+    return {key.removeprefix("final_"): value for key, value in summary.items() if key.startswith("final_")}
 
 
 def _target(value: Any) -> str:

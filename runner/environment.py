@@ -66,23 +66,32 @@ def _cpu_quota(root: Path, membership: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def threads_per_rank(setting: int | Literal["auto"], ranks: int, cores: int | None = None) -> int:
+def threads_per_rank(
+    setting: int | Literal["auto"], ranks: int, cores: int | None = None, workers: int = 0
+) -> int:
     """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
+
+    `workers`: processes of each rank that make its batches; `auto` leaves a core to each.
 
     Raises ConfigError for anything else than "auto" or a number from 1 on.
     """
     if setting == "auto":
-        return max(1, (usable_cores() if cores is None else cores) // ranks)
+        return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
     if isinstance(setting, bool) or not isinstance(setting, int) or setting < 1:
         raise ConfigError(f"launcher.threads_per_rank={setting}: must be auto or >= 1")
     return setting
 
 
-def timing_validity(ranks: int, threads: int, cores: int) -> tuple[bool, list[str]]:
-    """Whether `ranks` x `threads` fit on `cores`; if not, why such a timing is not to be used."""
-    if ranks * threads <= cores:
+def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
+    """Whether `ranks` x (`threads` + `workers`) fit on `cores`; if not, why such a timing is not to be used.
+
+    `workers`: processes of each rank that make its batches.
+    """
+    if ranks * (threads + workers) <= cores:
         return True, []
     who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
+    if workers:
+        who += f" and {workers} loader worker{'s' * (workers != 1)}"
     verb = "share" if ranks != 1 else "shares"
     return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
 

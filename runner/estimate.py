@@ -23,6 +23,7 @@ MANY = 10  # runs that are left: with fewer, a trial takes a good part of what i
 SHORT, LONG = 2, 10  # steps of the trials
 TRIES = 3  # arms of a kind, if the first cannot be cut short
 SLOW_S = 10.0  # a first trial that takes longer makes the others shorter
+LEFT_OUT = "--no-estimate starts without trying"
 
 Run = Callable[[RunDirectory, RunConfig], bool]
 
@@ -109,7 +110,7 @@ def from_trial(configs: Sequence[RunConfig], run: Run) -> Estimate | None:
         return None
     tried = " or ".join(_label(config) for config, _ in found.values())
     filled = [fmean(known) if seconds is None else seconds for seconds in each]
-    return _estimate(to_do, filled, f"taking each run to cost what {tried} costs")
+    return _estimate(to_do, filled, f"taking each run to cost what {tried} costs; {LEFT_OUT}")
 
 
 def _plain(config: RunConfig) -> bool:

@@ -9,6 +9,7 @@ from ..strategies.topology import WORLD
 from .copies import Copy
 from .evaluation import Score, add_scores, score
 from .ledger import Ledger
+from .records import meets
 from .session import Session
 
 
@@ -122,16 +123,14 @@ class Evaluator:
 
     def _row(self, place: dict[str, Any], total: Score, train_loss: float, rate: float) -> dict[str, Any]:
         config = self.session.config.train
-        reached = None if config.target is None else total.reaches(config.target, config.target_metric)
+        numbers = total.numbers()
+        reached = None if config.target is None else meets(numbers, config.target, config.target_metric)
         return {
             "kind": "evaluation",
             **place,
             "index": len(self.ledger.account.evaluations),
             "split": config.eval_split,
-            "accuracy": total.accuracy,
-            "correct": total.correct,
-            "count": total.count,
-            "loss": total.loss,
+            **numbers,
             "train_loss": train_loss,
             "learning_rate": rate,
             "reached": reached,
@@ -144,8 +143,9 @@ class Evaluator:
         session.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
         if session.metrics is not None:
             session.metrics.write(row)
+        headline = session.task.headline
         session.listener.progress(
-            loss=row["train_loss"], accuracy=row["accuracy"], samples_per_s=row["samples_per_s"]
+            loss=row["train_loss"], samples_per_s=row["samples_per_s"], **{headline: row[headline]}
         )
         if row["reached"] and account.target_step is None:
             account.target_step = row["step"]
@@ -157,6 +157,14 @@ class Evaluator:
         indices = evaluation_indices(len(samples), session.comm.rank, session.comm.topology.ranks)
         session.world.spend("eval", len(indices))
         if session.world.batch is not None:
-            return Score(0, 0, 0.0)
-        own = score(session.replica.model, samples, indices, session.world.device, session.dtype)
+            return Score(session.task, session.task.nothing(), 0, 0.0)
+        own = score(
+            session.replica.model,
+            samples,
+            indices,
+            session.world.device,
+            session.dtype,
+            task=session.task,
+            batch_size=session.task.evaluation_batch(*session.data.shape[1:]),
+        )
         return add_scores(own, session.comm, len(samples))

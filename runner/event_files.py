@@ -17,7 +17,10 @@ from .report.load import find_runs
 
 POLL_S = 2.0
 GOING_ON = ("queued", "running")
-NUMBERS = ("accuracy", "loss", "train_loss", "learning_rate", "samples_per_s")
+NUMBERS = (
+    *("accuracy", "top5", "miou", "pixel_accuracy"),  # as far as the run's task has them
+    *("loss", "train_loss", "learning_rate", "samples_per_s"),
+)
 _NAME = "events.out.tfevents.*"
 
 

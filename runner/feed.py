@@ -1,6 +1,8 @@
 """Which samples a rank's next step takes: pieces of common global batches, or draws of its own."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +12,9 @@ from ..strategies.base import Shares
 from ..strategies.progress import Progress
 from ..strategies.seeds import derive
 from ..strategies.topology import Topology
+
+Place = tuple[int, int]
+"""A pass over the data and a batch of it, both from 0; of ranks at another pace, of their own passes."""
 
 
 class Feed(ABC):
@@ -22,6 +27,17 @@ class Feed(ABC):
     @abstractmethod
     def piece(self, progress: Progress) -> Tensor:
         """Indices int64 of this rank's samples in the present step."""
+
+    @abstractmethod
+    def place(self, progress: Progress) -> Place:
+        """Of the present step."""
+
+    @abstractmethod
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        """The present step's place and piece, and those of all that follow while nothing else is decided.
+
+        `progress` is looked at when the first is asked for; it may move on.
+        """
 
     @abstractmethod
     def counted(self, sizes: tuple[int, ...]) -> int:
@@ -51,7 +67,19 @@ class GlobalFeed(Feed):
         return self.sampler.samples_of_rank(progress.batch, *self._split())
 
     def piece(self, progress: Progress) -> Tensor:
-        return self.sampler.piece(progress.epoch, progress.batch, self.rank, *self._split())
+        return self.sampler.piece(*self.place(progress), self.rank, *self._split())
+
+    def place(self, progress: Progress) -> Place:
+        return progress.epoch, progress.batch
+
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        (first, batch), cut = self.place(progress), self._split()
+        # Of its own: a sampler keeps the order of one epoch, and the step may be in the one before.
+        sampler = self.sampler.again()
+        for epoch in range(first, progress.epochs):
+            for number in range(batch, sampler.steps_per_epoch):
+                yield (epoch, number), sampler.piece(epoch, number, self.rank, *cut)
+            batch = 0
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         # Mostly the same tuple as before; a thousand ranks would add up a thousand numbers twice a step.
@@ -101,6 +129,14 @@ class OwnFeed(Feed):
 
     def piece(self, progress: Progress) -> Tensor:
         return self._draw.piece(self._number, self._members.index(self._rank))
+
+    def place(self, progress: Progress) -> Place:
+        return self._draw.place(self._number)
+
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        member, draw = self._members.index(self._rank), self._draw.again()
+        for number in count(self._number):
+            yield draw.place(number), draw.piece(number, member)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sum(sizes[member] for member in self._members)

@@ -12,7 +12,11 @@ ON_INVALID = ("refuse", "record")
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherConfig:
-    """How the processes of a run are started and watched. `far`: by another program, perhaps elsewhere."""
+    """How the processes of a run are started and watched. `far`: by another program, perhaps elsewhere.
+
+    `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
+    the rank makes a batch when it needs it.
+    """
 
     far: ClassVar[bool] = False
 
@@ -21,6 +25,8 @@ class LauncherConfig:
     stall_s: float = 300.0
     port: int | None = None
     allow_oversubscription: bool = True
+    loader_workers: int = 0
+    prefetch_batches: int = 2
     timeline: bool = False
     timing_only: bool = False
     sync_batch_norm: str = "none"
@@ -39,6 +45,13 @@ class LauncherConfig:
         if self.timeline and self.name != "simulated":
             raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
         above("launcher.stall_s", self.stall_s, 0)
+        at_least("launcher.loader_workers", self.loader_workers, 0)
+        at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
+        if self.loader_workers and (self.name == "simulated" or self.asked_network != "none"):
+            raise ConfigError(
+                f"launcher.loader_workers={self.loader_workers}: only real time has such (launcher=local "
+                "with launcher.network=none, torchrun, slurm); elsewhere cluster.device says what data cost"
+            )
         if isinstance(self.threads_per_rank, int):
             at_least("launcher.threads_per_rank", self.threads_per_rank, 1)
         elif self.threads_per_rank != "auto":

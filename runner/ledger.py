@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 
+from ..datasets.data import SPLITS
 from . import gathering
 from .clock import PARTS, waiting_of
 from .records import best, crossing
 from .session import Session
 from .traffic import LINKS
+
+MUCH_DATA = 0.1  # of training time
+INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data (launcher.loader_workers)"
 
 
 @dataclass
@@ -101,7 +105,8 @@ class Ledger:
         session, account, progress = self.session, self.account, self.session.progress
         target, metric = session.config.train.target, session.config.train.target_metric
         met = None if target is None else crossing(account.evaluations, target, metric=metric)
-        highest, finals = best(account.evaluations), account.evaluations
+        headline, finals = session.task.headline, account.evaluations
+        highest = best(finals, headline)
         cut = session.cut_short()
         return {
             "status": status,
@@ -111,8 +116,8 @@ class Ledger:
             "to_target_wall_s": met.wall_s if met else None,
             "to_target_samples": met.stamp_samples if met else None,
             "crossing_s": met.scored_s if met else None,
-            "final_accuracy": finals[-1]["accuracy"] if finals and status != "diverged" else None,
-            "best_accuracy": highest["accuracy"] if highest else None,
+            f"final_{headline}": finals[-1][headline] if finals and status != "diverged" else None,
+            f"best_{headline}": highest[headline] if highest else None,
             "train_s": account.train_ns / 1e9,
             "samples_per_s": progress.samples / account.train_ns * 1e9 if account.train_ns else None,
             "parts_s": self._seconds(account.parts_ns),
@@ -124,16 +129,22 @@ class Ledger:
             "copies_dropped": session.copies.dropped,
             "parameters": session.world.parameters or session.replica.numel,
             "left_out_samples": session.sampler.left_out,
+            "split_samples": {name: len(session.data.split(name)) for name in SPLITS},
             "labels": [
                 *session.world.remarks,
                 *session.strategy.labels(account.target_step),
                 *([cut] if cut else []),
+                *([INPUT_BOUND] if self._waits_for_data() else []),
             ],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
             **({"digests": session.digests} if session.digests else {}),
             **self._apparatus(status),
         }
+
+    def _waits_for_data(self) -> bool:
+        account = self.account
+        return account.parts_ns["data"] > MUCH_DATA * sum(account.parts_ns.values())
 
     def _apparatus(self, status: str) -> dict[str, Any]:
         """What the world's checks came to, where it has any; comes last, for it may send messages."""

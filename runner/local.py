@@ -103,6 +103,7 @@ def launch(
     *,
     ranks: int,
     threads: int | Literal["auto"],
+    workers: int = 0,
     port: int | None = None,
     venue: Venue | None = None,
     stall_s: float,
@@ -113,10 +114,10 @@ def launch(
 ) -> Outcome:
     """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
 
-    `threads`: per rank. `venue`: where they live and meet; None: on the loopback, at `port` (None: a free
-    one). `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`:
-    seconds that an interrupt leaves the ranks to save and stop in good order. `on_event`: see
-    `attempt.run_attempt`.
+    `threads`: per rank; `workers`: processes that each rank starts beside. `venue`: where they live and meet;
+    None: on the loopback, at `port` (None: a free one). `stall_s`: seconds without progress of any rank after
+    which the run is given up. `patience_s`: seconds that an interrupt leaves the ranks to save and stop in
+    good order. `on_event`: see `attempt.run_attempt`.
 
     Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
     port, its networks) cannot be had or the directory cannot be written: all found before the attempt begins,
@@ -124,7 +125,8 @@ def launch(
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """
     venue = venue or Loopback(port)
-    forked = _Forked(directory, ranks, threads_per_rank(threads, ranks), venue, entry, preload)
+    own = threads_per_rank(threads, ranks, workers=workers)
+    forked = _Forked(directory, ranks, own, workers, venue, entry, preload)
     return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 
@@ -136,11 +138,12 @@ class _Forked(Ranks):
         directory: RunDirectory,
         ranks: int,
         threads: int,
+        workers: int,
         venue: Venue,
         entry: str,
         preload: Sequence[str],
     ) -> None:
-        self._directory, self._ranks, self._threads = directory, ranks, threads
+        self._directory, self._ranks, self._threads, self._workers = directory, ranks, threads, workers
         self._venue, self._entry, self._preload = venue, entry, preload
         self._awake: Awake | None = None
 
@@ -156,7 +159,7 @@ class _Forked(Ranks):
     def about(self) -> dict[str, Any]:
         if self._venue.emulated:  # the ranks measure themselves whether they have room
             return {"timing": {"valid": False, "reasons": ["its apparatus is not checked yet"]}}
-        valid, reasons = timing_validity(self._ranks, self._threads, usable_cores())
+        valid, reasons = timing_validity(self._ranks, self._threads, usable_cores(), self._workers)
         return {"timing": {"valid": valid, "reasons": reasons}}
 
     def broken(self) -> str | None:

@@ -123,12 +123,14 @@ class Loop:
 
     def _end_epoch(self) -> None:
         session, progress = self.s, self.s.progress
-        if session.strategy.reads_epoch_loss:
+        if session.strategy.reads_epoch_loss or session.watch is not None:
             sums = torch.stack(
                 [session.epoch_losses, session.epoch_losses.new_tensor(session.epoch_samples)]
             ).cpu()
             session.comm.all_reduce(sums, WORLD, channel="control").wait()
             progress.epoch_loss = (sums[0] / sums[1]).item()
+            if session.watch is not None:
+                session.watch = session.config.schedule.after_epoch(session.watch, progress.epoch_loss)
         session.strategy.after_epoch(progress)
         session.clock.lap("step_other")
         with session.clock.within("log"):
@@ -279,6 +281,7 @@ class Loop:
             session.strategy.settle()
         clock.lap("step_other")
         clock.enter("other")
+        session.loader.close()
         self.ledger.close_stretch(0)
         if status == "finished" and session.checkpoints is not None:
             with clock.within("checkpoint"), session.strategy.consensus():

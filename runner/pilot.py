@@ -7,74 +7,40 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..strategies.errors import ConfigError
-from . import display, start, sweep
-from .compose import compose
+from . import display, sweep
 from .records import read_records, surviving, write_json
 from .repetitions import PILOT, phase_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, StudyInfo, strategy_name
+from .schema import RunConfig
 from .scoring.pilot import FEWEST_PILOTS, Target, choose
+from .side_runs import Asked, beside, run_baseline
 
 FILE, SUFFIX = "pilot.json", "_pilot"
 
 
-def pilot(words: Sequence[str], *, runs: int, config_dir: Path | None, cwd: Path) -> int:
-    """Run the pilots of the study that `words` ask for, and say what came out; returns the exit code.
+def pilot(asked: Asked) -> int:
+    """Run the pilots of a study, and say what came out; returns the exit code.
 
     Raises ConfigError where the study has no baseline, aims at another metric than accuracy, or is for a
     cluster.
     """
-    if runs < FEWEST_PILOTS:
-        raise ConfigError(f"--runs {runs}: must be {FEWEST_PILOTS} or more")
-    base = baseline_of(sweep.requests(compose(words, sweep=True, config_dir=config_dir), cwd))
-    if base.launcher.far:
-        raise ConfigError(
-            f"launcher={base.launcher.name}: pilots are waited for; run them where ranks start at once "
-            "(launcher=local or simulated), or inside an allocation"
-        )
-    wanted = [sweep.Request(tuple(words), config) for config in pilots(base, runs)]
-    console = display.make_console()
-    code = start.run_sweep(console, wanted, with_report=False)
-    if code:
-        return code
-    data = base.dataset.load()
-    target = read(wanted, len(data.split("validation")), len(data.split("test")))
-    folder = base.results_dir / f"{base.study.name}{SUFFIX}"
-    write_json(folder / FILE, dataclasses.asdict(target) | {"runs": runs, "of": base.study.name})
-    _tell(console, target, folder, words)
-    return 0
 
+    def tell(console: Console, base: RunConfig, wanted: Sequence[sweep.Request]) -> None:
+        data = base.dataset.load()
+        target = read(wanted, len(data.split("validation")), len(data.split("test")))
+        folder = base.results_dir / f"{base.study.name}{SUFFIX}"
+        write_json(folder / FILE, dataclasses.asdict(target) | {"runs": asked.runs, "of": base.study.name})
+        _tell(console, target, folder, asked.words)
 
-def baseline_of(requests: Sequence[sweep.Request]) -> RunConfig:
-    """The baseline's first run: the arm that the study names, else the first with `ddp`."""
-    configs = [request.config for request in requests if request.config is not None]
-    own = [config for config in configs if not config.study.role]
-    named = [config for config in own if config.study.baseline and config.study.arm == config.study.baseline]
-    found = named or [config for config in own if strategy_name(config) == "ddp"]
-    if not found:
-        refused = next((str(request.error) for request in requests if request.error is not None), "")
-        raise ConfigError(
-            refused or "the study has no baseline: no run of strategy=ddp, and no study.baseline"
-        )
-    if found[0].train.target_metric != "accuracy":
-        raise ConfigError("train.target_metric=loss: a pilot sets targets of accuracy")
-    return found[0]
+    return run_baseline(asked, what="pilots", fewest=FEWEST_PILOTS, derive=pilots, tell=tell)
 
 
 def pilots(base: RunConfig, runs: int) -> list[RunConfig]:
     """`base` on the validation split, its whole schedule, with seeds that no scored run has."""
-    train = dataclasses.replace(
-        base.train, eval_split="validation", target=None, stop="budget", max_seconds=None
-    )
-    study = StudyInfo(name=f"{base.study.name}{SUFFIX}", arm=base.study.arm, size=base.study.size)
+    # All evaluate at the same marks, so that their curves can be averaged.
+    phase = phase_of(PILOT)
     return [
-        dataclasses.replace(
-            base,
-            seed=PILOT + number,
-            train=dataclasses.replace(train, eval_phase=phase_of(PILOT) if train.eval_phase else 0.0),
-            study=study,
-        )
+        beside(base, SUFFIX, seed=PILOT + number, phase=phase, eval_split="validation", target=None)
         for number in range(runs)
     ]
 

@@ -186,7 +186,7 @@ def _emulated(
 def evaluate(run_dir: Path) -> dict[str, Any]:
     """Score a run's saved model alone, in this process.
 
-    Returns accuracy, correct, count, loss, split, and the file that was read.
+    Returns the task's numbers as in an evaluation's row, the split, and the file that was read.
 
     Raises:
         ConfigError: the run has no whole checkpoint.
@@ -205,12 +205,18 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
     model = config.model.build(InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
     model.load_state_dict(checkpoint.read(file)["model"])
     samples = data.split(config.train.eval_split)
-    result = score(model, samples, torch.arange(len(samples)), torch.device("cpu"), dtype)
+    task = config.task(data.classes)
+    result = score(
+        model,
+        samples,
+        torch.arange(len(samples)),
+        torch.device("cpu"),
+        dtype,
+        task=task,
+        batch_size=task.evaluation_batch(height, width),
+    )
     return {
-        "accuracy": result.accuracy,
-        "correct": result.correct,
-        "count": result.count,
-        "loss": result.loss,
+        **result.numbers(),
         "split": config.train.eval_split,
         "file": str(file),
     }

@@ -258,16 +258,16 @@ class Crossing:
 def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
     """Whether an evaluation row meets `target`; NaN and missing never do.
 
-    Accuracy (a share, 0 to 1) must be at least the target, any other metric (loss) at most. Where the row
-    counts hits, the target is a number right, ceil(target * count): rounding cannot decide.
+    A loss must be at most the target, any other metric (a share, 0 to 1) at least. Where the row counts hits,
+    an accuracy is a number right, ceil(target * count): rounding cannot decide.
     """
     value = row.get(metric)
     if value is None or not _finite(value):
         return False
-    if metric != "accuracy":
+    if metric == "loss":
         return value <= target
     correct, count = row.get("correct"), row.get("count")
-    if isinstance(correct, int) and isinstance(count, int) and count > 0:
+    if metric == "accuracy" and isinstance(correct, int) and isinstance(count, int) and count > 0:
         return correct >= math.ceil(round(target * count, 6))
     return value >= target
 

@@ -3,72 +3,50 @@
 Source: the measuring rules (time to accuracy), "validity, fairness ledger, guard".
 """
 
-import dataclasses
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.console import Console
+
 from ..strategies.errors import ConfigError
-from . import convergence, display, start, sweep
-from .compose import compose
+from . import convergence, display, sweep
 from .convergence import FEWEST_RUNS, FOLDER, Reference, workload_of
-from .pilot import baseline_of
 from .records import crossing, read_records, surviving
 from .repetitions import REFERENCE, phase_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, StudyInfo, to_plain
+from .schema import RunConfig, to_plain
+from .side_runs import Asked, beside, run_baseline
 
 SUFFIX = "_reference"
 
 
-def reference(
-    words: Sequence[str], *, runs: int, output: Path | None, config_dir: Path | None, cwd: Path
-) -> int:
-    """Run the baseline of the study that `words` ask for, and store what came out; returns the exit code.
+def reference(asked: Asked, *, output: Path | None) -> int:
+    """Run the baseline of a study as it is scored, and store what came out; returns the exit code.
 
     `output`: the folder that gets `convergence/<study>.yaml`; None: that of the runs. Raises ConfigError
     where the study has no baseline or no target, or is for a cluster.
     """
-    if runs < FEWEST_RUNS:
-        raise ConfigError(f"--runs {runs}: must be {FEWEST_RUNS} or more")
-    base = baseline_of(sweep.requests(compose(words, sweep=True, config_dir=config_dir), cwd))
-    if base.train.target is None:
-        raise ConfigError("train.target=null: a reference tells how many samples a target takes; give one")
-    if base.launcher.far:
-        raise ConfigError(
-            f"launcher={base.launcher.name}: references are waited for; run them where ranks start at once "
-            "(launcher=local or simulated), or inside an allocation"
-        )
-    wanted = [sweep.Request(tuple(words), config) for config in scored(base, runs)]
-    console = display.make_console()
-    code = start.run_sweep(console, wanted, with_report=False)
-    if code:
-        return code
-    command = shlex.join(["daso-bench", "pilot", *words, "--reference", "--runs", str(runs)])
-    found = read(wanted, base.study.name, command)
-    folder = output or base.results_dir / f"{base.study.name}{SUFFIX}"
-    file = folder / FOLDER / f"{base.study.name}.yaml"
-    classes = (str(found.workload[f"{group}._target_"]) for group in ("model", "dataset"))
-    what = " on ".join(path.rpartition(".")[2] for path in classes)
-    convergence.write(file, found, f"Samples that ddp needs to its target: {what}, {runs} runs")
-    reached = len(found.samples) - found.missed
-    display.say(console, f"{reached} of {runs} runs reached {base.train.target:g}; kept in {file}", "bold")
-    display.say(console, f"  use it: daso-bench claims DIR --config-dir {shlex.quote(str(folder))}")
-    return 0
+
+    def tell(console: Console, base: RunConfig, wanted: Sequence[sweep.Request]) -> None:
+        command = shlex.join(["daso-bench", "pilot", *asked.words, "--reference", "--runs", str(asked.runs)])
+        found = read(wanted, base.study.name, command)
+        _store(console, base, found, output or base.results_dir / f"{base.study.name}{SUFFIX}")
+
+    return run_baseline(asked, what="references", fewest=FEWEST_RUNS, derive=scored, tell=tell)
 
 
 def scored(base: RunConfig, runs: int) -> list[RunConfig]:
-    """`base` as it is scored, its whole schedule, with seeds that no scored run, pilot or trial has."""
-    study = StudyInfo(name=f"{base.study.name}{SUFFIX}", arm=base.study.arm, size=base.study.size)
-    found: list[RunConfig] = []
-    for number in range(runs):
-        seed = REFERENCE + number
-        # As in a study: where the evaluations lie is drawn for each repetition, if at all.
-        phase = phase_of(seed) if base.train.eval_phase else 0.0
-        train = dataclasses.replace(base.train, stop="budget", max_seconds=None, eval_phase=phase)
-        found.append(dataclasses.replace(base, seed=seed, train=train, study=study))
-    return found
+    """`base` as it is scored, its whole schedule, with seeds that no scored run, pilot or trial has.
+
+    Raises ConfigError without a target.
+    """
+    if base.train.target is None:
+        raise ConfigError("train.target=null: a reference tells how many samples a target takes; give one")
+    # As in a study: where the evaluations lie is drawn for each repetition, if at all.
+    seeds = [REFERENCE + number for number in range(runs)]
+    return [beside(base, SUFFIX, seed=seed, phase=phase_of(seed)) for seed in seeds]
 
 
 def read(wanted: Sequence[sweep.Request], name: str, command: str) -> Reference:
@@ -98,3 +76,15 @@ def read(wanted: Sequence[sweep.Request], name: str, command: str) -> Reference:
         command=command,
         date=datetime.now(UTC).date().isoformat(),
     )
+
+
+def _store(console: Console, base: RunConfig, found: Reference, folder: Path) -> None:
+    file = folder / FOLDER / f"{base.study.name}.yaml"
+    classes = (str(found.workload[f"{group}._target_"]) for group in ("model", "dataset"))
+    what = " on ".join(path.rpartition(".")[2] for path in classes)
+    runs = len(found.samples)
+    convergence.write(file, found, f"Samples that ddp needs to its target: {what}, {runs} runs")
+    reached = runs - found.missed
+    display.say(console, f"{reached} of {runs} runs reached {base.train.target:g}; kept in {file}", "bold")
+    for command in ("claims", "report"):
+        display.say(console, f"  use it: daso-bench {command} DIR --config-dir {shlex.quote(str(folder))}")

@@ -106,6 +106,7 @@ class RemoteRanks(Ranks):
     Args:
         key: of this attempt; a rank takes no address with another one (of an attempt before).
         start_s: seconds for all ranks to call.
+        workers: processes that each rank starts beside its threads.
         oversubscribe: whether ranks may share a GPU.
         grouped: whether the nodes that ranks say they are on must be those of the topology.
     """
@@ -119,12 +120,13 @@ class RemoteRanks(Ranks):
         key: str,
         start_s: float,
         threads: int | None,
+        workers: int = 0,
         grouped: bool = True,
         known: dict[str, Any] | None = None,
         oversubscribe: bool = True,
     ) -> None:
         self.directory, self.topology, self._starter = directory, topology, starter
-        self._key, self._start_s, self._threads = key, start_s, threads
+        self._key, self._start_s, self._threads, self._workers = key, start_s, threads, workers
         self._grouped, self._known, self._oversubscribe = grouped, known or {}, oversubscribe
         self._token = secrets.token_hex(16)
 
@@ -148,13 +150,13 @@ class RemoteRanks(Ranks):
         born.sort(key=lambda rank: rank.number)
         try:
             self._check_places(hellos)
-            threads = threads_of(hellos, self._threads)
+            threads = threads_of(hellos, self._threads, self._workers)
             remarks = self._look(hellos, max(threads))
             host = self._meeting_host(hellos)
         except MachineError as error:
             refuse(born, str(error))
             raise
-        valid, reasons = timing_of(hellos, threads)
+        valid, reasons = timing_of(hellos, threads, self._workers)
         reasons += remarks
         self.directory.update(timing={"valid": valid and not remarks, "reasons": reasons})
         known = {"nodes": list(dict.fromkeys(hello["host"] for hello in hellos)), **self._known}
@@ -354,8 +356,11 @@ def read_line(line: socket.socket, patience_s: float) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def threads_of(hellos: Sequence[Hello], setting: int | None) -> list[int]:
-    """Threads of each rank: the setting, or its own cores, or its share of those it has in common."""
+def threads_of(hellos: Sequence[Hello], setting: int | None, workers: int = 0) -> list[int]:
+    """Threads of each rank: the setting, or its own cores, or its share of those it has in common.
+
+    A core is left to each of the rank's `workers`.
+    """
     if setting is not None:
         return [setting] * len(hellos)
     found = []
@@ -363,21 +368,24 @@ def threads_of(hellos: Sequence[Hello], setting: int | None) -> list[int]:
         mates = [other for other in hellos if other["node"] == hello["node"]]
         own = set(hello["cores"])
         sharing = sum(bool(own & set(other["cores"])) for other in mates)
-        found.append(max(1, min(len(own), hello["usable"]) // sharing))
+        found.append(max(1, min(len(own), hello["usable"]) // sharing - workers))
     return found
 
 
-def timing_of(hellos: Sequence[Hello], threads: Sequence[int]) -> tuple[bool, list[str]]:
-    """Whether the ranks' threads have a core each, machine by machine (two nodes may be one machine's)."""
+def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0) -> tuple[bool, list[str]]:
+    """Whether the ranks' threads have a core each, machine by machine (two nodes may be one machine's).
+
+    And the `workers` of each rank.
+    """
     machines: dict[str, list[int]] = {}
     for hello in hellos:
         machines.setdefault(hello["boot"], []).append(hello["rank"])
     reasons: list[str] = []
     for ranks in machines.values():
         cores = {core for rank in ranks for core in hellos[rank]["cores"]}
-        total = sum(threads[rank] for rank in ranks)
+        total = sum(threads[rank] + workers for rank in ranks)
         if total > len(cores):
-            reasons += timing_validity(len(ranks), threads[ranks[0]], len(cores))[1]
+            reasons += timing_validity(len(ranks), threads[ranks[0]], len(cores), workers)[1]
     return not reasons, list(dict.fromkeys(reasons))
 
 

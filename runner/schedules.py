@@ -3,11 +3,13 @@
 Each has `factor(samples, total_samples, samples_per_epoch)`: what the optimizer's base learning rate is
 multiplied by for the step that brings the run to `samples` (this step's samples included, so the first step
 of a warm-up does not have learning rate 0). `total_samples` is the run's budget. Every schedule starts with a
-linear warm-up of `warmup_epochs` (Goyal et al. 2017, arXiv:1706.02677).
+linear warm-up of `warmup_epochs` (Goyal et al. 2017, arXiv:1706.02677). One with `reads_epoch_loss` is told
+the training loss of each epoch over all ranks, and what it makes of that multiplies the factor.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ..strategies.errors import ConfigError, above, at_least, within
 
@@ -17,6 +19,8 @@ class Constant:
     """The base learning rate throughout."""
 
     warmup_epochs: float = 0.0
+
+    reads_epoch_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
@@ -37,6 +41,8 @@ class Step:
     warmup_epochs: float = 0.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
+
+    reads_epoch_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
@@ -67,6 +73,8 @@ class Cosine:
     warmup_epochs: float = 1.0
     final: float = 0.0
 
+    reads_epoch_loss: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
         within("schedule.final", self.final, 0, 1)
@@ -95,6 +103,8 @@ class Polynomial:
     warmup_epochs: float = 5.0
     power: float = 2.0
 
+    reads_epoch_loss: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
         above("schedule.power", self.power, 0)
@@ -111,6 +121,70 @@ class Polynomial:
         length = total_samples - warmup_samples
         done = min(1.0, (samples - warmup_samples) / length) if length > 0 else 0.0
         return (1 - done) ** self.power
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What a plateau schedule remembers: part of every checkpoint, equal on all ranks.
+
+    best: smallest loss so far; waited: epochs since then, as far as they count; cooling: epochs to come that
+    do not count; factor: what the rate is multiplied by.
+    """
+
+    best: float = math.inf
+    waited: int = 0
+    cooling: int = 0
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plateau:
+    """Multiplied by `decay` when the training loss has not improved for more than `patience` epochs.
+
+    The loss is the mean over all samples and ranks of an epoch; it improves when it is below
+    (1 - threshold) times the best so far. `cooldown`: epochs after a drop that are not counted; `final`: the
+    smallest fraction of the base rate. It decides as torch's ReduceLROnPlateau does (mode min, threshold_mode
+    rel). Costs one sum of two numbers over all ranks an epoch, at which they wait for one another.
+    """
+
+    warmup_epochs: float = 0.0
+    decay: float = 0.1
+    patience: int = 2
+    threshold: float = 1e-4
+    cooldown: int = 0
+    final: float = 0.0
+
+    reads_epoch_loss: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _finite_warmup(self.warmup_epochs)
+        above("schedule.decay", self.decay, 0)
+        within("schedule.decay", self.decay, 0, 1)
+        at_least("schedule.patience", self.patience, 0)
+        within("schedule.threshold", self.threshold, 0, 1)
+        at_least("schedule.cooldown", self.cooldown, 0)
+        within("schedule.final", self.final, 0, 1)
+
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """None: when it will lower the rate is not known before."""
+        return None
+
+    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
+        """In [0, 1]: 1 once the warm-up is over; to be multiplied by that of the present `Watch`."""
+        return _warmup(samples, self.warmup_epochs * samples_per_epoch)
+
+    def after_epoch(self, watch: Watch, loss: float) -> Watch:
+        """What is known after an epoch with this loss; NaN is no improvement."""
+        if loss < watch.best * (1 - self.threshold):
+            watch = replace(watch, best=loss, waited=0)
+        else:
+            watch = replace(watch, waited=watch.waited + 1)
+        if watch.cooling:
+            watch = replace(watch, cooling=watch.cooling - 1, waited=0)
+        if watch.waited <= self.patience:
+            return watch
+        factor = max(watch.factor * self.decay, self.final)
+        return replace(watch, factor=factor, cooling=self.cooldown, waited=0)
 
 
 def _warmup(samples: int, warmup_samples: float) -> float:

@@ -12,6 +12,7 @@ import os.path
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,19 @@ from . import plain_yaml, similarity
 from .hardware import ClusterConfig
 from .launcher_config import LAUNCHERS, LauncherConfig
 from .repetitions import FRESH, phase_of
+from .tasks import choice
+from .tasks.task import Task
 from .trials import TRIALS, check_trials
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
 TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
 STOPS = ("budget", "confirmed", "first")
-TARGET_METRICS = ("accuracy", "loss")
 EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "fp64")
+LATER = ("label_smoothing", "accumulate")  # at their defaults a run's id is that of the days before them
 ITEMSIZES = {"fp32": 4, "fp64": 8}  # bytes of a number
 LARGEST_SEED = 2**63 - 1
 ROLES = ("", "clock", "fresh", "placebo")
@@ -64,10 +67,13 @@ class TrainConfig:
     checkpoint_every_samples: int | str | None = "auto"
     precision: str = "fp32"
     clip_norm: float | None = None
+    label_smoothing: float = 0.0
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         at_least("train.epochs", self.epochs, 1)
         at_least("train.global_batch_size", self.global_batch_size, 1)
+        at_least("train.accumulate", self.accumulate, 1)
         for key in ("max_steps", "eval_every_samples"):
             if getattr(self, key) is not None:
                 at_least(f"train.{key}", getattr(self, key), 1)
@@ -75,7 +81,9 @@ class TrainConfig:
             if getattr(self, key) is not None:
                 above(f"train.{key}", getattr(self, key), 0)
         within("train.eval_phase", self.eval_phase, 0, 1)
-        one_of("train.target_metric", self.target_metric, TARGET_METRICS)
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"train.label_smoothing={self.label_smoothing}: must be >= 0 and < 1")
+        one_of("train.target_metric", self.target_metric, choice.METRICS)
         one_of("train.stop", self.stop, STOPS)
         one_of("train.eval_split", self.eval_split, EVAL_SPLITS)
         one_of("train.eval_mode", self.eval_mode, EVAL_MODES)
@@ -91,7 +99,7 @@ class TrainConfig:
         self._check_checkpoints()
 
     def _check_target(self) -> None:
-        if self.target is not None and self.target_metric == "accuracy" and not 0 < self.target <= 1:
+        if self.target is not None and self.target_metric != "loss" and not 0 < self.target <= 1:
             raise ConfigError(
                 f"train.target={self.target}: must be above 0 and at most 1 (a share, 0.95 for 95 %)"
             )
@@ -193,6 +201,11 @@ class RunConfig:
                 f"train.global_batch_size={batch}: must be >= {ranks}, the number of ranks "
                 f"(cluster.ranks_per_node={list(self.cluster.ranks_of_nodes)}), one sample each"
             )
+        if self.train.accumulate > 1 and self.launcher.sync_batch_norm != "none":
+            raise ConfigError(
+                f"train.accumulate={self.train.accumulate}: statistics over ranks are modelled for whole "
+                f"batches only (launcher.sync_batch_norm={self.launcher.sync_batch_norm})"
+            )
         if self.launcher.timing_only and self.train.target is not None:
             raise ConfigError(
                 f"train.target={self.train.target}: launcher.timing_only=true learns nothing to reach it"
@@ -202,6 +215,12 @@ class RunConfig:
             raise ConfigError(
                 f"{needing}: sends what depends on trained numbers, which launcher.timing_only=true has not"
             )
+        if self.watches_loss and self.strategy_class.sampling(self.strategy) != "global":
+            raise ConfigError(
+                f"schedule={type(self.schedule).__name__.lower()}: reads the loss of each epoch over all "
+                f"ranks, and with strategy={strategy_name(self)} ranks have no common epoch; "
+                "take another schedule"
+            )
         if isinstance(self.model, Sized) and not self.launcher.timing_only:
             raise ConfigError(
                 f"model={self.model.name}: has sizes and no layers; it is for launcher.timing_only=true"
@@ -210,9 +229,42 @@ class RunConfig:
             self.cluster.check_virtual(extrapolate=self.launcher.extrapolate)
         else:
             self.cluster.check_real(self.launcher.name, self.launcher.asked_network)
+        choice.check(
+            self.dataset,
+            None if self.launcher.timing_only else self.model,
+            label_smoothing=self.train.label_smoothing,
+            target_metric=self.train.target_metric,
+        )
+        self.check_plan()
+
+    @property
+    def watches_loss(self) -> bool:
+        """Whether the schedule is told each epoch's training loss."""
+        return getattr(self.schedule, "reads_epoch_loss", False)
+
+    def check_plan(self) -> None:
+        """Refuse what the strategy cannot do, as far as it is known. Raises ConfigError."""
         check = getattr(self.strategy_class, "check", None)
         if check is not None:
             check(self.strategy, self.plan())
+
+    @cached_property
+    def _run_id(self) -> str:
+        return _digested(self)
+
+    @cached_property
+    def _arm_id(self) -> str:
+        train = dataclasses.replace(self.train, eval_phase=0.0)
+        return run_id(dataclasses.replace(self, seed=0, train=train, run=RunInfo(arm=self.run.arm)))
+
+    def task(self, classes: int) -> Task:
+        """What is learnt, of so many classes. Raises ConfigError where they are too few for the target."""
+        return choice.task_of(
+            self.dataset,
+            classes,
+            label_smoothing=self.train.label_smoothing,
+            target_metric=self.train.target_metric,
+        )
 
     def plan(self) -> Plan:
         """What the strategy is asked to do, as far as it is known before the data are loaded."""
@@ -250,7 +302,8 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     strategy = typed(config_class, tree["strategy"], "strategy")
     dataset = _part(_rooted(tree, cwd), "dataset")
     seed = _seed(tree["seed"])
-    train = typed(TrainConfig, _with_phase(_with_epochs(tree["train"], model), seed), "train")
+    asked = _with_metric(_with_epochs(tree["train"], model), dataset)
+    train = typed(TrainConfig, _with_phase(asked, seed), "train")
     cluster = typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster")
     cluster = similarity.resolve(
         cluster,
@@ -276,6 +329,14 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         results_dir=_absolute(str(tree["results_dir"]), cwd),
     )
     return _in_its_role(config)
+
+
+def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Any:
+    """The checked data set of a composed configuration; relative paths count from `cwd`.
+
+    Raises ConfigError.
+    """
+    return _part(_rooted({"dataset": plain(cfg)["dataset"]}, cwd), "dataset")
 
 
 def to_plain(config: RunConfig) -> dict[str, Any]:
@@ -307,8 +368,19 @@ def run_id(config: RunConfig) -> str:
 
     Part of it: every key of strategy, model, dataset, optimizer, schedule, cluster and train, what a trace of
     step times holds, the launcher's name and network, seed, `run.arm`, `run.repeat`. Not part of it: where
-    results go, labels, the study, and how the launcher waits, binds and divides the cores.
+    results go, labels, the study, and how the launcher waits, binds and divides the cores. Computed once for
+    each `config`: a sweep asks for the same again and again.
     """
+    return config._run_id
+
+
+def arm_id(config: RunConfig) -> str:
+    """The run id without what tells repetitions of an arm apart: seed, phase of the evaluations, repeat."""
+    return config._arm_id
+
+
+def _digested(config: RunConfig) -> str:
+    """See `run_id`."""
     tree = _identity(config)
     launcher: dict[str, Any] = {"name": config.launcher.name}
     if config.launcher.timing_only:
@@ -318,6 +390,9 @@ def run_id(config: RunConfig) -> str:
     if config.launcher.asked_network != "none":
         launcher["network"] = config.launcher.asked_network
     tree["launcher"] = launcher
+    for key in LATER:
+        if tree["train"][key] == getattr(TrainConfig, key):
+            del tree["train"][key]
     tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
     tree["cluster"].pop("like", None)  # whose ratios they are neither
     trace = config.cluster.device.trace
@@ -329,12 +404,6 @@ def run_id(config: RunConfig) -> str:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     names = [strategy_name(config), _name(config.model), _name(config.dataset)]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
-
-
-def arm_id(config: RunConfig) -> str:
-    """The run id without what tells repetitions of an arm apart: seed, phase of the evaluations, repeat."""
-    train = dataclasses.replace(config.train, eval_phase=0.0)
-    return run_id(dataclasses.replace(config, seed=0, train=train, run=RunInfo(arm=config.run.arm)))
 
 
 def _content(path: Path) -> str:
@@ -373,6 +442,13 @@ def _with_epochs(train: Any, model: Any) -> Any:
     """`train` with `epochs: auto` resolved: what the model suggests, else 12. The record holds the number."""
     if isinstance(train, Mapping) and train.get("epochs") == "auto":
         return {**train, "epochs": getattr(model, "suggested_epochs", TrainConfig.epochs)}
+    return train
+
+
+def _with_metric(train: Any, dataset: Any) -> Any:
+    """`train` with `target_metric: auto` resolved: what models of the data set's task are judged by."""
+    if isinstance(train, Mapping) and train.get("target_metric") == "auto":
+        return {**train, "target_metric": choice.kind_of(dataset, "dataset").metrics[0]}
     return train
 
 
@@ -427,11 +503,12 @@ def _absolute(text: str, cwd: Path) -> Path:
 
 
 def _rooted(tree: dict[str, Any], cwd: Path) -> dict[str, Any]:
-    """The tree with `dataset.root` (if there is one) absolute."""
+    """The tree with the folders of the data set (where it has such keys) absolute."""
     dataset = tree["dataset"]
-    if not isinstance(dataset, Mapping) or not dataset.get("root"):
+    if not isinstance(dataset, Mapping):
         return tree
-    return {**tree, "dataset": {**dataset, "root": str(_absolute(str(dataset["root"]), cwd))}}
+    folders = {key: dataset[key] for key in ("root", "prepared") if dataset.get(key)}
+    return {**tree, "dataset": {**dataset, **{k: str(_absolute(str(v), cwd)) for k, v in folders.items()}}}
 
 
 def _traced(cluster: Any, cwd: Path) -> Any:

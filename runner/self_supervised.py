@@ -69,6 +69,7 @@ def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
             key=key,
             start_s=launcher.start_s,
             threads=None if isinstance(threads, str) else threads,
+            workers=launcher.loader_workers,
             grouped=False,
             oversubscribe=launcher.allow_oversubscription,
         )

@@ -23,7 +23,9 @@ from ..strategies.topology import WORLD
 from .clock import Clock
 from .copies import Copies
 from .feed import Feed, GlobalFeed, OwnFeed
+from .loader import Ahead, Direct, Loader
 from .marks import Marks
+from .schedules import Watch
 from .schema import RunConfig
 from .traffic import CountedCommunicator
 from .warmup import undone_step
@@ -130,6 +132,7 @@ class Session:
         self.comm = comm
         self.clock = Clock(comm.now, comm.traffic, self.world.started_ns)
         self.dtype = DTYPES[config.train.precision]
+        self.task = config.task(self.data.classes)
         self.sampler = Sampler(
             len(self.data.train),
             config.train.global_batch_size,
@@ -141,6 +144,7 @@ class Session:
         )
         self.independent = config.strategy_class.sampling(config.strategy) != "global"
         self.feed: Feed = self._feed()
+        self.loader: Loader = self._loader()
         self.total_samples = config.train.epochs * (len(self.data.train) - self.sampler.left_out)
         self.progress = Progress(
             config.train.epochs,
@@ -156,6 +160,7 @@ class Session:
         self.judged_samples = 0  # global samples up to which marks have been looked at
         self.owed = False  # whether the last step's marks are still to be looked at
         self.rate = 0.0  # learning rate of the last step
+        self.watch = Watch() if config.watches_loss else None  # of a schedule that waits for a plateau
         self.deferred = False
         self.digests: dict[str, str | None] = {}  # rank 0's
         self.copies = Copies()
@@ -191,24 +196,26 @@ class Session:
         self._choose_evaluation()
         if self.world.apparatus is not None:
             self.world.apparatus.prepare(self, self.replica)
-            self.clock.on_training = self.world.apparatus.training
+        self.clock.on_training = self._training
         self.comm.traffic.clear()
 
     def share(self) -> None:
         """Ask the strategy how the coming epoch's global batches are split."""
         if isinstance(self.feed, GlobalFeed):
-            self.feed.shares = self.strategy.shares(self.progress)
+            before, self.feed.shares = self.feed.shares, self.strategy.shares(self.progress)
+            if self.feed.shares != before:
+                self.loader.restart()
 
     def next_batch(self) -> Batch:
         """This rank's next samples, on its device."""
         if self.world.batch is not None:
             self.world.spend("data", 0)
             return self.world.batch(self.progress.samples_of_rank)
-        inputs, targets = self.data.train.batch(self.feed.piece(self.progress))
+        inputs, targets = self.loader.next(self.progress)
         self.world.spend("data", len(targets))
         return Batch(
-            inputs.to(self.world.device, self.dtype),
-            targets.to(self.world.device),
+            inputs.to(self.world.device, self.dtype, non_blocking=True),
+            targets.to(self.world.device, non_blocking=True),
             self.progress.samples_of_rank,
         )
 
@@ -221,6 +228,8 @@ class Session:
             self.progress.samples_of_rank
         )
         factor = self.config.schedule.factor(samples, self.total_samples, len(self.data.train))
+        if self.watch is not None:
+            factor *= self.watch.factor
         self.rate = self.config.optimizer.lr * factor
         for group in self.replica.optimizer.param_groups:
             group["lr"] = self.rate
@@ -255,6 +264,25 @@ class Session:
             config.strategy_class.draw(config.strategy),
         )
 
+    def _loader(self) -> Loader:
+        launcher, seed = self.config.launcher, derive(self.config.seed, "augmentation")
+        if launcher.loader_workers == 0:
+            return Direct(self.data.train, self.feed, seed)
+        return Ahead(
+            self.data.train,
+            self.feed,
+            seed,
+            workers=launcher.loader_workers,
+            prefetch=launcher.prefetch_batches,
+            pin=self.world.device.type == "cuda",
+        )
+
+    def _training(self, on: bool) -> None:
+        """Training begins or pauses: who works beside it goes on or stands still."""
+        self.loader.training(on)
+        if self.world.apparatus is not None:
+            self.world.apparatus.training(on)
+
     def _budget(self) -> int:
         limit = self.config.train.max_steps
         if limit is None:
@@ -286,16 +314,20 @@ class Session:
         model = model.to(self.world.device, self.dtype).train()
         seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
         self._check_batch_norm(model)
-        return self.world.make_replica(model, nn.CrossEntropyLoss())
+        replica = self.world.make_replica(model, self.task.criterion())
+        replica.accumulate = self.config.train.accumulate
+        return replica
 
     def _check_batch_norm(self, model: nn.Module) -> None:
         batches = {0, self.sampler.steps_per_epoch - 1}
-        smallest = min(min(self.sampler.samples_of_rank(batch)) for batch in batches)
+        parts = self.config.train.accumulate
+        smallest = min(min(self.sampler.samples_of_rank(batch)) for batch in batches) // parts
         if smallest < 2 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             size = self.config.train.global_batch_size
             raise ConfigError(
-                f"train.global_batch_size={size}: gives a rank one sample, "
+                f"train.global_batch_size={size}: gives a rank one sample at a time, "
                 f"which batch normalisation refuses; use at least 2 x {self.comm.topology.ranks} ranks"
+                + (f" x {parts} parts (train.accumulate)" if parts > 1 else "")
             )
 
     def _checkpoint_every(self) -> int | None:
@@ -349,4 +381,4 @@ class Session:
     def _noise(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(derive(self.config.seed, "warm-up"))
         inputs = torch.rand(size, *self.data.shape, generator=generator).to(self.world.device, self.dtype)
-        return inputs, torch.arange(size, device=self.world.device) % self.data.classes
+        return inputs, self.task.noise(size, *self.data.shape[1:]).to(self.world.device)

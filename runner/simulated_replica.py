@@ -82,8 +82,7 @@ class SimulatedReplica(Replica):
         blank = len(batch.targets) == 0
         scaled = averaging.scale == "loss" and weight != 1
         loss = self._begin(batch, weight if scaled else 1.0)
-        forward, backward = self.device.step_ns(len(batch.targets))
-        self.forward_ns, self.compute_ns = forward, forward + backward
+        forward, backward = self._step_ns(len(batch.targets))
         self._draw(forward, backward)
         if len(members) > 1:
             # 0 times what is not a number is not one either: a blank sample counts nothing.
@@ -105,6 +104,14 @@ class SimulatedReplica(Replica):
             self._weights[sizes] = self.averaging.weight(batch, members, self.comm.rank)
         return self._weights[sizes]
 
+    def _step_ns(self, samples: int) -> tuple[int, int]:
+        """Nanoseconds until the last part's backward pass begins, and of it: sums go beside it alone."""
+        *earlier, last = [self.device.step_ns(part.stop - part.start) for part, _ in self.parts(samples)]
+        before = sum(forward + backward for forward, backward in earlier)
+        self.forward_ns = last[0] + sum(forward for forward, _ in earlier)
+        self.compute_ns = before + sum(last)
+        return before + last[0], last[1]
+
     def _draw(self, forward: int, backward: int) -> None:
         """Tell the timeline of the step that begins now: nothing interrupts it, sums run beside it."""
         comm, timeline = self.comm, self.comm.simulator.timeline
@@ -114,7 +121,7 @@ class SimulatedReplica(Replica):
             timeline.compute(comm.rank, began + forward, began + forward + backward, "backward")
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
-        took = [sum(self.device.step_ns(samples)) for _ in range(steps)]
+        took = [sum(self._step_ns(samples)) for _ in range(steps)]
         self.comm.simulator.advance(self.comm.rank, sum(took))
         return [nanoseconds / 1e9 for nanoseconds in took]
 
@@ -133,7 +140,7 @@ class SimulatedReplica(Replica):
 
         if self._bound_gradients is not None:
             self._clear_gradients()
-        if self._pool is None or len(batch.targets) == 0:
+        if self._pool is None or len(batch.targets) == 0 or self.accumulate > 1:
             value = alone()
             return lambda: value
         pool, own = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
@@ -165,12 +172,15 @@ class SimulatedReplica(Replica):
         self._clear_gradients()
         shared = torch.get_rng_state()
         torch.set_rng_state(self._rng)
+        losses: list[Tensor] = []
         with self.stand_in(batch) as (inputs, targets):
-            loss = self.criterion(self.model(inputs), targets)
-            (loss if weight == 1 else loss * weight).backward()
+            for part, share in self.parts(len(targets)):
+                loss, scale = self.criterion(self.model(inputs[part]), targets[part]), weight * share
+                (loss if scale == 1 else loss * scale).backward()
+                losses.append(loss.detach() if share == 1 else share * loss.detach())
         self._rng = torch.get_rng_state()
         torch.set_rng_state(shared)
-        return loss.detach()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _averaging_changed(self) -> None:
         self._weights.clear()

@@ -75,7 +75,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     topology = Topology.of(config.cluster.ranks_of_nodes)
     simulator = Simulator(topology, stage.network, stage.timeline)
     sessions: dict[int, Session] = {}
-    criterion = nn.CrossEntropyLoss()
+    criterion = config.task(data.classes).criterion()
     worlds = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
 
     def body(rank: int) -> Result:

@@ -1,4 +1,4 @@
-"""The commands that start runs: one, a sweep, what is left of one; and a look at what would be started."""
+"""The commands that start runs: one, a sweep, what is left of one."""
 
 import shlex
 import time
@@ -9,15 +9,17 @@ from pathlib import Path
 from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
-from . import display, estimate, far, local, similarity_words, study_plan, sweep
+from . import display, estimate, far, local, study_plan, sweep
 from .compose import compose
 from .emulated.venue import venue_of
-from .environment import commit_of, threads_per_rank
+from .environment import commit_of
+from .exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .handler import Handler
 from .overrides import key_of
 from .overview import runs_below
+from .prepare import Preparation
 from .run_directory import RunDirectory
-from .schema import RunConfig, dump, load, to_plain
+from .schema import RunConfig, load, to_plain
 from .supervisor import Event
 from .verdict import Outcome
 
@@ -25,10 +27,13 @@ ALL_RANKS = "daso_bench.runner.simulated_worker:run_all"  # all ranks in one pro
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+def start(
+    words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path, with_estimate: bool = True
+) -> int:
     """Run what `words` ask for: one run, or with `many` a sweep. Relative paths count from `cwd`.
 
-    Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
+    `with_estimate`: see `run_sweep`. Returns the exit code. Raises ConfigError, MachineError where nothing
+    could be started.
     """
     console = display.make_console()
     composed = compose(words, sweep=many, config_dir=config_dir)
@@ -39,9 +44,23 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     if many:
         with_report = any(key_of(word) == "study" for word in words)
         if given_away is not None:
-            return _give_away(console, given_away, wanted, with_report=with_report, words=words)
-        return run_sweep(console, wanted, with_report=with_report, words=words)
-    config = _only(wanted)
+            return _give_away(
+                console,
+                given_away,
+                wanted,
+                with_report=with_report,
+                words=words,
+                config_dir=config_dir,
+            )
+        return run_sweep(
+            console,
+            wanted,
+            with_report=with_report,
+            words=words,
+            config_dir=config_dir,
+            with_estimate=with_estimate,
+        )
+    config = sweep.only(wanted)
     display.say(console, wanted[0].title, "bold")
     if given_away is not None:
         return _give_away(console, given_away, wanted, with_report=False)
@@ -61,7 +80,7 @@ def resume(folder: Path) -> int:
         raise ConfigError(f"run {runs[0].run_id} is {runs[0].status()['status']} already: {runs[0].path}")
     left = [(run, load(run.config)) for run in runs if run.state() != "finished"]
     away = [(run, config) for run, config in left if far.elsewhere([config]) is not None]
-    code = 0
+    code = OK
     for handler in dict.fromkeys(far.elsewhere([config]) for _, config in away):
         assert handler is not None
         mine = [(run, config) for run, config in away if far.elsewhere([config]) is handler]
@@ -74,7 +93,7 @@ def resume(folder: Path) -> int:
 
 
 def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]]) -> int:
-    starter, code = _starter(console), 0
+    starter, code = _starter(console), OK
     for run, config in runs:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
@@ -84,10 +103,10 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
             if len(runs) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
-            code = code or (2 if isinstance(error, ConfigError) else 3)
+            code = code or (WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE)
             continue
         _tell_end(console, run, ending)
-        if ending.exit_code == sweep.INTERRUPTED:
+        if ending.exit_code == INTERRUPTED:
             return ending.exit_code
         code = ending.exit_code or code
     return code
@@ -100,52 +119,22 @@ def evaluate(folder: Path) -> int:
     run = RunDirectory.open(folder)
     for key, value in evaluate_checkpoint(run.path).items():
         print(f"{key}: {value}")
-    return 0
-
-
-def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
-    """Show what `start` would do, in its order; no process is started and nothing is written."""
-    console = display.make_console()
-    wanted = sweep.requests(compose(words, sweep=many, config_dir=config_dir), cwd)
-    if not many:
-        _only(wanted)
-    order = sweep.arrange(wanted)
-    for number, request in enumerate(order, 1):
-        count = f"[{number}/{len(order)}] " if many else ""
-        if request.config is None or request.path is None:
-            display.say(console, f"{count}refused: {request.error}", "red")
-            continue
-        display.say(console, f"{count}{request.title}", "bold")
-        display.say(console, f"  directory  {request.path}")
-        display.say(console, f"  processes  {_processes(request.config)}")
-        for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
-            display.say(console, f"             {line}")
-        display.say(console, f"  would      {_intent(RunDirectory(request.path), many)}")
-    configs = [request.config for request in order if request.config is not None]
-    found = estimate.from_finished(configs)
-    for line in [display.estimated(found) if found else "", estimate.at_most(estimate.left(configs))]:
-        if line:
-            display.say(console, line)
-    first = next(iter(configs), None)
-    if first is not None:
-        display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
-        display.say(console, dump(first).rstrip())
-    return 2 if any(request.error for request in order) else 0
-
-
-def _only(wanted: Sequence[sweep.Request]) -> RunConfig:
-    (request,) = wanted
-    if request.config is None:
-        raise request.error or ConfigError("nothing to run")
-    return request.config
+    return OK
 
 
 def run_sweep(
-    console: Console, wanted: Sequence[sweep.Request], *, with_report: bool, words: Sequence[str] = ()
+    console: Console,
+    wanted: Sequence[sweep.Request],
+    *,
+    with_report: bool,
+    words: Sequence[str] = (),
+    config_dir: Path | None = None,
+    with_estimate: bool = True,
 ) -> int:
     """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code.
 
-    `words`: what was asked for, kept in the plan of the study.
+    `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `with_estimate`:
+    where there are many runs and none is finished, try first how long one takes.
     """
 
     def tell(text: str) -> None:
@@ -155,13 +144,13 @@ def run_sweep(
     _tell_refused(console, order)
     commit = cache(lambda: commit_of(_PACKAGE)[0])
     _declare(order, words, commit)
-    pace = estimate.Pace(_tell_estimate(console, order))
+    pace = estimate.Pace(_tell_estimate(console, order, with_trial=with_estimate))
     results = sweep.run_all(order, _paced(_starter(console, tell_end=True), pace), tell, commit, pace.left_s)
     _tell_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
-        if with_report and code != sweep.INTERRUPTED:
-            _build_report(console, folder)
+        if with_report and code != INTERRUPTED:
+            _build_report(console, folder, config_dir)
         else:
             tell(f"report: daso-bench report {shlex.quote(str(folder))}")
     return code
@@ -172,14 +161,14 @@ def _declare(order: Sequence[sweep.Request], words: Sequence[str], commit: Calla
     study_plan.declare(configs, words, unix=time.time(), commit=commit)
 
 
-def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | None:
+def _tell_estimate(console: Console, order: Sequence[sweep.Request], *, with_trial: bool) -> float | None:
     """Say how long the runs will take; seconds of each, None if nothing is known or only a few are left."""
     configs = [request.config for request in order if request.config is not None]
     to_do = estimate.left(configs)
     if not to_do:
         return None
     found = estimate.from_finished(configs)
-    if found is None and len(to_do) >= estimate.MANY:
+    if found is None and with_trial and len(to_do) >= estimate.MANY:
         with console.status("trying how long a run takes, with a few steps"):
             found = estimate.from_trial(configs, _run_trial)
     if found is not None:
@@ -188,8 +177,9 @@ def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | 
 
 
 def _run_trial(directory: RunDirectory, config: RunConfig) -> bool:
+    Preparation(display.make_console())(directory, config)
     ending = _launch(directory, config, lambda event: None)
-    if ending.exit_code == sweep.INTERRUPTED:
+    if ending.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     return ending.status == "finished"
 
@@ -221,6 +211,7 @@ def _give_away(
     *,
     with_report: bool,
     words: Sequence[str] | None = None,
+    config_dir: Path | None = None,
 ) -> int:
     """Hand the runs to another program: Slurm's queue, or the user's torchrun. `words`: a sweep's."""
     order = sweep.arrange(wanted)
@@ -230,8 +221,9 @@ def _give_away(
     most = estimate.at_most(estimate.left(r.config for r in order if r.config is not None))
     if most:
         display.say(console, most)
-    code = 2 if refused else 0
+    code = WRONG_REQUEST if refused else OK
     runs: list[tuple[RunDirectory, RunConfig]] = []
+    ready = Preparation(console)
     for request in order:
         if request.config is None or request.path is None:
             continue
@@ -245,17 +237,21 @@ def _give_away(
             run = RunDirectory.create(to_plain(request.config), request.config.results_dir)
         elif state == "resumable" or state == "queued":
             run.renew(to_plain(request.config))
+        ready(run, request.config)
         runs.append((run, request.config))
     code = (handler.give(runs, console) if runs else 0) or code
     folders = list(dict.fromkeys(run.path.parent for run, _ in runs))
     if with_report and handler.waits([config for _, config in runs]):
         for folder in folders:
-            _build_report(console, folder)
+            _build_report(console, folder, config_dir)
     return code
 
 
 def _starter(console: Console, *, tell_end: bool = False) -> sweep.Start:
+    ready = Preparation(console)
+
     def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+        ready(directory, config)
         with display.progress(console, directory.run_id) as on_event:
             ending = _launch(directory, config, on_event)
         if ending.exit_code and ending.details:
@@ -278,6 +274,7 @@ def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Even
         ranks=1 if virtual else config.cluster.ranks,
         entry=ALL_RANKS if virtual else local.ENTRY,
         threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
+        workers=launcher.loader_workers,
         venue=venue_of(config),
         stall_s=launcher.stall_s,
         on_event=on_event,
@@ -305,40 +302,10 @@ def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
             display.say(console, f"    {result.request.path}")
 
 
-def _build_report(console: Console, folder: Path) -> None:
+def _build_report(console: Console, folder: Path, config_dir: Path | None) -> None:
     from .report.build import report
 
     try:
-        display.say(console, f"report: {report(folder, folder / 'report')}", "bold")
+        display.say(console, f"report: {report(folder, folder / 'report', config_dir)}", "bold")
     except ConfigError as error:  # the runs have told already why there is nothing to report
         display.say(console, f"no report: {error}", "red")
-
-
-def _processes(config: RunConfig) -> str:
-    launcher = config.launcher
-    threads = launcher.threads_per_rank
-    if launcher.name == "simulated":
-        return f"1, for {_ranks(config)} in virtual time"
-    if launcher.far:
-        return f"{_ranks(config)}, started by {launcher.name}"
-    each = threads_per_rank("auto" if isinstance(threads, str) else threads, config.cluster.ranks)
-    return f"{_ranks(config)}, {each} threads each, {launcher.name}"
-
-
-def _ranks(config: RunConfig) -> str:
-    nodes = config.cluster.ranks_of_nodes
-    shape = f"{len(nodes)} x {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
-    return f"{config.cluster.ranks} ranks on {len(nodes)} nodes ({shape})"
-
-
-def _intent(directory: RunDirectory, many: bool) -> str:
-    state = directory.state()
-    if state in ("new", "queued"):
-        return "run"
-    if state == "resumable" and many:
-        return "go on with it"
-    if state == "resumable":
-        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(directory.path))})"
-    if state == "finished" and many:
-        return "skip: finished already"
-    return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"

@@ -9,6 +9,7 @@ import torch
 from ..strategies.errors import ConfigError
 from ..strategies.topology import WORLD
 from . import checkpoint
+from .schedules import Watch
 
 if TYPE_CHECKING:
     from .ledger import Account
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 POSITION = ("step", "epoch", "batch", "samples")
 
 
@@ -35,6 +36,7 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "model": session.replica.model.state_dict(),
         "optimizer": session.replica.optimizer.state_dict(),
         "strategy": session.strategy.state_dict(),
+        "schedule": None if session.watch is None else asdict(session.watch),
         "rng": session.replica.rng_state(),
         "losses": session.loss_sums,
         "loss_samples": [session.loss_samples, session.epoch_samples],
@@ -84,6 +86,7 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     session.replica.model.load_state_dict(state["model"])
     session.replica.optimizer.load_state_dict(state["optimizer"])
     session.strategy.load_state_dict(state["strategy"])
+    session.watch = None if state["schedule"] is None else Watch(**state["schedule"])
     session.replica.load_rng_state(state["rng"])
     session.loss_sums.copy_(state["losses"])
     session.loss_samples, session.epoch_samples = state["loss_samples"]

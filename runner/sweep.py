@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 from ..strategies.errors import ConfigError, MachineError
 from .display import duration
 from .environment import usable_cores
+from .exit_codes import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .records import read_json
 from .repetitions import block_of
 from .run_directory import RunDirectory
 from .schema import RunConfig, arm_id, from_composed, run_id, to_plain
-from .verdict import INTERRUPTED
 
 Word = Literal["ran", "skipped", "refused", "impossible", "not started"]
 
@@ -102,6 +102,14 @@ def requests(composed: Iterable[Composed], cwd: Path) -> list[Request]:
     return found
 
 
+def only(wanted: Sequence[Request]) -> RunConfig:
+    """The one run that was asked for. Raises ConfigError if it is refused."""
+    (request,) = wanted
+    if request.config is None:
+        raise request.error or ConfigError("nothing to run")
+    return request.config
+
+
 def arrange(wanted: Sequence[Request]) -> list[Request]:
     """The runs in the order to start them (see the module's first lines); refused ones last."""
     # A list for each arm, of one run nearly always: no two requests may be one, whatever an arm is.
@@ -165,13 +173,13 @@ def run_all(
 
 
 def exit_code(results: Sequence[Result]) -> int:
-    """130 interrupted, 1 if a run failed, 3 if the machine could not, 2 if only requests were refused, 0."""
+    """The first that holds: interrupted, a run failed, the machine could not, a request was refused, OK."""
     if any(_was_interrupted(result) for result in results):
         return INTERRUPTED
     if any(result.failed for result in results):
-        return 1
+        return FAILED
     words = {result.word for result in results}
-    return 3 if "impossible" in words else 2 if "refused" in words else 0
+    return MACHINE if "impossible" in words else WRONG_REQUEST if "refused" in words else OK
 
 
 def failures(results: Sequence[Result]) -> list[Result]:

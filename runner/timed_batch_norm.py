@@ -29,8 +29,7 @@ class NormedReplica(TimedReplica):
         assert self._profile is not None
         comm, averaging = self.comm, self.averaging
         begun = self._begin(batch, 1.0)
-        forward, backward = self.device.step_ns(len(batch.targets))
-        self.forward_ns, self.compute_ns = forward, forward + backward
+        forward, backward = self._step_ns(len(batch.targets))
         self._forget_sums()
         norms = self._profile.norms
         gathers = [(1 - share, self._gather(channels)) for channels, share in reversed(norms)]

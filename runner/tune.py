@@ -8,108 +8,79 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..strategies.errors import ConfigError
-from . import display, start, sweep, trials, tuning_study
+from . import display, start, sweep, trials, tuning_plan, tuning_study
 from .compose import compose
+from .exit_codes import FAILED, OK, WRONG_REQUEST
 from .records import crossing, read_records, surviving, write_json
-from .repetitions import phase_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, RunInfo, StudyInfo, strategy_name
+from .schema import RunConfig, strategy_name
 from .scoring import search
 from .scoring.guard import choose_baseline
 from .scoring.ratio import Times
 from .scoring.search import Trial
-from .scoring.tuning import check_fair
 from .tuning_arms import StudyArm, arms_of
-from .tuning_space import changed, described, space_of
+from .tuning_plan import Plan, Tuning
+from .tuning_space import described, space_of
 from .tuning_study import Tuned
 
-FILE, SUFFIX = "tune.json", "_tune"
+FILE = "tune.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A trial of an arm: what it changes, and the run that shows what that is worth, or why there is none."""
-
-    arm: StudyArm
-    number: int
-    settings: Mapping[str, Any]
-    request: sweep.Request
-
-
-def tune(words: Sequence[str], *, count: int | None, config_dir: Path | None, cwd: Path) -> int:
+def tune(
+    words: Sequence[str],
+    *,
+    count: int | None,
+    config_dir: Path | None,
+    cwd: Path,
+    dry_run: bool = False,
+    estimate: bool = True,
+) -> int:
     """Tune the study that `words` ask for with `count` trials an arm, and say what came out; the exit code.
 
-    `count`: None is `study.tune_trials`. Raises ConfigError where the study cannot be tuned.
+    `count`: None is `study.tune_trials`. `dry_run`: only show the trials. Raises ConfigError where the study
+    cannot be tuned.
     """
     composed = compose(words, sweep=True, config_dir=config_dir)
     requests = sweep.requests(composed, cwd)
-    arms = arms_of(composed, requests)
-    own = [arm for arm in arms if not arm.role]
-    if not own:
-        raise ConfigError(
-            "study.role: all arms are second baselines or the placebo; there is nothing to tune"
-        )
-    base = own[0].config
-    if base.launcher.far:
-        raise ConfigError(
-            f"launcher={base.launcher.name}: trials are waited for; run them where ranks start at once "
-            "(launcher=local or simulated), or inside an allocation"
-        )
-    number = base.study.tune_trials if count is None else count
-    trials.check_trials(number, "study.tune_trials" if count is None else "--trials")
-    seeds = list(
-        dict.fromkeys(r.config.seed for r in requests if r.config is not None and not r.config.study.role)
-    )
-    check_fair({arm.name: number for arm in own}, trials.seeds(number), seeds)
-    plans = planned(own, number, words)
-    folder = base.results_dir / f"{base.study.name}{SUFFIX}"
+    tuning = tuning_plan.tuning_of(arms_of(composed, requests), requests, count, words)
     console = display.make_console()
     for request in requests:
         if request.error is not None:
             display.say(console, f"not tuned: {request.error}", "red")
-    runs = f"{len(own)} arms x {number} trials = {len(plans)} runs, seeds {trials.seeds(number)[0]} and on"
-    display.say(console, f"{runs}: {folder}", "bold")
-    code = start.run_sweep(console, [plan.request for plan in plans], with_report=False, words=words)
-    if code not in (0, 1, 2):
-        return code
-    outcomes = {arm.name: [outcome(plan) for plan in plans if plan.arm is arm] for arm in own}
-    baseline = baseline_of(own, outcomes)
-    tuned = [_tuned(arm, outcomes[arm.name], plans, number) for arm in own]
-    file = tuning_study.write(folder, arms, tuned, seeds=seeds, baseline=baseline, config_dir=config_dir)
-    write_json(folder / FILE, _record(base, own, outcomes, plans, tuned, baseline, number))
-    _tell(console, outcomes, tuned, baseline, folder)
-    display.say(console, f"kept in {folder / FILE} and {file}")
-    again = ["daso-bench", "--config-dir", str(folder), f"+study={base.study.name}{tuning_study.SUFFIX}"]
-    display.say(console, f"both rows, on scored seeds: {shlex.join(again)}", "bold")
+    counts = f"{len(tuning.own)} arms x {tuning.trials} trials = {len(tuning.plans)} runs"
+    display.say(console, f"{counts}, seeds {trials.seeds(1)[0]} and on: {tuning.folder}", "bold")
+    if dry_run:
+        tuning_plan.show(console, tuning)
+        return OK
+    wanted = [plan.request for plan in tuning.plans]
+    code = start.run_sweep(console, wanted, with_report=False, words=words, with_estimate=estimate)
     # A trial that the strategy refuses is an outcome; a run that broke down could be repeated.
-    return 1 if code == 1 else 0
+    if code not in (OK, FAILED, WRONG_REQUEST):
+        return code
+    _conclude(console, tuning, config_dir)
+    return FAILED if code == FAILED else OK
 
 
-def planned(arms: Sequence[StudyArm], number: int, words: Sequence[str] = ()) -> list[Plan]:
-    """The trials of all arms, trial by trial, the order of the arms moved on by one from trial to trial."""
-    points = search.coordinates(arms[0].config.study.name, number)
-    changes = {arm.name: search.settings(*space_of(arm.config), points) for arm in arms}
-    found: list[Plan] = []
-    for trial, seed in enumerate(trials.seeds(number)):
-        turn = trial % len(arms)
-        for arm in [*arms[turn:], *arms[:turn]]:
-            settings = changes[arm.name][trial]
-            found.append(
-                Plan(
-                    arm=arm,
-                    number=trial,
-                    settings=settings,
-                    request=_request(arm, trial, seed, settings, words),
-                )
-            )
-    return found
+def _conclude(console: Console, tuning: Tuning, config_dir: Path | None) -> None:
+    """Choose, write what came out and the study of the winners, and say so."""
+    folder = tuning.folder
+    outcomes = {arm.name: [outcome(plan) for plan in tuning.of(arm)] for arm in tuning.own}
+    baseline = baseline_of(tuning.own, outcomes)
+    tuned = [_tuned(arm, outcomes[arm.name], tuning) for arm in tuning.own]
+    file = tuning_study.write(
+        folder, tuning.arms, tuned, seeds=tuning.seeds, baseline=baseline, config_dir=config_dir
+    )
+    write_json(folder / FILE, _record(tuning, outcomes, tuned, baseline))
+    _tell(console, outcomes, tuned, baseline)
+    display.say(console, f"kept in {folder / FILE} and {file}")
+    name = f"{tuning.base.study.name}{tuning_study.SUFFIX}"
+    again = shlex.join(["daso-bench", "--config-dir", str(folder), f"+study={name}"])
+    display.say(console, f"both rows, on scored seeds: {again}", "bold")
 
 
 def outcome(plan: Plan) -> Trial:
@@ -162,37 +133,14 @@ def _plain_ddp(config: RunConfig) -> bool:
     return strategy_name(config) == "ddp" and not changes and strategy.algorithm != "best"
 
 
-def _request(
-    arm: StudyArm, trial: int, seed: int, settings: Mapping[str, Any], words: Sequence[str]
-) -> sweep.Request:
-    base = arm.config
-    train = dataclasses.replace(
-        base.train,
-        eval_split="validation",
-        stop="budget",
-        max_seconds=None,
-        eval_phase=phase_of(seed) if base.train.eval_phase else 0.0,
-    )
-    study = StudyInfo(name=f"{base.study.name}{SUFFIX}", arm=arm.name, size=base.study.size)
-    told = (*words, f"study.arm={arm.name}", *(f"{key}={value}" for key, value in settings.items()))
-    try:
-        run = changed(base, settings)
-        run = dataclasses.replace(
-            run, seed=seed, train=train, study=study, run=RunInfo(name=f"trial {trial}")
-        )
-    except ConfigError as error:
-        return sweep.Request(told, None, ConfigError(f"{arm.name}, trial {trial}: {error}"))
-    return sweep.Request(told, run)
-
-
-def _tuned(arm: StudyArm, outcomes: Sequence[Trial], plans: Sequence[Plan], number: int) -> Tuned:
+def _tuned(arm: StudyArm, outcomes: Sequence[Trial], tuning: Tuning) -> Tuned:
     won = _winner(arm, outcomes)
-    settings = next((p.settings for p in plans if p.arm is arm and won and p.number == won.number), {})
+    settings = next((plan.settings for plan in tuning.of(arm) if won and plan.number == won.number), {})
     return Tuned(
         arm=arm,
         settings=settings,
         study={
-            "tune_trials": number,
+            "tune_trials": tuning.trials,
             "tune_space": described(arm.config),
             "tune_failed": sum(trial.failed for trial in outcomes),
             "tune_device_hours": float(f"{_device_s(arm, outcomes) / 3600:.4g}"),
@@ -210,19 +158,12 @@ def _device_s(arm: StudyArm, outcomes: Sequence[Trial]) -> float:
 
 
 def _record(
-    base: RunConfig,
-    own: Sequence[StudyArm],
-    outcomes: Mapping[str, Sequence[Trial]],
-    plans: Sequence[Plan],
-    tuned: Sequence[Tuned],
-    baseline: str,
-    number: int,
+    tuning: Tuning, outcomes: Mapping[str, Sequence[Trial]], tuned: Sequence[Tuned], baseline: str
 ) -> dict[str, Any]:
     """What tune.json holds; fields: docs/records.md."""
     arms: dict[str, Any] = {}
-    for arm, found in zip(own, tuned, strict=True):
+    for arm, found in zip(tuning.own, tuned, strict=True):
         common, more = space_of(arm.config)
-        mine = [plan for plan in plans if plan.arm is arm]
         won = _winner(arm, outcomes[arm.name])
         arms[arm.name] = {
             "space": {key.name: key.said for key in (*common, *more) if key is not None},
@@ -232,7 +173,7 @@ def _record(
                     "settings": dict(plan.settings),
                     "run": plan.request.path.name if plan.request.path else None,
                 }
-                for trial, plan in zip(outcomes[arm.name], mine, strict=True)
+                for trial, plan in zip(outcomes[arm.name], tuning.of(arm), strict=True)
             ],
             "failed": found.study["tune_failed"],
             "winner": won.number if won else None,
@@ -240,12 +181,12 @@ def _record(
             "device_s": _device_s(arm, outcomes[arm.name]),
         }
     return {
-        "of": base.study.name,
-        "trials": number,
-        "seeds": trials.seeds(number),
+        "of": tuning.base.study.name,
+        "trials": tuning.trials,
+        "seeds": trials.seeds(tuning.trials),
         "split": "validation",
-        "target": base.train.target,
-        "metric": base.train.target_metric,
+        "target": tuning.base.train.target,
+        "metric": tuning.base.train.target_metric,
         "baseline": baseline,
         "arms": arms,
     }
@@ -256,7 +197,6 @@ def _tell(
     outcomes: Mapping[str, Sequence[Trial]],
     tuned: Sequence[Tuned],
     baseline: str,
-    folder: Path,
 ) -> None:
     for one in tuned:
         found = outcomes[one.arm.name]

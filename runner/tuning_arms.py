@@ -9,6 +9,7 @@ from ..strategies.errors import ConfigError
 from . import sweep
 from .compose import Composed
 from .schema import GROUPS, RunConfig, arm_id
+from .trees import below, flatten
 from .typed import plain
 
 SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may differ in
@@ -71,20 +72,6 @@ def arms_of(composed: Sequence[Composed], requests: Sequence[sweep.Request]) -> 
         if ids.setdefault(job.name, arm_id(job.config)) != arm_id(job.config):
             raise _several(apart([first.values, job.values]), [first.values, job.values])
     return list(arms.values())
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones; lists, and mappings without keys, are values."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        inner = isinstance(value, Mapping) and value
-        flat |= flatten(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return flat
-
-
-def below(key: str, names: Sequence[str]) -> bool:
-    """Whether a dotted key is one of `names` or lies below one."""
-    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def apart(values: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..strategies.errors import ConfigError
-from . import plain_yaml
+from . import claims, convergence, plain_yaml
 from .compose import compose
 from .overrides import quote
 from .schema import GROUPS, strategy_name
-from .tuning_arms import StudyArm, below, flatten
+from .trees import below, flatten, nested
+from .tuning_arms import StudyArm
 from .typed import TARGET, plain
 
 SUFFIX = "_tuned"
@@ -81,7 +82,7 @@ def write(
     tree = {
         "defaults": [{f"override /{group}": choice} for group, choice in common.items()],
         "study": {"name": name, "baseline": named, **study, **told},
-        **_nested(body),
+        **nested(body),
         "hydra": {
             "mode": "MULTIRUN",
             "sweeper": {
@@ -218,19 +219,8 @@ def _typed(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *above, last = key.split(".")
-        place = tree
-        for name in above:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return tree
-
-
 def _copy(config_dir: Path, folder: Path) -> None:
-    for group in (*GROUPS, "study", "claims"):
+    for group in (*GROUPS, "study", claims.FOLDER, convergence.FOLDER):
         for file in sorted((config_dir / group).rglob("*.yaml")):
             target = folder / file.relative_to(config_dir)
             target.parent.mkdir(parents=True, exist_ok=True)

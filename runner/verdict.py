@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from .exit_codes import FAILED, INTERRUPTED, OK
 from .faults import Fault, Vitals, root_cause
 
 # The worst of the ranks' words is the run's.
 _WORDS = ("finished", "cancelled", "timed_out", "diverged")
-INTERRUPTED = 130  # exit code, as of a shell after SIGINT
 _FORKSERVER_GONE = 255  # the exit code multiprocessing reports when nobody is left to tell it
 
 
@@ -107,7 +107,7 @@ def judge(
     return Outcome(
         status=status,
         reason=worst["reason"],
-        exit_code=0 if status == "finished" else 1,
+        exit_code=OK if status == "finished" else FAILED,
         summary=_summary(ranks),
     )
 
@@ -123,7 +123,7 @@ def _interrupted(ranks: list[Rank], signal: str) -> Outcome:
 
 def _stalled(ranks: list[Rank], stall: str) -> Outcome:
     details = "\n".join(f"stacks of rank {rank.number}: {rank.log}" for rank in ranks)
-    return Outcome(status="failed", reason=stall, exit_code=1, summary=None, details=details)
+    return Outcome(status="failed", reason=stall, exit_code=FAILED, summary=None, details=details)
 
 
 def _failed(ranks: list[Rank], faults: list[Fault]) -> Outcome:

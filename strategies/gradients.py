@@ -21,7 +21,7 @@ Weights = Callable[[Sequence[int]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Batch:
-    """A rank's piece of a global batch: inputs [b, C, H, W], targets [b], the sizes of all ranks' pieces.
+    """A rank's piece of a global batch: inputs [b, C, H, W], targets [b, …], the sizes of all ranks' pieces.
 
     b may be 0 where shares are uneven: the rank still takes part, with weight 0.
     """

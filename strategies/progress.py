@@ -15,7 +15,7 @@ class Progress:
     samples of a full global batch; `first_decay` the global samples behind which the schedule first lowers
     the rate in a step (None: it has no such step). With independent sampling `step` and `batch` are this
     rank's own, and `samples` is as of the last time all ranks met. `epoch_loss` is the mean training loss
-    over all samples and ranks of the epoch just ended (float64), there only for strategies with
+    over all samples and ranks of the epoch just ended (float64), there only for strategies and schedules with
     `reads_epoch_loss`.
     """
 

@@ -7,6 +7,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class Replica(ABC):
         # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction and are left
         # alone.
         self.buffers = Layout((n, b) for n, b in model.named_buffers() if b.is_floating_point())
+        self.accumulate = 1  # parts of a batch that go forward and backward one after the other
         self.wish = False
         self.wished = False
         self.averaging = GradientAveraging()
@@ -142,9 +144,22 @@ class Replica(ABC):
             return
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
-        yield batch.inputs.new_zeros(1, *batch.inputs.shape[1:]), batch.targets.new_zeros(1)
+        inputs, targets = (of.new_zeros(1, *of.shape[1:]) for of in (batch.inputs, batch.targets))
+        yield inputs, targets
         for module in training:
             module.training = True
+
+    def parts(self, samples: int) -> list[tuple[slice, float]]:
+        """The parts of a batch of so many samples, and which share of it each is.
+
+        Σ share · gradient of the part's mean loss is the gradient of the batch's: a short batch has shorter
+        parts, one of fewer samples than parts has fewer. Their sizes differ by at most one sample.
+        """
+        number = min(self.accumulate, samples)
+        if number < 2:
+            return [(slice(0, samples), 1.0)]
+        ends = [samples * part // number for part in range(number + 1)]
+        return [(slice(low, high), (high - low) / samples) for low, high in pairwise(ends)]
 
     @contextmanager
     def kept(self) -> Iterator[None]:

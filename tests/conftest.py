@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from hypothesis import settings
 
-for folder in ("strategies", "runner"):
+for folder in ("strategies", "runner", "datasets"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 torch.set_num_threads(1)

@@ -24,12 +24,13 @@ from ...strategies.errors import ConfigError
 from .. import display, listing, local, schema
 from ..compose import compose
 from ..environment import threads_per_rank, usable_cores
+from ..exit_codes import INTERRUPTED
 from ..hardware import ClusterConfig
 from ..overrides import key_of
 from ..records import write_json
 from ..run_directory import RunDirectory
 from ..start import ALL_RANKS
-from ..sweep import INTERRUPTED, check_machine
+from ..sweep import check_machine
 from ..verdict import Outcome
 from . import fit, measure
 from .found import About, Calibration, HoldOut, Link, Overlap, Steps

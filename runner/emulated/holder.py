@@ -3,7 +3,8 @@
 stdin: one JSON line, a list with [payload bytes per second or null, latency in µs] of each node; then nothing
 until its end, which is this process's. stdout: one JSON line,
 
-    {"user": path, "nodes": [path, …], "addresses": […], "unshaped_addresses": […], "commands": […]}
+    {"user": path, "nodes": [path, …], "addresses": […], "unshaped_addresses": […], "commands": […],
+     "turns": whether a link's connections have equal turns}
     {"error": what failed, "cause": "unshare" | "map" | "missing" | "ip" | "tc" | "other"}
 
 The namespaces have no names: they live in this process's open files, and in the ranks that entered them. So
@@ -20,7 +21,7 @@ from typing import Any
 
 from ..forkserver_guard import LEFT_TO_THE_SUPERVISOR, die_with_parent
 from .namespaces import CLONE_NEWNET, new_user_and_net, setns, unshare
-from .plan import Batch, Shape, address, has_ipv6, plan
+from .plan import Batch, Shape, address, has_ipv6, plan, trial_lines
 
 COMMAND_S = 30.0  # one batch
 # An ordinary user's PATH often lacks the folders where `tc` is.
@@ -55,11 +56,12 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
         raise Failed("map" if error.filename else "unshare", str(error)) from error
     own = f"/proc/{os.getpid()}"
     commands: list[str] = []
-    for batch in plan(shapes, f"{own}/fd/{base}", ipv6=has_ipv6()):
+    turns = _has_turns(str(programs["tc"]))
+    for batch in plan(shapes, f"{own}/fd/{base}", ipv6=has_ipv6(), turns=turns):
         setns(base if batch.node is None else nodes[batch.node], CLONE_NEWNET)
         _run(batch, str(programs[batch.program]))
         where = "bridges" if batch.node is None else f"node {batch.node}"
-        commands += [f"{where}: {batch.program} {line}" for line in batch.lines]
+        commands += [f"{where}: {batch.program} {line}" for line in batch.told or batch.lines]
     setns(base, CLONE_NEWNET)
     return {
         "user": f"{own}/ns/user",
@@ -67,7 +69,17 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
         "addresses": [address(node) for node in range(len(nodes))],
         "unshaped_addresses": [address(node, shaped=False) for node in range(len(nodes))],
         "commands": commands,
+        "turns": turns,
     }
+
+
+def _has_turns(tc: str) -> bool:
+    """Whether this kernel can give the connections of a link equal turns."""
+    try:
+        _run(Batch(None, "tc", tuple(trial_lines("lo"))), tc)
+    except Failed:
+        return False
+    return True
 
 
 def _own_net() -> int:

@@ -16,8 +16,9 @@ from .plan import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, Shape
 class Nodes:
     """A context manager for network namespaces, one per node, with links of their own.
 
-    `entries` (by node) is what `namespaces.enter` takes, `commands` what made the network, for the record,
-    `holder_pid` the process that keeps it. Enter it from the main thread: the nodes end with that thread.
+    `entries` (by node) is what `namespaces.enter` takes, `commands` what made the network and `turns` whether
+    a link's connections wait in turns (else first in, first out), for the record, `holder_pid` the process
+    that keeps it. Enter it from the main thread: the nodes end with that thread.
 
     Args:
         ranks_of_nodes: number of ranks of each node.
@@ -40,6 +41,7 @@ class Nodes:
         self._holder: Holder | None = None
         self.entries: list[NodeEntry] = []
         self.commands: list[str] = []
+        self.turns: bool | None = None
 
     @property
     def holder_pid(self) -> int | None:
@@ -70,7 +72,7 @@ class Nodes:
                 )
             raise MachineError(explain(answer, switches()))
         self._holder = holder
-        self.commands = answer["commands"]
+        self.commands, self.turns = answer["commands"], answer["turns"]
         places = zip(answer["nodes"], answer["addresses"], answer["unshaped_addresses"], strict=True)
         self.entries = [
             NodeEntry(answer["user"], net, address, INTERFACE, unshaped, UNSHAPED_INTERFACE)

@@ -4,12 +4,14 @@
     node 0: f0 ─ m0 ─ bridge b1 ─ m1 ─ f0 :node 1     never shaped, to measure what is not the link
 
 A message from node 0 to node 1 is shaped where it leaves e0 (node 0's rate) and where it leaves n1 (node 1's
-rate), so both ways of both nodes' links have their rate, also when several nodes send to one.
+rate), so both ways of both nodes' links have their rate, also when several nodes send to one. At each end
+packets pass netem (latency), then tbf (rate), whose queue gives all connections equal turns (htb).
 """
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 INTERFACE, UNSHAPED_INTERFACE = "e0", "f0"
@@ -22,10 +24,12 @@ _PACKETS_PER_ACK = 2  # RFC 5681; the other way's acknowledgements take their sh
 # A queue as long as whatever the senders' sockets may have under way: the links of a cluster lose nothing.
 _QUEUE_BYTES, _QUEUE_PACKETS = 256 * 2**20, 100_000
 _WINDOW_PACKETS = 1000
-_LEAST_PACKETS = 2
-_LATE_S = 0.75e-3
+_LEAST_PACKETS = 1.5
+_LATE_S = 0.5e-3
 _LEAST_WINDOW_PACKETS = 3
-_SERVED_S = 2e-3
+_SERVED_S = 4e-3
+_PORT_BITS = 3  # of each connection's two ports; two connections share a queue once in 64 times
+_TURN = f"htb rate 100gbit burst 100000 cburst 100000 quantum {MTU + _LINK_HEADER}"
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Batch:
-    """Lines for `program -batch -`. `node`: in whose namespace it runs, None for the bridges'."""
+    """Lines for `program -batch -`. `node`: in whose namespace it runs, None for the bridges'.
+
+    `told`: what a record says instead of the lines, where they are many and alike.
+    """
 
     node: int | None
     program: Literal["ip", "tc"]
     lines: tuple[str, ...]
+    told: tuple[str, ...] = ()
 
 
 def address(node: int, *, shaped: bool = True) -> str:
@@ -66,7 +74,7 @@ def burst_bytes(wire_rate: float) -> int:
     After a pause so many bytes pass unshaped, which makes a message of 256 KiB 10 % too fast from 23 kB on,
     and from that much later as the message costs time besides the link (0.5 to 2 ms: waking up, the ring's
     hops). But a core that serves the queue late, as it does where there are more ranks than cores, loses what
-    the bucket cannot hold: too small, and long messages are too slow (at 1 Gbit/s, 4 ranks on 2 cores).
+    the bucket cannot hold: with 0.3 ms, sums of 1 MiB over 1 Gbit/s were 6 to 8 % late.
     """
     return round(_LEAST_PACKETS * (MTU + _LINK_HEADER) + wire_rate * _LATE_S)
 
@@ -74,12 +82,11 @@ def burst_bytes(wire_rate: float) -> int:
 def window_bytes(shapes: Sequence[Shape]) -> int | None:
     """Bytes that one sender may have under way to one receiver; None where no link is shaped.
 
-    A link's queue is first in, first out, and whatever TCP lets a sender have under way lies in it: without
-    bounds a whole message. gloo asks for each part of a ring's sum by a word to its sender, and where another
-    rank of the node has filled the queue, that word waits behind it while the other way of the link stands
-    idle: sums over 2 nodes of 2 ranks were 7 to 20 % late, over 4 nodes of one exact. Hosts avoid it by short
-    queues (TSQ, BQL) or fair ones. So: what the slowest machine serves late and, of the fastest link, what is
-    on its way; less and the link runs dry between two wake-ups (at 1 Gbit/s with half of this).
+    Whatever TCP lets a sender have under way lies in the link's queue: without bounds a whole message. gloo
+    asks for each part of a ring's sum by a word to its sender on the same connection, which must not wait
+    behind all of the sender's own data. Hosts avoid it by short queues (TSQ, BQL). So: what the slowest
+    machine serves late and, of the fastest link, what is on its way; less and the link runs dry between two
+    wake-ups (at 1 Gbit/s with 1 ms).
     """
     rates = [shape.bytes_per_s for shape in shapes if shape.bytes_per_s is not None]
     if len(rates) < len(shapes):
@@ -89,12 +96,13 @@ def window_bytes(shapes: Sequence[Shape]) -> int | None:
     return max(least, round(max(rates) * (_SERVED_S + round_trip_s)))
 
 
-def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True) -> list[Batch]:
+def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool = True) -> list[Batch]:
     """The network of nodes with these links, in order of execution.
 
     Args:
         base: path of the namespace with the bridges, for the nodes' `ip`.
         ipv6: the kernel has it, so each interface must be told to take no address of its own accord.
+        turns: the kernel has what `fair_lines` needs; without, the queues are first in, first out.
     """
     quiet = ["link set {} addrgenmode none"] if ipv6 else []
     bridges: list[str] = []
@@ -103,7 +111,7 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True) -> list[Batch
         bridges += [line.format(bridge) for line in quiet] + [f"link set {bridge} up"]
     batches = [Batch(None, "ip", tuple(bridges))]
     ports: list[str] = []
-    shaping: list[str] = []
+    outer: list[Batch] = []
     window = window_bytes(shapes)
     for node, shape in enumerate(shapes):
         inside = ["link set lo up"]
@@ -122,31 +130,72 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True) -> list[Batch
             ports += [line.format(port) for line in quiet]
             ports += [f"link set {port} master {bridge}", f"link set {port} up"]
         batches.append(Batch(node, "ip", tuple(inside)))
-        if own_end := shaping_lines(INTERFACE, shape):
-            batches.append(Batch(node, "tc", tuple(own_end)))
-        shaping += shaping_lines(f"n{node}", shape)
+        batches += _end(node, INTERFACE, shape, turns)
+        outer += _end(None, f"n{node}", shape, turns)
     batches.append(Batch(None, "ip", tuple(ports)))
-    if shaping:
-        batches.append(Batch(None, "tc", tuple(shaping)))
-    return batches
+    return batches + outer
+
+
+def _end(node: int | None, device: str, shape: Shape, turns: bool) -> list[Batch]:
+    """One end of a node's pair. `node`: in whose namespace the device is."""
+    found: list[Batch] = []
+    if lines := shaping_lines(device, shape):
+        found.append(Batch(node, "tc", tuple(lines)))
+    if turns and shape.bytes_per_s is not None:
+        first, *classes = fair_lines(device)
+        told = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
+        found.append(Batch(node, "tc", (first, *classes), (first, told)))
+    return found
 
 
 def shaping_lines(device: str, shape: Shape) -> list[str]:
-    """For one end of a node's pair: the rate, then half the latency (a message passes two such ends)."""
+    """For one end of a node's pair: half the latency (a message passes two such ends), then the rate."""
     lines: list[str] = []
-    parent = "root handle 1:"
+    parent = "root"
+    if shape.latency_us:
+        lines.append(
+            f"qdisc add dev {device} root handle 1: netem delay {shape.latency_us / 2:.3f}us "
+            f"limit {_QUEUE_PACKETS}"
+        )
+        parent = "parent 1:1"
     if shape.bytes_per_s is not None:
         rate = wire_bytes_per_s(shape.bytes_per_s)
         lines.append(
-            f"qdisc add dev {device} {parent} tbf rate {round(rate * 8)}bit burst {burst_bytes(rate)} "
-            f"limit {_QUEUE_BYTES}"
-        )
-        parent = "parent 1:1 handle 10:"  # the place of tbf's own queue
-    if shape.latency_us:
-        lines.append(
-            f"qdisc add dev {device} {parent} netem delay {shape.latency_us / 2:.3f}us limit {_QUEUE_PACKETS}"
+            f"qdisc add dev {device} {parent} handle 2: tbf rate {round(rate * 8)}bit "
+            f"burst {burst_bytes(rate)} limit {_QUEUE_BYTES}"
         )
     return lines
+
+
+def fair_lines(device: str) -> list[str]:
+    """For one end of a node's pair: equal turns for the connections that wait for tbf's rate.
+
+    In a queue that is first in, first out, one rank's word to its sender waits behind what another rank of
+    the node sends, while the other way of the link stands idle: sums of 4 MiB over 2 nodes of 2 ranks came to
+    0.94 to 0.95 of 1 Gbit/s, with this to 0.99 to 1.00. Kernels have htb where they have no other queue with
+    turns; its own rates are far above any link's and shape nothing.
+    """
+    lines = [f"qdisc add dev {device} parent 2:1 handle 3: htb default 1"]
+    mask = 2**_PORT_BITS - 1
+    for source, destination in product(range(mask + 1), repeat=2):
+        flow = f"3:{1 + source * (mask + 1) + destination:x}"
+        lines += [
+            f"class add dev {device} parent 3: classid {flow} {_TURN}",
+            f"filter add dev {device} parent 3: protocol ip prio 1 u32 match ip sport {source} 0x{mask:04x} "
+            f"match ip dport {destination} 0x{mask:04x} flowid {flow}",
+        ]
+    return lines
+
+
+def trial_lines(device: str) -> list[str]:
+    """Lines that succeed where `fair_lines` would, for a device that nothing is sent over yet."""
+    qdisc, first_class, first_filter, *_ = fair_lines(device)
+    return [
+        qdisc.replace("parent 2:1", "root"),
+        first_class,
+        first_filter,
+        f"qdisc del dev {device} root",
+    ]
 
 
 def _route(own: str, device: str, window: int | None) -> str:

@@ -33,7 +33,7 @@ class OwnNodes(Venue):
             network="kernel",
             interface=first.interface,
             unshaped_interface=first.unshaped_interface,
-            known={"network": {"made_by": "kernel", "commands": list(nodes.commands)}},
+            known={"network": {"made_by": "kernel", "commands": list(nodes.commands), "turns": nodes.turns}},
         )
         return self
 

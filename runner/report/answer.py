@@ -6,21 +6,25 @@ Source: the measuring rules (time to accuracy); the arithmetic is in `runner/sco
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ..convergence import Reference
-from ..scoring import decompose, floor, guard, quality, ratio, reached
-from ..scoring.decompose import Decomposition, Work
+from ..scoring import floor, guard, ratio
+from ..scoring.decompose import Decomposition
 from ..scoring.floor import NoiseFloor
 from ..scoring.quality import Difference
-from ..scoring.ratio import FEWEST_RUNS, Ratio, Times
+from ..scoring.ratio import FEWEST_RUNS, Ratio
+from ..scoring.validity import Cadence
 from .arms import Arm, Comparison
+from .bounds import Bound, bound_of
+from .cadence import cadences
+from .cadence import reason as cadence_reason
 from .guarded import Guarded, guarded
 from .load import Run
-from .means import geometric_mean
-from .target import baseline_of, budget_s, study_of, way
+from .method import Method, diverged
+from .target import baseline_of, study_of
 
 CLOCK, FRESH, PLACEBO = "clock", "fresh", "placebo"
 WRONG = "wrong baseline"
@@ -47,12 +51,12 @@ class Line:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A comparison with a baseline. `against`: the arm that ratios are over, the baseline itself unless a
-    claim names another; floors and bound are the baseline's. `bound`: what no saving of communication can
-    exceed, and its upper limit.
+    claim names another; floors and bound are the baseline's. `bound`: what no arm can exceed.
 
     `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`: of the final accuracy.
     `evaluations`: up to the crossing, of the median run, by arm. `forbidden`: why no arm gets a verdict.
-    `guard`: what stored samples to target say; None without a target.
+    `guard`: what stored samples to target say; None without a target. `cadence`: by label, of arms that also
+    ran with their evaluations closer together or further apart.
     """
 
     comparison: Comparison
@@ -63,11 +67,17 @@ class Answer:
     fixed_floor: NoiseFloor
     target_floor: NoiseFloor
     fresh_points: float | None
-    bound: float | None
-    bound_limit: float | None
+    bound: Bound
     budget_s: float | None
     forbidden: tuple[str, ...]
     guard: Guarded | None
+    cadence: Mapping[str, Cadence] = field(default_factory=dict)
+
+    def reasons(self, *arms: Arm) -> tuple[str, ...]:
+        """Why there is no verdict between these arms, whatever their numbers say."""
+        found = self.guard.reasons(*arms) if self.guard else ()
+        seen = [(arm.label, one) for arm in arms if (one := self.cadence.get(arm.label)) is not None]
+        return (*found, *(cadence_reason(label, one) for label, one in seen if one.fails))
 
     @property
     def level(self) -> float:
@@ -79,12 +89,18 @@ def answers(comparisons: Iterable[Comparison], references: Sequence[Reference] =
 
     `references`: stored samples to target (`convergence.load`).
     """
-    found = (answer(comparison, references) for comparison in comparisons if not comparison.assumption)
+    every = list(comparisons)
+    found = (answer(comparison, references, every) for comparison in every if not comparison.assumption)
     return [one for one in found if one is not None]
 
 
-def answer(comparison: Comparison, references: Sequence[Reference] = ()) -> Answer | None:
-    """None without a baseline, without an arm to hold against it, or with fewer than three runs of both."""
+def answer(
+    comparison: Comparison, references: Sequence[Reference] = (), beside: Sequence[Comparison] = ()
+) -> Answer | None:
+    """None without a baseline, without an arm to hold against it, or with fewer than three runs of both.
+
+    `beside`: other comparisons, for checks that need runs of another kind (`cadence`).
+    """
     baseline = baseline_of(comparison)
     if baseline is None:
         return None
@@ -92,15 +108,14 @@ def answer(comparison: Comparison, references: Sequence[Reference] = ()) -> Answ
     placebos = [arm for arm in comparison.arms if _role(arm) == PLACEBO]
     if not _enough([baseline]) or not _enough([*others, *placebos]):
         return None
-    how = _Method(comparison, baseline)
-    lines = how.lines(others)
-    placebo = how.lines(placebos)[0] if placebos else None
+    how = Method(comparison, baseline)
+    lines = _lines(how, others)
+    placebo = _lines(how, placebos)[0] if placebos else None
     fresh = next((arm for arm in comparison.arms if _role(arm) == FRESH), None)
     clock = _clock(baseline, next((arm for arm in comparison.arms if _role(arm) == CLOCK), None), how.level)
     fixed_floor = NoiseFloor(clock=clock, fresh=floor.fresh_floor(fresh and how.fixed_work(fresh)))
     target_floor = NoiseFloor(clock=clock, fresh=floor.fresh_floor(fresh and how.to_target(fresh)))
     fresh_quality = how.quality(fresh) if fresh else None
-    bounds = [bound for run in baseline.complete if (bound := _bound(run)) is not None]
     held = guarded(comparison, baseline, references)
     weak = [held.weak] if held and held.weak else []
     return Answer(
@@ -112,11 +127,11 @@ def answer(comparison: Comparison, references: Sequence[Reference] = ()) -> Answ
         fixed_floor=fixed_floor,
         target_floor=target_floor,
         fresh_points=fresh_quality.estimate.difference if fresh_quality else None,
-        bound=geometric_mean(bounds),
-        bound_limit=decompose.bound_limit(bounds),
+        bound=bound_of(baseline),
         budget_s=how.budget_s,
         forbidden=(*weak, *_forbidden(comparison, lines, placebo, fixed_floor, target_floor)),
         guard=held,
+        cadence=cadences(comparison, beside, clock.floor if clock else None),
     )
 
 
@@ -127,7 +142,7 @@ def held_against(given: Answer, comparator: Arm) -> Answer | None:
     others = _others(given.comparison, comparator)
     if not _enough([comparator]) or not _enough(others):
         return None
-    return replace(given, against=comparator, lines=_Method(given.comparison, comparator).lines(others))
+    return replace(given, against=comparator, lines=_lines(Method(given.comparison, comparator), others))
 
 
 def ratios(line: Line) -> tuple[Ratio | None, Ratio | None]:
@@ -141,92 +156,23 @@ def evaluations(arm: Arm) -> float | None:
     return median(counts) if counts else None
 
 
-class _Method:
-    """The ratios of one comparison, all made alike."""
-
-    def __init__(self, comparison: Comparison, baseline: Arm) -> None:
-        self.comparison, self.baseline = comparison, baseline
-        first = baseline.runs[0]
-        self.level = float(study_of(first, "level", 0.95))
-        self.paired = study_of(first, "interval", "welch") == "paired"
-        self.budget_s = budget_s(comparison)
-
-    def lines(self, arms: Sequence[Arm]) -> list[Line]:
-        made = [(arm, self.fixed_work(arm), self.to_target(arm)) for arm in arms]
-        fixed = _holm([found for _, found, _ in made])
-        target = _holm([found for _, _, found in made])
-        return [
-            Line(
-                arm=arm,
-                fixed_work=fixed_work,
-                to_target=to_target,
-                parts=self._parts(arm),
-                quality=self.quality(arm),
-                diverged=any(_diverged(run) for run in arm.counted),
-                holm=(fixed[place], target[place]),
-                notes=tuple(self._notes(arm, fixed_work, to_target)),
-            )
-            for place, (arm, fixed_work, to_target) in enumerate(made)
-        ]
-
-    def fixed_work(self, arm: Arm) -> Ratio | None:
-        """Of T_train of the whole schedule; None unless all runs of both did it."""
-        if not (_all_complete(self.baseline) and _all_complete(arm)):
-            return None
-        base, other = self._matched(self.baseline.complete, arm.complete)
-        return self._ratio(_times(base), _times(other))
-
-    def to_target(self, arm: Arm) -> Ratio | None:
-        """Of the scored crossing times, runs that missed the target at the budget."""
-        if self.budget_s is None:
-            return None
-        base, other = self._matched(self.baseline.counted, arm.counted)
-        if min(len(base), len(other)) < FEWEST_RUNS:
-            return None
-        method: Callable[..., Ratio | None] = ratio.paired if self.paired else ratio.welch
-        return reached.compare(
-            way(base, self.budget_s), way(other, self.budget_s), method=method, level=self.level
+def _lines(how: Method, arms: Sequence[Arm]) -> list[Line]:
+    made = [(arm, how.fixed_work(arm), how.to_target(arm)) for arm in arms]
+    fixed = _holm([found for _, found, _ in made])
+    target = _holm([found for _, _, found in made])
+    return [
+        Line(
+            arm=arm,
+            fixed_work=fixed_work,
+            to_target=to_target,
+            parts=how.parts(arm),
+            quality=how.quality(arm),
+            diverged=any(diverged(run) for run in arm.counted),
+            holm=(fixed[place], target[place]),
+            notes=tuple(how.notes(arm, fixed_work, to_target)),
         )
-
-    def quality(self, arm: Arm) -> Difference | None:
-        """Of the final accuracies, in points; runs that ended in none are told as diverged."""
-        base, other = (_points(one) for one in (self.baseline, arm))
-        return quality.difference(base, other, level=self.level)
-
-    def _parts(self, arm: Arm) -> Decomposition | None:
-        if len(self.baseline.reached) < len(self.baseline.counted) or len(arm.reached) < len(arm.counted):
-            return None
-        return decompose.decompose(_work(self.baseline), _work(arm), level=self.level)
-
-    def _ratio(self, base: Times, arm: Times) -> Ratio | None:
-        return (ratio.paired if self.paired else ratio.welch)(base, arm, level=self.level)
-
-    def _matched(self, base: list[Run], arm: list[Run]) -> tuple[list[Run], list[Run]]:
-        """As they are, or with paired intervals the runs whose repetition both have, in its order."""
-        if not self.paired:
-            return base, arm
-        by_block = [{run.block: run for run in runs} for runs in (base, arm)]
-        both = sorted(by_block[0].keys() & by_block[1].keys(), key=str)
-        return [by_block[0][block] for block in both], [by_block[1][block] for block in both]
-
-    def _notes(self, arm: Arm, fixed_work: Ratio | None, to_target: Ratio | None) -> list[str]:
-        found: list[str] = []
-        for one in (self.baseline, arm):
-            missing = len(one.counted) - len(_whole(one))
-            if missing:
-                found.append(f"{missing} of {len(one.counted)} runs of {one.label} did not do all their work")
-        if self.budget_s is not None and to_target is None:
-            found.append(
-                f"reached the target: {len(self.baseline.reached)} of {len(self.baseline.counted)} runs of "
-                f"{self.baseline.label}, {len(arm.reached)} of {len(arm.counted)} of {arm.label}: "
-                "no ratio of times"
-            )
-        for said, made in (("all its work", fixed_work), ("the target", to_target)):
-            if made is not None and made.sensitive_to_outliers:
-                found.append(
-                    f"time to {said}: sensitive to outliers (ratio of medians {made.ratio_of_medians:.3f})"
-                )
-        return found
+        for place, (arm, fixed_work, to_target) in enumerate(made)
+    ]
 
 
 def _others(comparison: Comparison, comparator: Arm) -> list[Arm]:
@@ -246,43 +192,6 @@ def _holm(found: Sequence[Ratio | None]) -> list[float | None]:
     known = [one.p_no_gain for one in found if one is not None]
     adjusted = iter(ratio.holm(known))
     return [None if one is None else next(adjusted) for one in found]
-
-
-def _whole(arm: Arm) -> list[Run]:
-    """Runs that did the whole schedule: neither stopped at the target nor by a limit on their time."""
-    return [run for run in arm.complete if run.counted and run.stop == "budget" and run.train_s]
-
-
-def _all_complete(arm: Arm) -> bool:
-    return len(_whole(arm)) == len(arm.counted) >= FEWEST_RUNS
-
-
-def _times(runs: Sequence[Run]) -> Times:
-    return Times(tuple(run.train_s for run in runs if run.train_s))
-
-
-def _points(arm: Arm) -> list[float]:
-    found = (run.final_accuracy for run in arm.counted if not _diverged(run))
-    return [100 * value for value in found if value is not None]
-
-
-def _diverged(run: Run) -> bool:
-    last = run.final_accuracy  # None: nothing was evaluated
-    return run.state == "diverged" or (last is not None and not math.isfinite(last))
-
-
-def _work(arm: Arm) -> Work:
-    found = [run.crossing for run in arm.reached if run.crossing]
-    return Work(tuple(one.scored_s for one in found), tuple(one.scored_samples for one in found))
-
-
-def _bound(run: Run) -> float | None:
-    parts = run.parts_s
-    total = math.fsum(parts.values())
-    exposed, waiting = parts.get("exposed", 0.0), parts.get("waiting", 0.0)
-    if not parts or total - exposed - waiting <= 0:
-        return None
-    return decompose.bound(total, exposed_s=max(0.0, exposed), waiting_s=max(0.0, waiting))
 
 
 def _clock(baseline: Arm, again: Arm | None, level: float) -> floor.ClockFloor | None:

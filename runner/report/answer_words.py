@@ -8,6 +8,9 @@ from ..scoring.power import detectable
 from ..scoring.ratio import SIGNIFICANT, Ratio
 from . import words
 from .answer import Answer, Line, evaluations
+from .cadence import remark
+
+BOUND_OF = {False: "communication", True: "balance and communication"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +34,15 @@ def cells(answer: Answer) -> list[Cells]:
 
 def sentences(answer: Answer) -> list[str]:
     """What has to be known of the numbers before they are read."""
-    found = [*_floors(answer), *_bound(answer)]
+    found = [*_floors(answer), *([said] if (said := answer.bound.sentence) else [])]
     if answer.budget_s is not None:
         found.append(
             "A run that has not reached the target counts as a failure after "
             f"{words.seconds(answer.budget_s)} of training."
         )
     if answer.guard is not None:
-        found += [answer.guard.sentence, *(f"{reason}." for reason in answer.guard.reasons(answer.baseline))]
+        found.append(answer.guard.sentence)
+    found += [f"{reason}." for reason in answer.reasons(answer.baseline)]
     return found
 
 
@@ -90,8 +94,10 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
     if line.diverged:
         found.append("a run diverged")
     if answer.guard is not None:
-        found += answer.guard.reasons(line.arm)
-    return found
+        found += [noted] if (noted := answer.guard.noted.get(line.arm.label)) else []
+    checked = answer.cadence.get(line.arm.label)
+    found += [remark(checked)] if checked and not checked.fails else []
+    return [*found, *answer.reasons(line.arm)]
 
 
 def _floors(answer: Answer) -> list[str]:
@@ -115,17 +121,9 @@ def _floors(answer: Answer) -> list[str]:
     return found
 
 
-def _bound(answer: Answer) -> list[str]:
-    if answer.bound is None:
-        return []
-    return [
-        f"Without any communication the baseline would be {answer.bound:.3f} times as fast: no saving of "
-        "communication can exceed that."
-    ]
-
-
 def _row(answer: Answer, line: Line) -> dict[str, Any]:
     comparison, parts, difference = answer.comparison, line.parts, line.quality
+    better = answer.guard.shifts.get(line.arm.label) if answer.guard else None
     return {
         "study": comparison.study,
         "model": comparison.model,
@@ -148,7 +146,10 @@ def _row(answer: Answer, line: Line) -> dict[str, Any]:
         "fixed_work_noise_floor": answer.fixed_floor.floor,
         "to_target_noise_floor": answer.target_floor.floor,
         "reference": answer.guard.reference.name if answer.guard and answer.guard.reference else None,
-        "bound": answer.bound,
+        "fewer_samples_p": better.p if better else None,
+        "fewer_samples_holm_p": better.adjusted if better else None,
+        "bound": answer.bound.value,
+        "bound_of": BOUND_OF[answer.bound.uneven] if answer.bound.value is not None else "unknown",
         "budget_s": answer.budget_s,
         "remarks": "; ".join([*line.notes, *_remarks(answer, line)]),
     }

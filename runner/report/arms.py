@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..trees import flatten
 from .load import Run
 from .look import COLOURS
 
@@ -71,17 +72,6 @@ class Comparison:
     @property
     def targets(self) -> list[float]:
         return sorted({run.target for run in self.runs if run.target is not None})
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested config to dotted keys; lists are values."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def settings(run: Run) -> dict[str, Any]:

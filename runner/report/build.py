@@ -23,18 +23,13 @@ from .epochs import epochs_rows, has_spread, has_staleness
 from .facts import environments, facts_of, untimed, warnings_of, world_of
 from .fairness import Ledger
 from .headline import ArmLine, headline, headline_rows
+from .jitter import SHAPES, Jittered, jitter_rows, jittered
 from .judge import judge
 from .judged import Judged
 from .load import Run, load_runs
 from .look import swatch
-from .pictures import (
-    Picture,
-    answer_picture,
-    bandwidth_picture,
-    pictures,
-    profile_picture,
-    sensitivity_picture,
-)
+from .neighbours import Neighbours, at_words, neighbour_rows, neighbours
+from .pictures import Picture, picture, pictures
 from .rank_times import is_uneven, ranks_rows
 from .reach_table import READINGS, reached_rows
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
@@ -62,28 +57,32 @@ class Section:
     warnings: list[str]
     lines: list[ArmLine]
     readings: bool
+    neighbours: Neighbours | None
     pictures: list[Picture]
     common: dict[str, str]
     own: list[OwnSettings]
 
 
-def report(directory: Path, output: Path) -> Path:
+def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
     """Write index.html, tables and figures to `output`; returns the page's path.
 
-    Reads only run directories at or below `directory`; equal input gives equal bytes, wherever either lies.
-    Raises ConfigError if there is no such folder or no run in it, OSError if `output` cannot be written.
+    Reads only run directories at or below `directory`, and claims and stored points in `config_dir`; equal
+    input gives equal bytes, wherever any of them lies. Raises ConfigError if there is no such folder, no run
+    in it, or something wrong in `config_dir`, OSError if `output` cannot be written.
     """
     output = Path(output)
+    folders = [config_dir] if config_dir else []
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
     assumed = sensitivities(comparisons)
     by_rate = bandwidths(comparisons)
-    found = answers(comparisons, convergence.load())
-    judged = judge(claims.load(), found)
+    found = answers(comparisons, convergence.load(folders))
+    judged = judge(claims.load(folders), found)
     over_workloads = across(found)
+    by_jitter = jittered(comparisons)
     output.mkdir(parents=True, exist_ok=True)
     # Tables first: a figure that fails must not cost them.
-    tables = _tables(comparisons, assumed, by_rate, found, judged, over_workloads)
+    tables = _tables(comparisons, assumed, by_rate, found, judged, over_workloads, by_jitter)
     for name, rows in tables.items():
         write_table(output / f"{name}.csv", rows)
     page = output / "index.html"
@@ -94,8 +93,9 @@ def report(directory: Path, output: Path) -> Path:
         _drawn(assumed, output),
         _over_rates(by_rate, output),
         _profiled(over_workloads, output),
+        by_jitter,
     )
-    page.write_text(_render(*parts, comparisons, runs, list(tables)), encoding="utf-8")
+    page.write_text(_render(*parts, comparisons, runs, list(tables), files_of(config_dir)), encoding="utf-8")
     return page
 
 
@@ -106,6 +106,7 @@ def _tables(
     found: Sequence[Answer],
     judged: Sequence[Judged],
     over_workloads: Sequence[Across],
+    by_jitter: Sequence[Jittered],
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table by its name; of those beyond the first three only what has any."""
     configured = _configured(comparisons)
@@ -113,12 +114,14 @@ def _tables(
     others = {
         "headline": headline_rows(configured),
         "reached": reached_rows(configured),
+        "neighbours": neighbour_rows(configured),
         "speedups": speedup_rows(found),
         "claims": claim_rows(told),
         "tuning": tuning_rows(tuned_arms(configured)),
         "fairness": fairness_rows(told),
         "epochs": epochs_rows(c for c in configured if has_spread(c) or has_staleness(c)),
         "ranks": ranks_rows(c for c in configured if is_uneven(c)),
+        "jitter": jitter_rows(by_jitter),
         "sensitivity": sensitivity_rows(assumed),
         "bandwidth": bandwidth_rows(by_rate),
         "crossings": crossing_rows(by_rate),
@@ -163,6 +166,7 @@ def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> S
         warnings=warnings_of(comparison),
         lines=lines,
         readings=any(line.readings for line in lines),
+        neighbours=neighbours(comparison),
         pictures=pictures(comparison, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
@@ -183,7 +187,7 @@ def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivi
     several = sum(len(one.tables) for one in assumed) > 1
     names = (f"sensitivity_{number}.svg" if several else "sensitivity.svg" for number in count(1))
     return [
-        (one, [sensitivity_picture(table, one.world, output / next(names)) for table in one.tables])
+        (one, [picture("sensitivity", output / next(names), table, one.world) for table in one.tables])
         for one in assumed
     ]
 
@@ -191,13 +195,21 @@ def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivi
 def _answered(found: Sequence[Answer], output: Path) -> list[tuple[Answer, Picture]]:
     """Each with its figure."""
     names = (f"speedups_{number}.svg" if len(found) > 1 else "speedups.svg" for number in count(1))
-    return [(one, answer_picture(one, output / next(names))) for one in found]
+    return [(one, picture("speedups", output / next(names), one)) for one in found]
 
 
 def _profiled(found: Sequence[Across], output: Path) -> list[tuple[Across, Picture]]:
     """Each with its figure."""
     names = (f"profile_{number}.svg" if len(found) > 1 else "profile.svg" for number in count(1))
-    return [(one, profile_picture(one, output / next(names))) for one in found]
+    return [(one, picture("profile", output / next(names), one)) for one in found]
+
+
+def files_of(config_dir: Path | None) -> list[str]:
+    """The files of the user's own that the page rests on, by their place in `config_dir`."""
+    if config_dir is None:
+        return []
+    folders = [config_dir / name for name in (claims.FOLDER, convergence.FOLDER)]
+    return [f"{folder.name}/{file.name}" for folder in folders for file in sorted(folder.glob("*.yaml"))]
 
 
 def _ledgers(judged: Sequence[Judged]) -> list[tuple[str, Ledger]]:
@@ -212,7 +224,7 @@ def _ledgers(judged: Sequence[Judged]) -> list[tuple[str, Ledger]]:
 def _over_rates(by_rate: Sequence[Bandwidth], output: Path) -> list[tuple[Bandwidth, Picture]]:
     """Each with its figure."""
     names = (f"bandwidth_{number}.svg" if len(by_rate) > 1 else "bandwidth.svg" for number in count(1))
-    return [(one, bandwidth_picture(one, output / next(names))) for one in by_rate]
+    return [(one, picture("bandwidth", output / next(names), one)) for one in by_rate]
 
 
 def _anchors(sections: Sequence[Section], members: Sequence[Comparison]) -> list[tuple[str, str]]:
@@ -231,9 +243,11 @@ def _render(
     assumed: Sequence[tuple[Sensitivity, list[Picture]]],
     by_rate: Sequence[tuple[Bandwidth, Picture]],
     over_workloads: Sequence[tuple[Across, Picture]],
+    by_jitter: Sequence[Jittered],
     comparisons: Sequence[Comparison],
     runs: Sequence[Run],
     tables: Sequence[str],
+    own_files: Sequence[str],
 ) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
@@ -267,6 +281,8 @@ def _render(
         assumed=assumed,
         by_rate=by_rate,
         over_workloads=over_workloads,
+        jittered=by_jitter,
+        shapes=SHAPES,
         mean_words=mean_words,
         anchors=lambda members: _anchors(sections, members),
         runs=runs,
@@ -278,9 +294,11 @@ def _render(
         command_of=command_of,
         script_of=script_of,
         tables=tables,
+        own_files=own_files,
         many=MANY_RUNS,
         script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
         words=words,
         readings=READINGS,
+        at_words=at_words,
         swatch=swatch,
     )

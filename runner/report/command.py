@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from .arms import GROUPS, flatten
+from ..trees import flatten
+from .arms import GROUPS
 from .load import Run
 
 CHOSEN = ("strategy", "model", "dataset", "optimizer", "schedule", "launcher")

@@ -17,6 +17,7 @@ from typing import Any
 from ...strategies.errors import ConfigError
 from .. import trials
 from ..scoring.tuning import check_fair
+from ..trees import below
 from . import recorded
 from .arms import settings, text
 from .declared import may_differ
@@ -237,7 +238,7 @@ def _seeds(pair: _Pair) -> Row:
 
 def _setting(pair: _Pair, key: str, quantity: str) -> Iterable[Row]:
     """One line for a key, and for a group whose keys all agree; else one for each key that does not."""
-    keys = sorted({name for known in pair.all for name in known.settings if _below(name, key)})
+    keys = sorted({name for known in pair.all for name in known.settings if below(name, [key])})
     if keys == [key] or not keys:
         yield _key_row(pair, key, quantity)
         return
@@ -249,7 +250,7 @@ def _other_settings(pair: _Pair) -> Iterable[Row]:
     """Keys that no line above has, if they differ: a new key is compared until somebody says why not."""
     known = ("strategy", *_SETTINGS)
     for name in sorted({name for known in pair.all for name in known.settings}):
-        if not any(_below(name, key) for key in known):
+        if not below(name, known):
             row = _key_row(pair, name, name)
             if row.equal is False:
                 yield row
@@ -269,7 +270,7 @@ def _group_text(known: _Known, group: str) -> str | None:
     """`sgd: lr=0.05, momentum=0.9`; None where the configuration is lost."""
     if not known.run.config:
         return None
-    keys = {key: value for key, value in sorted(known.settings.items()) if _below(key, group)}
+    keys = {key: value for key, value in sorted(known.settings.items()) if below(key, [group])}
     words = [
         f"{key.removeprefix(f'{group}.')}={text(value)}"
         for key, value in keys.items()
@@ -281,16 +282,10 @@ def _group_text(known: _Known, group: str) -> str | None:
 
 def _compared(run: Run) -> dict[str, Any]:
     """The dotted configuration without what names, places or watches a run."""
-    found = {
-        key: value for key, value in settings(run).items() if not any(_below(key, name) for name in _ABOUT)
-    }
+    found = {key: value for key, value in settings(run).items() if not below(key, _ABOUT)}
     # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
     phase = (run.config.get("train") or {}).get("eval_phase")
     return found if phase is None else found | {"train.eval_phase": phase}
-
-
-def _below(key: str, name: str) -> bool:
-    return key == name or key.startswith(f"{name}.")
 
 
 def _threads(pair: _Pair) -> Row:

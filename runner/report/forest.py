@@ -17,8 +17,8 @@ from .style import Drawn, drawn, numbers, plain, short, where
 TITLE = "How many times as fast"
 CAPTION = (
     "Ratio of times, baseline over arm, with its interval. Full mark: time of all work; open mark: time to"
-    " target. Grey: nothing in here is more than noise (dark: all work, light: to the target). Dashed: what"
-    " no saving of communication can exceed."
+    " target. Grey: nothing in here is more than noise (dark: all work, light: to the target). Dashed: the"
+    " bound, which no arm can exceed here."
 )
 _FLOORS, _BOUND = ("#c9cfd8", "#e9ebef"), "#444444"
 
@@ -38,8 +38,8 @@ def forest(answer: Answer) -> Figure:
     # The larger one first, so that both are seen.
     for floor, colour, _ in sorted(_floors(answer), reverse=True):
         axes.axvspan(1 / (1 + floor), 1 + floor, color=colour, linewidth=0, zorder=0)
-    if answer.bound is not None:
-        axes.axvline(answer.bound, color=_BOUND, linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
+    if answer.bound.value is not None:
+        axes.axvline(answer.bound.value, color=_BOUND, linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
     for lane, line in enumerate(shown):
         for offset, of_target in ((-0.14, False), (0.14, True)):
             _mark(axes, line, lane + offset, of_target=of_target)
@@ -105,7 +105,7 @@ def _inside(value: float) -> float:
 def _limits(axes: Axes, answer: Answer, shown: Sequence[Line]) -> None:
     found = [pair for line in shown for pair in ratios(line) if pair is not None]
     ends = [end for one in found for end in (one.low, one.point, one.high) if 0 < end < math.inf]
-    ends += [answer.bound] if answer.bound is not None else []
+    ends += [answer.bound.value] if answer.bound.value is not None else []
     low, high = min([*ends, 0.95]), max([*ends, 1.05])
     room = (high / low) ** 0.06
     axes.set_xlim(low / room, high * room)
@@ -119,6 +119,7 @@ def _legend(answer: Answer) -> list[Line2D | Patch]:
     found += [
         Patch(color=colour, label=f"noise {said}, {floor:.1%}") for floor, colour, said in _floors(answer)
     ]
-    if answer.bound is not None:
-        found.append(Line2D([], [], color=_BOUND, linestyle=(0, (5, 3)), label=f"bound, {answer.bound:.2f}"))
+    bound = answer.bound.value
+    if bound is not None:
+        found.append(Line2D([], [], color=_BOUND, linestyle=(0, (5, 3)), label=f"bound, {bound:.2f}"))
     return found

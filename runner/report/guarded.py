@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from ..convergence import Reference, match
 from ..scoring import guard
 from ..scoring.guard import Shift
-from ..scoring.ratio import Times
+from ..scoring.ratio import SIGNIFICANT, Times
+from . import words
 from .arms import Arm, Comparison
 
 WEAK = "weak baseline"
@@ -22,12 +23,15 @@ class Guarded:
     """What the stored points say of the arms of a comparison.
 
     `reference`: None where none is stored for this workload; then nothing is said. `weak`: why the baseline
-    is too weak, "" if it is not. `flagged`: by arm's label, why it needs fewer samples than it should.
+    is too weak, "" if it is not. By arm's label: `shifts`, how much better than the points it is;
+    `flagged`, why it needs fewer samples than it should; `noted`, what would flag it were it the only arm.
     """
 
     reference: Reference | None = None
     weak: str = ""
+    shifts: Mapping[str, Shift] = field(default_factory=dict)
     flagged: Mapping[str, str] = field(default_factory=dict)
+    noted: Mapping[str, str] = field(default_factory=dict)
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why there is no verdict between these arms."""
@@ -55,27 +59,36 @@ def guarded(comparison: Comparison, baseline: Arm, references: Sequence[Referenc
         return Guarded()
     stored = Times(found.samples)
     samples = {arm.label: _samples(arm) for arm in comparison.arms if not arm.runs[0].role}
-    shifts = {
-        label: guard.better_in_samples(stored, of_arm) for label, of_arm in samples.items() if of_arm.seconds
+    shifts = guard.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
+    said = {
+        label: f"{_needs(label, shift, found)}; {_corrected(shift, len(shifts))})"
+        for label, shift in shifts.items()
+        if shift.p < SIGNIFICANT
     }
     own = samples[baseline.label]
     worse = guard.worse(stored, own) if own.seconds else None
     return Guarded(
         reference=found,
-        weak=f"{WEAK}: {baseline.label} {_needs(worse, found)}" if worse and worse.flagged else "",
+        weak=f"{WEAK}: {_needs(baseline.label, worse, found)})" if worse and worse.flagged else "",
+        shifts=shifts,
         flagged={
-            label: f"{label} needs fewer samples than it should, flagged until explained: it "
-            f"{_needs(shift, found)}"
-            for label, shift in shifts.items()
-            if shift.flagged
+            label: f"{label} needs fewer samples than it should, flagged until explained: {why}"
+            for label, why in said.items()
+            if shifts[label].flagged
         },
+        noted={label: f"not flagged: {why}" for label, why in said.items() if not shifts[label].flagged},
     )
 
 
-def _needs(shift: Shift, reference: Reference) -> str:
+def _needs(label: str, shift: Shift, reference: Reference) -> str:
+    """Up to the p of this test alone; the bracket is still open."""
     times = math.exp(shift.log_shift)
-    p = f"p = {shift.p:.2g}"
-    return f"needs {times:.3f} times the samples of the stored runs of {reference.name} ({p})"
+    stored = f"the stored runs of {reference.name}"
+    return f"{label} needs {times:.3f} times the samples of {stored} (p = {shift.p:.2g}"
+
+
+def _corrected(shift: Shift, arms: int) -> str:
+    return f"{shift.adjusted:.2g} after correction for {words.count(arms, 'arm')}"
 
 
 def _samples(arm: Arm) -> Times:

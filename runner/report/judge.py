@@ -121,14 +121,15 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
         fresh_floor=noise.fresh.floor if noise.fresh else None,
         biased=noise.biased,
         evaluations=None if None in counts else min(count for count in counts if count is not None),
-        bound=given.bound,
-        bound_limit=given.bound_limit,
+        bound=given.bound.value,
+        bound_limit=given.bound.limit,
+        uneven=given.bound.uneven,
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,
         forbidden=(
             *given.forbidden,
-            *(given.guard.reasons(given.against, line.arm) if given.guard else ()),
+            *given.reasons(given.against, line.arm),
             *unequal,
         ),
     )

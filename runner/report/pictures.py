@@ -5,19 +5,25 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from .across import Across
-from .answer import Answer
 from .arms import Comparison
-from .bandwidth import Bandwidth
-from .sensitivity import SizeTable
 
 if TYPE_CHECKING:
     from .style import Drawn
+
+
+# Figure, and table behind it -> the module that draws it: TITLE, CAPTION, draw() and alternative().
+MODULES = {
+    "sensitivity": "dots",
+    "speedups": "forest",
+    "profile": "profile",
+    "bandwidth": "bandwidth_figure",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,60 +63,21 @@ def pictures(comparison: Comparison, output: Path, prefix: str) -> list[Picture]
     return found
 
 
-def sensitivity_picture(table: SizeTable, world: str, file: Path) -> Picture:
-    """The figure of one size of the section on assumptions, written to `file` and beside it as PDF."""
+def picture(name: str, file: Path, *told: object) -> Picture:
+    """The one figure of a section called `name` (a key of `MODULES`), written to `file` and beside it as PDF.
+
+    `told`: what the module's `draw` and `alternative` take.
+    """
     try:
         with _no_backend_asked_for():
-            from .dots import CAPTION, TITLE, alternative, draw
+            made = import_module(f".{MODULES[name]}", __package__)
     except Exception as error:
         return _failed("Figure", error)
     try:
-        drawn = draw(table, world)
+        drawn = made.draw(*told)
     except Exception as error:
-        return _failed(TITLE, error)
-    return _written(drawn, file, TITLE, CAPTION, alternative(table, world), "sensitivity.csv")
-
-
-def answer_picture(answer: Answer, file: Path) -> Picture:
-    """The figure of ratios and their intervals, written to `file` and beside it as PDF."""
-    try:
-        with _no_backend_asked_for():
-            from .forest import CAPTION, TITLE, alternative, draw
-    except Exception as error:
-        return _failed("Figure", error)
-    try:
-        drawn = draw(answer)
-    except Exception as error:
-        return _failed(TITLE, error)
-    return _written(drawn, file, TITLE, CAPTION, alternative(answer), "speedups.csv")
-
-
-def profile_picture(found: Across, file: Path) -> Picture:
-    """The figure of performance profiles over workloads, written to `file` and beside it as PDF."""
-    try:
-        with _no_backend_asked_for():
-            from .profile import CAPTION, TITLE, alternative, draw
-    except Exception as error:
-        return _failed("Figure", error)
-    try:
-        drawn = draw(found)
-    except Exception as error:
-        return _failed(TITLE, error)
-    return _written(drawn, file, TITLE, CAPTION, alternative(found), "profile.csv")
-
-
-def bandwidth_picture(found: Bandwidth, file: Path) -> Picture:
-    """The figure of time to target against the rate between nodes, written to `file` and beside it as PDF."""
-    try:
-        with _no_backend_asked_for():
-            from .bandwidth_figure import CAPTION, TITLE, alternative, draw
-    except Exception as error:
-        return _failed("Figure", error)
-    try:
-        drawn = draw(found)
-    except Exception as error:
-        return _failed(TITLE, error)
-    return _written(drawn, file, TITLE, CAPTION, alternative(found), "bandwidth.csv")
+        return _failed(made.TITLE, error)
+    return _written(drawn, file, made.TITLE, made.CAPTION, made.alternative(*told), f"{name}.csv")
 
 
 def _written(drawn: "Drawn", file: Path, title: str, caption: str, alternative: str, table: str) -> Picture:

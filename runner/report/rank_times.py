@@ -48,10 +48,11 @@ def by_rank(run: Run) -> list[dict[str, float]]:
 
 def is_uneven(comparison: Comparison) -> bool:
     """Whether some rank is meant to be slower than others, or got another share of the samples."""
-    return any(_uneven_devices(run) or _uneven_shares(run) for run in comparison.runs)
+    return any(uneven_devices(run) or _uneven_shares(run) for run in comparison.runs)
 
 
-def _uneven_devices(run: Run) -> bool:
+def uneven_devices(run: Run) -> bool:
+    """Whether some rank is meant to be slower than others, or has another device."""
     cluster = run.config.get("cluster")
     device = cluster.get("device") if isinstance(cluster, Mapping) else None
     if not isinstance(device, Mapping):

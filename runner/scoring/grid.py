@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...strategies.errors import ConfigError
-from .claims import Claim, Conditions, Verdict
+from .claims import Claim, Conditions, Verdict, beyond_bound
 from .decide import verdict
 from .estimate import LEVEL, Interval
 from .quality import join
@@ -69,8 +69,8 @@ def grid_verdict(claim: Claim, grid: Sequence[Configuration], *, declared: bool,
     if not judged:
         return _none_judged(grid, list(single.values()))
     if _all_bounds_below(claim.value, grid):
-        best_bound = max(each.conditions.bound or 1.0 for each in grid)
-        reason = f"no communication saving can exceed {best_bound:.3g} here, the claim is {claim.value:.4g}"
+        widest = max(grid, key=lambda each: each.conditions.bound or 1.0).conditions
+        reason = beyond_bound(widest.bound or 1.0, claim.value, uneven=widest.uneven)
         return Verdict(word="not testable here", reasons=(reason,))
     strict = {each.name: _without_bound(claim, each, each.strict) for each in judged}
     remarks = ("provisional",) if any(each.conditions.biased for each in judged) else ()

@@ -183,6 +183,7 @@ class SlurmRanks(RemoteRanks):
             key=key,
             start_s=self._launcher.start_s,
             threads=None if isinstance(threads, str) else threads,
+            workers=self._launcher.loader_workers,
             oversubscribe=self._launcher.allow_oversubscription,
             known={"job": allocation.id, "restarts": allocation.restarts},
         )

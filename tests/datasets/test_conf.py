@@ -2,12 +2,15 @@
 
 import dataclasses
 import importlib
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 import daso_bench
+from daso_bench.runner.typed import typed
 
 FOLDER = Path(daso_bench.__file__).parent / "conf" / "dataset"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -16,8 +19,19 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 OTHER_SIZES = {"imagenet_sized"}  # the same class with other numbers
 
 
-def test_there_are_four() -> None:
-    assert [path.stem for path in FILES] == ["digits", "fashion_mnist", "imagenet_sized", "synthetic"]
+def test_these_are_there() -> None:
+    assert [path.stem for path in FILES] == [
+        "cifar10",
+        "cifar100",
+        "digits",
+        "fashion_mnist",
+        "imagefolder",
+        "imagenet",
+        "imagenet_sized",
+        "mnist",
+        "shapes",
+        "synthetic",
+    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -26,6 +40,6 @@ def test_keys_and_values_are_the_fields_and_defaults(path: Path) -> None:
     assert isinstance(config, dict)
     module, name = config.pop("_target_").rsplit(".", 1)
     dataset = getattr(importlib.import_module(module), name)
-    made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(dataset), config))
-    assert config == dataclasses.asdict(made)  # pyright: ignore[reportArgumentType] (a dataclass)
+    made: Any = typed(dataset, {str(key): value for key, value in config.items()}, "dataset")
+    assert config == json.loads(json.dumps(dataclasses.asdict(made)))
     assert (made == dataset()) == (path.stem not in OTHER_SIZES)

@@ -14,13 +14,16 @@ import torch
 
 from daso_bench.datasets import fashion_mnist
 from daso_bench.datasets.data import Split
-from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, NAMES, FashionMNIST, find_files, split_by_class
+from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, FashionMNIST
+from daso_bench.datasets.holdout import split_by_class
+from daso_bench.datasets.idx_folder import NAMES, PARTS, find_files
+from daso_bench.datasets.preparation import LOCK
 
 
 def write_files(folder: Path, *, suffix: str = "", pixel: int = 0) -> None:
     """The four files, every class equally often, all pixels of image i equal to (i + pixel) % 251."""
     folder.mkdir(parents=True)
-    for part, count in fashion_mnist.PARTS.items():
+    for part, count in PARTS.items():
         numbers = np.arange(count)
         images = np.broadcast_to(((numbers + pixel) % 251).astype(np.uint8)[:, None, None], (count, 28, 28))
         for kind, array in (("images-idx3", images), ("labels-idx1", (numbers % 10).astype(np.uint8))):
@@ -157,15 +160,18 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, no_debian: Path, download: type[FakeDownload], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "fails", True)
-    with pytest.raises(FileNotFoundError, match=r"dataset\.download=true: .* could not be fetched"):
+    with pytest.raises(
+        ConnectionError,
+        match=r"not be fetched \(Error downloading .* run daso-bench prepare",
+    ):
         FashionMNIST(root=str(tmp_path / "data"), download=True).prepare()
-    assert list((tmp_path / "data" / "FashionMNIST" / "raw").iterdir()) == []
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [LOCK]
 
 
 def test_the_validation_split_is_the_same_every_time_and_disjoint() -> None:
     labels = torch.arange(1000) % 10
-    rest, held_out = split_by_class(labels, 5)
-    again = split_by_class(labels, 5)
+    rest, held_out = split_by_class(labels, 5, "fashion_mnist")
+    again = split_by_class(labels, 5, "fashion_mnist")
     assert torch.equal(rest, again[0])
     assert torch.equal(held_out, again[1])
     assert torch.cat([rest, held_out]).sort().values.tolist() == list(range(1000))

@@ -11,8 +11,11 @@ from torchvision import models
 
 import daso_bench
 from daso_bench.models import generate
+from daso_bench.models.cifar_resnet import CifarResNet
 from daso_bench.models.sized import Sized
 from daso_bench.models.small import MLP, SmallCNN
+from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.models.torchvision_segmentation import TorchvisionSegmentation
 from daso_bench.models.torchvision_zoo import Torchvision
 
 FOLDER = Path(daso_bench.__file__).parent / "conf" / "model"
@@ -22,9 +25,14 @@ OURS = {
     "wide_mlp": MLP(hidden=[512, 512]),
     "small_cnn": SmallCNN(),
     "small_cnn_bn": SmallCNN(norm="batch"),
+    "small_fcn": SmallFCN(),
+    "small_fcn_bn": SmallFCN(norm="batch"),
+    "resnet20": CifarResNet(depth=20),
+    "resnet56": CifarResNet(depth=56),
 }
 SIZED = {"billion", "hrnet_ocr_sized"}  # sizes alone, for clocks
 REGISTRY = models.list_models(module=models)
+SEGMENTATION = models.list_models(module=models.segmentation)
 
 
 def read(path: Path) -> tuple[type, dict[str, Any]]:
@@ -35,7 +43,7 @@ def read(path: Path) -> tuple[type, dict[str, Any]]:
 
 
 def test_there_is_one_file_for_each_model_of_ours_and_of_torchvision() -> None:
-    assert [path.stem for path in FILES] == sorted([*OURS, *SIZED, *REGISTRY])
+    assert [path.stem for path in FILES] == sorted([*OURS, *SIZED, *REGISTRY, *SEGMENTATION])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -43,18 +51,22 @@ def test_keys_are_the_fields_and_values_make_the_model_of_that_name(path: Path) 
     kind, config = read(path)
     assert set(config) == {field.name for field in dataclasses.fields(kind)}
     model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), config))
-    assert isinstance(model, MLP | SmallCNN | Torchvision | Sized)
+    kinds = (MLP, SmallCNN, SmallFCN, CifarResNet, Torchvision, TorchvisionSegmentation, Sized)
+    assert isinstance(model, kinds)
     assert model.name == ("mlp" if path.stem == "wide_mlp" else path.stem)
     if path.stem not in SIZED:
-        assert model == OURS.get(path.stem, Torchvision(name=path.stem))
+        of_torchvision = TorchvisionSegmentation if path.stem in SEGMENTATION else Torchvision
+        assert model == OURS.get(path.stem, of_torchvision(name=path.stem))
 
 
 def test_the_generator_writes_what_is_checked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked_in = {path.name: path.read_text() for path in generate.generated()}
-    assert len(checked_in) == len(REGISTRY)
+    assert len(checked_in) == len(REGISTRY) + len(SEGMENTATION)
     monkeypatch.setattr(generate, "FOLDER", tmp_path)
     (tmp_path / "mlp.yaml").write_text("_target_: daso_bench.models.small.MLP\n")
-    (tmp_path / "gone.yaml").write_text(generate.text("gone"))  # a model that torchvision had once
+    (tmp_path / "gone.yaml").write_text(
+        generate.text("gone", Torchvision)
+    )  # a model that torchvision had once
     generate.main()
     written = {path.name: path.read_text() for path in tmp_path.glob("*.yaml")}
     assert written.pop("mlp.yaml") == "_target_: daso_bench.models.small.MLP\n"

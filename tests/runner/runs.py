@@ -9,6 +9,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Data, Split
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
@@ -35,6 +36,7 @@ class Blobs:
 
     samples: int = 96
     test_samples: int = 30
+    augment: str = "none"
     name: str = "blobs"
 
     def load(self) -> Data:
@@ -45,7 +47,8 @@ class Blobs:
             labels = torch.arange(size) % 4
             images = torch.randn(size, 1, 4, 4, generator=generator)
             images += torch.nn.functional.one_hot(labels, 16).view(size, 1, 4, 4) * 3.0
-            return Split(images=images.float(), labels=labels, mean=(0.0,), std=(1.0,))
+            augment = recipe(self.augment, (4, 4))
+            return Split(images=images.float(), labels=labels, mean=(0.0,), std=(1.0,), augment=augment)
 
         test = split(self.test_samples, 2)
         return Data(

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner import sweep
 from daso_bench.runner.attempt import Ranks, run_attempt
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.verdict import Rank
@@ -38,4 +37,3 @@ def test_any_other_trouble_stays_what_it_is(tmp_path: Path) -> None:
     run = directory(tmp_path)
     with pytest.raises(ConfigError, match=r"status\.json"):
         run_attempt(run, Vanishing(run, OSError("no")), stall_s=5)
-    assert sweep.INTERRUPTED == 130

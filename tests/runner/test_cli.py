@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import daso_bench
+from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.runner import cli, listing, local, start, sweep
 from daso_bench.runner.cli import main
 from daso_bench.runner.run_directory import RunDirectory
@@ -52,6 +53,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     made = Machine()
     monkeypatch.setattr(local, "launch", made.launch)
     monkeypatch.setattr(local, "warm", lambda: None)
+    monkeypatch.setattr(FashionMNIST, "prepare", lambda self: None)  # no run reads its files
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -141,6 +143,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["statsu"], "did you mean `daso-bench status`?"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
         (["--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
+        (["report", ".", "--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
+        (["report", "--diff", ".", ".", "--config-dir", "."], "takes no --output and no --config-dir"),
         (["status", "nowhere"], "nowhere: no such folder"),
         (["resume", "."], "no run in it"),
         (["report", "nowhere"], "nowhere: no such folder"),
@@ -280,23 +284,29 @@ def test_a_study_ends_with_its_report(
 ) -> None:
     from daso_bench.runner.report import build
 
-    asked: list[tuple[Path, Path]] = []
+    asked: list[tuple[Path, Path, Path | None]] = []
 
-    def report(directory: Path, output: Path) -> Path:
-        asked.append((directory, output))
+    def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
+        asked.append((directory, output, config_dir))
         return output / "index.html"
 
     monkeypatch.setattr(build, "report", report)
     assert code_of("+study=quick", "strategy=ddp,daso", "seed=0,1") == 0
     assert machine.launched == ["ddp s0", "daso s0", "daso s1", "ddp s1"]
     folder = tmp_path / "results" / "quick"
-    assert asked == [(folder, folder / "report")]
+    assert asked == [(folder, folder / "report", None)]
     assert str(folder / "report" / "index.html") in capsys.readouterr().out
     assert code_of("-m", "seed=0,1", "study.name=other") == 0
     assert len(asked) == 1
     assert f"daso-bench report {tmp_path / 'results' / 'other'}" in capsys.readouterr().out
     assert code_of("report", "results/quick", "--output", "out") == 0
-    assert asked[1] == (Path("results/quick"), Path("out"))
+    assert asked[1] == (Path("results/quick"), Path("out"), None)
+    own = tmp_path / "own"
+    own.mkdir()
+    assert code_of("+study=quick", "strategy=ddp,daso", "seed=0,1", "--config-dir", "own") == 0
+    assert asked[2] == (folder, folder / "report", own)
+    assert code_of("report", "results/quick", "--config-dir", "own") == 0
+    assert asked[3] == (Path("results/quick"), Path("results/quick/report"), own)
 
 
 def test_an_interrupted_sweep_ends_with_130(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:

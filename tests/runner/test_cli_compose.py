@@ -154,11 +154,11 @@ def test_the_quick_study_is_six_strategies_with_five_seeds_in_virtual_time() -> 
     ("words", "message"),
     [
         (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
-        (["model=resnet51"], "model=resnet51: unknown (did you mean 'resnet50'?)"),
-        (["model=resnet51"], "`daso-bench list models` shows all"),
+        (["model=resnet55"], "model=resnet55: unknown (did you mean 'resnet56'?)"),
+        (["model=resnet55"], "`daso-bench list models` shows all"),
         (
             ["+study=quik"],
-            "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, mission, ",
+            "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, jitter, ",
         ),
         (["study=quick"], "study: a study is added with a plus: +study=NAME"),
         (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),

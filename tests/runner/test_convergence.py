@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
+from asking import requests
 
-from daso_bench.runner import listing, sweep
-from daso_bench.runner.compose import compose
+from daso_bench.runner import listing
 from daso_bench.runner.convergence import Reference, load, match, read, workload_of, write
-from daso_bench.runner.pilot import baseline_of
 from daso_bench.runner.schema import to_plain
+from daso_bench.runner.side_runs import baseline_of
 from daso_bench.strategies.errors import ConfigError
 
 GOOD: dict[str, Any] = {
@@ -29,7 +29,7 @@ def good() -> Reference:
 
 def test_the_shipped_points_are_of_the_mission_study_as_it_is(tmp_path: Path):
     """A changed default of model, data, optimizer, schedule or training asks for new points."""
-    base = baseline_of(sweep.requests(compose(["+study=mission"], sweep=True), tmp_path))
+    base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=0"))
     found = match(to_plain(base), load())
     assert found is not None
     assert found.name == "mission"
@@ -54,7 +54,7 @@ def test_ranks_links_seeds_and_folders_are_no_part_of_a_workload():
 
 
 def test_the_users_own_points_come_after_the_shipped_ones_and_are_taken(tmp_path: Path):
-    base = baseline_of(sweep.requests(compose(["+study=mission"], sweep=True), tmp_path))
+    base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=0"))
     (tmp_path / "convergence").mkdir()
     tree = GOOD | {"workload": workload_of(to_plain(base))}
     (tmp_path / "convergence" / "own.yaml").write_text(yaml.safe_dump(tree))

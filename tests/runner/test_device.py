@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 from torch import nn
 
 from daso_bench.models.small import MLP
@@ -356,3 +357,11 @@ def test_the_layers_of_a_perceptron_take_time_by_their_weights():
     profile = Profile.of(lambda: MLP(hidden=[32]).build(spec), spec)
     assert profile.flops == 2 * 2368
     assert profile.ready[2] == 320 / 2368
+
+
+def test_a_student_step_has_the_quantiles_of_its_t_scaled_to_the_deviation_of_a_gaussian_one():
+    """Its sample deviation says little, single steps decide on it; t of 3 degrees has the variance 3."""
+    cv = 0.05
+    shares = np.array([0.05, 0.1, 0.25, 0.75, 0.9, 0.95])
+    expected = 1 + cv * stdtrit(3, shares) / math.sqrt(3)
+    assert np.quantile(drawn("student_t3", cv), shares) == pytest.approx(expected, abs=0.004)

@@ -177,6 +177,22 @@ def test_what_all_runs_have_in_common_is_said_once() -> None:
     assert text.splitlines()[1].rstrip().endswith("no asynchronous phase")
 
 
+def test_a_segmentation_run_is_shown_by_its_miou() -> None:
+    summary = {key: value for key, value in STATUS["summary"].items() if "accuracy" not in key}
+    pixels = {**STATUS, "summary": {**summary, "final_miou": 0.9123, "best_miou": 0.9234}}
+    assert one_line(pixels) == "finished  miou 91.23 %  to target 1 min 15 s  train 2 min 05 s"
+    shown = rendered(run_table(pixels))
+    assert "final miou" in shown
+    assert "best miou" in shown
+    assert "accuracy" not in shown
+    for table in (runs_table, states_table):
+        assert " miou" in rendered(table([("a", pixels)]))
+        assert "accuracy / miou" in rendered(table([("a", pixels), ("b", STATUS)]))
+    running = {"status": "running", "attempts": [{}], "progress": {"step": 3, "steps": 9, "miou": 0.25}}
+    assert " 25.00 %" in rendered(states_table([("c", running)]))
+    assert numbers(running["progress"]) == "step 3/9  miou 25.00 %"
+
+
 def test_the_status_table_shows_state_attempt_progress_accuracy_and_reason() -> None:
     running = {"status": "running", "attempts": [{}], "progress": {"step": 3, "steps": 9, "accuracy": 0.25}}
     failed = {"status": "failed", "reason": "supervisor gone", "attempts": [], "progress": {}}

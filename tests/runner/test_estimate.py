@@ -96,7 +96,9 @@ def test_a_trial_tells_start_steps_and_evaluations_apart(
     assert [config.strategy_class.__name__ for config in tried] == ["DDP"] * 4 + ["DASO"] * 4
     both = 2 * (1.0 + 0.05 * (144 * 64 / 574 - 1)) + (0.2 + 0.5) * 144
     assert found.seconds == pytest.approx(2 * both)
-    assert found.basis == "taking each run to cost what ddp or daso costs"
+    assert (
+        found.basis == "taking each run to cost what ddp or daso costs; --no-estimate starts without trying"
+    )
     assert not any(tmp_path.iterdir())
 
 
@@ -159,3 +161,20 @@ def test_a_sweep_of_few_runs_starts_at_once_and_tells_what_is_left(
     assert re.search(
         r"1 run to do: about [\d.]+ s here, \S+ core-hours \(from 2 finished runs\)", capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("more", [[], ["--no-estimate"]])
+def test_a_sweep_of_many_runs_tries_some_first_unless_told_not_to(
+    more: list[str],
+    trials: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sweep, "run_all", lambda *_: [])
+    seeds = ",".join(map(str, range(estimate.MANY)))
+    with pytest.raises(SystemExit):
+        main(["-m", f"seed={seeds}", "launcher=simulated", "cluster=ethernet_1g", *more])
+    shown = capsys.readouterr().out
+    assert trials() == (0 if more else 4)
+    assert ("10 runs to do: about" in shown) is not bool(more)
+    assert ("--no-estimate starts without trying" in shown) is not bool(more)

@@ -3,15 +3,12 @@
 from pathlib import Path
 
 import pytest
+from asking import code_of, requests
 
-from daso_bench.runner import sweep
-from daso_bench.runner.cli import main
-from daso_bench.runner.compose import compose
-from daso_bench.runner.pilot import baseline_of, pilots
+from daso_bench.runner.pilot import pilots
 from daso_bench.runner.records import read_json
-from daso_bench.runner.repetitions import PILOT
-from daso_bench.runner.schema import RunConfig
 from daso_bench.runner.scoring.pilot import choose, grid_step
+from daso_bench.runner.side_runs import baseline_of
 from daso_bench.strategies.errors import ConfigError
 
 CURVE = (0.1, 0.5, 0.8, 0.9, 0.93, 0.945, 0.95, 0.952)  # bends at its third mark
@@ -63,25 +60,11 @@ def test_too_little_sets_no_target(curves: list[tuple[float, ...]], said: str):
         choose(curves, [1.0] * len(curves), MANY, MANY)
 
 
-def base(cwd: Path, *words: str) -> RunConfig:
-    return baseline_of(sweep.requests(compose(["+study=mission", *words], sweep=True), cwd))
-
-
-def test_pilots_are_the_baseline_on_the_validation_split_with_seeds_of_their_own(tmp_path: Path):
-    first = base(tmp_path, "seed=4")
-    assert first.study.arm == "ddp by nodes"
-    found = pilots(first, 10)
-    assert [run.seed for run in found] == [PILOT + number for number in range(10)]
-    assert {run.train.eval_split for run in found} == {"validation"}
-    assert {run.train.target for run in found} == {None}
-    assert {run.study.name for run in found} == {"mission_pilot"}
+def test_pilots_see_the_validation_split_alone_and_aim_at_nothing(tmp_path: Path):
+    base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=4"))
+    found = pilots(base, 10)
+    assert {(run.train.eval_split, run.train.target) for run in found} == {("validation", None)}
     assert len({run.train.eval_phase for run in found}) == 1, "curves at the same marks can be averaged"
-    assert base(tmp_path, "study.baseline=daso").study.arm == "daso"
-
-
-def test_a_study_without_a_baseline_has_no_pilots(tmp_path: Path):
-    with pytest.raises(ConfigError, match="no baseline"):
-        base(tmp_path, "study.arm=daso")
 
 
 def test_the_command_runs_them_and_says_what_to_type(
@@ -89,31 +72,9 @@ def test_the_command_runs_them_and_says_what_to_type(
 ):
     monkeypatch.chdir(tmp_path)
     words = ["+study=mission", "train.epochs=1", "cluster.nodes=2", "cluster.ranks_per_node=1"]
-    with pytest.raises(SystemExit) as caught:
-        main(["pilot", *words])
+    code = code_of("pilot", *words, "--no-estimate")
     said = " ".join(capsys.readouterr().out.split())
-    assert caught.value.code == 0, said
+    assert code == 0, said
     kept = read_json(tmp_path / "results" / "mission_pilot" / "pilot.json")
     assert kept["runs"] == 10
     assert f"train.target={kept['value']:g} train.max_seconds=" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--runs", "9"], "--runs 9: must be 10 or more"),
-        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: pilots are waited for"),
-    ],
-)
-def test_what_a_pilot_cannot_do_is_refused(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        main(["pilot", "+study=mission", *words])
-    assert caught.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())

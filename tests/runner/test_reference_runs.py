@@ -1,18 +1,14 @@
-"""`daso-bench pilot --reference`: seeds of its own on the scored split, and a file that a report finds."""
+"""`daso-bench pilot --reference`: runs on the scored split, and a file that a report finds."""
 
 from pathlib import Path
 
 import pytest
+from asking import code_of, requests
 
-from daso_bench.runner import sweep
-from daso_bench.runner.cli import main
-from daso_bench.runner.compose import compose
 from daso_bench.runner.convergence import match, read
-from daso_bench.runner.pilot import baseline_of
 from daso_bench.runner.reference_runs import scored
-from daso_bench.runner.repetitions import FRESH, PILOT, REFERENCE, SEEDS, TRIAL
 from daso_bench.runner.report.load import load_runs
-from daso_bench.runner.schema import RunConfig
+from daso_bench.runner.side_runs import baseline_of
 
 QUICK = (
     "+study=mission",
@@ -23,34 +19,19 @@ QUICK = (
 )
 
 
-def base(cwd: Path, *words: str) -> RunConfig:
-    return baseline_of(sweep.requests(compose(["+study=mission", *words], sweep=True), cwd))
-
-
-def test_they_are_the_baseline_as_it_is_scored_with_seeds_of_their_own(tmp_path: Path):
-    first = base(tmp_path, "seed=4", "train.max_seconds=3")
-    found = scored(first, 10)
-    assert [run.seed for run in found] == [REFERENCE + number for number in range(10)]
-    assert {run.train.eval_split for run in found} == {"test"}
-    assert {(run.train.target, run.train.max_seconds, run.train.stop) for run in found} == {
-        (0.95, None, "budget")
-    }
-    assert {run.study.name for run in found} == {"mission_reference"}
+def test_they_are_the_baseline_as_it_is_scored(tmp_path: Path):
+    found = scored(baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=4")), 10)
+    assert {(run.train.eval_split, run.train.target) for run in found} == {("test", 0.95)}
     assert len({run.train.eval_phase for run in found}) == 10, "drawn for each, as in a study"
-
-
-def test_no_other_use_has_their_seeds():
-    assert sorted({FRESH, PILOT, TRIAL, REFERENCE}) == [SEEDS * number for number in (1, 2, 3, 4)]
 
 
 def test_the_command_stores_what_later_runs_are_held_against(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        main(["pilot", *QUICK, "--reference", "--output", "mine"])
+    code = code_of("pilot", *QUICK, "--reference", "--output", "mine", "--no-estimate")
     said = " ".join(capsys.readouterr().out.split())
-    assert caught.value.code == 0, said
+    assert code == 0, said
     found = read(tmp_path / "mine" / "convergence" / "mission.yaml")
     assert f"{len(found.samples) - found.missed} of 10 runs reached 0.2" in said
     assert found.command.endswith("--reference --runs 10")
@@ -63,9 +44,7 @@ def test_the_command_stores_what_later_runs_are_held_against(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--reference", "--runs", "9"], "--runs 9: must be 10 or more"),
         (["--reference", "train.target=null"], "train.target=null: a reference tells how many samples"),
-        (["--reference", "launcher=slurm", "cluster=laptop"], "launcher=slurm: references are waited for"),
         (["--output", "mine"], "--output mine: belongs to --reference"),
     ],
 )
@@ -77,7 +56,5 @@ def test_what_a_reference_cannot_be_made_of_is_refused(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        main(["pilot", "+study=mission", *words])
-    assert caught.value.code == 2
+    assert code_of("pilot", "+study=mission", "seed=0", *words) == 2
     assert said in " ".join(capsys.readouterr().err.split())

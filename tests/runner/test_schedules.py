@@ -2,15 +2,20 @@
 
 import itertools
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import Dies, config, dies_after
 
-from daso_bench.runner.schedules import Constant, Cosine, Polynomial, Step
+from daso_bench.runner.schedules import Constant, Cosine, Plateau, Polynomial, Step, Watch
+from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.errors import ConfigError
 
-Schedule = Constant | Step | Cosine | Polynomial
+Schedule = Constant | Step | Cosine | Polynomial | Plateau
 
 warmups = st.floats(0, 5)
 schedules = st.one_of(
@@ -23,6 +28,7 @@ schedules = st.one_of(
     ),
     st.builds(Cosine, warmup_epochs=warmups, final=st.floats(0, 1)),
     st.builds(Polynomial, warmup_epochs=warmups, power=st.floats(0.5, 2)),
+    st.builds(Plateau, warmup_epochs=warmups),
 )
 epochs_of = st.integers(1, 2000)
 
@@ -81,7 +87,13 @@ def test_polynomial_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "first"),
-    [(Step(milestones=(0.5, 0.75)), 200), (Step(milestones=()), None), (Cosine(), None), (Constant(), None)],
+    [
+        (Step(milestones=(0.5, 0.75)), 200),
+        (Step(milestones=()), None),
+        (Cosine(), None),
+        (Constant(), None),
+        (Plateau(), None),
+    ],
 )
 def test_where_the_rate_first_falls_by_a_step(schedule: Schedule, first: int | None) -> None:
     assert schedule.first_decay(400, 100) == first
@@ -99,6 +111,11 @@ def test_a_warmup_longer_than_the_run_never_fails() -> None:
         (lambda: Cosine(warmup_epochs=math.inf), "schedule.warmup_epochs=inf: must be finite"),
         (lambda: Cosine(final=2), "schedule.final=2: must be between 0 and 1"),
         (lambda: Polynomial(power=0), "schedule.power=0: must be > 0"),
+        (lambda: Plateau(decay=0), "schedule.decay=0: must be > 0"),
+        (lambda: Plateau(patience=-1), "schedule.patience=-1: must be >= 0"),
+        (lambda: Plateau(threshold=2), "schedule.threshold=2: must be between 0 and 1"),
+        (lambda: Plateau(cooldown=-1), "schedule.cooldown=-1: must be >= 0"),
+        (lambda: Plateau(final=-1), "schedule.final=-1: must be between 0 and 1"),
         (lambda: Step(decay=0), "schedule.decay=0: must be > 0"),
         (lambda: Step(decay=2), "schedule.decay=2: must be between 0 and 1"),
         (lambda: Step(milestones=(0.5, 60)), "schedule.milestones=60: must be between 0 and 1"),
@@ -108,3 +125,109 @@ def test_a_warmup_longer_than_the_run_never_fails() -> None:
 def test_bad_values_are_refused(make: type, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+# ------------------------------------------------------------------ plateau
+
+
+def factors(schedule: Plateau, losses: list[float]) -> list[float]:
+    """The factor after each epoch."""
+    watch, found = Watch(), []
+    for loss in losses:
+        watch = schedule.after_epoch(watch, loss)
+        found.append(watch.factor)
+    return found
+
+
+def test_a_plateau_by_hand() -> None:
+    schedule = Plateau(decay=0.5, patience=1, threshold=0.1, final=0.2)
+    # Best 1; 0.95 and 0.91 are no tenth less: two epochs waited, more than one. 0.8 is an improvement.
+    losses = [1, 0.95, 0.91, 0.8, 0.79, 0.78, 0.77, 0.76, 0.75, 0.74]
+    assert factors(schedule, losses) == [1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2]
+
+
+def test_epochs_of_the_cooldown_do_not_count() -> None:
+    schedule = Plateau(decay=0.5, patience=0, cooldown=2)
+    assert factors(schedule, [1, 1, 1, 1, 1, 1, 1]) == [1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+
+
+def test_a_loss_that_is_no_number_is_no_improvement() -> None:
+    assert factors(Plateau(patience=1, decay=0.5), [1, math.nan, math.inf, 0.5]) == [1, 1, 0.5, 0.5]
+
+
+@settings(deadline=None)  # the first call loads torch's optimizers
+@given(
+    st.lists(st.floats(0.01, 3) | st.sampled_from([1.0, 0.9999, 0.99]), min_size=1, max_size=40),
+    st.floats(0.1, 0.9),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 1e-4, 0.05]),
+    st.integers(0, 3),
+    st.sampled_from([0.0, 0.01, 0.3]),
+)
+def test_it_decides_as_torchs_scheduler_does(
+    losses: list[float], decay: float, patience: int, threshold: float, cooldown: int, final: float
+) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    reference = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer,
+        factor=decay,
+        patience=patience,
+        threshold=threshold,
+        cooldown=cooldown,
+        min_lr=final,
+        eps=0,
+    )
+    wanted = []
+    for loss in losses:
+        reference.step(loss)
+        wanted.append(optimizer.param_groups[0]["lr"])
+    schedule = Plateau(decay=decay, patience=patience, threshold=threshold, cooldown=cooldown, final=final)
+    assert factors(schedule, losses) == pytest.approx(wanted, rel=1e-12)
+
+
+QUICK = Plateau(patience=0, decay=0.5, threshold=0.3)  # drops after a few epochs
+
+
+def train(folder: Path | None = None, strategy: str = "ddp", attempt: int = 1, **more: Any) -> SimulatedRun:
+    """Ten epochs; the loss of later ones is no 30 % below the best."""
+    cfg = config(strategy, schedule=QUICK, epochs=10, clip_norm=0.5, seed=3)
+    return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt, **more)
+
+
+def rates(done: SimulatedRun) -> list[tuple[int, float, float]]:
+    rows = [row for row in done.metrics.rows if row["kind"] == "epoch"]
+    return [(row["epoch"], row["learning_rate"], row["train_loss"]) for row in rows]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "local_sgd", "daso"])
+def test_a_run_lowers_its_rate_by_the_global_loss_alike_on_all_ranks(strategy: str) -> None:
+    done = train(strategy=strategy)
+    watch, found = Watch(), rates(done)
+    for _, rate, loss in found:
+        assert rate == pytest.approx(0.05 * watch.factor)
+        watch = QUICK.after_epoch(watch, loss)
+    assert watch.factor < 1
+    assert all(session.watch == watch for session in done.sessions)
+    assert len({session.rate for session in done.sessions}) == 1
+
+
+def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole")
+    with pytest.raises(Dies):
+        train(tmp_path / "broken", loop=dies_after(45))
+    resumed = train(tmp_path / "broken", attempt=2)
+    first = resumed.metrics.rows[0]["step"]
+    assert 0 < first < 45
+    assert rates(resumed) == [row for row in rates(whole) if row[0] >= first // 6]
+    assert [session.watch for session in resumed.sessions] == [session.watch for session in whole.sessions]
+    assert all(
+        torch.equal(one.replica.flat(), other.replica.flat())
+        for one, other in zip(whole.sessions, resumed.sessions, strict=True)
+    )
+
+
+def test_ranks_without_a_common_epoch_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"schedule=plateau: reads the loss of each epoch .* strategy=lasgd"
+    ):
+        config("lasgd", schedule=Plateau())

@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.runner import listing
+from daso_bench.runner import listing, schema
 from daso_bench.runner.hardware import DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.launcher_config import LocalConfig
 from daso_bench.runner.schema import (
@@ -24,6 +24,7 @@ from daso_bench.runner.schema import (
     RunInfo,
     StudyInfo,
     TrainConfig,
+    arm_id,
     dump,
     from_composed,
     load,
@@ -210,6 +211,17 @@ def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.Mon
 def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
     """A golden value: a change of it means that no finished run is recognised any more."""
     assert run_id(config()) == "fake_parts-fake_parts-fake_parts-s0-0aecc11c"
+
+
+def test_the_run_id_of_a_configuration_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of thousands of runs asks for each of them in every step before its first."""
+    made, other = config(), config(seed=1)
+    ids = run_id(made), arm_id(made), run_id(other), arm_id(other)
+    assert ids[0] != ids[2]
+    assert ids[1] == ids[3]
+    monkeypatch.setattr(schema, "_identity", lambda config: pytest.fail("once more"))
+    assert (run_id(made), arm_id(made), run_id(other), arm_id(other)) == ids
+    assert made == dataclasses.replace(made), "what is kept is no part of what the run is"
 
 
 def test_names_in_the_run_id_are_safe_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,8 +252,8 @@ def test_it_is_said_on_the_command_line_as_the_page_says(tmp_path: Path, monkeyp
         ({"model": "resnet50"}, "cluster.like.model=resnet50: needs cluster.like.cluster too"),
         ({"cluster": "ethernet_1g"}, "cluster.like.cluster=ethernet_1g: needs cluster.like.model too"),
         (
-            LIKE | {"model": "resnet5"},
-            "cluster.like.model=resnet5: unknown (did you mean 'resnet50'?); known: ",
+            LIKE | {"model": "densenet12"},
+            "cluster.like.model=densenet12: unknown (did you mean 'densenet121'?); known: ",
         ),
         (
             LIKE | {"cluster": "ethernet10g"},

@@ -122,10 +122,15 @@ def test_files_of_the_users_own_folder_go_along(tmp_path: Path):
         "# @package _global_\nstudy: {name: own}\n"
         "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '5,6', strategy: 'ddp,slow'}}}\n"
     )
+    for place in ("convergence", "claims"):
+        (mine / place).mkdir()
+        (mine / place / "own.yaml").write_text("[]")
     found = arms(["+study=own"], tmp_path, mine)
     assert [arm.name for arm in found] == ["ddp", "slow"]
     runs = written(found, tmp_path, baseline="ddp", config_dir=mine)
     assert runs["slow tuned"].strategy.bucket_mib == 7
+    assert (tmp_path / "made" / "convergence" / "own.yaml").is_file(), "the report looks there"
+    assert (tmp_path / "made" / "claims" / "own.yaml").is_file()
     assert runs["slow tuned"].optimizer.lr == 0.2
 
 

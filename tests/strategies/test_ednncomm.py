@@ -808,10 +808,11 @@ def test_the_saved_model_scores_as_recorded(tmp_path: Path, nodes, buffers):
     model = session.replica.model
     model.load_state_dict(checkpoint.read(tmp_path / "final" / "model.pt")["model"])
     samples = session.data.split(session.config.train.eval_split)
-    alone = score(model, samples, torch.arange(len(samples)), torch.device("cpu"), torch.float32)
+    indices = torch.arange(len(samples))
+    alone = score(model, samples, indices, torch.device("cpu"), torch.float32, task=session.task).numbers()
     last = evaluations(done)[-1]
-    assert (alone.correct, alone.count) == (last["correct"], last["count"])
-    assert alone.loss == pytest.approx(last["loss"], rel=1e-5)
+    assert (alone["correct"], alone["count"]) == (last["correct"], last["count"])
+    assert alone["loss"] == pytest.approx(last["loss"], rel=1e-5)
 
 
 def test_evaluating_more_often_changes_nothing():

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from people import Person
 
-from daso_bench.runner.emulated import holding
+from daso_bench.runner.emulated import holder, holding
 from daso_bench.runner.emulated.ability import has_netem
 from daso_bench.runner.emulated.nodes import Nodes
+from daso_bench.runner.emulated.plan import Batch
 from daso_bench.runner.hardware import LinkConfig
 from daso_bench.strategies.errors import ConfigError, MachineError
 
@@ -56,6 +57,27 @@ def test_each_node_has_its_addresses_large_frames_and_a_queue_with_its_rate():
             assert "tbf" not in in_node(nodes, node, "tc", "qdisc", "show", "dev", "f0")
         assert "node 0: ip link set lo up" in nodes.commands
         assert sum(" tbf " in line for line in nodes.commands) == 4  # two ends of two nodes
+        assert len(nodes.commands) < 60  # the many classes are told in one line
+
+
+def test_the_connections_of_a_link_wait_in_turns_where_the_kernel_can():
+    with Nodes((2, 2), RATE) as nodes:
+        for node in range(2):
+            shown = in_node(nodes, node, "tc", "-statistics", "class", "show", "dev", "e0")
+            assert nodes.turns is (" htb " in shown)
+            assert shown.count("class htb") == (64 if nodes.turns else 0)
+
+
+def test_a_kernel_without_turns_is_told_in_the_record(monkeypatch: pytest.MonkeyPatch):
+    real = holder._run
+
+    def refuses(batch: Batch, program: str) -> None:
+        if any(" htb " in line for line in batch.lines):
+            raise holder.Failed("tc", "Specified qdisc kind is unknown.")
+        real(batch, program)
+
+    monkeypatch.setattr(holder, "_run", refuses)
+    assert holder._has_turns("tc") is False
 
 
 def test_without_a_rate_nothing_is_shaped():

@@ -7,8 +7,10 @@ from daso_bench.runner.emulated.plan import (
     Shape,
     address,
     burst_bytes,
+    fair_lines,
     plan,
     shaping_lines,
+    trial_lines,
     window_bytes,
     wire_bytes_per_s,
 )
@@ -32,16 +34,16 @@ def test_headers_and_acknowledgements_are_added_to_the_rate():
     assert wire_bytes_per_s(8948.0) == pytest.approx(9014 + 33)
 
 
-def test_a_burst_holds_two_packets_and_what_comes_while_a_core_is_late():
-    assert burst_bytes(0.0) == 2 * 9014
-    assert burst_bytes(6.25e6) < 23_800  # 256 KiB after a pause are at most 10 % too fast
-    assert burst_bytes(125e6) - burst_bytes(25e6) == pytest.approx(100e6 * 0.75e-3, abs=1)
+def test_a_burst_holds_a_packet_and_a_half_and_what_comes_while_a_core_is_late():
+    assert burst_bytes(0.0) == 1.5 * 9014, "tbf drops a packet that its bucket cannot hold"
+    assert burst_bytes(6.25e6) < 18_350  # 256 KiB after a pause are at most 7 % too fast
+    assert burst_bytes(125e6) - burst_bytes(25e6) == pytest.approx(100e6 * 0.5e-3, abs=1)
 
 
-def test_a_sender_may_have_two_milliseconds_of_the_fastest_link_under_way():
+def test_a_sender_may_have_four_milliseconds_of_the_fastest_link_under_way():
     """And what is on its way; at least three packets."""
-    assert window_bytes([Shape(25e6), Shape(125e6)]) == 250_000
-    assert window_bytes([Shape(125e6, latency_us=500.0), Shape(25e6)]) == 375_000
+    assert window_bytes([Shape(25e6), Shape(125e6)]) == 500_000
+    assert window_bytes([Shape(125e6, latency_us=500.0), Shape(25e6)]) == 625_000
     assert window_bytes([Shape(5e6)] * 2) == 3 * 9014 + 1000
     assert window_bytes([Shape(5e6), Shape()]) is None, "an unshaped link is not to be bounded"
 
@@ -53,7 +55,7 @@ def test_the_window_bounds_shaped_cards_only():
         for line in batch.lines
         if line.startswith("route")
     ]
-    assert [line.endswith(" window 250000") for line in routes] == [" dev e0 " in line for line in routes]
+    assert [line.endswith(" window 500000") for line in routes] == [" dev e0 " in line for line in routes]
     assert len(routes) == 4
 
 
@@ -65,9 +67,9 @@ def test_payload_rates_are_the_links_efficiency_and_the_nodes_speed():
 
 
 def test_rate_and_latency_are_chained_and_each_end_has_half_the_latency():
-    rate, delay = shaping_lines("e0", Shape(12.5e6, 100.0))
-    assert rate.startswith("qdisc add dev e0 root handle 1: tbf rate 101106392bit burst 27507 limit ")
-    assert delay.startswith("qdisc add dev e0 parent 1:1 handle 10: netem delay 50.000us limit ")
+    delay, rate = shaping_lines("e0", Shape(12.5e6, 100.0))
+    assert delay.startswith("qdisc add dev e0 root handle 1: netem delay 50.000us limit ")
+    assert rate.startswith("qdisc add dev e0 parent 1:1 handle 2: tbf rate 101106392bit burst 19840 limit ")
     (delay,) = shaping_lines("e0", Shape(None, 5.0))
     assert delay.startswith("qdisc add dev e0 root handle 1: netem delay 2.500us limit ")
     assert shaping_lines("e0", Shape()) == []
@@ -79,11 +81,13 @@ def test_the_whole_plan_of_two_nodes_of_which_one_is_shaped():
         (None, "ip"),
         (0, "ip"),
         (0, "tc"),
+        (0, "tc"),
         (1, "ip"),
         (None, "ip"),
         (None, "tc"),
+        (None, "tc"),
     ]
-    tbf = "root handle 1: tbf rate 101106392bit burst 27507 limit 268435456"
+    tbf = "root handle 2: tbf rate 101106392bit burst 19840 limit 268435456"
     assert batches[0].lines[:4] == (
         "link add b0 type bridge",
         "link set b0 mtu 9000",
@@ -99,8 +103,9 @@ def test_the_whole_plan_of_two_nodes_of_which_one_is_shaped():
         "route add 10.99.0.0/16 dev e0 src 10.99.0.1 congctl reno initcwnd 1000",
     )
     assert batches[2].lines == (f"qdisc add dev e0 {tbf}",)
-    assert "link add f0 mtu 9000 type veth peer name m1 mtu 9000 netns /proc/1/fd/3" in batches[3].lines
-    assert batches[4].lines[:6] == (
+    assert batches[3].lines == tuple(fair_lines("e0"))
+    assert "link add f0 mtu 9000 type veth peer name m1 mtu 9000 netns /proc/1/fd/3" in batches[4].lines
+    assert batches[5].lines[:6] == (
         "link set n0 addrgenmode none",
         "link set n0 master b0",
         "link set n0 up",
@@ -108,7 +113,37 @@ def test_the_whole_plan_of_two_nodes_of_which_one_is_shaped():
         "link set m0 master b1",
         "link set m0 up",
     )
-    assert batches[5].lines == (f"qdisc add dev n0 {tbf}",)
+    assert batches[6].lines == (f"qdisc add dev n0 {tbf}",)
+    assert batches[7].lines == tuple(fair_lines("n0"))
+
+
+def test_each_pair_of_low_port_bits_has_a_class_of_its_own_and_no_class_shapes():
+    first, *rest = fair_lines("e0")
+    assert first == "qdisc add dev e0 parent 2:1 handle 3: htb default 1", "in the place of tbf's own queue"
+    classes, filters = rest[::2], rest[1::2]
+    assert len({line.split()[7] for line in classes}) == 64
+    assert [line.split()[7] for line in classes] == [line.split()[-1] for line in filters]
+    assert len({line.partition(" u32 ")[2].partition(" flowid ")[0] for line in filters}) == 64
+    assert all("rate 100gbit" in line and line.endswith(" quantum 9014") for line in classes)
+
+
+def test_what_is_tried_is_the_first_of_each_kind_and_is_taken_away_again():
+    lines = trial_lines("lo")
+    assert lines[0] == "qdisc add dev lo root handle 3: htb default 1"
+    assert lines[1:3] == fair_lines("lo")[1:3]
+    assert lines[3] == "qdisc del dev lo root"
+
+
+def test_a_kernel_without_turns_gets_plain_queues():
+    lines = [line for batch in plan([Shape(5e6)] * 2, "/proc/1/fd/3", turns=False) for line in batch.lines]
+    assert sum(" tbf rate " in line for line in lines) == 4
+    assert not any("htb" in line for line in lines)
+
+
+def test_a_record_tells_the_classes_in_one_line():
+    told = [line for batch in plan([Shape(5e6)], "/proc/1/fd/3") for line in batch.told]
+    assert len(told) == 4  # two ends: the queue, and its classes
+    assert "64 classes" in told[1]
 
 
 def test_a_kernel_without_ipv6_is_not_asked_to_keep_it_quiet():

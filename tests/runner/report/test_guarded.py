@@ -75,12 +75,49 @@ def test_an_arm_that_needs_fewer_samples_gets_no_verdict_and_the_others_do(make_
     assert found.guard is not None
     assert list(found.guard.flagged) == ["sgp"]
     by_arm = {cell.label: cell.notes for cell in cells(found)}
-    assert any("sgp needs fewer samples than it should, flagged until explained" in n for n in by_arm["sgp"])
+    (flag,) = [note for note in by_arm["sgp"] if "fewer samples than it should, flagged until" in note]
+    assert flag.endswith(" after correction for 3 arms)")
+    assert "(p = " in flag
     assert not any("fewer samples" in note for note in by_arm["daso"])
     claims = [claim for claim in load() if claim.id == "daso_time"]
     assert judge(claims, [found])[0].verdict.word != "no verdict"
     (judged,) = judge([replace(claims[0], arm="sgp")], [found])
     assert judged.verdict.word == "no verdict"
+
+
+def test_an_arm_that_is_significant_alone_and_not_among_all_gets_its_verdict_and_a_note(
+    make_run: Make, tmp_path: Path
+):
+    """sgp crosses between 3,000 and 3,770 samples, 3 % earlier: p = 0.04 alone, of three arms 0.12."""
+    study(make_run, tmp_path, fresh=1.0, exposed=0.5)
+    crossing = ((1500, 0.6), (3000, 0.7), (3770, 0.76), (4000, 0.78))
+    for seed, whole_s in enumerate(BASE):
+        rows = [
+            {
+                "kind": "evaluation",
+                "attempt": 1,
+                "index": place,
+                "step": place,
+                "epoch": 0,
+                "samples": samples,
+            }
+            | {"split": "test", "accuracy": accuracy, "correct": None, "count": 360, "loss": 1.0}
+            | {"train_s": whole_s * samples / 4000, "wall_s": whole_s}
+            for place, (samples, accuracy) in enumerate(crossing)
+        ]
+        make_run(tmp_path, "sgp", seed, rows=rows, place={"arm": "sgp", "role": ""}, exposed=0.5)
+    found = held(tmp_path, stored(tmp_path))
+    assert found.guard is not None
+    shift = found.guard.shifts["sgp"]
+    assert shift.p < 0.05 < shift.adjusted
+    assert found.guard.flagged == {}
+    notes = {cell.label: cell.notes for cell in cells(found)}["sgp"]
+    assert any(note.startswith("not flagged: sgp needs 0.97") for note in notes)
+    row = next(row for row in speedup_rows([found]) if row["arm"] == "sgp")
+    assert (row["fewer_samples_p"], row["fewer_samples_holm_p"]) == (shift.p, shift.adjusted)
+    claims = [claim for claim in load() if claim.id == "daso_time"]
+    (judged,) = judge([replace(claims[0], arm="sgp")], [found])
+    assert judged.verdict.word != "no verdict"
 
 
 def test_a_baseline_that_is_too_good_gives_no_verdict_against_it(make_run: Make, tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daso_bench.runner.scoring.decompose import Work, bound, bound_limit, decompose
+from daso_bench.runner.scoring.decompose import Work, balanced_bound, bound, bound_limit, decompose
 from daso_bench.strategies.errors import ConfigError
 
 SPREAD = (0.98, 0.99, 1.0, 1 / 0.99, 1 / 0.98)  # of geometric mean 1
@@ -62,3 +62,27 @@ def test_work_without_samples_for_each_run_is_refused() -> None:
         Work((1.0, 2.0), (1.0,))
     with pytest.raises(ConfigError, match="seconds=0"):
         Work((1.0, 2.0), (1.0, 0.0))
+
+
+def test_perfect_balance_is_the_mean_speed_over_the_slowest_one() -> None:
+    """Speeds 1, 1, 1/2, 1/4 with equal samples, paced by the slowest: 4 s of training."""
+    assert balanced_bound(4, busy_s=(1, 1, 2, 4), samples=(1, 1, 1, 1)) == pytest.approx(0.6875 / 0.25)
+
+
+def test_of_equal_devices_balance_changes_nothing() -> None:
+    assert balanced_bound(100, busy_s=(50, 50), samples=(8, 8)) == bound(100, exposed_s=20, waiting_s=30)
+
+
+def test_samples_that_are_dealt_as_devices_are_fast_leave_nothing() -> None:
+    assert balanced_bound(4, busy_s=(4, 4, 4, 4), samples=(4, 4, 2, 1)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "samples", "said"),
+    [((1,), (1, 1), "one each per rank"), ((), (), "one each per rank"), ((1, 0), (1, 1), "busy_s=0")],
+)
+def test_balance_without_every_rank_is_refused(
+    busy_s: tuple[float, ...], samples: tuple[float, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        balanced_bound(4, busy_s=busy_s, samples=samples)

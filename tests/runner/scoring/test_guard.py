@@ -10,6 +10,7 @@ from scipy import stats
 from daso_bench.runner.scoring.estimate import Interval
 from daso_bench.runner.scoring.guard import (
     Shift,
+    any_better,
     better_in_samples,
     choose_baseline,
     placebo_differs,
@@ -18,7 +19,7 @@ from daso_bench.runner.scoring.guard import (
     wrong_baseline,
 )
 from daso_bench.runner.scoring.power import log_sd
-from daso_bench.runner.scoring.ratio import Times
+from daso_bench.runner.scoring.ratio import Times, holm
 from daso_bench.strategies.errors import ConfigError
 
 STORED = Times((1000.0, 1040.0, 960.0, 1080.0, 920.0, 1010.0, 990.0, 1030.0, 970.0, 1000.0))
@@ -55,8 +56,9 @@ def test_a_baseline_that_needs_more_samples_is_weak_and_one_that_needs_fewer_is_
 
 
 def test_a_shift_is_flagged_below_a_p_of_5_percent() -> None:
-    assert Shift(log_shift=0.1, p=0.0499).flagged
-    assert not Shift(log_shift=0.1, p=0.0501).flagged
+    assert Shift(log_shift=0.1, p=0.0499, adjusted=0.0499).flagged
+    assert not Shift(log_shift=0.1, p=0.0501, adjusted=0.0501).flagged
+    assert not Shift(log_shift=0.1, p=0.01, adjusted=0.07).flagged
 
 
 def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
@@ -83,6 +85,59 @@ def test_the_shifts_of_the_rules_are_flagged_half_of_the_time_and_none_in_one_of
     flagged = [np.mean(pooled(old, runs + math.log1p(by))[1] < 0.05) for by in (0.0, shift / 100)]
     assert flagged[0] == pytest.approx(0.05, abs=0.01)
     assert flagged[1] == pytest.approx(0.50, abs=0.05)
+
+
+def test_one_arm_alone_is_not_corrected() -> None:
+    few = times(900, 910, 890, 905, 895)
+    assert any_better(STORED, {"daso": few}) == {"daso": better_in_samples(STORED, few)}
+    assert any_better(STORED, {}) == {}
+
+
+def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
+    arms = {"much": times(800, 810, 790), "some": times(945, 950, 940), "none": times(1000, 1010, 990)}
+    found = any_better(STORED, arms)
+    raw = {name: better_in_samples(STORED, runs).p for name, runs in arms.items()}
+    assert {name: shift.p for name, shift in found.items()} == raw
+    assert found["much"].adjusted == pytest.approx(3 * raw["much"])
+    assert found["some"].adjusted == pytest.approx(max(2 * raw["some"], 3 * raw["much"]))
+    assert found["none"].adjusted == pytest.approx(raw["none"])
+    assert raw["some"] < 0.05 < found["some"].adjusted
+    assert [name for name, shift in found.items() if shift.flagged] == ["much"]
+
+
+SEVEN = 7
+
+
+def flags(stored: int, new: int, cv: float, shift: float) -> tuple[float, ...]:
+    """Of 10,000 studies of seven arms: any flag without and with correction; and that of one shifted arm."""
+    rng = np.random.default_rng(7)
+    sd = log_sd(cv)
+    old = rng.standard_normal((10_000, 1, stored)) * sd
+    runs = rng.standard_normal((10_000, SEVEN, new)) * sd
+    runs[:, 0] -= math.log1p(shift)
+    alone = pooled(old, runs, sign=-1.0)[1]
+    adjusted = np.array([holm(each) for each in alone.tolist()])
+    flagged = (alone.min(1) < 0.05, adjusted.min(1) < 0.05, adjusted[:, 0] < 0.05)
+    return tuple(float(np.mean(each)) for each in flagged)
+
+
+@pytest.mark.parametrize(("stored", "new", "cv"), [(20, 10, 0.03), (20, 10, 0.10), (10, 5, 0.05)])
+def test_seven_sound_arms_are_flagged_in_one_study_of_twenty(stored: int, new: int, cv: float) -> None:
+    """Uncorrected in about one of four."""
+    uncorrected, corrected, _ = flags(stored, new, cv, 0.0)
+    assert uncorrected == pytest.approx(0.23, abs=0.02)
+    assert corrected == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "shift", "twice"), [(20, 10, 3.3, 0.78), (10, 5, 5.0, 0.76), (6, 3, 6.9, 0.67)]
+)
+def test_one_real_shift_among_seven_arms_is_caught_less_often_than_alone(
+    stored: int, new: int, shift: float, twice: float
+) -> None:
+    """What is caught half of the time alone (CV 5 %), in a fifth of studies; `twice`: twice that shift."""
+    assert flags(stored, new, 0.05, shift / 100)[2] == pytest.approx(0.20, abs=0.03)
+    assert flags(stored, new, 0.05, 2 * shift / 100)[2] == pytest.approx(twice, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,191 @@
+"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32×32 pixels each, of 10 and of 100 classes.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read by torchvision's
+classes from its layout, all files checked by MD5.
+"""
+
+import shutil
+import tarfile
+import warnings
+from abc import ABC
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .augmentation import Change, recipe
+from .data import Data, Split
+from .fetching import elsewhere, fetching
+from .holdout import split_by_class
+from .preparation import locked, scratch
+
+TRAIN_SAMPLES, TEST_SAMPLES = 50_000, 10_000
+VALIDATION_SHARE = 10  # one in ten training images of each class
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar(ABC):
+    """What the two have in common.
+
+    root: folder that has, or gets, torchvision's layout; relative to the working folder; download: whether
+    a run may fetch the archive (170 MB); `daso-bench prepare` always may; augment: random changes of
+    training images, as `augmentation.recipe` has them. Raises ValueError for an unknown one.
+    """
+
+    root: str = "data"
+    download: bool = False
+    augment: str = "none"
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    classes: ClassVar[int]
+    mean: ClassVar[tuple[float, float, float]]  # of the 50,000 training images; pixels are 0 to 255
+    std: ClassVar[tuple[float, float, float]]
+    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    train_samples: ClassVar[int] = TRAIN_SAMPLES - TRAIN_SAMPLES // VALIDATION_SHARE
+    validation_samples: ClassVar[int] = TRAIN_SAMPLES // VALIDATION_SHARE
+    test_samples: ClassVar[int] = TEST_SAMPLES
+
+    def __post_init__(self) -> None:
+        recipe(self.augment, self.shape[1:])
+
+    def prepare(self) -> None:
+        """Makes sure that the files are there and whole, unpacking or downloading the archive if need be.
+
+        One process at a time does so, others wait. Raises FileNotFoundError, with the ways out, where there
+        is no archive; ConnectionError without a network; OSError naming a damaged file.
+        """
+        if self._damage() is None:
+            return
+        root = Path(self.root)
+        archive = root / self._torchvision().filename
+        if not archive.is_file() and not self.download:
+            raise self._missing()
+        with locked(root):
+            if self._damage() is None:  # another process had the lock before
+                return
+            with scratch(root) as temporary:
+                if not _has_md5(archive, self._torchvision().tgz_md5):
+                    self._fetch(archive, temporary)
+                self._unpack(archive, temporary)
+
+    def load(self) -> Data:
+        """Reads the files. Raises FileNotFoundError where they are missing, OSError naming a damaged one."""
+        damage = self._damage()
+        if damage is not None:
+            raise damage
+        images, labels = self._read(train=True)
+        test_images, test_labels = self._read(train=False)
+        per_class = len(labels) // self.classes // VALIDATION_SHARE
+        train, validation = split_by_class(labels, per_class, self.name)
+
+        def split(images: Tensor, labels: Tensor, augment: Change | None = None) -> Split:
+            return Split(images=images, labels=labels, mean=self.mean, std=self.std, augment=augment)
+
+        return Data(
+            name=self.name,
+            classes=self.classes,
+            shape=self.shape,
+            train=split(images[train], labels[train], recipe(self.augment, self.shape[1:])),
+            validation=split(images[validation], labels[validation]),
+            test=split(test_images, test_labels),
+        )
+
+    def _torchvision(self) -> Any:
+        import torchvision.datasets  # here: `list` and a run of other data need none of it
+
+        return getattr(torchvision.datasets, self.title.replace("-", ""))
+
+    def _damage(self, below: Path | None = None) -> OSError | None:
+        """What is wrong with the files below `below` (by default the root); None if nothing is."""
+        known = self._torchvision()
+        folder = Path(below or self.root) / known.base_folder
+        if not folder.is_dir():
+            return self._missing()
+        lists = [*known.train_list, *known.test_list, [known.meta["filename"], known.meta["md5"]]]
+        for name, md5 in lists:
+            if not (folder / name).is_file():
+                return FileNotFoundError(f"{folder / name}: missing; {self._again()}")
+            if not _has_md5(folder / name, md5):
+                return OSError(
+                    f"{folder / name}: damaged or cut short (its MD5 is not {md5}); {self._again()}"
+                )
+        return None
+
+    def _again(self) -> str:
+        return f"run daso-bench prepare dataset={self.name} dataset.root={self.root} to get it again"
+
+    def _missing(self) -> FileNotFoundError:
+        return FileNotFoundError(
+            f"{self.title} is not in {Path(self.root).absolute()}: "
+            f"{self._again().removesuffix(' again')}, or set dataset.download=true; "
+            f"without a network, {self._elsewhere()}"
+        )
+
+    def _elsewhere(self) -> str:
+        known = self._torchvision()
+        return elsewhere(self.name, self.root, f"{known.filename} (MD5 {known.tgz_md5})")
+
+    def _fetch(self, archive: Path, temporary: Path) -> None:
+        known = self._torchvision()
+        if not self.download:
+            raise OSError(
+                f"{archive}: damaged or cut short (its MD5 is not {known.tgz_md5}); {self._elsewhere()}"
+            )
+        from torchvision.datasets.utils import download_url
+
+        with fetching(self.title, self._elsewhere()):
+            download_url(known.url, str(temporary), known.filename, known.tgz_md5)
+        (temporary / known.filename).replace(archive)
+
+    def _unpack(self, archive: Path, temporary: Path) -> None:
+        """The archive's folder, under a temporary name until every file in it is whole."""
+        folder = self._torchvision().base_folder
+        with tarfile.open(archive) as file:
+            file.extractall(temporary, filter="data")
+        damage = self._damage(temporary)
+        if damage is not None:
+            raise damage
+        final = Path(self.root) / folder
+        if final.exists():  # of an earlier, incomplete one
+            shutil.rmtree(final)
+        (temporary / folder).replace(final)
+
+    def _read(self, *, train: bool) -> tuple[Tensor, Tensor]:
+        with warnings.catch_warnings():
+            # The files were pickled by a NumPy of 2009; newer ones frown at how.
+            warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
+            found = self._torchvision()(self.root, train=train)
+        images = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
+        return images, torch.tensor(found.targets, dtype=torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CIFAR10(Cifar):
+    """45,000 training, 5,000 validation and 10,000 test images [3, 32, 32], 10 classes."""
+
+    name: ClassVar[str] = "cifar10"
+    title: ClassVar[str] = "CIFAR-10"
+    classes: ClassVar[int] = 10
+    mean: ClassVar[tuple[float, float, float]] = (125.31, 122.95, 113.87)
+    std: ClassVar[tuple[float, float, float]] = (62.99, 62.09, 66.70)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CIFAR100(Cifar):
+    """45,000 training, 5,000 validation and 10,000 test images [3, 32, 32], 100 classes."""
+
+    name: ClassVar[str] = "cifar100"
+    title: ClassVar[str] = "CIFAR-100"
+    classes: ClassVar[int] = 100
+    mean: ClassVar[tuple[float, float, float]] = (129.30, 124.07, 112.43)
+    std: ClassVar[tuple[float, float, float]] = (68.17, 65.39, 70.42)
+
+
+def _has_md5(path: Path, md5: str) -> bool:
+    from torchvision.datasets.utils import check_integrity
+
+    return check_integrity(path, md5)

@@ -1,0 +1,66 @@
+"""A split whose images stay on disk: a batch decodes its files when it is asked for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .augmentation import Change, own_draws
+from .pixels import PixelRules, decode
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageFiles:
+    """The lazy sibling of `data.Split`.
+
+    root: folder that paths count from; shape: of an image as it is given out, [C, h, w];
+    paths, labels int64 [M]: the samples; rules: from file to pixels;
+    transform: uint8 [C, H, W] of any size to uint8 of one size; normalise: uint8 [b, C, h, w] to float32;
+    change: to train on, in the place of transform: may draw from torch's generator (`augmentation`).
+    All are picklable, and `pixels` touches nothing but the file: it may run in any process or thread.
+    """
+
+    root: str
+    shape: tuple[int, int, int]
+    paths: Sequence[str]
+    labels: Tensor
+    rules: PixelRules
+    transform: Callable[[Tensor], Tensor]
+    normalise: Callable[[Tensor], Tensor]
+    change: Change | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, index: int) -> str:
+        """Where sample number `index` lies."""
+        return f"{self.root}/{self.paths[index]}"
+
+    def pixels(self, index: int) -> Tensor:
+        """Sample number `index` as decoded, uint8 [C, H, W]. Raises pixels.BadImage, which names the file."""
+        return decode(self.path(index), self.rules)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images float32 [b, C, h, w], normalised, and labels int64 [b], for indices int64 [b].
+
+        Raises IndexError, and pixels.BadImage, which names the file.
+        """
+        return self._stacked([self.transform(self.pixels(index)) for index in indices.tolist()], indices)
+
+    def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `batch`, each image made by `change` as (key, its index) says."""
+        if self.change is None:
+            return self.batch(indices)
+        images = []
+        with own_draws(key) as of_sample:
+            for index in indices.tolist():
+                pixels = self.pixels(index)
+                of_sample(index)
+                images.append(self.change(pixels))
+        return self._stacked(images, indices)
+
+    def _stacked(self, images: list[Tensor], indices: Tensor) -> tuple[Tensor, Tensor]:
+        # A rank may have no sample of a short batch.
+        pixels = torch.stack(images) if images else torch.zeros(0, *self.shape, dtype=torch.uint8)
+        return self.normalise(pixels), self.labels.index_select(0, indices)

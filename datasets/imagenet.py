@@ -1,0 +1,169 @@
+"""ImageNet, as its challenge (ILSVRC) lays it out, or sorted into folders of classes: 1.28 million images.
+
+Source: O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, 2015, arXiv:1409.0575. To be
+had from image-net.org or Kaggle under their terms; nothing is downloaded here.
+
+The challenge's validation images (50,000) are the test split here, for they are what results are given on;
+the validation split is held out of train. Parts of it with fewer classes are read alike.
+"""
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from .folder_dataset import FolderDataset
+from .holdout import hold_out
+from .tree import File, Tree, folders_in, images_below
+
+WNID = re.compile(r"n[0-9]{8}")
+SPLIT_SEED = 0  # frozen: another value is another data set
+# Where train/ and val/ are, below the root: Kaggle's archive, its inner folders, torchvision's layout.
+PLACES = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "")
+SOLUTION = "LOC_val_solution.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNet(FolderDataset):
+    """Images [channels, crop, crop] of the classes in train/, numbered in the order of their WordNet ids.
+
+    validation_per_class: training images of each class that make the validation split.
+    Raises ValueError for a value out of range.
+    """
+
+    root: str = "imagenet"
+    validation_per_class: int = 10
+
+    name: ClassVar[str] = "imagenet"
+    upright: ClassVar[bool] = False  # as all published results are
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.validation_per_class < 1:
+            raise ValueError(f"dataset.validation_per_class={self.validation_per_class}: must be >= 1")
+
+    def tree(self) -> Tree:
+        """See `FolderDataset.tree`."""
+        place = self._place()
+        train, val = (f"{place}/{name}" if place else name for name in ("train", "val"))
+        names = [name for name in folders_in(str(Path(self.root) / train)) if WNID.fullmatch(name)]
+        if len(names) < 2:
+            raise ValueError(
+                f"{Path(self.root) / train}: {len(names)} folders with WordNet ids (n01440764); there must "
+                "be 2 or more, 1000 in all of ImageNet"
+            )
+        tree = Tree(classes=tuple(names), splits={})
+        tree.splits["train"] = self._sorted_files(train, tree)
+        if folders_in(str(Path(self.root) / val)):
+            tree.splits["test"] = self._sorted_files(val, tree)
+        else:
+            tree.splits["test"] = self._labelled_files(val, tree)
+        if len(names) != 1000:
+            tree.warnings.append(f"{len(names)} classes, all of ImageNet has 1000")
+        return tree
+
+    def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
+        """See `FolderDataset.divide`."""
+        drawn = hold_out(
+            splits["train"], lambda samples: self.validation_per_class, SPLIT_SEED, ["validation"]
+        )
+        return {**splits, **drawn}
+
+    def _place(self) -> str:
+        for place in PLACES:
+            if all((Path(self.root) / place / name).is_dir() for name in ("train", "val")):
+                return place
+        places = ", ".join(f"{place}/" if place else "the folder itself" for place in PLACES)
+        raise FileNotFoundError(
+            f"dataset.root={self.root}: no folders train/ and val/ in {places}; get ImageNet from "
+            "image-net.org or Kaggle and unpack it there (docs/data.md shows the layouts)"
+        )
+
+    def _sorted_files(self, folder: str, tree: Tree) -> list[File]:
+        """The files of a split that has a folder for each class."""
+        labels = {name: number for number, name in enumerate(tree.classes)}
+        there = folders_in(str(Path(self.root) / folder))
+        extra = [name for name in there if name not in labels]
+        if extra:
+            raise ValueError(
+                f"{Path(self.root) / folder}: {', '.join(extra)}: not among the classes of train/"
+            )
+        missing = [name for name in tree.classes if name not in there]
+        tree.warnings.extend(f"{folder}: no image of class {name!r}" for name in missing)
+        found: list[File] = []
+        for name in there:
+            found += images_below(self.root, f"{folder}/{name}", labels[name], tree.others)
+        return found
+
+    def _labelled_files(self, folder: str, tree: Tree) -> list[File]:
+        """The files of a split that lie side by side, their classes in a list beside them."""
+        source, label_of = self._labels(tree.classes)
+        files = images_below(self.root, folder, -1, tree.others)
+        found = []
+        for file in files:
+            label = label_of.get(Path(file.path).stem)
+            if label is None:
+                tree.bad.append((file.path, f"has no label in {source}"))
+            else:
+                found.append(File(file.path, label, file.size, file.mtime_ns))
+        stems = {Path(file.path).stem for file in files}
+        tree.bad.extend(
+            (f"{folder}/{name}.JPEG", f"missing; {source} names it") for name in label_of if name not in stems
+        )
+        present = {file.label for file in found}
+        tree.warnings.extend(
+            f"{folder}: no image of class {name!r}"
+            for number, name in enumerate(tree.classes)
+            if number not in present
+        )
+        return found
+
+    def _labels(self, classes: tuple[str, ...]) -> tuple[Path, dict[str, int]]:
+        """The list of labels, and by the stem of a file's name its class's number."""
+        root = Path(self.root)
+        for folder in (root, root / "ILSVRC", root.parent):
+            if (folder / SOLUTION).is_file():
+                return folder / SOLUTION, _from_solution(folder / SOLUTION, classes)
+        places = (root / "ILSVRC" / "ImageSets" / "CLS-LOC", root / "ImageSets" / "CLS-LOC")
+        lists = [path for place in places for path in sorted(place.glob("val*.txt"))]
+        if not lists:
+            raise FileNotFoundError(
+                f"dataset.root={self.root}: val/ has no folders of classes, and its labels are not there: "
+                f"put Kaggle's {SOLUTION} into {self.root}, or sort val/ into folders as torchvision wants it"
+            )
+        return lists[0], _from_list(lists[0], classes)
+
+
+def _from_solution(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
+    """Of Kaggle's file: ImageId,PredictionString, where the latter begins with the WordNet id."""
+    labels = {name: number for number, name in enumerate(classes)}
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file) if row and row[0] != "ImageId"]
+    found = {}
+    for number, row in enumerate(rows, 2):
+        name = row[1].split()[0] if len(row) > 1 and row[1].split() else ""
+        if name not in labels:
+            raise ValueError(f"{path}: line {number}: {name or 'nothing'}: not among the classes of train/")
+        found[row[0]] = labels[name]
+    return found
+
+
+def _from_list(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
+    """Of a list `NAME LABEL`: the label a WordNet id, or a number from 0 in the order of those."""
+    labels = {name: number for number, name in enumerate(classes)} | {
+        str(number): number for number in range(len(classes))
+    }
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) != 2 or words[1] not in labels:
+            raise ValueError(
+                f"{path}: line {number}: {line.strip()}: must be NAME LABEL, the label a WordNet id or 0 to "
+                f"{len(classes) - 1}; Kaggle's val.txt holds running numbers instead: put its {SOLUTION} "
+                f"beside the folder ILSVRC"
+            )
+        found[words[0].removesuffix(".JPEG")] = labels[words[1]]
+    return found

@@ -1,0 +1,142 @@
+"""What was prepared of a folder of images, in one file that all ranks read: splits, labels, what is left out.
+
+A NumPy archive: for each split the paths as one text with their ends, and the labels; `about` is JSON. Its
+parts carry checksums (CRC-32, of the zip format), so a damaged file is noticed.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .data import SPLITS
+from .preparation import replacing
+from .tree import File
+
+FORMAT = 1
+
+
+class Paths(Sequence[str]):
+    """Paths kept as one text: a million of them are two arrays, which processes share when they fork."""
+
+    def __init__(self, text: np.ndarray, ends: np.ndarray) -> None:
+        self._text, self._ends = text, ends
+
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> "Paths":
+        """Of `paths` as the file system spells them."""
+        encoded = [os.fsencode(path) for path in paths]
+        ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The path number `index` (not a slice); IndexError out of range."""
+        if not 0 <= index < len(self._ends):
+            raise IndexError(f"path {index}: there are {len(self._ends)}")
+        start = int(self._ends[index - 1]) if index else 0
+        return os.fsdecode(self._text[start : int(self._ends[index])].tobytes())
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The text uint8 [bytes] and, int64 [M], where each path ends in it."""
+        return self._text, self._ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The usable files of each split, with their labels, and `about`: what people and records are told.
+
+    about: class_names, samples of each split, held_out (splits drawn from train), bad ([path, reason] of
+    files left out), conversions (how many files each rule of `pixels` applies to), others (files that are no
+    images, by suffix), warnings, check, and the digest of the tree that was looked at.
+    """
+
+    paths: dict[str, Paths]
+    labels: dict[str, Tensor]
+    about: dict[str, Any]
+
+    @classmethod
+    def of(cls, splits: dict[str, list[File]], about: dict[str, Any]) -> "Manifest":
+        """Of files by split."""
+        return cls(
+            paths={name: Paths.of(file.path for file in files) for name, files in splits.items()},
+            labels={
+                name: torch.tensor([file.label for file in files], dtype=torch.int64)
+                for name, files in splits.items()
+            },
+            about={
+                "format": FORMAT,
+                **about,
+                "samples": {name: len(files) for name, files in splits.items()},
+            },
+        )
+
+    def write(self, path: Path) -> None:
+        """Write it under a temporary name, then rename it: readers see the old one or all of the new one."""
+        arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(self.about).encode(), dtype=np.uint8)}
+        for name in SPLITS:
+            text, ends = self.paths[name].arrays()
+            arrays |= {
+                f"{name}_text": text,
+                f"{name}_ends": ends,
+                f"{name}_labels": self.labels[name].numpy(),
+            }
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def read(cls, path: Path) -> "Manifest":
+        """Raises FileNotFoundError where there is none, OSError naming the file where it is damaged."""
+        with _opened(path) as file:
+            return cls(
+                paths={name: Paths(file[f"{name}_text"], file[f"{name}_ends"]) for name in SPLITS},
+                labels={name: torch.from_numpy(file[f"{name}_labels"]) for name in SPLITS},
+                about=_about(file),
+            )
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a manifest says of itself, without its lists; raises as `Manifest.read`."""
+    with _opened(path) as file:
+        return _about(file)
+
+
+class _opened:
+    """A NumPy archive whose damage, whenever it is noticed, names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> Any:
+        self._handle = open(self._path, "rb")
+        try:
+            self._file = np.load(self._handle, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            self._handle.close()
+            raise self._damaged(error) from error
+        return self._file
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._file.close()
+        self._handle.close()
+        if isinstance(error, ValueError | KeyError | EOFError | zipfile.BadZipFile):
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: BaseException) -> OSError:
+        return OSError(f"{self._path}: damaged ({error}); delete it and prepare the data set again")
+
+
+def _about(file: Any) -> dict[str, Any]:
+    about = json.loads(file["about"].tobytes())
+    if about.get("format") != FORMAT:
+        raise ValueError(f"format {about.get('format')}, this version reads {FORMAT}")
+    return about

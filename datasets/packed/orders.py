@@ -1,0 +1,222 @@
+"""Who reads which records when, in each layout: pure functions of how an epoch is cut.
+
+The sizes of batches and pieces are the sampler's (`datasets/sampler.py`: largest remainders, and what becomes
+of a short last batch); a layout only says which records they are. With B the global batch and R ranks:
+
+    strided           dealt to the ranks in turn, batch by batch: q, q + R, q + 2R, … where R divides B
+    block             rank r has one run of the file for the whole epoch, and goes through it
+    node_batch        batch i is [i·B, (i + 1)·B), rank after rank: sequential order
+    chunked_shuffle   runs of about `chunk_bytes` in an order drawn for the epoch, dealt to nodes in turn
+
+Source of the layouts: C. Wang, Y. Lu, Z. Chen, J. Li (2020), DOI 10.1587/transinf.2020PAP0007, says of its
+readers only that each reads as contiguously as possible; these are our readings of that.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..streams import stream_seed
+
+Records = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The records [first, first + count)."""
+
+    first: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The first record that is not in it."""
+        return self.first + self.count
+
+    def records(self) -> Records:
+        """Their numbers, int64 [count]."""
+        return np.arange(self.first, self.end, dtype=np.int64)
+
+
+def records_of(runs: Iterable[Run]) -> Records:
+    """The numbers of the records of runs, one after another, int64."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *(run.records() for run in runs)])
+
+
+class Cutter(Protocol):
+    """What is asked of a `datasets.sampler.Sampler`."""
+
+    global_batch_size: int
+    steps_per_epoch: int
+
+    def samples_of_rank(
+        self, batch: int, shares: Sequence[float] | None = None, minimum: int = 1
+    ) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """How an epoch is cut: `steps` - 1 steps with `full` samples by rank, then one with `last`.
+
+    batch: samples of a full step; ranks_of_nodes: ranks are numbered node after node.
+    """
+
+    batch: int
+    steps: int
+    full: tuple[int, ...]
+    last: tuple[int, ...]
+    ranks_of_nodes: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        sampler: Cutter,
+        ranks_of_nodes: Sequence[int],
+        shares: Sequence[float] | None = None,
+        minimum: int = 1,
+    ) -> "Epoch":
+        """An epoch as the sampler cuts it with these shares, by rank, which hold for all of it."""
+        last = sampler.samples_of_rank(sampler.steps_per_epoch - 1, shares, minimum)
+        if sum(ranks_of_nodes) != len(last):
+            raise ValueError(f"ranks_of_nodes={tuple(ranks_of_nodes)}: must sum to {len(last)} ranks")
+        return cls(
+            batch=sampler.global_batch_size,
+            steps=sampler.steps_per_epoch,
+            full=sampler.samples_of_rank(0, shares, minimum) if sampler.steps_per_epoch > 1 else last,
+            last=last,
+            ranks_of_nodes=tuple(ranks_of_nodes),
+        )
+
+    @property
+    def records(self) -> int:
+        """Records of all ranks."""
+        return self.batch * (self.steps - 1) + sum(self.last)
+
+    def sizes(self, step: int) -> tuple[int, ...]:
+        """Records by rank in a step; IndexError where there is none."""
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step}: an epoch has {self.steps}")
+        return self.last if step == self.steps - 1 else self.full
+
+    def before(self, rank: int, step: int) -> int:
+        """Records of `rank` in the steps before `step`; with `step` = `steps`, in all."""
+        return self.full[rank] * step if step < self.steps else self.before(rank, step - 1) + self.last[rank]
+
+    def members(self, node: int) -> range:
+        """The ranks of a node."""
+        begin = sum(self.ranks_of_nodes[:node])
+        return range(begin, begin + self.ranks_of_nodes[node])
+
+    def node_before(self, node: int, step: int) -> int:
+        """Like `before`, of all ranks of a node."""
+        return sum(self.before(rank, step) for rank in self.members(node))
+
+    def step_at(self, next_record: int) -> int:
+        """The step that begins after so many records of the epoch, over all ranks, as a checkpoint says it.
+
+        Raises ValueError: no step begins there.
+        """
+        step, rest = divmod(next_record, self.batch)
+        if next_record == self.records:
+            return self.steps
+        if rest or not 0 <= step < self.steps:
+            raise ValueError(f"next_record={next_record}: must be a multiple of the batch, {self.batch}")
+        return step
+
+
+def strided(epoch: Epoch, rank: int, step: int) -> Records:
+    """Numbers int64 of the records of `rank` in `step`: the batch is dealt to the ranks in turn."""
+    sizes = np.array(epoch.sizes(step), dtype=np.int64)
+    turns = np.arange(sizes[rank], dtype=np.int64)
+    # Before turn t of this rank, each rank has had min(t, its size) records, and earlier ranks one more.
+    earlier = np.minimum(turns[:, None] + (np.arange(len(sizes)) < rank), sizes).sum(axis=1)
+    return step * epoch.batch + earlier
+
+
+def block(epoch: Epoch, rank: int, step: int) -> Run:
+    """The run of `rank` in `step`: a part of its block."""
+    begin = sum(epoch.before(other, epoch.steps) for other in range(rank))
+    return Run(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank])
+
+
+def node_batch(epoch: Epoch, node: int, step: int) -> Run:
+    """The run of a node in `step`; its ranks take their parts of it one after another."""
+    sizes, members = epoch.sizes(step), epoch.members(node)
+    return Run(
+        first=step * epoch.batch + sum(sizes[: members.start]),
+        count=sum(sizes[members.start : members.stop]),
+    )
+
+
+def chunks(starts: Records, chunk_bytes: int) -> list[Run]:
+    """The file in runs: the records that begin in the same `chunk_bytes` of the data.
+
+    starts: int64 [n + 1], where records begin and the last ends. Deterministic, whoever reads.
+    """
+    if chunk_bytes < 1:
+        raise ValueError(f"chunk_bytes={chunk_bytes}: must be >= 1")
+    _, firsts = np.unique(starts[:-1] // chunk_bytes, return_index=True)
+    ends = [*firsts[1:].tolist(), len(starts) - 1]
+    return [Run(first=first, count=end - first) for first, end in zip(firsts.tolist(), ends, strict=True)]
+
+
+def deal(epoch: Epoch, all_chunks: Sequence[Run], seed: int, number: int) -> list[list[Run]]:
+    """The runs of each node in epoch `number`, in the order in which it reads them.
+
+    seed: common to all nodes. Chunks go to the nodes in turn, in an order drawn for the epoch. A node takes
+    exactly the records of its ranks, so a chunk may be cut where a node has all: at most one cut a node but
+    the last, so that all nodes together have at most nodes - 1 runs more than there are chunks. Where records
+    are left out (`short_batch` drop), it is the last ones of the drawn order.
+    """
+    left = [epoch.node_before(node, epoch.steps) for node in range(len(epoch.ranks_of_nodes))]
+    runs: list[list[Run]] = [[] for _ in left]
+    node = 0
+    for place in _drawn(len(all_chunks), seed, "chunk-order", number):
+        chunk = all_chunks[place]
+        while chunk.count and any(left):
+            while not left[node]:
+                node = (node + 1) % len(left)
+            taken = Run(first=chunk.first, count=min(chunk.count, left[node]))
+            runs[node].append(taken)
+            left[node] -= taken.count
+            chunk = Run(first=taken.end, count=chunk.count - taken.count)
+            node = (node + 1) % len(left)
+    return runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Runs that a node has in memory together; it gives out their records in the order `order`.
+
+    order: int64, places among the records of the runs as they lie one after another.
+    """
+
+    runs: tuple[Run, ...]
+    order: Records
+
+    def records(self) -> Records:
+        """Numbers int64 of the records in the order in which they are given out."""
+        return records_of(self.runs)[self.order]
+
+
+def window(runs: Sequence[Run], seed: int, number: int, node: int, place: int) -> Window:
+    """Window `place` of a node in epoch `number`, of these runs, its order drawn from a stream of its own."""
+    count = sum(run.count for run in runs)
+    return Window(runs=tuple(runs), order=_drawn(count, seed, "window-order", number, node, place))
+
+
+def jumps(reads: Iterable[Run]) -> int:
+    """How many reads do not start where the one before ended; the first one counts."""
+    end, count = -1, 0
+    for run in reads:
+        count += run.first != end
+        end = run.end
+    return count
+
+
+def _drawn(count: int, seed: int, *names: str | int) -> Records:
+    generator = np.random.Generator(np.random.PCG64(stream_seed(seed, *names)))
+    return generator.permutation(count)

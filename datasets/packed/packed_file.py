@@ -1,0 +1,177 @@
+"""An open packed file: what it says of itself, and reading runs of records, checked."""
+
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .format import (
+    CHECKSUM_BYTES,
+    END_BYTES,
+    HEADER_BYTES,
+    LABEL_BYTES,
+    MAGIC,
+    DamagedFile,
+    Description,
+    Header,
+    parse,
+)
+
+START_BYTES = 64 * 2**10  # mostly holds header and description at once
+
+
+class Packed:
+    """A packed file, open for reading by any number of threads.
+
+    labels: int64 [n]. The index is in memory: 12 bytes a record, 20 where sizes differ.
+    random_access: tells the system not to read ahead by itself.
+
+    Raises DamagedFile: anything but a whole file whose header and index are right.
+    """
+
+    def __init__(self, path: Path, *, random_access: bool = False) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._header, self.description = self._start()
+            self._load_index()
+        except BaseException:
+            self.close()
+            raise
+        if random_access and hasattr(os, "posix_fadvise"):  # macOS has no such advice
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._header.records
+
+    @property
+    def record_bytes(self) -> int | None:
+        """Size of every record, None where sizes differ."""
+        return self._header.record_bytes or None
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def start_of(self, record: int) -> int:
+        """Where `record` begins, in bytes of the data; for `len(self)` where the last ends."""
+        return record * self._header.record_bytes if self._starts is None else int(self._starts[record])
+
+    def size_of(self, first: int, count: int) -> int:
+        """Bytes of the records [first, first + count)."""
+        return self.start_of(first + count) - self.start_of(first)
+
+    def starts(self) -> NDArray[np.int64]:
+        """Where records begin and the last ends, in bytes of the data: int64 [n + 1]."""
+        if self._starts is not None:
+            return self._starts
+        return np.arange(len(self) + 1, dtype=np.int64) * self._header.record_bytes
+
+    def will_need(self, first: int, count: int) -> None:
+        """Tell the system that these records are read soon: it begins at once.
+
+        Nobody waits, unless the disk's queue is full.
+        """
+        if count and hasattr(os, "posix_fadvise"):  # for the system 0 bytes are all there are
+            offset = self._header.data_offset + self.start_of(first)
+            os.posix_fadvise(self._descriptor, offset, self.size_of(first, count), os.POSIX_FADV_WILLNEED)
+
+    def read(self, first: int, count: int, into: memoryview) -> int:
+        """Read the records [first, first + count) to the beginning of `into`, in one piece.
+
+        Returns how many bytes. Raises IndexError: no such records. DamagedFile: the file ends before they do.
+        """
+        if not 0 <= first <= first + count <= len(self):
+            raise IndexError(f"{self.path}: records {first} to {first + count}: there are {len(self)}")
+        size, offset = self.size_of(first, count), self._header.data_offset + self.start_of(first)
+        self._read_at(offset, into[:size])
+        return size
+
+    def read_each(self, records: Sequence[int], into: Sequence[memoryview], *, announce: int = 0) -> None:
+        """Read single records, each to memory of its size: loops with as little in them as can be.
+
+        announce: how many records the system is told of before the first of them is read.
+        Raises DamagedFile as `read` does.
+        """
+        begin, preadv, descriptor = self._header.data_offset, os.preadv, self._descriptor
+        offsets = [begin + self.start_of(record) for record in records]
+        for record in records[:announce]:
+            self.will_need(record, 1)
+        for place, (offset, view) in enumerate(zip(offsets, into, strict=True)):
+            if announce and place + announce < len(records):
+                self.will_need(records[place + announce], 1)
+            if preadv(descriptor, (view,), offset) != len(view):
+                self._read_at(offset, view)
+
+    def _read_at(self, offset: int, into: memoryview) -> None:
+        done = 0
+        while done < len(into):  # the system may give less than asked for, beyond 2 GiB always
+            got = os.preadv(self._descriptor, [into[done:]], offset + done)
+            if got == 0:
+                raise DamagedFile(self.path, "cut short while it is read", offset=offset + done)
+            done += got
+
+    def check(self, records: NDArray[np.int64], content: memoryview) -> None:
+        """Compare the records in `content`, one after another, with their checksums.
+
+        Raises DamagedFile that names the first wrong one.
+        """
+        crc32, place = zlib.crc32, 0
+        for number, (end, checksum) in enumerate(
+            zip(self.ends_in(records), self._checksums[records].tolist(), strict=True)
+        ):
+            if crc32(content[place:end]) != checksum:
+                record = int(records[number])
+                offset = self._header.data_offset + self.start_of(record)
+                reason = "checksum is wrong; make the file again"
+                raise DamagedFile(self.path, reason, record=record, offset=offset)
+            place = end
+
+    def ends_in(self, records: NDArray[np.int64]) -> Sequence[int]:
+        """Where each of `records` ends when they lie one after another, in bytes."""
+        size = self._header.record_bytes
+        if self._starts is None:
+            return range(size, size * len(records) + 1, size)
+        return np.cumsum(self._starts[records + 1] - self._starts[records]).tolist()
+
+    def _start(self) -> tuple[Header, Description]:
+        """Header and description, from as many bytes as they need."""
+        file_bytes = os.fstat(self._descriptor).st_size
+        start = os.pread(self._descriptor, START_BYTES, 0)
+        needed = HEADER_BYTES + int.from_bytes(start[12:16], "little")
+        if start.startswith(MAGIC) and len(start) < needed <= file_bytes:
+            start = os.pread(self._descriptor, needed, 0)
+        return parse(self.path, start, file_bytes)
+
+    def _load_index(self) -> None:
+        header, n = self._header, self._header.records
+        index = np.empty(header.index_bytes, dtype=np.uint8)
+        with open(self.path, "rb") as file:
+            file.seek(header.index_offset)
+            file.readinto(index.data)
+        if zlib.crc32(index.data) != header.index_crc:
+            raise DamagedFile(
+                self.path, "checksum of the index is wrong; make the file again", offset=header.index_offset
+            )
+        cut = np.cumsum([LABEL_BYTES * n, 0 if header.record_bytes else END_BYTES * n, CHECKSUM_BYTES * n])
+        labels, ends, checksums, _ = np.split(index, cut.tolist())
+        self.labels = labels.view("<i8").astype(np.int64, copy=False)
+        self._checksums = checksums.view("<u4")
+        self._starts: NDArray[np.int64] | None = None
+        if not header.record_bytes:
+            self._starts = np.concatenate([[0], ends.view("<u8").astype(np.int64)])

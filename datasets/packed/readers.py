@@ -1,0 +1,91 @@
+"""The readers of runs: `block`, `node_batch` and `chunked_shuffle`; `strided` has a file of its own.
+
+A reader is a generator of `Load`s for one or more epochs, started at any step of the first. It is driven by
+`feeding.Feeder`, a thread that fills slots ahead of those who use them.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+
+from . import orders
+from .counters import Tally
+from .loads import Load, Reader, Stretch, steps
+from .orders import Epoch, Run
+from .packed_file import Packed
+from .reading import announced, read_runs
+from .windows import Windows
+
+CHUNK_BYTES = 4 * 2**20
+WINDOW_CHUNKS = 4
+
+
+def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally) -> Reader:
+    """The block of `rank`, step by step."""
+    loads = (
+        (stretch, step, orders.block(stretch.epoch, rank, step), (stretch.epoch.sizes(step)[rank],))
+        for stretch, step in steps(stretches)
+    )
+    return _contiguous(packed, loads, tally)
+
+
+def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: Tally) -> Reader:
+    """One run a step for all ranks of `node`."""
+    loads = (
+        (stretch, step, orders.node_batch(stretch.epoch, node, step), _counts(stretch.epoch, node, step))
+        for stretch, step in steps(stretches)
+    )
+    return _contiguous(packed, loads, tally)
+
+
+def chunked_shuffle(
+    packed: Packed,
+    stretches: Iterable[Stretch],
+    node: int,
+    tally: Tally,
+    *,
+    seed: int,
+    chunk_bytes: int = CHUNK_BYTES,
+    window_chunks: int = WINDOW_CHUNKS,
+) -> Reader:
+    """Chunks in an order drawn for each epoch, shuffled in memory `window_chunks` at a time.
+
+    seed: common to all nodes. A window is read while the one before is given out.
+    """
+    all_chunks = orders.chunks(packed.starts(), chunk_bytes)
+    with ThreadPoolExecutor(1) as pool:
+        for stretch in stretches:
+            epoch = stretch.epoch
+            runs = orders.deal(epoch, all_chunks, seed, stretch.number)[node]
+            windows = [
+                orders.window(runs[first : first + window_chunks], seed, stretch.number, node, place)
+                for place, first in enumerate(range(0, len(runs), window_chunks))
+            ]
+            skipped = epoch.node_before(node, stretch.step)
+            memory = Windows(packed, windows, skipped, tally, pool)
+            order = np.concatenate([np.empty(0, dtype=np.int64), *(window.records() for window in windows)])
+            for step in range(stretch.step, epoch.steps):
+                counts = _counts(epoch, node, step)
+                records = order[skipped : skipped + sum(counts)]
+                skipped += sum(counts)
+                fill = partial(memory.copy, sum(counts))
+                yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
+
+
+def _counts(epoch: Epoch, node: int, step: int) -> tuple[int, ...]:
+    members = epoch.members(node)
+    return epoch.sizes(step)[members.start : members.stop]
+
+
+def _contiguous(
+    packed: Packed, loads: Iterable[tuple[Stretch, int, Run, tuple[int, ...]]], tally: Tally
+) -> Reader:
+    for stretch, step, run, counts in announced(packed, loads, lambda load: (load[2],), tally):
+
+        def fill(into: memoryview, run: Run = run) -> None:
+            size = read_runs(packed, [run], into, tally)
+            tally.add(useful_bytes=size)
+
+        yield Load(number=stretch.number, step=step, records=run.records(), counts=counts, fill=fill)

@@ -1,0 +1,60 @@
+"""Runs of records from a file to memory: announced to the system, read, checked, counted."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from .counters import Tally
+from .orders import Run, records_of
+from .packed_file import Packed
+
+READ_AHEAD_BYTES = 32 * 2**20
+
+Item = TypeVar("Item")
+
+
+def announced(
+    packed: Packed,
+    items: Iterable[Item],
+    runs_of: Callable[[Item], Sequence[Run]],
+    tally: Tally,
+    ahead_bytes: int = READ_AHEAD_BYTES,
+) -> Iterator[Item]:
+    """The items, each given out once the runs of those that follow are announced, as far as `ahead_bytes` go.
+
+    So the disk has several reads at hand while one thread reads, checks and copies.
+    """
+    waiting: deque[tuple[Item, int]] = deque()
+    ahead = 0
+    for item in items:
+        size, began = 0, time.perf_counter()
+        for run in runs_of(item):
+            packed.will_need(run.first, run.count)
+            size += packed.size_of(run.first, run.count)
+        tally.add(read_s=time.perf_counter() - began)
+        waiting.append((item, size))
+        ahead += size
+        while ahead > ahead_bytes:
+            first, size = waiting.popleft()
+            ahead -= size
+            yield first
+    yield from (item for item, _ in waiting)
+
+
+def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally) -> int:
+    """Read runs one after another to the beginning of `into` and check them; returns how many bytes.
+
+    Raises DamagedFile.
+    """
+    runs = [run for run in runs if run.count]  # a rank may have no record in a short last step
+    tally.asked(np.array([run.first for run in runs]), np.array([run.end for run in runs]))
+    began, size = time.perf_counter(), 0
+    for run in runs:
+        size += packed.read(run.first, run.count, into[size:])
+    read = time.perf_counter()
+    packed.check(records_of(runs), into[:size])
+    tally.add(requested_bytes=size, read_s=read - began, checked_s=time.perf_counter() - read)
+    return size

@@ -1,0 +1,190 @@
+"""From an image file to uint8 pixels, by stated rules; a file that cannot be read is named with the reason.
+
+  grey      repeated for a model that takes 3 channels; colour becomes grey by luma (ITU-R 601) for one of 1
+  16 bits   scaled to 8: grey by v · 255 / 65535, rounded; colour keeps its upper 8 bits
+  alpha     laid over `background`, which is white or black; a palette's transparent entry likewise
+  CMYK      to RGB as (255 - C)(255 - K) / 255 without colour profiles; a JPEG file is read inverted where it
+            has Adobe's marker, as such files are written
+  palette   replaced by its colours
+  turned    by its EXIF orientation, where `upright` is set
+  several   of an animation or a multi-page file the first picture
+Floating-point and 32-bit images are refused: nothing says which value is white.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+BACKGROUNDS = {"white": 255, "black": 0}
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+)
+_ORIENTATION = 0x0112
+_WHITE_16 = 65535
+# What Pillow raises for bytes that are no image, or no whole one.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+
+
+class BadImage(ValueError):
+    """An image file that cannot be used: `path` and, in words, `reason`."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)  # both are arguments, so that it survives a pickle
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelRules:
+    """What the rules above leave open.
+
+    channels: 1 or 3, what the model takes; background: white or black, under transparent pixels; upright:
+    whether the EXIF orientation is applied. Raises ValueError for anything else.
+    """
+
+    channels: int = 3
+    background: str = "white"
+    upright: bool = True
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise ValueError(f"dataset.channels={self.channels}: must be 1 (grey) or 3 (colour)")
+        if self.background not in BACKGROUNDS:
+            raise ValueError(f"dataset.background={self.background}: must be {' or '.join(BACKGROUNDS)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a file says of itself: width and height in pixels as stored, Pillow's mode, rules that apply."""
+
+    width: int
+    height: int
+    mode: str
+    conversions: tuple[str, ...]
+
+
+def header(path: str, rules: PixelRules) -> Header:
+    """The header of the image at `path`; its pixels are not decoded. Raises BadImage."""
+    try:
+        with _opened(path) as image:
+            return _header(image, rules)
+    except _DAMAGE as error:
+        raise _bad(path, error) from error
+
+
+def decode(path: str, rules: PixelRules) -> Tensor:
+    """The pixels of the image at `path`: uint8 [channels, height, width]. Raises BadImage."""
+    return inspect(path, rules)[1]
+
+
+def inspect(path: str, rules: PixelRules) -> tuple[Header, Tensor]:
+    """Header and pixels, as `header` and `decode` give them. Raises BadImage."""
+    try:
+        with _opened(path) as image:
+            about = _header(image, rules)
+            pixels = np.array(_converted(image, path, rules))
+    except _DAMAGE as error:
+        raise _bad(path, error) from error
+    found = torch.from_numpy(pixels)
+    found = found.unsqueeze(0) if found.dim() == 2 else found.permute(2, 0, 1)
+    return about, found.contiguous()
+
+
+def looks_whole(path: str) -> bool:
+    """Whether a JPEG or PNG file ends with its end mark; True for other formats, which have none."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 32))
+        end = file.read()
+    if start.startswith(b"\xff\xd8"):
+        return b"\xff\xd9" in end
+    return not start.startswith(b"\x89PNG") or b"IEND" in end
+
+
+def _opened(path: str) -> Image.Image:
+    image = Image.open(path)
+    if min(image.size) < 1:
+        raise ValueError(f"has no pixels ({image.width} x {image.height})")
+    return image
+
+
+def _header(image: Image.Image, rules: PixelRules) -> Header:
+    mode = image.mode
+    transparent = image.has_transparency_data
+    grey = mode in ("1", "L", "LA", "La") or mode.startswith("I")
+    told = {
+        "grey to colour": grey and rules.channels == 3,
+        "colour to grey": not grey and rules.channels == 1,
+        "16 bits to 8": _is_16_bit(image),
+        "alpha over background": transparent,
+        "CMYK to RGB": mode == "CMYK",
+        "palette to colours": mode in ("P", "PA"),
+        "turned by EXIF": rules.upright and _is_turned(image),
+        "first of several pictures": getattr(image, "is_animated", False),
+        "other colour space to RGB": mode in ("YCbCr", "LAB", "HSV"),
+    }
+    names = tuple(name for name, applies in told.items() if applies)
+    return Header(width=image.width, height=image.height, mode=mode, conversions=names)
+
+
+def _converted(image: Image.Image, path: str, rules: PixelRules) -> Image.Image:
+    if image.mode == "F":
+        raise BadImage(path, "floating-point pixels: nothing says which value is white; save it with 8 bits")
+    inverted = image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info
+    if rules.upright and _is_turned(image):
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        image = _from_16_bit(image, path)
+    if inverted:  # Pillow takes every CMYK file for one of Adobe's
+        image = ImageChops.invert(image)
+    if image.has_transparency_data:
+        level = BACKGROUNDS[rules.background]
+        canvas = Image.new("RGBA", image.size, (level, level, level, 255))
+        canvas.alpha_composite(image.convert("RGBA"))
+        image = canvas
+    return image.convert("L" if rules.channels == 1 else "RGB")
+
+
+def _from_16_bit(image: Image.Image, path: str) -> Image.Image:
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > _WHITE_16:
+        raise BadImage(path, "32-bit pixels: nothing says which value is white; save it with 8 or 16 bits")
+    return Image.fromarray(((values * 255 + _WHITE_16 // 2) // _WHITE_16).astype(np.uint8))
+
+
+def _is_16_bit(image: Image.Image) -> bool:
+    # Of 16-bit colour Pillow keeps 8 bits and says so only in how it is going to decode.
+    return image.mode.startswith("I") or any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
+
+
+def _is_turned(image: Image.Image) -> bool:
+    # Asking a PNG file without EXIF data for them would decode all of it.
+    return "exif" in image.info and image.getexif().get(_ORIENTATION, 1) not in (0, 1)
+
+
+def _bad(path: str, error: BaseException) -> BadImage:
+    if isinstance(error, BadImage):
+        return error
+    if isinstance(error, UnidentifiedImageError):
+        with open(path, "rb") as file:
+            start = file.read(8)
+        return BadImage(path, f"no image (starts with {start.hex(' ')})" if start else "empty (0 bytes)")
+    if isinstance(error, OSError) and error.strerror:
+        return BadImage(path, error.strerror)
+    words = " ".join(str(error).split()) or type(error).__name__
+    kind = Path(path).suffix.lower() or "image"
+    return BadImage(path, f"damaged or cut short {kind} file: {words}")

@@ -1,0 +1,57 @@
+"""One process prepares, others wait, and a process that is killed leaves nothing that looks complete.
+
+In the folder: a lock, which the system opens again when its holder dies; temporary names, which whoever has
+the lock next removes; and a rename at the end.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK = ".daso-bench.lock"
+TEMPORARY = ".daso-bench-unfinished-"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold `folder` (made if missing), alone among all processes; what an earlier holder left is removed.
+
+    Raises OSError naming the folder where it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / LOCK, "a")  # noqa: SIM115 (closed below, also when the lock cannot be had)
+    except OSError as error:
+        raise OSError(f"{folder}: cannot be written ({error.strerror})") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in folder.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        yield
+
+
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """A temporary folder in `folder`, on the same file system, so that renaming out of it is one step."""
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
+        yield Path(temporary)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place when the block ends without an exception."""
+    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)  # mkstemp's files are the owner's alone
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

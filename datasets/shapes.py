@@ -1,0 +1,130 @@
+"""Shapes on noise with a label for each pixel: a small segmentation set, made in memory and learnable.
+
+An image shows two to four shapes, each a disc, a box, a triangle or a cross, on a grey ground; later ones lie
+over earlier ones; normal noise is over all. Half of a shape's colour is its kind's, half is drawn, so that
+single pixels do not tell its kind and its form does. Classes: 0 the ground, then the shapes in that order.
+Pixels with another label beside, above or below them are unlabelled (255), as are the outlines in PASCAL VOC.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .data import SPLITS, Data
+from .masks import UNLABELLED, MaskedSplit
+from .sampler import stream_seed
+
+SHAPES = ("disc", "box", "triangle", "cross")
+FEWEST, MOST = 2, 4  # shapes of an image
+TINTS = ((1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (1.0, 1.0, 1.0))  # of a shape's colour
+TINGED = 0.5  # the share that its kind's tint has in a colour; the rest is drawn
+SMALLEST, LARGEST = 0.15, 0.25  # half a shape's extent, as a share of the image's shorter side
+ARM = 0.4  # half the width of a cross's bars, as a share of its half extent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Images [3, height, width] around 0 and masks [height, width] of five classes and 255.
+
+    samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
+    noise: standard deviation, the colours being between -1 and 1; seed: of the data, not of the run.
+    Raises ValueError for a number out of range.
+    """
+
+    task: ClassVar[str] = "segmentation"
+    classes: ClassVar[int] = 1 + len(SHAPES)
+
+    samples: int = 512
+    validation_samples: int = 64
+    test_samples: int = 128
+    height: int = 32
+    width: int = 32
+    noise: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("samples", "validation_samples", "test_samples"):
+            _at_least(key, getattr(self, key), 1)
+        for key in ("height", "width"):
+            _at_least(key, getattr(self, key), 16)
+        _at_least("noise", self.noise, 0)
+        if not math.isfinite(self.noise):
+            raise ValueError(f"dataset.noise={self.noise}: must be finite")
+
+    @property
+    def train_samples(self) -> int:
+        """Size of the training split."""
+        return self.samples
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        return 3, self.height, self.width
+
+    def prepare(self) -> None:
+        """Nothing to do: the images are made when they are loaded."""
+
+    def load(self) -> Data:
+        """Draws all images; the same for the same fields on every machine."""
+        sizes = dict(zip(SPLITS, (self.samples, self.validation_samples, self.test_samples), strict=True))
+        splits = {name: self._draw(name, size) for name, size in sizes.items()}
+        return Data(name="shapes", classes=self.classes, shape=self.shape, **splits)
+
+    def _draw(self, name: str, samples: int) -> "MaskedSplit":
+        generator = torch.Generator().manual_seed(stream_seed(self.seed, "shapes", name))
+        drawn = [self._sample(generator) for _ in range(samples)]
+        images = torch.stack([image for image, _ in drawn])
+        images += self.noise * torch.randn(images.shape, generator=generator)
+        return MaskedSplit(images=images, masks=torch.stack([mask for _, mask in drawn]))
+
+    def _sample(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """An image [3, H, W] without noise, and its mask uint8 [H, W]."""
+        image = torch.zeros(self.shape)
+        mask = torch.zeros(self.height, self.width, dtype=torch.uint8)
+        rows = torch.arange(self.height).view(-1, 1) + 0.5
+        columns = torch.arange(self.width).view(1, -1) + 0.5
+        for _ in range(int(torch.randint(FEWEST, MOST + 1, (1,), generator=generator))):
+            kind = int(torch.randint(len(SHAPES), (1,), generator=generator))
+            row, column, large, *colour = torch.rand(6, generator=generator).tolist()
+            half = (SMALLEST + (LARGEST - SMALLEST) * large) * min(self.height, self.width)
+            inside = _inside(SHAPES[kind], rows - row * self.height, columns - column * self.width, half)
+            mask[inside] = 1 + kind
+            image[:, inside] = _colour(kind, colour).view(3, 1)
+        return image, _outlined(mask)
+
+
+def _colour(kind: int, drawn: list[float]) -> Tensor:
+    """A colour [3], from three numbers drawn from [0, 1)."""
+    return TINGED * torch.tensor(TINTS[kind]) + (1 - TINGED) * (2 * torch.tensor(drawn) - 1)
+
+
+def _inside(shape: str, down: Tensor, right: Tensor, half: float) -> Tensor:
+    """Which pixels [H, W] belong to a shape; down [H, 1] and right [1, W] count from its centre."""
+    across, along = right.abs(), down.abs()
+    if shape == "disc":
+        return down**2 + right**2 <= half**2
+    if shape == "box":
+        return (across <= half) & (along <= half)
+    if shape == "triangle":  # its tip is at the top
+        return (2 * across <= down + half) & (down <= half)
+    arms = (across <= ARM * half) | (along <= ARM * half)
+    return arms & (across <= half) & (along <= half)
+
+
+def _outlined(mask: Tensor) -> Tensor:
+    """`mask` [H, W] with 255 wherever a neighbour has another label."""
+    changes = torch.zeros_like(mask, dtype=torch.bool)
+    for dim in (0, 1):
+        size = mask.shape[dim] - 1
+        differs = mask.narrow(dim, 0, size) != mask.narrow(dim, 1, size)
+        changes.narrow(dim, 0, size).logical_or_(differs)
+        changes.narrow(dim, 1, size).logical_or_(differs)
+    return mask.masked_fill(changes, UNLABELLED)
+
+
+def _at_least(key: str, value: float, low: float) -> None:
+    if not value >= low:
+        raise ValueError(f"dataset.{key}={value}: must be >= {low}")

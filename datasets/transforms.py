@@ -1,0 +1,67 @@
+"""What happens to decoded pixels before a model judges them: resize, cut the centre, normalise.
+
+Pure functions of one image, apart from decoding, so that other transforms can take their place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Of ImageNet's training images, on a scale of 0 to 1: torchvision's reference values.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentreCrop:
+    """The shorter side to `resize` pixels, bilinear with antialiasing; the centre of `crop` x `crop`.
+
+    Whatever the file's size, the result is uint8 [C, crop, crop]. Raises ValueError for sizes that do not
+    fit.
+    """
+
+    resize: int
+    crop: int
+
+    def __post_init__(self) -> None:
+        if self.crop < 1:
+            raise ValueError(f"dataset.crop={self.crop}: must be >= 1 pixel")
+        if self.resize < self.crop:
+            raise ValueError(
+                f"dataset.resize={self.resize}: must be >= dataset.crop={self.crop}, what is cut from it"
+            )
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Of pixels uint8 [C, H, W]."""
+        from torchvision.transforms.v2 import functional  # half a second, and `prepare` needs none of it
+
+        resized = functional.resize(pixels, [self.resize], antialias=True)
+        return functional.center_crop(resized, [self.crop, self.crop])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalise:
+    """(pixels / 255 - mean) / std, one number of each per channel, on a scale of 0 to 1.
+
+    Raises ValueError when there is not one for each of `channels`, or a std is not above 0.
+    """
+
+    mean: Sequence[float]
+    std: Sequence[float]
+    channels: int
+
+    def __post_init__(self) -> None:
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise ValueError(
+                    f"dataset.{key}={list(values)}: must be {self.channels} numbers, one per channel on a "
+                    "scale of 0 to 1 (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)"
+                )
+        if not min(self.std) > 0:
+            raise ValueError(f"dataset.std={list(self.std)}: must be > 0")
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Of pixels uint8 [..., C, H, W]: float32 of the same shape."""
+        mean, std = (torch.tensor(values).mul_(255).view(-1, 1, 1) for values in (self.mean, self.std))
+        return pixels.to(torch.float32).sub_(mean).div_(std)

@@ -1,0 +1,58 @@
+"""Every torchvision segmentation model by name, untrained, without auxiliary classifier, on any image size.
+
+Their logits are enlarged to the size of the images. Grey images are repeated to three channels. All weights,
+the backbone's too, are drawn from torch's global generator, which the caller seeds.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from .spec import InputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionSegmentation:
+    """A model of torchvision's registry.
+
+    name: as in `torchvision.models.list_models(module=torchvision.models.segmentation)`.
+    """
+
+    suggested_epochs: ClassVar[int] = 6  # what `train.epochs=auto` takes, as of torchvision's other models
+    task: ClassVar[str] = "segmentation"
+
+    name: str
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """Module from images [b, 1 or 3, H, W] to logits [b, classes, H, W].
+
+        Raises ValueError for an unknown name and for images with neither 1 nor 3 channels.
+        """
+        # torchvision takes a second to import, and the built-in small models do without it.
+        from torchvision import models
+
+        if spec.channels not in (1, 3):
+            raise ValueError(f"dataset.channels={spec.channels}: model {self.name} takes 1 or 3")
+        known = models.list_models(module=models.segmentation)
+        if self.name not in known:
+            raise ValueError(f"model.name={self.name}: unknown to torchvision; known: {', '.join(known)}")
+        # Without weights_backbone=None torchvision would download a trained backbone; the small model, alone
+        # in having no auxiliary classifier, has no such option.
+        options = {} if self.name.startswith("lraspp") else {"aux_loss": False}
+        network = models.get_model(
+            self.name, weights=None, weights_backbone=None, num_classes=spec.classes, **options
+        )
+        return OutputAlone(network)
+
+
+class OutputAlone(nn.Module):
+    """A network whose outputs have names, of which `out` are the logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, classes, H, W] of images [b, 1 or 3, H, W]."""
+        return self.network(images.expand(-1, 3, -1, -1))["out"]

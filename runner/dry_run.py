@@ -1,0 +1,94 @@
+"""What would be started, for --dry-run: no process is started and nothing is written."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from . import display, estimate, far, similarity_words, sweep
+from .compose import compose
+from .environment import threads_per_rank
+from .exit_codes import OK, WRONG_REQUEST
+from .run_directory import RunDirectory
+from .schema import RunConfig, dump
+
+
+def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Show what `start.start` would do, in its order; returns the exit code."""
+    wanted = sweep.requests(compose(words, sweep=many, config_dir=config_dir), cwd)
+    if not many:
+        sweep.only(wanted)
+    return show(display.make_console(), wanted, many=many)
+
+
+def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> int:
+    """Show each run, how long all will take, and the first one's configuration; returns the exit code.
+
+    `many`: the runs of a sweep, which skips what is finished.
+    """
+    order = sweep.arrange(wanted)
+    for number, request in enumerate(order, 1):
+        count = f"[{number}/{len(order)}] " if many else ""
+        if request.config is None or request.path is None:
+            display.say(console, f"{count}refused: {request.error}", "red")
+            continue
+        display.say(console, f"{count}{request.title}", "bold")
+        display.say(console, f"  directory  {request.path}")
+        display.say(console, f"  processes  {_processes(request.config)}")
+        for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
+            display.say(console, f"             {line}")
+        display.say(console, f"  would      {intent(RunDirectory(request.path), many=many)}")
+    configs = [request.config for request in order if request.config is not None]
+    tell_time(console, configs)
+    first = next(iter(configs), None)
+    if first is not None:
+        display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
+        display.say(console, dump(first).rstrip())
+    return WRONG_REQUEST if any(request.error for request in order) else OK
+
+
+def tell_time(console: Console, configs: Sequence[RunConfig]) -> None:
+    """Say how long the runs will take, as far as that is known before any is started."""
+    to_do = estimate.left(configs)
+    found = estimate.from_finished(configs)
+    here = not any(config.launcher.far for config in to_do)
+    if found is not None:
+        display.say(console, display.estimated(found))
+    elif here and len(to_do) >= estimate.MANY:
+        told = "how long is told when they start, from trials of a few steps"
+        display.say(console, f"{len(to_do)} runs to do: {told}")
+    most = estimate.at_most(to_do)
+    if most:
+        display.say(console, most)
+
+
+def intent(directory: RunDirectory, *, many: bool) -> str:
+    """What would be done with this run."""
+    state = directory.state()
+    if state in ("new", "queued"):
+        return "run"
+    if state == "resumable" and many:
+        return "go on with it"
+    if state == "resumable":
+        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(directory.path))})"
+    if state == "finished" and many:
+        return "skip: finished already"
+    return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"
+
+
+def _processes(config: RunConfig) -> str:
+    launcher = config.launcher
+    threads = launcher.threads_per_rank
+    if launcher.name == "simulated":
+        return f"1, for {_ranks(config)} in virtual time"
+    if launcher.far:
+        return f"{_ranks(config)}, started by {launcher.name}"
+    each = threads_per_rank("auto" if isinstance(threads, str) else threads, config.cluster.ranks)
+    return f"{_ranks(config)}, {each} threads each, {launcher.name}"
+
+
+def _ranks(config: RunConfig) -> str:
+    nodes = config.cluster.ranks_of_nodes
+    shape = f"{len(nodes)} x {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
+    return f"{config.cluster.ranks} ranks on {len(nodes)} nodes ({shape})"

@@ -1,0 +1,186 @@
+"""The packed file: what is written is read, and each way in which a file can be wrong has its sentence."""
+
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daso_bench.datasets.packed.format import HEADER_BYTES, DamagedFile, Description
+from daso_bench.datasets.packed.packed_file import Packed
+from daso_bench.datasets.packed.writer import Writer
+
+MakePacked = Callable[..., Path]
+DESCRIPTION = Description(name="some", classes=7, shape=(3, 4), encoding="uint8", made="counted in a test")
+
+
+def read(packed: Packed, first: int, count: int) -> bytes:
+    into = bytearray(packed.size_of(first, count))
+    assert packed.read(first, count, memoryview(into)) == len(into)
+    packed.check(np.arange(first, first + count), memoryview(into))
+    return bytes(into)
+
+
+@given(
+    records=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30),
+    cut=st.tuples(st.integers(0, 30), st.integers(0, 30)),
+)
+def test_any_run_of_records_of_any_size_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, records: list[bytes], cut: tuple[int, int]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "set.packed"
+    with Writer(path, DESCRIPTION) as writer:
+        for number, record in enumerate(records):
+            writer.add(record, number % 7)
+    first, end = sorted(min(place, len(records)) for place in cut)
+    with Packed(path) as packed:
+        assert len(packed) == len(records)
+        assert packed.labels.tolist() == [number % 7 for number in range(len(records))]
+        assert packed.record_bytes is None
+        assert read(packed, first, end - first) == b"".join(records[first:end])
+        assert np.diff(packed.starts()).tolist() == [len(record) for record in records]
+
+
+def test_records_of_one_size_begin_at_a_page_and_need_no_ends(make_packed: MakePacked) -> None:
+    path = make_packed(5, 4096)
+    with Packed(path) as packed:
+        assert packed.record_bytes == 4096
+        assert packed.description == DESCRIPTION
+        assert read(packed, 3, 2) == path.read_bytes()[4096 * 4 : 4096 * 6]
+        assert path.stat().st_size == 4096 * 6 + 5 * 12
+        assert packed.starts().tolist() == [4096 * place for place in range(6)]
+
+
+def test_the_bytes_are_pinned(tmp_path: Path) -> None:
+    """Changing them makes every file of others unreadable: only with a new version."""
+    path = tmp_path / "set.packed"
+    with Writer(path, DESCRIPTION, record_bytes=3) as writer:
+        writer.add(b"abc", 1)
+        writer.add(b"xyz", 6)
+    content = path.read_bytes()
+    assert content[:12] == b"DASOPACK\x01\x00\x00\x00"
+    assert content[16:32] == (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
+    assert content[4096:4102] == b"abcxyz"
+    assert content[4104:] == b"".join(
+        [(1).to_bytes(8, "little"), (6).to_bytes(8, "little")]
+        + [zlib.crc32(record).to_bytes(4, "little") for record in (b"abc", b"xyz")]
+    )
+
+
+def test_a_long_description_is_read_whole(tmp_path: Path) -> None:
+    told = Description(name="some", classes=2, shape=(1,), encoding="uint8", made="x" * 200_000)
+    with Writer(tmp_path / "set.packed", told) as writer:
+        writer.add(b"abc", 1)
+    with Packed(tmp_path / "set.packed") as packed:
+        assert packed.description == told
+        assert read(packed, 0, 1) == b"abc"
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: b"", "set.packed: is empty"),
+        (lambda content: b"<html>" + content[6:], "byte 0: is no packed file"),
+        (lambda content: content[:40], "cut short in its header"),
+        (lambda content: content[:90], "cut short in its description"),
+        (lambda content: content[:-1], r"byte 4227: cut short: 4227 bytes where 4228 belong"),
+        (lambda content: content[:4100], "cut short: 4100 bytes where 4228 belong"),
+        (lambda content: content + b"x", "byte 4228: too long: 4229 bytes where 4228 belong"),
+        (lambda content: flipped(content, 17), "byte 0: checksum of the header is wrong"),
+        (lambda content: flipped(content, 60), "byte 0: checksum of the header is wrong"),
+        (lambda content: flipped(content, 4170), "byte 4168: checksum of the index is wrong"),
+        (lambda content: flipped(content, 4227), "checksum of the index is wrong"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_place(
+    tmp_path: Path, make_packed: MakePacked, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    path = tmp_path / "set.packed"
+    path.write_bytes(damage(make_packed(5, 14).read_bytes()))
+    with pytest.raises(DamagedFile, match=message):
+        Packed(path)
+
+
+def test_a_newer_version_is_told_from_damage(tmp_path: Path, make_packed: MakePacked) -> None:
+    path = tmp_path / "set.packed"
+    content = make_packed(5, 14).read_bytes()
+    path.write_bytes(content[:8] + b"\x02" + content[9:])
+    with pytest.raises(DamagedFile, match=r"byte 8: has format version 2, .* reads up to 1; use a newer one"):
+        Packed(path)
+
+
+def test_a_damaged_record_is_named_when_it_is_checked(tmp_path: Path, make_packed: MakePacked) -> None:
+    path = tmp_path / "set.packed"
+    path.write_bytes(flipped(make_packed(5, 14).read_bytes(), 4096 + 3 * 14))
+    with Packed(path) as packed:
+        assert len(read(packed, 0, 3)) == 42
+        with pytest.raises(DamagedFile, match="record 3, byte 4138: checksum is wrong") as error:
+            read(packed, 1, 4)
+        assert (error.value.record, error.value.offset) == (3, 4138)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path, make_packed: MakePacked) -> None:
+    path = tmp_path / "set.packed"
+    path.write_bytes(make_packed(5, 14).read_bytes())
+    with Packed(path) as packed:
+        os.truncate(path, 4096 + 20)
+        assert len(read(packed, 0, 1)) == 14
+        with pytest.raises(DamagedFile, match="byte 4116: cut short while it is read"):
+            read(packed, 1, 1)
+
+
+def test_records_that_are_not_there_are_refused(make_packed: MakePacked) -> None:
+    with Packed(make_packed(5)) as packed, pytest.raises(IndexError, match="records 4 to 6: there are 5"):
+        packed.read(4, 2, memoryview(bytearray(100)))
+
+
+@pytest.mark.parametrize(
+    ("record", "label", "message"),
+    [
+        (b"abcd", 0, "record 1 has 4 bytes: must be 3 bytes"),
+        (b"abc", 7, "record 1 has label 7: must be 0 to 6"),
+        (b"abc", -1, "record 1 has label -1"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused_and_leaves_no_file(
+    tmp_path: Path, record: bytes, label: int, message: str
+) -> None:
+    def write() -> None:
+        with Writer(tmp_path / "set.packed", DESCRIPTION, record_bytes=3) as writer:
+            writer.add(b"abc", 0)
+            writer.add(record, label)
+
+    with pytest.raises(ValueError, match=message):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_record_and_an_empty_record_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no record was added"), Writer(tmp_path / "a", DESCRIPTION):
+        pass
+    with pytest.raises(ValueError, match="at least one byte"), Writer(tmp_path / "a", DESCRIPTION) as writer:
+        writer.add(b"", 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "set.packed"
+    path.write_bytes(b"old")
+    with Writer(path, DESCRIPTION) as writer:
+        writer.add(b"abc", 0)
+        assert path.read_bytes() == b"old"
+    with Packed(path) as packed:
+        assert read(packed, 0, 1) == b"abc"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.packed"]
+
+
+def test_a_header_of_another_length_is_not_misread() -> None:
+    assert HEADER_BYTES == 56

@@ -1,0 +1,150 @@
+"""Order and coverage of every layout, for any ranks, nodes, shares, epochs and places to go on from."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daso_bench.datasets.packed import orders
+from daso_bench.datasets.packed.orders import Epoch, Run
+from daso_bench.datasets.sampler import Sampler
+
+LAYOUTS = ("strided", "block", "node_batch")
+
+
+@st.composite
+def epochs(draw: st.DrawFn) -> tuple[Sampler, Epoch]:
+    nodes = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    ranks = sum(nodes)
+    short = draw(st.sampled_from(["join", "keep", "drop"]))
+    batch = draw(st.integers(ranks, 40))
+    samples = draw(st.integers(batch if short == "drop" else ranks, 200))
+    sampler = Sampler(samples, batch, ranks, 0, short_batch=short)
+    shares = draw(st.none() | st.lists(st.floats(0.01, 50), min_size=ranks, max_size=ranks))
+    return sampler, Epoch.of(sampler, nodes, shares)
+
+
+def pieces(epoch: Epoch, layout: str, step: int) -> list[list[int]]:
+    """Records by rank."""
+    ranks = range(len(epoch.full))
+    if layout == "strided":
+        return [orders.strided(epoch, rank, step).tolist() for rank in ranks]
+    if layout == "block":
+        return [orders.block(epoch, rank, step).records().tolist() for rank in ranks]
+    found: list[list[int]] = []
+    for node in range(len(epoch.ranks_of_nodes)):
+        rest = orders.node_batch(epoch, node, step).records().tolist()
+        for member in epoch.members(node):
+            size = epoch.sizes(step)[member]
+            found.append(rest[:size])
+            rest = rest[size:]
+        assert rest == []
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(drawn=epochs())
+def test_every_record_is_read_once_and_pieces_have_the_samplers_sizes(
+    layout: str, drawn: tuple[Sampler, Epoch]
+) -> None:
+    sampler, epoch = drawn
+    seen: list[int] = []
+    for step in range(epoch.steps):
+        by_rank = pieces(epoch, layout, step)
+        assert tuple(len(piece) for piece in by_rank) == epoch.sizes(step)
+        assert sum(epoch.sizes(step)) == sampler.sizes(step)
+        seen += [record for piece in by_rank for record in piece]
+    assert sorted(seen) == list(range(sampler.samples - sampler.left_out))
+
+
+@given(epochs())
+def test_node_batch_and_strided_have_the_batches_of_sequential_order(drawn: tuple[Sampler, Epoch]) -> None:
+    sampler, epoch = drawn
+    for step in range(epoch.steps):
+        first = step * sampler.global_batch_size
+        batch = list(range(first, first + sampler.sizes(step)))
+        assert [record for piece in pieces(epoch, "node_batch", step) for record in piece] == batch
+        assert sorted(r for piece in pieces(epoch, "strided", step) for r in piece) == batch
+
+
+@given(drawn=epochs(), seed=st.integers(0, 2**63 - 1), number=st.integers(0, 9), chunk=st.integers(1, 60))
+def test_dealt_chunks_cover_the_file_once_in_runs_of_each_nodes_size(
+    drawn: tuple[Sampler, Epoch], seed: int, number: int, chunk: int
+) -> None:
+    sampler, epoch = drawn
+    all_chunks = orders.chunks(np.arange(sampler.samples + 1), chunk)
+    dealt = orders.deal(epoch, all_chunks, seed, number)
+    for node, runs in enumerate(dealt):
+        assert sum(run.count for run in runs) == epoch.node_before(node, epoch.steps)
+        assert all(run.count for run in runs)
+    records = [record for runs in dealt for record in orders.records_of(runs).tolist()]
+    assert len(records) == len(set(records)) == sampler.samples - sampler.left_out
+    if not sampler.left_out:
+        assert sorted(records) == list(range(sampler.samples))
+    assert sum(map(orders.jumps, dealt)) <= len(all_chunks) + len(dealt) - 1
+
+
+@given(epochs())
+def test_a_step_is_found_again_by_its_next_record(drawn: tuple[Sampler, Epoch]) -> None:
+    _, epoch = drawn
+    for step in range(epoch.steps):
+        assert epoch.step_at(sum(sum(epoch.sizes(before)) for before in range(step))) == step
+    assert epoch.step_at(epoch.records) == epoch.steps
+    with pytest.raises(ValueError, match="next_record"):
+        epoch.step_at(epoch.records + 1)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 100))
+def test_chunks_are_whole_records_that_begin_near_each_other(sizes: list[int], chunk_bytes: int) -> None:
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    cut = orders.chunks(starts, chunk_bytes)
+    assert orders.records_of(cut).tolist() == list(range(len(sizes)))
+    for run in cut:
+        assert starts[run.end] - starts[run.first] < chunk_bytes + max(sizes)
+
+
+def test_h13_by_hand() -> None:
+    """48 records, 2 nodes of 2 ranks, 3 records a rank and step."""
+    epoch = Epoch.of(Sampler(48, 12, 4, 0), (2, 2))
+    steps = range(4)
+    for rank in range(4):
+        one_by_one = np.concatenate([orders.strided(epoch, rank, step) for step in steps])
+        assert one_by_one.tolist() == list(range(rank, 48, 4))
+        whole = [orders.block(epoch, rank, step) for step in steps]
+        assert (whole[0].first, whole[-1].end, orders.jumps(whole)) == (12 * rank, 12 * rank + 12, 1)
+        for step in steps:
+            assert pieces(epoch, "node_batch", step)[rank] == list(
+                range(step * 12 + 3 * rank, step * 12 + 3 * rank + 3)
+            )
+    strided = [
+        orders.jumps(Run(first=int(r), count=1) for s in steps for r in orders.strided(epoch, rank, s))
+        for rank in range(4)
+    ]
+    assert sum(strided) == 48
+    assert sum(orders.jumps(orders.node_batch(epoch, node, s) for s in steps) for node in (0, 1)) == 8
+    alone = Epoch.of(Sampler(48, 12, 4, 0), (4,))
+    assert orders.jumps(orders.node_batch(alone, 0, step) for step in steps) == 1
+
+
+def test_chunk_order_is_pinned_and_differs_by_epoch_and_seed() -> None:
+    epoch = Epoch.of(Sampler(12, 4, 2, 0), (1, 1))
+    cut = orders.chunks(np.arange(13), 2)
+
+    def firsts(seed: int, number: int) -> list[list[int]]:
+        return [[run.first for run in runs] for runs in orders.deal(epoch, cut, seed, number)]
+
+    assert firsts(1, 0) == firsts(1, 0)
+    assert len({str(firsts(seed, number)) for seed in range(3) for number in range(3)}) > 6
+    assert firsts(7, 0) == PINNED
+
+
+PINNED = [[10, 8, 4], [6, 0, 2]]
+
+
+def test_wrong_requests_are_refused() -> None:
+    with pytest.raises(ValueError, match="must sum to 4 ranks"):
+        Epoch.of(Sampler(48, 12, 4, 0), (2, 1))
+    with pytest.raises(ValueError, match="chunk_bytes=0"):
+        orders.chunks(np.arange(5), 0)
+    with pytest.raises(IndexError, match="step 4: an epoch has 4"):
+        Epoch.of(Sampler(48, 12, 4, 0), (4,)).sizes(4)

@@ -1,0 +1,45 @@
+"""Small image folders made by the tests: FA1 of the field cases, and what else they need."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CLASSES = ["0", "180", "270", "90"]
+
+
+def plain(level: int, side: int = 24) -> Image.Image:
+    """A picture of one grey level."""
+    return Image.new("RGB", (side, side), (level, level, level))
+
+
+def put(path: Path, image: Image.Image, **options: object) -> Path:
+    """Save `image` at `path`, folders included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)  # pyright: ignore[reportArgumentType] (options of Pillow's writers)
+    return path
+
+
+def ramp() -> Image.Image:
+    """16-bit grey from black to white."""
+    return Image.fromarray(np.linspace(0, 65535, 576).astype("uint16").reshape(24, 24))
+
+
+def field_images(root: Path) -> Path:
+    """45 files: four classes, one of them not in val/; every mode; cut, empty and hidden files."""
+    for k, name in enumerate(CLASSES):
+        for n in range(8):
+            put(root / "train" / name / f"{n}.jpg", plain(40 * k + n))
+        if name != "180":
+            for n in range(2):
+                put(root / "val" / name / f"{n}.jpg", plain(40 * k + n))
+    put(root / "train" / "0" / "grey.png", Image.new("L", (24, 24), 90))
+    put(root / "train" / "0" / "alpha.png", Image.new("RGBA", (24, 24), (9, 9, 9, 0)))
+    put(root / "train" / "0" / "print.jpg", Image.new("CMYK", (24, 24)))
+    put(root / "train" / "0" / "deep.png", ramp())
+    cut = (root / "train" / "90" / "0.jpg").read_bytes()
+    (root / "train" / "90" / "cut.jpg").write_bytes(cut[: len(cut) // 2])
+    (root / "train" / "90" / "empty.png").touch()
+    (root / "train" / "90" / "._0.jpg").write_bytes(b"\0\5\x16\7")
+    (root / "train" / ".ipynb_checkpoints").mkdir()
+    return root

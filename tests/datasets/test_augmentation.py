@@ -1,0 +1,152 @@
+"""Random changes: the same pixels for the same (seed, epoch, sample), whoever makes them, in any order."""
+
+import pickle
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from daso_bench.datasets.augmentation import RECIPES, epoch_key, own_draws, recipe
+from daso_bench.datasets.data import Augmentable, Split, training_batch
+from daso_bench.datasets.imagefolder import ImageFolder
+
+SIDE = (16, 12)
+
+
+def a_split(name: str, samples: int = 24) -> Split:
+    generator = torch.Generator().manual_seed(3)
+    images = torch.randint(256, (samples, 3, *SIDE), generator=generator, dtype=torch.uint8)
+    return Split(
+        images=images,
+        labels=torch.arange(samples),
+        mean=(100.0,) * 3,
+        std=(50.0,) * 3,
+        augment=recipe(name, SIDE),
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_pixels_do_not_depend_on_order_pieces_or_what_was_drawn_before(name: str) -> None:
+    split, key = a_split(name), epoch_key(5, 2)
+    whole, labels = split.augmented(torch.arange(24), key)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(1))
+    torch.rand(7)
+    pieces = [split.augmented(piece, key) for piece in order.split([5, 0, 12, 7])]
+    assert torch.equal(torch.cat([images for images, _ in pieces]), whole[order])
+    assert torch.equal(torch.cat([found for _, found in pieces]), labels[order])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_torchs_generator_is_left_where_it_was(name: str) -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    a_split(name).augmented(torch.arange(4), 1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_it_is_left_where_it_was_even_if_a_change_fails() -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    with suppress(ZeroDivisionError), own_draws(1) as of_sample:
+        of_sample(4)
+        torch.rand(1)
+        raise ZeroDivisionError
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "none"])
+def test_epochs_seeds_and_samples_are_changed_in_different_ways(name: str) -> None:
+    split, keys = a_split(name), [epoch_key(5, 0), epoch_key(5, 1), epoch_key(6, 0)]
+    images = [split.augmented(torch.arange(24), key)[0] for key in keys]
+    assert not torch.equal(images[0], images[1])
+    assert not torch.equal(images[0], images[2])
+    same = Split(
+        images=split.images[:1].expand(24, -1, -1, -1).clone(),
+        labels=split.labels,
+        mean=split.mean,
+        std=split.std,
+        augment=split.augment,
+    )
+    changed, _ = same.augmented(torch.arange(24), 9)
+    assert len({image.numpy().tobytes() for image in changed}) > 1
+
+
+def test_half_of_the_images_are_flipped() -> None:
+    split = a_split("flip", samples=400)
+    plain, changed = split.batch(torch.arange(400))[0], split.augmented(torch.arange(400), 1)[0]
+    flipped = (changed == plain.flip(-1)).flatten(1).all(1)
+    kept = (changed == plain).flatten(1).all(1)
+    assert bool((flipped ^ kept).all())
+    assert 160 <= int(flipped.sum()) <= 240
+
+
+def test_a_crop_has_a_black_border_of_at_most_four_pixels() -> None:
+    ones = Split(
+        images=torch.full((200, 1, *SIDE), 255, dtype=torch.uint8),
+        labels=torch.arange(200),
+        mean=(0.0,),
+        std=(1.0,),
+        augment=recipe("crop_flip", SIDE),
+    )
+    images, _ = ones.augmented(torch.arange(200), 1)
+    rows, columns = (images > 0).any(-1).sum((1, 2)), (images > 0).any(-2).sum((1, 2))
+    assert (int(rows.min()), int(rows.max())) == (12, 16)
+    assert (int(columns.min()), int(columns.max())) == (8, 12)
+    assert (images > 0).sum((1, 2, 3)).equal(rows * columns), "what is left of the image is one block"
+
+
+def test_a_batch_to_judge_a_model_by_is_never_changed() -> None:
+    changed, plain = a_split("crop_flip"), a_split("none")
+    indices = torch.tensor([3, 1, 2])
+    assert torch.equal(changed.batch(indices)[0], plain.batch(indices)[0])
+    assert torch.equal(plain.augmented(indices, 4)[0], plain.batch(indices)[0])
+
+
+def test_samples_that_cannot_be_changed_are_taken_as_they_are() -> None:
+    class Plain:
+        def __len__(self) -> int:
+            return 3
+
+        def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+            return indices.float(), indices
+
+    assert not isinstance(Plain(), Augmentable)
+    assert training_batch(Plain(), torch.tensor([2]), key=1)[0].tolist() == [2.0]
+    split, one = a_split("crop_flip"), torch.tensor([2])
+    assert torch.equal(training_batch(split, one, 1)[0], split.augmented(one, 1)[0])
+
+
+def test_an_unknown_recipe_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"^dataset\.augment=rotate: must be one of none, flip, crop_flip, "):
+        recipe("rotate", SIDE)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_images_on_disk_are_changed_alike_in_any_process(name: str, tmp_path: Path) -> None:
+    """A folder data set keeps its changes when a loader's worker process gets a copy of it."""
+    generator = torch.Generator().manual_seed(2)
+    for kind in ("a", "b"):
+        for number in range(6):
+            folder = tmp_path / "train" / kind
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = torch.randint(256, (20, 30, 3), generator=generator, dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+    dataset = ImageFolder(root=str(tmp_path), resize=18, crop=16, augment=name)
+    dataset.prepare()
+    data = dataset.load()
+    indices = torch.arange(len(data.train))
+    first, labels = training_batch(data.train, indices, epoch_key(1, 0))
+    copied = pickle.loads(pickle.dumps(data.train))
+    again, labels_again = training_batch(copied, indices.flip(0), epoch_key(1, 0))
+    assert first.shape == (len(indices), 3, 16, 16)
+    assert torch.equal(again.flip(0), first)
+    assert torch.equal(labels_again.flip(0), labels)
+    assert torch.equal(first, data.train.batch(indices)[0]) is (name == "none")
+    assert training_batch(copied, indices[:0], 1)[0].shape == (0, 3, 16, 16)
+    plain = ImageFolder(root=str(tmp_path), resize=18, crop=16).load()
+    assert torch.equal(data.test.batch(torch.tensor([0]))[0], plain.test.batch(torch.tensor([0]))[0])

@@ -1,0 +1,237 @@
+"""CIFAR-10 and CIFAR-100: unpacking, checksums, splits, and the ways out without a network.
+
+The files are made here, in the real layout but small, and torchvision is told their checksums.
+"""
+
+import hashlib
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision.datasets
+import torchvision.datasets.utils
+
+from daso_bench.datasets import cifar
+from daso_bench.datasets.cifar import CIFAR10, CIFAR100
+from daso_bench.datasets.data import Split
+from daso_bench.datasets.preparation import LOCK, TEMPORARY
+
+PER_FILE = 20
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+def write(folder: Path, name: str, content: dict[str, object]) -> list[str]:
+    (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    return [name, md5(folder / name)]
+
+
+def images(start: int, count: int) -> np.ndarray:
+    """Image i: red i, green 0, blue 255."""
+    made = np.zeros((count, 3, 1024), dtype=np.uint8)
+    made[:, 0] = np.arange(start, start + count)[:, None]
+    made[:, 2] = 255
+    return made.reshape(count, 3072)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small cifar-10-python.tar.gz of 5 × 20 training images, whose checksums torchvision knows."""
+    known = torchvision.datasets.CIFAR10
+    folder = tmp_path / "made" / known.base_folder
+    folder.mkdir(parents=True)
+    labels = [n % 10 for n in range(PER_FILE)]
+    train = [
+        write(folder, f"data_batch_{n}", {"data": images((n - 1) * PER_FILE, PER_FILE), "labels": labels})
+        for n in range(1, 6)
+    ]
+    test = [write(folder, "test_batch", {"data": images(200, 10), "labels": list(range(10))})]
+    names = [f"class {n}" for n in range(10)]
+    meta = write(folder, "batches.meta", {"label_names": names})
+    path = tmp_path / "made" / known.filename
+    with tarfile.open(path, "w:gz") as file:
+        file.add(folder, known.base_folder)
+    monkeypatch.setattr(known, "train_list", train)
+    monkeypatch.setattr(known, "test_list", test)
+    monkeypatch.setattr(known, "meta", {"filename": meta[0], "key": "label_names", "md5": meta[1]})
+    monkeypatch.setattr(known, "tgz_md5", md5(path))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path, archive: Path) -> Path:
+    """A folder that holds the archive."""
+    (tmp_path / "data").mkdir()
+    shutil.copy(archive, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def at(root: Path, *, download: bool = False) -> CIFAR10:
+    return CIFAR10(root=str(root), download=download)
+
+
+def test_an_archive_that_is_there_is_unpacked_and_read(root: Path) -> None:
+    dataset = at(root)
+    dataset.prepare()
+    data = dataset.load()
+    assert (data.name, data.classes, data.shape) == ("cifar10", 10, (3, 32, 32))
+    train, validation, test = data.train, data.validation, data.test
+    assert isinstance(train, Split)
+    assert isinstance(validation, Split)
+    assert isinstance(test, Split)
+    assert train.labels.bincount().tolist() == [9] * 10
+    assert validation.labels.bincount().tolist() == [1] * 10
+    reds = torch.cat([train.images[:, 0, 3, 4], validation.images[:, 0, 3, 4]])
+    assert sorted(reds.tolist()) == list(range(100))
+    assert test.images[:, :, 9, 9].tolist() == [[200 + n, 0, 255] for n in range(10)]
+    assert sorted(p.name for p in root.iterdir()) == sorted([LOCK, "cifar-10-batches-py", archive_name()])
+
+
+def archive_name() -> str:
+    return torchvision.datasets.CIFAR10.filename
+
+
+def test_several_at_once_unpack_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[Path] = []
+    real = CIFAR10._unpack
+
+    def counted(self: CIFAR10, archive: Path, temporary: Path) -> None:
+        unpacked.append(archive)
+        real(self, archive, temporary)
+
+    monkeypatch.setattr(CIFAR10, "_unpack", counted)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: at(root).prepare(), range(4)))
+    assert len(unpacked) == 1
+    assert at(root).load().classes == 10
+
+
+KILLED = """
+import os, pathlib, sys, tarfile
+from daso_bench.datasets.preparation import locked, scratch
+root = pathlib.Path(sys.argv[1])
+with locked(root), scratch(root) as temporary:
+    with tarfile.open(root / sys.argv[2]) as file:
+        for member in file.getmembers()[:3]:
+            file.extract(member, temporary, filter="data")
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_killed_while_unpacking_does_no_harm(root: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(root), archive_name()], check=False)
+    assert any(path.name.startswith(TEMPORARY) for path in root.iterdir())
+    with pytest.raises(FileNotFoundError, match="CIFAR-10 is not in"):
+        at(root).load()
+    at(root).prepare()
+    assert at(root).load().classes == 10
+    assert not any(path.name.startswith(TEMPORARY) for path in root.iterdir())
+
+
+def test_a_folder_that_somebody_left_half_is_named_and_replaced(root: Path) -> None:
+    at(root).prepare()
+    folder = root / "cifar-10-batches-py"
+    batch = folder / "data_batch_3"
+    batch.write_bytes(batch.read_bytes()[:100])
+    with pytest.raises(OSError, match=f"{batch}: damaged or cut short .* daso-bench prepare dataset=cifar10"):
+        at(root).load()
+    (folder / "test_batch").unlink()
+    at(root).prepare()
+    assert len(at(root).load().test) == 10
+
+
+def test_a_damaged_archive_is_named(root: Path) -> None:
+    path = root / archive_name()
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(OSError, match=f"{path}: damaged or cut short"):
+        at(root).prepare()
+    assert not (root / "cifar-10-batches-py").exists()
+
+
+def test_without_files_the_ways_out_are_told(tmp_path: Path, archive: Path) -> None:
+    for call in (at(tmp_path / "data").prepare, at(tmp_path / "data").load):
+        with pytest.raises(FileNotFoundError) as caught:
+            call()
+        for way in (
+            "daso-bench prepare dataset=cifar10",
+            "dataset.download=true",
+            "copy DIR to",
+            archive.name,
+        ):
+            assert way in str(caught.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_download_is_checked_and_kept(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fetch(url: str, folder: str, name: str, checksum: str) -> None:
+        asked.append(url)
+        shutil.copy(archive, Path(folder) / name)
+
+    monkeypatch.setattr(torchvision.datasets.utils, "download_url", fetch)
+    at(tmp_path / "data", download=True).prepare()
+    at(tmp_path / "data", download=True).prepare()
+    assert len(asked) == 1
+    assert md5(tmp_path / "data" / archive.name) == md5(archive)
+    assert at(tmp_path / "data").load().classes == 10
+
+
+def test_without_a_network_one_sentence_says_how_to_prepare_elsewhere(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(url: str, folder: str, name: str, checksum: str) -> None:
+        (Path(folder) / name).write_bytes(b"half of it")
+        raise OSError("<urlopen error [Errno -2] Name or service not known>")
+
+    monkeypatch.setattr(torchvision.datasets.utils, "download_url", fetch)
+    with pytest.raises(
+        ConnectionError, match=r"CIFAR-10 could not be fetched .* on a machine with a network"
+    ):
+        at(tmp_path / "data", download=True).prepare()
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [LOCK]
+
+
+def test_load_never_fetches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CIFAR10, "_fetch", lambda *_: pytest.fail("a rank fetched"))
+    with pytest.raises(FileNotFoundError, match="CIFAR-10 is not in"):
+        at(root, download=True).load()
+
+
+def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = torchvision.datasets.CIFAR100
+    folder = tmp_path / known.base_folder
+    folder.mkdir()
+    labels = [n % 100 for n in range(1000)]
+    content = {"data": images(0, 250).repeat(4, axis=0), "fine_labels": labels, "coarse_labels": [0] * 1000}
+    monkeypatch.setattr(known, "train_list", [write(folder, "train", content)])
+    content = {"data": images(0, 100), "fine_labels": list(range(100)), "coarse_labels": [0] * 100}
+    monkeypatch.setattr(known, "test_list", [write(folder, "test", content)])
+    meta = write(folder, "meta", {"fine_label_names": [str(n) for n in range(100)]})
+    monkeypatch.setattr(known, "meta", {"filename": "meta", "key": "fine_label_names", "md5": meta[1]})
+    data = CIFAR100(root=str(tmp_path)).load()
+    assert (data.name, data.classes) == ("cifar100", 100)
+    assert isinstance(data.validation, Split)
+    assert data.validation.labels.bincount().tolist() == [1] * 100
+    assert len(data.train) == 900
+
+
+def test_the_sizes_are_those_of_the_real_sets() -> None:
+    assert (CIFAR10.train_samples, CIFAR10.validation_samples, CIFAR10.test_samples) == (
+        45_000,
+        5_000,
+        10_000,
+    )
+    assert [round(value / 255, 3) for value in CIFAR10.mean] == [0.491, 0.482, 0.447]
+    assert cifar.VALIDATION_SHARE == 10

@@ -1,0 +1,339 @@
+"""A folder of images: FA1 of the field cases, splits of its own or held out, classes, and what is refused."""
+
+import dataclasses
+import os
+import pickle
+import time
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import field_images, plain, put
+from PIL import Image
+
+from daso_bench.datasets import folder_dataset
+from daso_bench.datasets.image_files import ImageFiles
+from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.pixels import BadImage
+
+
+def small(root: Path, **keys: object) -> ImageFolder:
+    """A data set of 8 × 8 images."""
+    return dataclasses.replace(ImageFolder(root=str(root), resize=8, crop=8), **keys)
+
+
+def loaded(dataset: ImageFolder) -> dict[str, ImageFiles]:
+    """Its splits, prepared."""
+    dataset.prepare()
+    data = dataset.load()
+    splits = {name: data.split(name) for name in ("train", "validation", "test")}
+    assert all(isinstance(split, ImageFiles) for split in splits.values())
+    return splits  # pyright: ignore[reportReturnType] (just asserted)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return field_images(tmp_path / "imgs")
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """Two classes of 10 and 20 images, no splits."""
+    for name, count in (("cats", 10), ("dogs", 20)):
+        for n in range(count):
+            put(tmp_path / "set" / name / f"{n}.png", plain(n + 100 * (name == "dogs"), side=8))
+    return tmp_path / "set"
+
+
+def test_stop_names_every_bad_file_with_its_reason(images: Path) -> None:
+    with pytest.raises(ValueError, match="2 of 44 files are bad") as caught:
+        small(images).prepare()
+    text = str(caught.value)
+    assert "train/90/cut.jpg: damaged or cut short .jpg file" in text
+    assert "train/90/empty.png: empty (0 bytes)" in text
+    assert "._0.jpg" not in text
+    assert "dataset.bad_files=skip" in text
+    with pytest.raises(FileNotFoundError, match="daso-bench prepare dataset=imagefolder"):
+        small(images).load()
+
+
+def test_skip_leaves_them_out_counts_them_and_tells_conversions(images: Path) -> None:
+    dataset = small(images, bad_files="skip")
+    splits = loaded(dataset)
+    assert {name: len(split) for name, split in splits.items()} == {"train": 32, "validation": 6, "test": 4}
+    about = dataset.about()
+    assert about is not None
+    assert [path for path, _ in about["bad"]] == ["train/90/cut.jpg", "train/90/empty.png"]
+    assert about["conversions"] == {
+        "16 bits to 8": 1,
+        "CMYK to RGB": 1,
+        "alpha over background": 1,
+        "grey to colour": 2,
+    }
+    assert about["class_names"] == ["0", "180", "270", "90"]  # and not the hidden folder
+    assert about["held_out"] == ["test"]
+    assert (dataset.classes, dataset.train_samples, dataset.test_samples) == (4, 32, 4)
+    assert not any("cut" in path or "empty" in path for path in splits["train"].paths)
+
+
+def test_one_class_list_counts_for_all_splits(images: Path) -> None:
+    """With classes numbered anew in val/, 270 would be 1 and 90 would be 2."""
+    dataset = small(images, bad_files="skip")
+    validation = loaded(dataset)["validation"]
+    assert list(validation.paths) == [f"val/{name}/{n}.jpg" for name in ("0", "270", "90") for n in (0, 1)]
+    assert validation.labels.tolist() == [0, 0, 2, 2, 3, 3]
+    about = dataset.about()
+    assert about is not None
+    assert about["warnings"] == ["val: no image of class '180'"]
+
+
+def test_batches_hold_the_converted_pixels(images: Path) -> None:
+    train = loaded(small(images, bad_files="skip", mean=(0, 0, 0), std=(1 / 255,) * 3))["train"]
+    places = {Path(path).name: number for number, path in enumerate(train.paths) if "train/0/" in path}
+    chosen = torch.tensor([places[name] for name in ("grey.png", "alpha.png", "print.jpg", "deep.png")])
+    pixels, labels = train.batch(chosen)
+    assert (pixels.shape, pixels.dtype) == ((4, 3, 8, 8), torch.float32)
+    assert labels.tolist() == [0, 0, 0, 0]
+    means = pixels.mean((1, 2, 3)).tolist()
+    assert means[0] == pytest.approx(90, abs=0.1)
+    assert means[1:3] == pytest.approx([255, 255], abs=2)
+    assert means[3] == pytest.approx(127.5, abs=3)  # the ramp, not 255
+
+
+def test_a_folder_without_splits_is_divided_class_by_class(three: Path) -> None:
+    splits = loaded(small(three, holdout=0.2))
+    assert {name: split.labels.bincount().tolist() for name, split in splits.items()} == {
+        "train": [6, 12],
+        "validation": [2, 4],
+        "test": [2, 4],
+    }
+    paths = [path for split in splits.values() for path in split.paths]
+    assert len(set(paths)) == 30
+    assert list(splits["train"].paths) != sorted(splits["train"].paths)  # 10.png comes after 9.png
+    again = loaded(small(three, holdout=0.2, prepared=str(three.parent / "kept")))
+    assert list(again["test"].paths) == list(splits["test"].paths)
+
+
+def test_ranks_only_read_and_all_read_the_same(three: Path) -> None:
+    dataset = small(three)
+    splits = loaded(dataset)
+    before = dataset.manifest_file.stat()
+    (three / "cats" / "5.png").unlink()
+    (three / "cats" / "new.png").write_bytes(b"")
+    assert len(dataset.load().train) == len(splits["train"])
+    assert dataset.manifest_file.stat() == before
+    assert sorted(path.name for path in (three / ".daso-bench").iterdir()) == [
+        ".daso-bench.lock",
+        dataset.manifest_file.name,
+    ]
+
+
+def test_files_are_looked_at_again_only_when_something_changed(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = small(three)
+    dataset.prepare()
+    looked: list[int] = []
+    real = folder_dataset.check
+
+    def counted(root: Path, paths: list[str], *rest: object, **more: object) -> object:
+        looked.append(len(paths))
+        return real(root, paths, *rest, **more)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(folder_dataset, "check", counted)
+    dataset.prepare()
+    assert looked == []
+    put(three / "cats" / "99.png", plain(3, side=8))
+    dataset.prepare()
+    assert looked == [31]
+    os.utime(three / "cats" / "1.png", ns=(1, 1))
+    dataset.prepare()
+    assert looked == [31, 31]
+    (three / "cats" / "99.png").unlink()
+    dataset.prepare()
+    assert dataset.train_samples == 24
+
+
+def test_keys_that_change_what_is_used_have_a_manifest_of_their_own(three: Path) -> None:
+    one = small(three)
+    for other in ({"holdout": 0.2}, {"split_seed": 1}, {"check": "decode"}, {"bad_files": "skip"}):
+        assert small(three, **other).manifest_file != one.manifest_file
+    for same in ({"crop": 4}, {"background": "black"}, {"std": (1.0, 1.0, 1.0)}):
+        assert small(three, **same).manifest_file == one.manifest_file
+    kept = str(three / "kept")
+    assert small(three, prepared=kept).manifest_file.parent == Path(kept)
+    elsewhere = dataclasses.replace(small(three, prepared=kept), root=str(three / "cats"))
+    assert elsewhere.manifest_file != small(three, prepared=kept).manifest_file
+
+
+def test_of_several_that_prepare_at_once_one_looks_at_the_files(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock does not care whether they are threads or, as in `test_preparation`, processes."""
+    looked: list[int] = []
+    real = folder_dataset.check
+
+    def slow(root: Path, paths: list[str], *rest: object, **more: object) -> object:
+        looked.append(len(paths))
+        time.sleep(0.2)
+        return real(root, paths, *rest, **more)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(folder_dataset, "check", slow)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: small(three).prepare(), range(4)))
+    assert looked == [30]
+    assert len(list((three / ".daso-bench").iterdir())) == 2  # the manifest and the lock
+
+
+@pytest.mark.parametrize(("how", "found"), [("headers", False), ("decode", True), ("none", False)])
+def test_damage_inside_is_found_by_decode_or_named_by_training(three: Path, how: str, found: bool) -> None:
+    path = put(three / "cats" / "3.jpg", plain(50, side=64))
+    content = bytearray(path.read_bytes())
+    content[20:22] = b"\0\0"  # the end is there, and what comes before is not whole
+    start = content.index(b"\xff\xc4")
+    content[start : start + 4] = b"\0\0\0\0"
+    path.write_bytes(content)
+    dataset = small(three, check=how)
+    if found:
+        with pytest.raises(ValueError, match=r"cats/3\.jpg: damaged"):
+            dataset.prepare()
+        return
+    train = loaded(dataset)["train"]
+    everything = [loaded(dataset)[name] for name in ("train", "validation", "test")]
+    (split,) = [split for split in everything if "cats/3.jpg" in list(split.paths)]
+    with pytest.raises(BadImage, match=rf"{path}: damaged or cut short"):
+        split.batch(torch.tensor([list(split.paths).index("cats/3.jpg")]))
+    assert len(train) > 0
+
+
+@pytest.mark.parametrize(("how", "found"), [("headers", True), ("none", False)])
+def test_a_file_cut_short_behind_its_header_is_found_without_decoding_all(
+    three: Path, how: str, found: bool
+) -> None:
+    path = put(three / "cats" / "3.png", plain(50, side=64))
+    path.write_bytes(path.read_bytes()[:-30])
+    if found:
+        with pytest.raises(
+            ValueError, match=r"1 of 30 files are bad(.|\n)*cats/3\.png: damaged or cut short"
+        ):
+            small(three, check=how).prepare()
+    else:
+        small(three, check=how).prepare()
+
+
+def test_class_names_are_any_text_and_an_accent_is_one_letter(tmp_path: Path) -> None:
+    composed, taken_apart = "größe é", unicodedata.normalize("NFD", "größe é")
+    for n in range(3):
+        put(tmp_path / "train" / composed / f"{n}.png", plain(n, side=8))
+        put(tmp_path / "train" / "a=b, #1 'x'" / f"{n}.png", plain(n, side=8))
+        put(tmp_path / "val" / taken_apart / f"{n}.png", plain(n, side=8))
+    dataset = small(tmp_path)
+    assert loaded(dataset)["validation"].labels.tolist() == [1, 1, 1]
+    about = dataset.about()
+    assert about is not None
+    assert about["class_names"] == ["a=b, #1 'x'", composed]
+
+
+def test_given_classes_set_the_numbers(images: Path) -> None:
+    order = ("90", "0", "180", "270", "360")
+    dataset = small(images, bad_files="skip", class_names=order)
+    assert loaded(dataset)["validation"].labels.tolist() == [0, 0, 1, 1, 3, 3]
+    about = dataset.about()
+    assert about is not None
+    assert "train: no image of class '360'" in about["warnings"]
+
+
+def test_an_extra_class_is_an_error_by_name(images: Path) -> None:
+    put(images / "val" / "45" / "0.jpg", plain(1))
+    with pytest.raises(ValueError, match=r"val: class '45' not among the classes of train/"):
+        small(images).prepare()
+    with pytest.raises(
+        ValueError, match=r"classes '180', '270' not among the classes of dataset.class_names"
+    ):
+        small(images, class_names=("0", "90")).prepare()
+
+
+def test_layouts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"dataset.root=.*none: no such folder"):
+        small(tmp_path / "none").prepare()
+    with pytest.raises(ValueError, match=r"0 classes; there must be 2 or more"):
+        small(tmp_path).prepare()
+    put(tmp_path / "val" / "a" / "1.png", plain(1))
+    with pytest.raises(ValueError, match=r"has val/ and no train/"):
+        small(tmp_path).prepare()
+    put(tmp_path / "train" / "a" / "1.png", plain(1))
+    (tmp_path / "validation").mkdir()
+    with pytest.raises(ValueError, match=r"both val/ and validation/"):
+        small(tmp_path).prepare()
+
+
+def test_an_image_in_no_class_is_bad(three: Path) -> None:
+    put(three / "lost.png", plain(1))
+    with pytest.raises(ValueError, match=r"lost\.png: lies in no class's folder"):
+        small(three).prepare()
+    assert len(loaded(small(three, bad_files="skip"))["train"]) == 24
+
+
+def test_a_set_without_usable_images_says_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    with pytest.raises(ValueError, match=r"no usable image \(2 image files were found, 2 of them bad"):
+        small(tmp_path, bad_files="skip").prepare()
+
+
+def test_a_class_whose_images_are_all_bad_keeps_its_number(three: Path) -> None:
+    for path in (three / "cats").iterdir():
+        path.write_bytes(b"")
+    dataset = small(three, bad_files="skip")
+    assert set(loaded(dataset)["train"].labels.tolist()) == {1}
+    about = dataset.about()
+    assert about is not None
+    assert about["warnings"] == ["train: every image of class 'cats' is bad"]
+
+
+def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(three).prepare()
+
+    def refused(folder: Path) -> object:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(folder_dataset, "locked", refused)
+    small(three).prepare()
+    with pytest.raises(OSError, match=r"dataset\.prepared=FOLDER"):
+        small(three, holdout=0.3).prepare()
+
+
+def test_one_channel_gives_grey(three: Path) -> None:
+    put(three / "cats" / "0.png", Image.new("RGB", (8, 8), (255, 0, 0)))
+    dataset = small(three, channels=1, mean=(0.0,), std=(1.0,))
+    train = loaded(dataset)["train"]
+    assert train.batch(torch.tensor([0]))[0].shape == (1, 1, 8, 8)
+    assert dataset.shape == (1, 8, 8)
+
+
+def test_a_split_reaches_a_worker_process_whole(three: Path) -> None:
+    train = loaded(small(three))["train"]
+    twin = pickle.loads(pickle.dumps(train))
+    indices = torch.tensor([3, 0])
+    assert torch.equal(twin.batch(indices)[0], train.batch(indices)[0])
+    with pytest.raises(IndexError):
+        train.batch(torch.tensor([24]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"check": "full"}, r"dataset.check=full: unknown; must be one of headers, decode, none"),
+        ({"bad_files": "ignore"}, r"dataset.bad_files=ignore: unknown; must be one of stop, skip"),
+        ({"holdout": 0.5}, r"dataset.holdout=0.5: must be above 0 and below 0.5"),
+        ({"class_names": ("a", "a")}, r"each must be there once"),
+        ({"channels": 1}, r"dataset.mean=.*: must be 1 numbers"),
+        ({"crop": 9}, r"dataset.resize=8: must be >= dataset.crop=9"),
+    ],
+)
+def test_bad_values_are_refused(tmp_path: Path, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(tmp_path, **keys)

@@ -1,0 +1,142 @@
+"""ImageNet's layouts, on small trees made here with its names."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import plain, put
+from PIL import Image
+
+from daso_bench.datasets.image_files import ImageFiles
+from daso_bench.datasets.imagenet import ImageNet
+
+WNIDS = ["n01440764", "n01443537", "n02084071"]
+VAL = [f"ILSVRC2012_val_{number:08d}" for number in range(1, 7)]
+LABELS = [2, 0, 1, 1, 2, 0]
+
+
+def small(root: Path, **keys: object) -> ImageNet:
+    keys = {"resize": 8, "crop": 8, "validation_per_class": 2, **keys}
+    return dataclasses.replace(ImageNet(root=str(root)), **keys)
+
+
+def make(folder: Path, *, sorted_val: bool) -> None:
+    """train/ with six images of each of three classes, val/ with six images."""
+    for number, wnid in enumerate(WNIDS):
+        for n in range(6):
+            put(folder / "train" / wnid / f"{wnid}_{n}.JPEG", plain(10 * number + n))
+    for name, label in zip(VAL, LABELS, strict=True):
+        place = folder / "val" / WNIDS[label] if sorted_val else folder / "val"
+        put(place / f"{name}.JPEG", plain(100 + label))
+
+
+def solution(path: Path) -> None:
+    rows = [
+        f"{name},{WNIDS[label]} 85 1 499 272 {WNIDS[label]} 1 1 2 2"
+        for name, label in zip(VAL, LABELS, strict=True)
+    ]
+    path.write_text("ImageId,PredictionString\n" + "\n".join(reversed(rows)) + "\n")
+
+
+def splits_of(dataset: ImageNet) -> dict[str, ImageFiles]:
+    dataset.prepare()
+    data = dataset.load()
+    assert data.classes == 3
+    return {name: data.split(name) for name in ("train", "validation", "test")}  # pyright: ignore
+
+
+def check(splits: dict[str, ImageFiles]) -> None:
+    """ILSVRC's val/ is the test split; two of each class of train/ are the validation split."""
+    assert {name: split.labels.bincount().tolist() for name, split in splits.items()} == {
+        "train": [4, 4, 4],
+        "validation": [2, 2, 2],
+        "test": [2, 2, 2],
+    }
+    test = splits["test"]
+    found = {Path(path).stem: label for path, label in zip(test.paths, test.labels.tolist(), strict=True)}
+    assert found == dict(zip(VAL, LABELS, strict=True))
+    for split in splits.values():
+        assert all(
+            WNIDS[label] in path or "/val/" in f"/{path}"
+            for path, label in zip(split.paths, split.labels, strict=True)
+        )
+    assert not set(splits["train"].paths) & set(splits["validation"].paths)
+
+
+@pytest.mark.parametrize("place", ["", "ILSVRC"])
+def test_kaggles_archive_with_its_solution(tmp_path: Path, place: str) -> None:
+    make(tmp_path / "ILSVRC" / "Data" / "CLS-LOC", sorted_val=False)
+    solution(tmp_path / "LOC_val_solution.csv")
+    check(splits_of(small(tmp_path / place)))
+
+
+@pytest.mark.parametrize("suffix", ["", ".JPEG"])
+@pytest.mark.parametrize("by_number", [True, False])
+def test_a_list_of_names_and_labels(tmp_path: Path, suffix: str, by_number: bool) -> None:
+    make(tmp_path / "ILSVRC" / "Data" / "CLS-LOC", sorted_val=False)
+    lists = tmp_path / "ILSVRC" / "ImageSets" / "CLS-LOC"
+    lists.mkdir(parents=True)
+    lines = [
+        f"{name}{suffix} {label if by_number else WNIDS[label]}"
+        for name, label in zip(VAL, LABELS, strict=True)
+    ]
+    (lists / "val.txt").write_text("\n".join(lines) + "\n")
+    check(splits_of(small(tmp_path)))
+
+
+def test_torchvisions_layout_with_val_sorted_into_classes(tmp_path: Path) -> None:
+    make(tmp_path, sorted_val=True)
+    check(splits_of(small(tmp_path)))
+
+
+def test_running_numbers_are_not_taken_for_labels(tmp_path: Path) -> None:
+    make(tmp_path / "ILSVRC" / "Data" / "CLS-LOC", sorted_val=False)
+    lists = tmp_path / "ILSVRC" / "ImageSets" / "CLS-LOC"
+    lists.mkdir(parents=True)
+    (lists / "val.txt").write_text("".join(f"{name} {n}\n" for n, name in enumerate(VAL, 1)))
+    with pytest.raises(
+        ValueError, match=r"val\.txt: line 3: .* running numbers instead: put its LOC_val_sol"
+    ):
+        small(tmp_path).prepare()
+
+
+def test_missing_labels_and_a_missing_set_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no folders train/ and val/ in ILSVRC/Data/CLS-LOC/"):
+        small(tmp_path).prepare()
+    make(tmp_path, sorted_val=False)
+    with pytest.raises(FileNotFoundError, match=r"put Kaggle's LOC_val_solution.csv into"):
+        small(tmp_path).prepare()
+    (tmp_path / "LOC_val_solution.csv").write_text("ImageId,PredictionString\na,n99999999 1 2 3 4\n")
+    with pytest.raises(ValueError, match=r"solution.csv: line 2: n99999999: not among the classes of train/"):
+        small(tmp_path).prepare()
+
+
+def test_images_without_a_label_and_labels_without_an_image_are_bad(tmp_path: Path) -> None:
+    make(tmp_path, sorted_val=False)
+    solution(tmp_path / "LOC_val_solution.csv")
+    (tmp_path / "val" / f"{VAL[0]}.JPEG").rename(tmp_path / "val" / "odd.JPEG")
+    with pytest.raises(ValueError, match="2 of 25 files are bad") as caught:
+        small(tmp_path).prepare()
+    assert "val/odd.JPEG: has no label in" in str(caught.value)
+    assert f"val/{VAL[0]}.JPEG: missing; " in str(caught.value)
+    assert len(splits_of(small(tmp_path, bad_files="skip"))["test"]) == 5
+
+
+def test_a_class_of_val_that_train_lacks_is_an_error(tmp_path: Path) -> None:
+    make(tmp_path, sorted_val=True)
+    put(tmp_path / "val" / "n99999999" / "x.JPEG", plain(1))
+    with pytest.raises(ValueError, match=r"val: n99999999: not among the classes of train/"):
+        small(tmp_path).prepare()
+
+
+def test_exif_orientation_is_not_applied_as_in_published_results(tmp_path: Path) -> None:
+    make(tmp_path, sorted_val=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = Image.new("RGB", (8, 8))
+    image.paste((255, 255, 255), (0, 0, 8, 4))
+    put(tmp_path / "val" / WNIDS[0] / "ILSVRC2012_val_00000000.JPEG", image, exif=exif, quality=95)
+    pixels, _ = splits_of(small(tmp_path))["test"].batch(torch.tensor([0]))
+    assert pixels[0, 0, 0].mean() > 2  # the white half is on top still
+    assert pixels[0, 0, 7].mean() < -1

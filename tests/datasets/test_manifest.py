@@ -1,0 +1,61 @@
+"""What is written down of a folder of images, read back by every rank."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from daso_bench.datasets.manifest import Manifest, Paths, read_about
+from daso_bench.datasets.tree import File
+
+
+def a_manifest() -> Manifest:
+    files = {
+        "train": [File("train/ä/1.jpg", 0, 1, 1), File("train/b/22.jpg", 1, 1, 1)],
+        "validation": [File("val/b/3.jpg", 1, 1, 1)],
+        "test": [],
+    }
+    return Manifest.of(files, {"class_names": ["ä", "b"], "tree": "abc"})
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    a_manifest().write(path)
+    found = Manifest.read(path)
+    assert list(found.paths["train"]) == ["train/ä/1.jpg", "train/b/22.jpg"]
+    assert list(found.paths["test"]) == []
+    assert found.labels["train"].tolist() == [0, 1]
+    assert found.about == read_about(path)
+    assert found.about["samples"] == {"train": 2, "validation": 1, "test": 0}
+
+
+def test_damage_is_noticed_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    a_manifest().write(path)
+    whole = path.read_bytes()
+    place = whole.index(b"train/")
+    for content in (b"", whole[: len(whole) // 2], whole[:place] + b"X" + whole[place + 1 :]):
+        path.write_bytes(content)
+        with pytest.raises(OSError, match=rf"{path}: damaged .* prepare the data set again"):
+            Manifest.read(path)
+    with pytest.raises(FileNotFoundError):
+        Manifest.read(tmp_path / "none.npz")
+
+
+def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
+    made = a_manifest()
+    made.about["format"] = 99
+    made.write(tmp_path / "m.npz")
+    with pytest.raises(OSError, match="format 99, this version reads 1"):
+        read_about(tmp_path / "m.npz")
+
+
+def test_paths_are_what_the_file_system_spells() -> None:
+    odd = os.fsdecode(b"\xff/1.jpg")
+    paths = Paths.of(["a", odd, "longer/ß.png"])
+    assert list(paths) == ["a", odd, "longer/ß.png"]
+    assert list(pickle.loads(pickle.dumps(paths))) == list(paths)
+    for wrong in (3, -1):
+        with pytest.raises(IndexError):
+            paths[wrong]

@@ -1,0 +1,61 @@
+"""MNIST: torchvision's layout is read, and the ways out are told; the rest is as for Fashion-MNIST."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daso_bench.datasets import idx_folder
+from daso_bench.datasets.data import Split
+from daso_bench.datasets.mnist import MNIST
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a hundredth of the size, 5 validation images of each class."""
+    monkeypatch.setattr(idx_folder, "PARTS", {"train": 600, "t10k": 100})
+    monkeypatch.setattr(idx_folder, "VALIDATION_PER_CLASS", 5)
+
+
+def write_files(folder: Path) -> None:
+    """Every class equally often, all pixels of image i equal to i % 251."""
+    folder.mkdir(parents=True)
+    for part, count in idx_folder.PARTS.items():
+        numbers = np.arange(count)
+        pixels = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None], (count, 28, 28))
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", (numbers % 10).astype(np.uint8))):
+            lengths = np.array(array.shape, dtype=">u4").tobytes()
+            (folder / f"{part}-{kind}-ubyte").write_bytes(
+                bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
+            )
+
+
+def test_torchvisions_layout_is_read(tmp_path: Path, small: None) -> None:
+    write_files(tmp_path / "MNIST" / "raw")
+    dataset = MNIST(root=str(tmp_path))
+    dataset.prepare()
+    data = dataset.load()
+    assert (data.name, data.classes, data.shape) == ("mnist", 10, (1, 28, 28))
+    assert [len(data.split(name)) for name in ("train", "validation", "test")] == [550, 50, 100]
+    assert isinstance(data.validation, Split)
+    assert data.validation.labels.bincount().tolist() == [5] * 10
+    assert (data.validation.images[:, 0, 0, 0].int() % 251).tolist() != list(range(50))
+
+
+def test_missing_files_name_the_ways_out(tmp_path: Path) -> None:
+    for call in (MNIST(root=str(tmp_path)).prepare, MNIST(root=str(tmp_path), download=True).load):
+        with pytest.raises(
+            FileNotFoundError, match=r"daso-bench prepare dataset=mnist, or set dataset.download"
+        ):
+            call()
+
+
+def test_a_download_fills_the_folder(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torchvision.datasets
+
+    monkeypatch.setattr(
+        torchvision.datasets, "MNIST", lambda root, download: write_files(Path(root) / "MNIST" / "raw")
+    )
+    dataset = MNIST(root=str(tmp_path), download=True)
+    dataset.prepare()
+    assert len(dataset.load().train) == 550

@@ -1,0 +1,174 @@
+"""From file to pixels: what becomes of every mode, and the reason where a file is no image."""
+
+import pickle
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import plain, put, ramp
+from PIL import Image
+
+from daso_bench.datasets.pixels import BadImage, PixelRules, decode, header, looks_whole
+
+RULES = PixelRules()
+GREY = PixelRules(channels=1)
+
+
+def shades(image: torch.Tensor) -> list[int]:
+    """The colour of the first pixel."""
+    return image[:, 0, 0].tolist()
+
+
+def test_grey_is_repeated_and_colour_becomes_luma(tmp_path: Path) -> None:
+    grey = str(put(tmp_path / "grey.png", Image.new("L", (5, 3), 90)))
+    red = str(put(tmp_path / "red.png", Image.new("RGB", (5, 3), (255, 0, 0))))
+    assert decode(grey, RULES).shape == (3, 3, 5)
+    assert shades(decode(grey, RULES)) == [90, 90, 90]
+    assert shades(decode(grey, GREY)) == [90]
+    assert shades(decode(red, GREY)) == [round(0.299 * 255)]
+    assert header(grey, RULES).conversions == ("grey to colour",)
+    assert header(grey, GREY).conversions == header(red, RULES).conversions == ()
+    assert header(red, GREY).conversions == ("colour to grey",)
+
+
+def test_black_and_white_is_0_and_255(tmp_path: Path) -> None:
+    path = str(put(tmp_path / "bits.png", Image.new("1", (4, 4), 1)))
+    assert shades(decode(path, RULES)) == [255, 255, 255]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_16_bits_are_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
+    path = str(put(tmp_path / f"deep{suffix}", ramp()))
+    pixels = decode(path, GREY)
+    assert pixels.dtype == torch.uint8
+    assert abs(pixels.double().mean() - 127.5) < 0.5
+    assert pixels.flatten().tolist() == [
+        round(value / 257) for value in np.asarray(ramp()).flatten().tolist()
+    ]
+    assert header(path, GREY).conversions == ("16 bits to 8",)
+
+
+def test_16_bit_colour_keeps_its_upper_bits_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "deep.png"
+    path.write_bytes(rgb16_png(0x80FF, 0x01FF, 0xFFFF))
+    assert shades(decode(str(path), RULES)) == [0x80, 0x01, 0xFF]
+    assert header(str(path), RULES).conversions == ("16 bits to 8",)
+
+
+@pytest.mark.parametrize(("background", "level"), [("white", 255), ("black", 0)])
+def test_alpha_is_laid_over_the_background(tmp_path: Path, background: str, level: int) -> None:
+    rules = PixelRules(background=background)
+    clear = str(put(tmp_path / "clear.png", Image.new("RGBA", (4, 4), (9, 9, 9, 0))))
+    half = str(put(tmp_path / "half.png", Image.new("LA", (4, 4), (100, 128))))
+    assert shades(decode(clear, rules)) == [level] * 3
+    mixed = (100 * 128 + level * 127) / 255
+    assert all(abs(shade - mixed) <= 1 for shade in shades(decode(half, rules)))
+    assert header(clear, rules).conversions == ("alpha over background",)
+
+
+def test_a_palette_is_replaced_by_its_colours_and_its_clear_entry_by_the_background(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    path = str(put(tmp_path / "plain.png", image))
+    assert decode(path, RULES)[:, 0].T.tolist() == [[10, 20, 30], [40, 50, 60]]
+    assert header(path, RULES).conversions == ("palette to colours",)
+    clear = str(put(tmp_path / "clear.gif", image, transparency=0))
+    assert decode(clear, RULES)[:, 0].T.tolist() == [[255, 255, 255], [40, 50, 60]]
+
+
+def test_cmyk_is_read_inverted_where_adobes_marker_says_so(tmp_path: Path) -> None:
+    ink = Image.new("CMYK", (16, 16), (0, 255, 255, 0))  # red
+    adobe = put(tmp_path / "adobe.jpg", ink, quality=100)
+    content = adobe.read_bytes()
+    marker = content.index(b"\xff\xee")
+    plain_file = tmp_path / "plain.jpg"
+    # Without the marker the same numbers mean the opposite: 0 is no ink.
+    plain_file.write_bytes(content[:marker] + content[marker + 16 :])
+    assert all(abs(a - b) <= 3 for a, b in zip(shades(decode(str(adobe), RULES)), [255, 0, 0], strict=True))
+    assert all(shade <= 3 for shade in shades(decode(str(plain_file), RULES)))
+    tiff = str(put(tmp_path / "ink.tif", ink))
+    assert shades(decode(tiff, RULES)) == [255, 0, 0]
+    assert header(tiff, RULES).conversions == ("CMYK to RGB",)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_exif_orientation_is_applied_where_the_rules_say_so(tmp_path: Path, suffix: str) -> None:
+    image = Image.new("RGB", (16, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    path = str(put(tmp_path / f"turned{suffix}", image, exif=exif))
+    assert decode(path, RULES).shape == (3, 16, 8)
+    assert header(path, RULES).conversions == ("turned by EXIF",)
+    assert decode(path, PixelRules(upright=False)).shape == (3, 8, 16)
+    assert header(path, PixelRules(upright=False)).conversions == ()
+
+
+def test_of_an_animation_the_first_picture_counts(tmp_path: Path) -> None:
+    frames = [Image.new("P", (4, 4), shade) for shade in (0, 1)]
+    for frame in frames:
+        frame.putpalette([10, 20, 30, 40, 50, 60])
+    path = str(put(tmp_path / "moving.gif", frames[0], save_all=True, append_images=frames[1:]))
+    assert shades(decode(path, RULES)) == [10, 20, 30]
+    assert "first of several pictures" in header(path, RULES).conversions
+
+
+def test_pixels_without_a_known_white_are_refused(tmp_path: Path) -> None:
+    floats = str(put(tmp_path / "f.tif", Image.new("F", (4, 4), 0.5)))
+    big = str(put(tmp_path / "i.tif", Image.new("I", (4, 4), 70_000)))
+    for path in (floats, big):
+        with pytest.raises(BadImage, match="nothing says which value is white"):
+            decode(path, RULES)
+
+
+def test_every_bad_file_has_its_name_and_a_reason(tmp_path: Path) -> None:
+    whole = put(tmp_path / "whole.jpg", plain(100, side=64)).read_bytes()
+    bad = {
+        "empty.png": (b"", r"empty \(0 bytes\)"),
+        "foreign.jpg": (b"\0\5\x16\7", r"no image \(starts with 00 05 16 07\)"),
+        "cut.jpg": (whole[: len(whole) - 40], "damaged or cut short .jpg file"),
+    }
+    for name, (content, reason) in bad.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(BadImage, match=reason) as caught:
+            decode(str(path), RULES)
+        assert str(caught.value).startswith(f"{path}: ")
+    with pytest.raises(BadImage, match=r"nowhere\.png: No such file"):
+        decode(str(tmp_path / "nowhere.png"), RULES)
+
+
+def test_a_missing_end_is_seen_without_decoding(tmp_path: Path) -> None:
+    for name in ("a.jpg", "a.png"):
+        whole = put(tmp_path / name, plain(100, side=64))
+        assert looks_whole(str(whole))
+        whole.write_bytes(whole.read_bytes()[:-40])
+        assert not looks_whole(str(whole))
+    assert looks_whole(str(put(tmp_path / "a.bmp", plain(1))))
+
+
+def test_the_error_survives_the_way_out_of_a_worker_process() -> None:
+    error = pickle.loads(pickle.dumps(BadImage("a.jpg", "empty")))
+    assert (error.path, error.reason, str(error)) == ("a.jpg", "empty", "a.jpg: empty")
+
+
+def test_rules_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"dataset.channels=2: must be 1 \(grey\) or 3"):
+        PixelRules(channels=2)
+    with pytest.raises(ValueError, match=r"dataset\.background=grey: must be white or black"):
+        PixelRules(background="grey")
+
+
+def rgb16_png(red: int, green: int, blue: int) -> bytes:
+    """A PNG file of one pixel with 16 bits per channel, which Pillow cannot write."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    size = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    pixel = zlib.compress(b"\0" + struct.pack(">HHH", red, green, blue))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")

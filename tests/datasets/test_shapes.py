@@ -1,0 +1,129 @@
+"""Shapes on noise: masks that fit the images, unlabelled outlines, and single pixels that do not tell."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from daso_bench.datasets.masks import UNLABELLED, MaskedSplit
+from daso_bench.datasets.shapes import SHAPES, TINTS, Shapes, _inside, _outlined
+
+SMALL = Shapes(samples=40, validation_samples=8, test_samples=12, height=24, width=20)
+
+
+def every(dataset: Shapes, name: str = "train") -> tuple[Tensor, Tensor]:
+    split = dataset.load().split(name)
+    return split.batch(torch.arange(len(split)))
+
+
+def test_sizes_and_shapes_follow_the_fields():
+    data = SMALL.load()
+    assert (data.name, data.classes, data.shape) == ("shapes", 5, (3, 24, 20))
+    assert (SMALL.task, SMALL.classes, SMALL.train_samples) == ("segmentation", 5, 40)
+    assert [len(data.split(name)) for name in ("train", "validation", "test")] == [40, 8, 12]
+    images, masks = data.train.batch(torch.tensor([3, 0, 39]))
+    assert (images.shape, images.dtype) == ((3, 3, 24, 20), torch.float32)
+    assert (masks.shape, masks.dtype) == ((3, 24, 20), torch.int64)
+
+
+def test_every_class_and_unlabelled_pixels_occur():
+    _, masks = every(Shapes())
+    assert masks.unique().tolist() == [0, 1, 2, 3, 4, UNLABELLED]
+    share = (masks == UNLABELLED).float().mean()
+    assert 0.1 < share < 0.2
+    assert all((masks == label).float().mean() > 0.02 for label in range(5))
+
+
+def test_where_two_labels_meet_neither_pixel_is_labelled():
+    mask = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 1, 1]], dtype=torch.uint8)
+    n = UNLABELLED
+    expected = [[0, 0, n, n], [0, n, n, n], [n, n, n, 1], [n, n, n, 1]]
+    assert _outlined(mask).tolist() == expected
+    _, masks = every(SMALL)
+    for dim in (1, 2):
+        size = masks.shape[dim] - 1
+        one, next_to_it = masks.narrow(dim, 0, size), masks.narrow(dim, 1, size)
+        assert ((one == next_to_it) | (one == n) | (next_to_it == n)).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [
+        ("disc", [".###.", "#####", "#####", "#####", ".###."]),
+        ("box", ["#####"] * 5),
+        ("triangle", ["..#..", "..#..", ".###.", ".###.", "#####"]),
+        ("cross", ["..#..", "..#..", "#####", "..#..", "..#.."]),
+    ],
+)
+def test_the_forms_by_hand(shape: str, rows: list[str]):
+    """Five pixels a side, half an extent of 2.3 from the middle of the third."""
+    places = torch.arange(-2.0, 3.0)
+    inside = _inside(shape, places.view(-1, 1), places.view(1, -1), 2.3)
+    assert ["".join("#" if pixel else "." for pixel in row) for row in inside.tolist()] == rows
+    assert shape in SHAPES
+
+
+def test_a_mask_says_where_its_images_colour_is_the_kinds_own():
+    """Without noise the ground is 0, and a shape's pixels are on average its kind's tint, halved."""
+    images, masks = every(Shapes(noise=0.0))
+    pixels = images.permute(0, 2, 3, 1)
+    assert (pixels[masks == 0] == 0).all()
+    for kind, tint in enumerate(TINTS):
+        mean = pixels[masks == 1 + kind].mean(0)
+        assert torch.allclose(mean, torch.tensor(tint) / 2, atol=0.08)
+
+
+def test_a_sample_is_the_same_in_every_batch_and_process():
+    first, second = SMALL.load(), SMALL.load()
+    images, masks = first.train.batch(torch.tensor([5, 30, 17]))
+    alone, mask = second.train.batch(torch.tensor([17]))
+    assert torch.equal(images[2:], alone)
+    assert torch.equal(masks[2:], mask)
+    other = Shapes(samples=40, height=24, width=20, seed=1)
+    assert not torch.equal(every(other)[1], every(SMALL)[1])
+    assert not torch.equal(every(SMALL, "test")[1], every(SMALL)[1][:12])
+
+
+def test_a_batch_is_a_copy():
+    split = SMALL.load().train
+    assert isinstance(split, MaskedSplit)
+    images, masks = split.batch(torch.tensor([0]))
+    images.zero_()
+    masks.zero_()
+    assert split.images[0].any()
+    assert split.masks[0].any()
+
+
+def test_single_pixels_do_not_tell_the_kind():
+    """The best guess from a pixel's colour alone, the nearest of all tints and the ground, is often wrong."""
+    images, masks = every(Shapes(), "test")
+    means = torch.cat([torch.zeros(1, 3), torch.tensor(TINTS) / 2])
+    guess = torch.cdist(images.permute(0, 2, 3, 1).reshape(-1, 3), means).argmin(1)
+    labels = masks.flatten()
+    for label in range(1, 5):
+        right = (guess == label) & (labels == label)
+        either = ((guess == label) | (labels == label)) & (labels != UNLABELLED)
+        assert right.sum() / either.sum() < 0.4
+    smooth = functional.avg_pool2d(images, 3, 1, 1)  # the surroundings tell more
+    better = torch.cdist(smooth.permute(0, 2, 3, 1).reshape(-1, 3), means).argmin(1)
+    known = labels != UNLABELLED
+    assert (better == labels)[known].float().mean() > (guess == labels)[known].float().mean()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "bound"),
+    [
+        ("samples", 0, "1"),
+        ("validation_samples", 0, "1"),
+        ("test_samples", 0, "1"),
+        ("height", 15, "16"),
+        ("width", 0, "16"),
+        ("noise", -0.1, "0"),
+        ("noise", float("nan"), "0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(field: str, value: float, bound: str):
+    with pytest.raises(ValueError, match=rf"^dataset\.{field}={value}: must be >= {bound}$"):
+        Shapes(**{field: value})  # pyright: ignore[reportArgumentType] -- the field's type varies here
+    with pytest.raises(ValueError, match=r"^dataset\.noise=inf: must be finite$"):
+        Shapes(noise=float("inf"))

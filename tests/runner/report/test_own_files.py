@@ -1,0 +1,45 @@
+"""A report with claims and stored convergence points of one's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from test_answer import study
+from test_guarded import stored
+from test_judge import FAST
+
+from daso_bench.runner.cli import run
+from daso_bench.runner.convergence import write
+from daso_bench.runner.listing import CONF
+from daso_bench.runner.report.build import files_of, report
+
+Make = Callable[..., Path]
+
+
+def own(folder: Path, runs: Path) -> Path:
+    """`folder` with the stored points of the runs' workload, and a claim about daso's time."""
+    write(folder / "convergence" / "mine.yaml", stored(runs), "Mine")
+    text = (CONF / "claims" / "daso.yaml").read_text()
+    (folder / "claims").mkdir()
+    (folder / "claims" / "mine.yaml").write_text(text.replace("id: daso_", "id: mine_"))
+    return folder
+
+
+def test_a_report_finds_the_users_own_points_and_claims_wherever_they_lie(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path / "in", arm=FAST, fresh=1.0)
+    page = report(tmp_path / "in", tmp_path / "out", own(tmp_path / "own", tmp_path / "in"))
+    said = page.read_text()
+    assert "Samples to target were held against 11 stored runs of mine" in said
+    assert "mine_time" in (tmp_path / "out" / "claims.csv").read_text()
+    command = (
+        "daso-bench report DIR --output OUT --config-dir OWN</code>, where DIR is the folder of the runs"
+    )
+    assert f"{command} and OWN holds claims/mine.yaml, convergence/mine.yaml." in said
+    elsewhere = own(tmp_path / "else" / "where", tmp_path / "in")
+    assert run(["report", str(tmp_path / "in"), "--config-dir", str(elsewhere)]) == 0
+    assert (tmp_path / "in" / "report" / "index.html").read_bytes() == page.read_bytes()
+
+
+def test_a_page_that_rests_on_shipped_files_alone_names_no_others(tmp_path: Path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "mine.yaml").write_text("study: {name: mine}")
+    assert files_of(None) == files_of(tmp_path) == []

@@ -1,0 +1,111 @@
+"""train.accumulate: a batch in parts is the same step; sums are made once, and time pays for each part."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from runs import NAMES, Awkward, Blobs, config
+
+from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.simulated_world import simulate
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.replica import Replica
+
+UNEVEN: dict[str, Any] = {"dataset": Blobs(samples=50), "epochs": 4, "precision": "fp64"}
+Model = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "samples", "sizes"),
+    [(1, 8, [8]), (3, 8, [2, 3, 3]), (4, 8, [2, 2, 2, 2]), (3, 2, [1, 1]), (3, 1, [1]), (3, 0, [0])],
+)
+def test_parts_cover_a_batch_and_their_shares_sum_to_one(accumulate: int, samples: int, sizes: list[int]):
+    parts = Replica.parts(SimpleNamespace(accumulate=accumulate), samples)  # pyright: ignore[reportArgumentType]
+    assert [part.stop - part.start for part, _ in parts] == sizes
+    assert [part.start for part, _ in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
+    assert [share for _, share in parts] == ([size / samples for size in sizes] if samples else [1.0])
+
+
+def virtual(cfg: schema.RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
+    played = simulate(cfg, cfg.dataset.load(), **more)
+    return played.results[0].summary, played.sessions[0].replica.model.state_dict()
+
+
+def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], Model]:
+    directory = RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+
+
+def in_parts(cfg: schema.RunConfig, parts: int) -> schema.RunConfig:
+    return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulate=parts))
+
+
+def assert_close(ours: Model, theirs: Model) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert (value - theirs[name]).abs().max() <= 1e-10, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_takes_the_same_steps_in_parts(name: str):
+    cfg = config(name, keys={"sync_every": 4} if name == "diloco" else {}, **UNEVEN)
+    # Time in proportion to samples: parts take as long as the whole, and ranks at their own pace meet alike.
+    paced = {"step_time": lambda rank, n: 10_000 * n}
+    (summary, model), (summary_of_parts, model_of_parts) = (
+        virtual(one, **paced) for one in (cfg, in_parts(cfg, 3))
+    )
+    assert_close(model_of_parts, model)
+    for counted in ("collectives", "payload_bytes"):
+        assert summary_of_parts[counted] == summary[counted], "sums are made once a step"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("ddp", {}),
+        ("ddp", {"overlap": False}),
+        ("ddp", {"algorithm": "hierarchical"}),
+        ("hsgd", {}),
+        ("heterogeneous", {}),
+    ],
+)
+def test_real_ranks_and_virtual_ones_take_the_same_steps_in_parts(
+    tmp_path: Path, name: str, keys: dict[str, Any]
+):
+    cfg = in_parts(config(name, keys=keys, ranks=[2, 1], results=tmp_path, **UNEVEN), 3)
+    summary, model = real(cfg)
+    expected, virtual_model = virtual(cfg)
+    if name != "heterogeneous":  # its shares follow the time that steps really took
+        assert_close(model, virtual_model)
+    assert summary["payload_bytes"] == expected["payload_bytes"], "sums are made once a step"
+
+
+def test_virtual_time_pays_what_each_part_costs_beside_its_samples():
+    cfg = config(ranks=[1], epochs=1)  # 6 steps of 16 samples, on one rank: nothing but computing
+    times = [
+        virtual(in_parts(cfg, parts), step_time=lambda rank, n: 900_000 + 30_000 * n)[0]["train_s"]
+        for parts in (1, 4)
+    ]
+    assert times[0] == pytest.approx(6 * (0.9 + 0.03 * 16) / 1000)
+    assert times[1] == pytest.approx(6 * (4 * 0.9 + 0.03 * 16) / 1000)
+
+
+def test_batch_normalisation_refuses_parts_of_one_sample(tmp_path: Path):
+    cfg = config(model=Awkward(), ranks=[2])  # 8 samples a rank
+    virtual(in_parts(cfg, 4))
+    with pytest.raises(ConfigError, match=r"one sample at a time.* x 5 parts \(train\.accumulate\)$"):
+        virtual(in_parts(cfg, 5))
+
+
+def test_statistics_over_ranks_are_not_modelled_for_parts():
+    launcher = {"name": "simulated", "timing_only": True, "sync_batch_norm": "world"}
+    with pytest.raises(ConfigError, match=r"^train\.accumulate=2: statistics over ranks"):
+        config(launcher=launcher, accumulate=2)
+    with pytest.raises(ConfigError, match=r"^train\.accumulate=0: must be >= 1"):
+        config(accumulate=0)
