@@ -139,6 +139,7 @@ class Ledger:
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
             **({"digests": session.digests} if session.digests else {}),
+            **session.clock.measured(),
             **self._apparatus(status),
         }
 

@@ -43,7 +43,7 @@ PRECISIONS = ("fp32", "fp64")
 LATER = ("label_smoothing", "accumulate")  # at their defaults a run's id is that of the days before them
 ITEMSIZES = {"fp32": 4, "fp64": 8}  # bytes of a number
 LARGEST_SEED = 2**63 - 1
-ROLES = ("", "clock", "fresh", "placebo")
+ROLES = ("", "clock", "fresh", "placebo", "overhead")
 INTERVALS = ("welch", "paired")
 
 
@@ -138,7 +138,8 @@ class StudyInfo:
     `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
     the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
     equal arms differ, with the same seeds (`clock`, the first `clock_share` of the schedule) or with others
-    (`fresh`); or the `placebo`. `interval` and `level`: of ratios.
+    (`fresh`); the `placebo`; or one more run that tells what the clock costs (`overhead`). `interval` and
+    `level`: of ratios.
 
     `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
     that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
@@ -476,6 +477,12 @@ def _in_its_role(config: RunConfig) -> RunConfig:
                 f"seed={config.seed}: must be below {FRESH} with study.role=fresh, which adds it"
             )
         changes["seed"] = config.seed + FRESH
+    if role == "overhead" and config.launcher.name == "simulated":
+        raise ConfigError("study.role=overhead: the virtual clock costs no time; real ranks can tell")
+    if role == "overhead" and config.strategy_class.sampling(config.strategy) != "global":
+        raise ConfigError(
+            f"study.role=overhead: needs a strategy whose ranks take equal steps, not {strategy_name(config)}"
+        )
     if role == "clock" and config.study.clock_share < 1:
         steps = config.plan().steps
         if steps is None:

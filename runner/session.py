@@ -21,6 +21,7 @@ from ..strategies.replica import Batch, Replica
 from ..strategies.seeds import derive
 from ..strategies.topology import WORLD
 from .clock import Clock
+from .clock_pairs import PairedClock
 from .copies import Copies
 from .feed import Feed, GlobalFeed, OwnFeed
 from .loader import Ahead, Direct, Loader
@@ -130,7 +131,8 @@ class Session:
     def __post_init__(self) -> None:
         config, comm = self.config, self.world.comm
         self.comm = comm
-        self.clock = Clock(comm.now, comm.traffic, self.world.started_ns)
+        clock = PairedClock if config.study.role == "overhead" else Clock
+        self.clock = clock(comm.now, comm.traffic, self.world.started_ns)
         self.dtype = DTYPES[config.train.precision]
         self.task = config.task(self.data.classes)
         self.sampler = Sampler(

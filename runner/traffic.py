@@ -35,6 +35,7 @@ class Traffic:
     rank: int
     stamps: bool = True
     training: bool = True  # only then does it count bytes, and how long this rank stands still
+    timing: bool = True  # only then does it look at the time (`clock_pairs`)
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
@@ -58,7 +59,7 @@ class Traffic:
         group = self._group(channel, members)
         key = group << 32 | self._sequence[group]
         self._sequence[group] += 1
-        if self.stamps:
+        if self.stamps and self.timing:
             self.launches[key] = now
         return key
 
@@ -148,7 +149,7 @@ class Traffic:
         `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
         tell it later.
         """
-        if not self.training:
+        if not (self.training and self.timing):
             return
         self.blocked_ns += left - entered
         if waited is None:

@@ -24,6 +24,7 @@ from .cadence import reason as cadence_reason
 from .guarded import Guarded, guarded
 from .load import Run
 from .method import Method, diverged
+from .overhead import ClockCost, clock_cost
 from .target import baseline_of, study_of
 
 CLOCK, FRESH, PLACEBO = "clock", "fresh", "placebo"
@@ -56,7 +57,8 @@ class Answer:
     `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`: of the final accuracy.
     `evaluations`: up to the crossing, of the median run, by arm. `forbidden`: why no arm gets a verdict.
     `guard`: what stored samples to target say; None without a target. `cadence`: by label, of arms that also
-    ran with their evaluations closer together or further apart.
+    ran with their evaluations closer together or further apart. `clock_cost`: what the clock costs; None
+    where no run of the study asked.
     """
 
     comparison: Comparison
@@ -72,6 +74,7 @@ class Answer:
     forbidden: tuple[str, ...]
     guard: Guarded | None
     cadence: Mapping[str, Cadence] = field(default_factory=dict)
+    clock_cost: ClockCost | None = None
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why there is no verdict between these arms, whatever their numbers say."""
@@ -118,6 +121,8 @@ def answer(
     fresh_quality = how.quality(fresh) if fresh else None
     held = guarded(comparison, baseline, references)
     weak = [held.weak] if held and held.weak else []
+    cost = clock_cost(comparison)
+    slow = [cost.forbids] if cost and cost.forbids else []
     return Answer(
         comparison=comparison,
         baseline=baseline,
@@ -129,9 +134,10 @@ def answer(
         fresh_points=fresh_quality.estimate.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=how.budget_s,
-        forbidden=(*weak, *_forbidden(comparison, lines, placebo, fixed_floor, target_floor)),
+        forbidden=(*weak, *slow, *_forbidden(comparison, lines, placebo, fixed_floor, target_floor)),
         guard=held,
         cadence=cadences(comparison, beside, clock.floor if clock else None),
+        clock_cost=cost,
     )
 
 

@@ -101,6 +101,10 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
 
 
 def _floors(answer: Answer) -> list[str]:
+    return [*_noise(answer), *([answer.clock_cost.sentence] if answer.clock_cost else [])]
+
+
+def _noise(answer: Answer) -> list[str]:
     fixed, target = answer.fixed_floor, answer.target_floor
     missing = fixed.missing
     if missing:

@@ -63,7 +63,11 @@ class Neighbours:
     @cached_property
     def lines(self) -> list[tuple[Arm, list[At]]]:
         """Each arm with runs that count, at each target; not the baseline's on a part of the schedule."""
-        arms = [arm for arm in self.comparison.arms if arm.counted and arm.runs[0].role != "clock"]
+        arms = [
+            arm
+            for arm in self.comparison.arms
+            if arm.counted and arm.runs[0].role not in ("clock", "overhead")
+        ]
         how = Method(self.comparison, self.baseline) if self.baseline else None
         return [(arm, [self._at(arm, target, how) for target in self.targets]) for arm in arms]
 

@@ -37,7 +37,7 @@ def test_a_broken_run_finishes_with_the_history_of_an_unbroken_one(stories: Stor
     ("name", "word", "reason"),
     [
         ("time limit", "timed_out", r"time limit of 2 min \(launcher\.timeout_min\)"),
-        ("told to stop", "cancelled", r"preempted, or told to stop by SIGUSR2, 5\d min before the limit"),
+        ("told to stop", "cancelled", r"preempted, or told to stop by SIGUSR2, (59|60) min before the limit"),
         ("requeued by hand", "cancelled", r"requeued by Slurm \(SIGTERM\)"),
         ("lost node", "failed", r"node_fail: all ranks on n2 fell silent at once.*"),
     ],
