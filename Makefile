@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 only ?=
+with ?=
 
-.PHONY: demo test lint bench docs mutants placebo chaos clean
+.PHONY: demo test lint bench bench-gpu docs mutants placebo chaos clean
 
 demo: $(VENV)/.base ## environment; ddp and daso as real processes, then `+study=quick` in virtual time; where the report is
 	$(BIN)/daso-bench +study=quick launcher=local cluster=laptop strategy=ddp,daso seed=0
@@ -20,6 +21,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
 	$(BIN)/python -m daso_bench.runner.bench json=results/bench.json $(if $(only),only=$(only))
+
+bench-gpu: $(VENV)/.base ## our loop against a bare one, and what runs, on one GPU, in ten minutes; `make bench-gpu with="KEY=VALUE ..."`
+	$(BIN)/python -m daso_bench.runner.bench.gpu json=results/bench_gpu.json $(with)
 
 mutants: $(VENV)/.dev ## faults planted in strategies, and how many the conformance kit finds
 	$(BIN)/python tests/mutants/run.py

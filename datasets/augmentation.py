@@ -30,6 +30,9 @@ class Chain:
         return self.then(self.first(image))
 
 
+PairChange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""An image [C, H, W] and its mask [H, W] to others of the same types; may draw from torch's generator."""
+
 RECIPES = ("none", "flip", "crop_flip", "resized_crop_flip")
 
 

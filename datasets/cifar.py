@@ -56,14 +56,15 @@ class Cifar(ABC):
         """Makes sure that the files are there and whole, unpacking or downloading the archive if need be.
 
         One process at a time does so, others wait. Raises FileNotFoundError, with the ways out, where there
-        is no archive; ConnectionError without a network; OSError naming a damaged file.
+        is nothing; ConnectionError without a network; OSError naming what is damaged or missing.
         """
-        if self._damage() is None:
+        damage = self._damage()
+        if damage is None:
             return
         root = Path(self.root)
         archive = root / self._torchvision().filename
         if not archive.is_file() and not self.download:
-            raise self._missing()
+            raise damage
         with locked(root):
             if self._damage() is None:  # another process had the lock before
                 return

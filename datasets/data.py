@@ -1,6 +1,6 @@
 """The three splits of a data set, held in memory, and the batches cut from them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +28,28 @@ class Augmentable(Protocol):
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `Samples.batch`, each image changed as (key, its index) says."""
+        ...
+
+
+@runtime_checkable
+class Compact(Protocol):
+    """Augmentable samples whose images are smaller before their last step than after it.
+
+    Whoever makes batches for another process leaves that step to the other: less is to be handed over.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        ...
+
+    def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `Augmentable.augmented` without the last step: images uint8 [b, C, H, W]."""
+        ...
+
+    @property
+    def normalise(self) -> Callable[[Tensor], Tensor]:
+        """The last step, of images uint8 [b, C, H, W]; picklable."""
         ...
 
 
@@ -84,13 +106,17 @@ class Split:
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `batch`, each image changed by `augment` as (key, its index) says."""
-        images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+        images = self.images.index_select(0, indices)
+        return self.trained_on(images, indices, key), self.labels.index_select(0, indices)
+
+    def trained_on(self, images: Tensor, indices: Tensor, key: int) -> Tensor:
+        """Stored images [b, C, H, W], which are overwritten, as `augmented` has those numbered `indices`."""
         if self.augment is not None:
             with own_draws(key) as of_sample:
                 for place, index in enumerate(indices.tolist()):
                     of_sample(index)
                     images[place] = self.augment(images[place])
-        return self._normalised(images), labels
+        return self._normalised(images)
 
     def _normalised(self, images: Tensor) -> Tensor:
         """(images - mean) / std, in place where they are float32 already."""
@@ -99,7 +125,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A data set: its splits, its name, the number of classes and the shape (C, H, W) of one image."""
+    """A data set: its splits, its name, the number of classes and the shape (C, H, W) of one image.
+
+    files: digest of the names, labels and sizes of the files that it lies in; "" where its configuration says
+    which samples they are.
+    """
 
     name: str
     classes: int
@@ -107,6 +137,7 @@ class Data:
     train: Samples
     validation: Samples
     test: Samples
+    files: str = ""
 
     def split(self, name: str) -> Samples:
         """The split called `name`; ValueError names the known ones."""

@@ -6,7 +6,7 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ class Digits:
             images = torch.from_numpy(file["images"]).unsqueeze(1)
             labels = torch.from_numpy(file["labels"]).to(torch.int64)
             index = {name: torch.from_numpy(file[name].astype(np.int64)) for name in SPLITS}
-        splits = {
+        splits: dict[str, Any] = {
             name: Split(images=images[chosen], labels=labels[chosen], mean=(MEAN,), std=(STD,))
             for name, chosen in index.items()
         }

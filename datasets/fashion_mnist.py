@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from .augmentation import recipe
 from .data import Data
-from .idx_folder import fetch_files, find_files, load_files
+from .idx_folder import check_files, fetch_files, find_files, load_files, not_there
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 # Mean and standard deviation of the training split; pixels are 0 to 255.
@@ -39,11 +39,12 @@ class FashionMNIST:
     def prepare(self) -> None:
         """Makes sure that the files are on this machine, by downloading if asked to.
 
-        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network.
+        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network;
+        OSError naming a damaged file.
         """
         if self._found() is None and self.download:
             fetch_files(Path(self.root), "FashionMNIST", "fashion_mnist")
-        self._files()
+        check_files(self._files())
 
     def load(self) -> Data:
         """Reads the files; raises FileNotFoundError when there are none, OSError when one is damaged."""
@@ -57,7 +58,7 @@ class FashionMNIST:
         if found is None:
             own = Path(self.root) / "FashionMNIST" / "raw"
             raise FileNotFoundError(
-                f"Fashion-MNIST is neither in {own.absolute()} nor in {DEBIAN_FOLDER}: "
+                f"{not_there('Fashion-MNIST', own)}, and not in {DEBIAN_FOLDER}: "
                 f"put torchvision's copy below dataset.root={self.root}, or install Debian's package "
                 "dataset-fashion-mnist, or run daso-bench prepare dataset=fashion_mnist, or set "
                 "dataset.download=true"

@@ -1,11 +1,15 @@
 """Fetching files from the network, for one process at a time; without one, how to prepare elsewhere."""
 
 import contextlib
+import http.client
 import io
 import socket
+import textwrap
 from collections.abc import Iterator
 
 TIMEOUT_S = 30.0  # without an answer
+# HTTPException: of an answer that is none; ValueError: of an address that is none, to which it redirects.
+_FAILURES = (RuntimeError, OSError, http.client.HTTPException, ValueError)
 
 
 @contextlib.contextmanager
@@ -20,11 +24,16 @@ def fetching(title: str, elsewhere: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             yield
-    except (RuntimeError, OSError) as error:
+    except _FAILURES as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise ConnectionError(f"{title} could not be fetched ({why[:200]}): {elsewhere}") from error
+        raise ConnectionError(f"{title} could not be fetched ({_short(why)}): {elsewhere}") from error
     finally:
         socket.setdefaulttimeout(before)
+
+
+def _short(why: str) -> str:
+    """At most 200 characters, whole words where there are any."""
+    return textwrap.shorten(why, 200, placeholder=" ...") if " " in why[:200] else why[:200]
 
 
 def elsewhere(name: str, root: str, files: str) -> str:

@@ -1,6 +1,7 @@
 """Which samples are set aside where a data set has no split of its own: as many of each class, drawn once."""
 
 import hashlib
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -32,19 +33,26 @@ def share_of_class(share: float) -> Callable[[int], int]:
 
 
 def hold_out(
-    files: Sequence[File], count: Callable[[int], int], seed: int, names: Sequence[str]
+    files: Sequence[File],
+    count: Callable[[int], int],
+    *,
+    seed: int,
+    names: Sequence[str],
+    drawn_as: Callable[[str], str],
 ) -> dict[str, list[File]]:
     """The files of the splits called `names`, `count` of a class's number in each, and of `train`, the rest.
 
     All in the order of `files`. A class keeps at least one file in train. Of a class the files are drawn in
-    the order of the BLAKE2b of `seed` and path: no order of listing matters, and a new file moves few others.
+    the order of `place_in_draw` of what `drawn_as` makes of their paths, which names class and file and not
+    where the data set lies: no order of listing matters, and a new file moves few others.
     """
     by_class: dict[int, list[File]] = defaultdict(list)
     for file in files:
         by_class[file.label].append(file)
     split_of: dict[str, str] = {}
     for members in by_class.values():
-        drawn = sorted(members, key=lambda file: _place(file.path, seed))
+        # Files drawn under one name, such as two spellings of it, are told apart by their paths.
+        drawn = sorted(members, key=lambda file: (place_in_draw(drawn_as(file.path), seed), file.path))
         each = min(count(len(members)), (len(members) - 1) // max(1, len(names)))
         for number, name in enumerate(names):
             split_of |= {file.path: name for file in drawn[number * each : (number + 1) * each]}
@@ -54,6 +62,10 @@ def hold_out(
     }
 
 
-def _place(path: str, seed: int) -> bytes:
-    text = f"{seed}/held out/{path}".encode("utf-8", "surrogateescape")
+def place_in_draw(name: str, seed: int) -> bytes:
+    """What names are sorted by to draw the first of them: BLAKE2b of `seed` and the name.
+
+    An accent is one letter, however the file system stores it (NFC).
+    """
+    text = f"{seed}/held out/{unicodedata.normalize('NFC', name)}".encode("utf-8", "surrogateescape")
     return hashlib.blake2b(text, digest_size=8).digest()

@@ -29,6 +29,21 @@ def find_files(folder: Path) -> dict[str, Path] | None:
     return found if len(found) == len(NAMES) else None
 
 
+def not_there(title: str, folder: Path) -> str:
+    """Of a folder in which `find_files` finds nothing: that it is not there, or which files it lacks."""
+    names = [path.name.removesuffix(".gz") for path in folder.iterdir()] if folder.is_dir() else []
+    lacking = [name for name in NAMES if name not in names]
+    if len(lacking) == len(NAMES):
+        return f"{title} is not in {folder.absolute()}"
+    return f"{title} is incomplete: {folder.absolute()} has no {', no '.join(lacking)} (nor .gz)"
+
+
+def check_files(files: dict[str, Path]) -> None:
+    """Read them all. Raises OSError naming one that is damaged, cut short or another."""
+    for part in PARTS:
+        _read(files, part)
+
+
 def load_files(
     files: dict[str, Path], name: str, mean: float, std: float, augment: Change | None = None
 ) -> Data:

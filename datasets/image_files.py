@@ -1,6 +1,6 @@
 """A split whose images stay on disk: a batch decodes its files when it is asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,21 +46,34 @@ class ImageFiles:
 
         Raises IndexError, and pixels.BadImage, which names the file.
         """
-        return self._stacked([self.transform(self.pixels(index)) for index in indices.tolist()], indices)
+        images = [self.transform(self.pixels(index)) for index in indices.tolist()]
+        return self.normalise(self._stacked(images)), self.labels.index_select(0, indices)
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `batch`, each image made by `change` as (key, its index) says."""
+        pixels, labels = self.changed(indices, key)
+        return self.normalise(pixels), labels
+
+    def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `augmented`, not normalised: images uint8 [b, C, h, w]."""
+        pixels = self.changed_pixels(map(self.pixels, indices.tolist()), indices, key)
+        return pixels, self.labels.index_select(0, indices)
+
+    def trained_on(self, pixels: Iterable[Tensor], indices: Tensor, key: int) -> Tensor:
+        """Decoded images as `augmented` has those numbered `indices`: float32 [b, C, h, w]."""
+        return self.normalise(self.changed_pixels(pixels, indices, key))
+
+    def changed_pixels(self, pixels: Iterable[Tensor], indices: Tensor, key: int) -> Tensor:
+        """As `trained_on`, not normalised: uint8 [b, C, h, w]."""
         if self.change is None:
-            return self.batch(indices)
+            return self._stacked([self.transform(image) for image in pixels])
         images = []
         with own_draws(key) as of_sample:
-            for index in indices.tolist():
-                pixels = self.pixels(index)
+            for image, index in zip(pixels, indices.tolist(), strict=True):
                 of_sample(index)
-                images.append(self.change(pixels))
-        return self._stacked(images, indices)
+                images.append(self.change(image))
+        return self._stacked(images)
 
-    def _stacked(self, images: list[Tensor], indices: Tensor) -> tuple[Tensor, Tensor]:
+    def _stacked(self, images: list[Tensor]) -> Tensor:
         # A rank may have no sample of a short batch.
-        pixels = torch.stack(images) if images else torch.zeros(0, *self.shape, dtype=torch.uint8)
-        return self.normalise(pixels), self.labels.index_select(0, indices)
+        return torch.stack(images) if images else torch.zeros(0, *self.shape, dtype=torch.uint8)

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from .checking import SHOWN
 from .data import SPLITS
 from .folder_dataset import FolderDataset
 from .holdout import hold_out, share_of_class
 from .tree import File, Tree, class_name, folders_in, images_below, loose_images
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+# What other tools call splits, in any case: taken for a class or left out, they would be another data set.
+LIKE_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev", "test", "testing"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,36 +44,52 @@ class ImageFolder(FolderDataset):
         super().__post_init__()
         if not 0 < self.holdout < 0.5:
             raise ValueError(f"dataset.holdout={self.holdout}: must be above 0 and below 0.5")
-        if len(set(self.class_names)) != len(self.class_names):
+        if len({class_name(name) for name in self.class_names}) != len(self.class_names):
             raise ValueError(f"dataset.class_names={list(self.class_names)}: each must be there once")
 
     def tree(self) -> Tree:
         """See `FolderDataset.tree`."""
         folders = self._split_folders()
-        names = self.class_names or self._classes(folders["train"])
+        names = self.class_names or tuple(self._classes(folders["train"]))
         if len(names) < 2:
             raise ValueError(
                 f"dataset.root={self.root}: {len(names)} classes; there must be 2 or more folders of images "
                 "in train/, or in the root where there is no train/ (docs/data.md shows the layouts)"
             )
-        tree = Tree(classes=tuple(names), splits={})
+        tree = Tree(classes=names, splits={})
         for split in SPLITS:
             if split in folders:
                 tree.splits[split] = self._files(folders[split], tree)
+        if folders["train"]:
+            tree.warnings.extend(self._beside())
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
         """See `FolderDataset.divide`."""
         missing = [name for name in ("validation", "test") if name not in splits]
-        drawn = hold_out(splits["train"], share_of_class(self.holdout), self.split_seed, missing)
+        drawn = hold_out(
+            splits["train"],
+            share_of_class(self.holdout),
+            seed=self.split_seed,
+            names=missing,
+            drawn_as=lambda path: path.removeprefix("train/"),  # class and path in its folder
+        )
         return {**splits, **drawn}
 
     def _split_folders(self) -> dict[str, str]:
         """By split, its folder below the root, empty for the root itself."""
         root = Path(self.root)
         if not root.is_dir():
-            raise FileNotFoundError(f"dataset.root={self.root}: no such folder")
-        top = [name for name in folders_in(self.root) if name in FOLDERS]
+            what = "is no folder" if root.exists() else "no such folder"
+            raise FileNotFoundError(f"dataset.root={self.root}: {what}")
+        there = folders_in(self.root)
+        top = [name for name in there if name in FOLDERS]
+        odd = [f"{name}/" for name in there if name.lower() in LIKE_SPLITS and name not in FOLDERS]
+        if odd:
+            raise ValueError(
+                f"dataset.root={self.root}: has {', '.join(odd)}; folders of splits must be named train/, "
+                "validation/ or val/, and test/: rename them, or put them into train/ if they are classes"
+            )
         found = {FOLDERS[name]: name for name in top}
         if len(found) < len(top):
             raise ValueError(f"dataset.root={self.root}: has both val/ and validation/; keep one of them")
@@ -82,21 +101,33 @@ class ImageFolder(FolderDataset):
             )
         return found
 
-    def _classes(self, folder: str) -> list[str]:
-        folders = folders_in(str(Path(self.root) / folder))
-        names = sorted({class_name(name) for name in folders})
-        if len(names) < len(folders):
+    def _beside(self) -> list[str]:
+        """Warnings of what lies beside train/ and is not looked at, by name."""
+        there = [f"{name}/" for name in folders_in(self.root) if name not in FOLDERS]
+        images = loose_images(self.root, "")
+        if images:
+            more = [f"and {len(images) - SHOWN} more"] if len(images) > SHOWN else []
+            names = ", ".join([*images[:SHOWN], *more])
+            there.append(f"{len(images)} image{'s' * (len(images) > 1)} ({names})")
+        return [f"beside train/ and not looked at: {name}" for name in there]
+
+    def _classes(self, folder: str) -> dict[str, str]:
+        """By class, in the order of their letters' codes, its folder's name in `folder`."""
+        where = Path(self.root) / folder
+        names = folders_in(str(where))
+        found = {class_name(name): name for name in names}
+        if len(found) < len(names):
             raise ValueError(
-                f"{Path(self.root) / folder}: two folders have one name but for how an accent is stored: "
-                f"{', '.join(sorted(name for name in folders if class_name(name) != name))}; rename them"
+                f"{where}: two folders have one name but for how an accent is stored: "
+                f"{', '.join(sorted(name for name in names if class_name(name) != name))}; rename them"
             )
-        return names
+        return dict(sorted(found.items()))
 
     def _files(self, folder: str, tree: Tree) -> list[File]:
         """The files of a split, class by class; notes in `tree` what is missing or out of place."""
         where = Path(self.root) / folder
         labels = {class_name(name): number for number, name in enumerate(tree.classes)}
-        folders = {class_name(name): name for name in folders_in(str(where))}
+        folders = self._classes(folder)
         extra = sorted(folders.keys() - labels.keys())
         if extra:
             source = "dataset.class_names" if self.class_names else "train/"
@@ -107,12 +138,21 @@ class ImageFolder(FolderDataset):
         tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
         found: list[File] = []
         for name, label in labels.items():
-            below = "/".join(part for part in (folder, folders.get(name, "")) if part)
-            files = images_below(self.root, below, label, tree.others) if name in folders else []
+            files: list[File] = []
+            if name in folders:
+                below = "/".join(part for part in (folder, folders[name]) if part)
+                files = images_below(self.root, below, label, tree.others)
+                tree.warnings.extend(self._splits_inside(below))
             if not files:
                 tree.warnings.append(f"{folder or self.root}: no image of class {name!r}")
             found += files
         return found
+
+    def _splits_inside(self, below: str) -> list[str]:
+        """A warning where a class's folder is divided as only the root can be."""
+        inside = folders_in(str(Path(self.root) / below))
+        named = ", ".join(f"{below}/{name}/" for name in inside if name.lower() in LIKE_SPLITS)
+        return [f"{named}: named like splits, but read as parts of one class"] if named else []
 
 
 def _listed(names: list[str]) -> str:

@@ -10,15 +10,14 @@ the validation split is held out of train. Parts of it with fewer classes are re
 import csv
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from .folder_dataset import FolderDataset
-from .holdout import hold_out
-from .tree import File, Tree, folders_in, images_below
+from .holdout import SPLIT_SEED, hold_out
+from .tree import File, Tree, folders_in, images_below, loose_images
 
 WNID = re.compile(r"n[0-9]{8}")
-SPLIT_SEED = 0  # frozen: another value is another data set
 # Where train/ and val/ are, below the root: Kaggle's archive, its inner folders, torchvision's layout.
 PLACES = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "")
 SOLUTION = "LOC_val_solution.csv"
@@ -66,7 +65,11 @@ class ImageNet(FolderDataset):
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
         """See `FolderDataset.divide`."""
         drawn = hold_out(
-            splits["train"], lambda samples: self.validation_per_class, SPLIT_SEED, ["validation"]
+            splits["train"],
+            lambda samples: self.validation_per_class,
+            seed=SPLIT_SEED,
+            names=["validation"],
+            drawn_as=_class_and_stem,
         )
         return {**splits, **drawn}
 
@@ -89,6 +92,7 @@ class ImageNet(FolderDataset):
             raise ValueError(
                 f"{Path(self.root) / folder}: {', '.join(extra)}: not among the classes of train/"
             )
+        tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
         missing = [name for name in tree.classes if name not in there]
         tree.warnings.extend(f"{folder}: no image of class {name!r}" for name in missing)
         found: list[File] = []
@@ -133,6 +137,12 @@ class ImageNet(FolderDataset):
                 f"put Kaggle's {SOLUTION} into {self.root}, or sort val/ into folders as torchvision wants it"
             )
         return lists[0], _from_list(lists[0], classes)
+
+
+def _class_and_stem(path: str) -> str:
+    """Of a training image, wherever the folder train/ lies, and whatever it was compressed to."""
+    below_train = path[f"/{path}".index("/train/") + len("train/") :]
+    return f"{below_train.split('/')[0]}/{PurePosixPath(path).stem}"
 
 
 def _from_solution(path: Path, classes: tuple[str, ...]) -> dict[str, int]:

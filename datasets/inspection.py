@@ -5,7 +5,7 @@ Two images are the same if they have the same pixels, however their files are co
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 from .checking import Tell, in_threads, silent
 from .data import SPLITS, Data
 from .folder_dataset import FolderDataset
+from .masks import UNLABELLED
 from .pixels import BadImage, Header, inspect
 from .tree import File, Tree
 
@@ -27,13 +28,17 @@ _BATCH = 256
 class Inspection:
     """What was seen. Sizes and modes count usable files as they are stored.
 
-    counts: by split, the images of each class; duplicates: groups of the same image in more than one split,
-    each entry (split, class, name); repeated: further copies of an image in its own split.
+    counts: by split, the images of each class, or where each pixel has a label the pixels of each class;
+    images: by split; unlabelled: by split, pixels without a class, None where images have the labels;
+    duplicates: groups of the same image in more than one split, each entry (split, class, name), or of images
+    with masks (split, "", name); repeated: further copies of an image in its own split.
     """
 
     name: str
     class_names: list[str]
     counts: dict[str, list[int]]
+    images: dict[str, int]
+    unlabelled: dict[str, int] | None = None
     held_out: list[str] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)
     sizes: Counter[str] = field(default_factory=Counter)
@@ -59,7 +64,8 @@ class Inspection:
                 {"name": name, **{split: self.counts[split][number] for split in self.counts}}
                 for number, name in enumerate(self.class_names)
             ],
-            "samples": {split: sum(counts) for split, counts in self.counts.items()},
+            "samples": self.images,
+            **({} if self.unlabelled is None else {"unlabelled_pixels": self.unlabelled}),
             "held_out": self.held_out,
             "bad": [{"path": path, "reason": reason} for path, reason in self.bad],
             "sizes": dict(self.sizes.most_common()),
@@ -89,11 +95,12 @@ def inspect_folder(dataset: FolderDataset, *, threads: int, tell: Tell = silent)
         for split in SPLITS
         for file in splits[split]
     )
-    duplicates, repeated = _same(named)
+    duplicates, repeated = same_images(named)
     return Inspection(
         name=dataset.name,
         class_names=list(tree.classes),
         counts={split: _counts([file.label for file in splits[split]], tree) for split in SPLITS},
+        images={split: len(splits[split]) for split in SPLITS},
         held_out=[split for split in SPLITS if split not in tree.splits],
         bad=[*tree.bad, *seen.bad],
         sizes=seen.sizes,
@@ -110,33 +117,48 @@ def inspect_data(data: Data, *, tell: Tell = silent) -> Inspection:
     """Look at every image of a data set that has no files of its own for them."""
     names = [str(number) for number in range(data.classes)]
     counts = {split: [0] * data.classes for split in SPLITS}
+    images = {split: len(data.split(split)) for split in SPLITS}
+    masked = dict.fromkeys(SPLITS, 0)
     named: list[tuple[str, str, str, bytes]] = []
-    total = sum(len(data.split(split)) for split in SPLITS)
+    total = sum(images.values())
     for split in SPLITS:
         samples = data.split(split)
         for indices in torch.arange(len(samples)).split(_BATCH):
-            images, labels = samples.batch(indices)
-            for index, image, label in zip(indices.tolist(), images, labels.tolist(), strict=True):
-                counts[split][label] += 1
-                named.append((split, names[label], f"number {index}", _digest(image)))
+            pixels, labels = samples.batch(indices)
+            known = labels[labels != UNLABELLED] if labels.dim() > 1 else labels
+            masked[split] += labels.numel() if labels.dim() > 1 else 0
+            added = known.bincount(minlength=data.classes).tolist()
+            counts[split] = [a + b for a, b in zip(counts[split], added, strict=True)]
+            for place, index in enumerate(indices.tolist()):
+                label = names[int(labels[place])] if labels.dim() == 1 else ""
+                named.append((split, label, f"number {index}", digest(pixels[place])))
             tell(len(named), total)
-    duplicates, repeated = _same(iter(named))
+    duplicates, repeated = same_images(iter(named))
     channels, height, width = data.shape
     return Inspection(
         name=data.name,
         class_names=names,
         counts=counts,
+        images=images,
+        unlabelled={split: masked[split] - sum(counts[split]) for split in SPLITS}
+        if any(masked.values())
+        else None,
         sizes=Counter({f"{width} x {height}": total}),
         modes=Counter({f"{channels} channel{'s' * (channels != 1)}": total}),
         duplicates=duplicates,
         repeated=repeated,
-        warnings=[
-            f"{split}: no image of class {names[number]!r}"
-            for split in SPLITS
-            for number, count in enumerate(counts[split])
-            if not count
-        ],
+        warnings=absent(counts, names, "pixel" if any(masked.values()) else "image"),
     )
+
+
+def absent(counts: dict[str, list[int]], names: Sequence[str], what: str) -> list[str]:
+    """Warnings of classes that have no `what` in a split."""
+    return [
+        f"{split}: no {what} of class {names[number]!r}"
+        for split in SPLITS
+        for number, count in enumerate(counts[split])
+        if not count
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +178,7 @@ def _look_at(dataset: FolderDataset, files: list[File], *, threads: int, tell: T
             header, pixels = inspect(str(root / file.path), rules)
         except BadImage as error:
             return file, error.reason
-        return file, (header, _digest(pixels))
+        return file, (header, digest(pixels))
 
     for file, found in in_threads(look, files, threads=threads, tell=tell):
         if isinstance(found, str):
@@ -169,13 +191,14 @@ def _look_at(dataset: FolderDataset, files: list[File], *, threads: int, tell: T
     return seen
 
 
-def _digest(pixels: Tensor) -> bytes:
+def digest(pixels: Tensor) -> bytes:
+    """Of an image's pixels and size."""
     seen = hashlib.blake2b(str(list(pixels.shape)).encode(), digest_size=16)
     seen.update(pixels.contiguous().numpy().tobytes())
     return seen.digest()
 
 
-def _same(
+def same_images(
     named: Iterator[tuple[str, str, str, bytes]],
 ) -> tuple[list[list[tuple[str, str, str]]], int]:
     """Groups that span splits, and how many images beyond the first of a digest their own split has."""

@@ -20,7 +20,10 @@ from .data import SPLITS
 from .preparation import replacing
 from .tree import File
 
-FORMAT = 1
+FORMAT = 2  # 1: held-out splits depended on where the root lies; such a file is made anew
+# What zipfile and NumPy raise for bytes that are no archive, or not the one that was written. RuntimeError:
+# an entry reads as encrypted, or as made by a later version; OSError: a place lies before the start.
+_DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
 
 
 class Paths(Sequence[str]):
@@ -57,7 +60,8 @@ class Manifest:
 
     about: class_names, samples of each split, held_out (splits drawn from train), bad ([path, reason] of
     files left out), conversions (how many files each rule of `pixels` applies to), others (files that are no
-    images, by suffix), warnings, check, and the digest of the tree that was looked at.
+    images, by suffix), warnings, check, the digest of the tree that was looked at, and
+    files, the digest of names, labels and sizes of those that are used.
     """
 
     paths: dict[str, Paths]
@@ -120,7 +124,7 @@ class _opened:
         self._handle = open(self._path, "rb")
         try:
             self._file = np.load(self._handle, allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             self._handle.close()
             raise self._damaged(error) from error
         return self._file
@@ -128,7 +132,7 @@ class _opened:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._file.close()
         self._handle.close()
-        if isinstance(error, ValueError | KeyError | EOFError | zipfile.BadZipFile):
+        if isinstance(error, _DAMAGE):
             raise self._damaged(error) from error
 
     def _damaged(self, error: BaseException) -> OSError:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from .augmentation import recipe
 from .data import Data
-from .idx_folder import fetch_files, find_files, load_files
+from .idx_folder import check_files, fetch_files, find_files, load_files, not_there
 
 # Mean and standard deviation of the 60,000 training images; pixels are 0 to 255.
 MEAN, STD = 33.32, 78.57
@@ -37,11 +37,12 @@ class MNIST:
     def prepare(self) -> None:
         """Makes sure that the files are on this machine, by downloading if asked to.
 
-        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network.
+        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network;
+        OSError naming a damaged file.
         """
         if self._found() is None and self.download:
             fetch_files(Path(self.root), "MNIST", "mnist")
-        self._files()
+        check_files(self._files())
 
     def load(self) -> Data:
         """Reads the files; raises FileNotFoundError when there are none, OSError when one is damaged."""
@@ -54,8 +55,8 @@ class MNIST:
         found = self._found()
         if found is None:
             raise FileNotFoundError(
-                f"MNIST is not in {(Path(self.root) / 'MNIST' / 'raw').absolute()}: put torchvision's copy "
-                f"below dataset.root={self.root}, or run daso-bench prepare dataset=mnist, or set "
+                f"{not_there('MNIST', Path(self.root) / 'MNIST' / 'raw')}: put torchvision's copy below "
+                f" dataset.root={self.root}, or run daso-bench prepare dataset=mnist, or set "
                 "dataset.download=true"
             )
         return found

@@ -1,17 +1,22 @@
 """From an image file to uint8 pixels, by stated rules; a file that cannot be read is named with the reason.
 
   grey      repeated for a model that takes 3 channels; colour becomes grey by luma (ITU-R 601) for one of 1
-  16 bits   scaled to 8: grey by v · 255 / 65535, rounded; colour keeps its upper 8 bits
-  alpha     laid over `background`, which is white or black; a palette's transparent entry likewise
+  16 bits   to 8: grey by v · 255 / 65535, rounded; colour, and grey with alpha, keeps its upper 8 bits, but
+            that of a PPM file is scaled
+  alpha     laid over `background`, which is white or black; a palette's entry, a grey or a colour that is
+            marked as transparent likewise
   CMYK      to RGB as (255 - C)(255 - K) / 255 without colour profiles; a JPEG file is read inverted where it
             has Adobe's marker, as such files are written
   palette   replaced by its colours
   turned    by its EXIF orientation, where `upright` is set
   several   of an animation or a multi-page file the first picture
-Floating-point and 32-bit images are refused: nothing says which value is white.
+Floating-point, signed, 12-bit and 32-bit images are refused: nothing says which value is white, or Pillow
+does not. So is 16-bit colour of which one is marked as transparent: no pixel keeps the bits to tell.
 """
 
+import io
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +24,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+from .pixel_storage import is_16_bit, refusal, scale_clear_grey
+from .plain_jpeg import plain_jpeg
 
 BACKGROUNDS = {"white": 255, "black": 0}
 SUFFIXES = frozenset(
@@ -80,28 +88,45 @@ class Header:
 def header(path: str, rules: PixelRules) -> Header:
     """The header of the image at `path`; its pixels are not decoded. Raises BadImage."""
     try:
-        with _opened(path) as image:
+        with _opened(path, path) as image:
             return _header(image, rules)
     except _DAMAGE as error:
-        raise _bad(path, error) from error
+        raise _bad(path, error, path) from error
 
 
 def decode(path: str, rules: PixelRules) -> Tensor:
-    """The pixels of the image at `path`: uint8 [channels, height, width]. Raises BadImage."""
-    return inspect(path, rules)[1]
+    """The pixels of the image at `path`: uint8 [channels, height, width]. Raises BadImage.
+
+    The channels of a pixel lie side by side in memory, as in most files; resizing is faster so.
+    """
+    try:
+        _must_be_regular(path)
+        content = Path(path).read_bytes()
+    except _DAMAGE as error:
+        raise _bad(path, error, path) from error
+    return decode_content(content, path, rules)
+
+
+def decode_content(content: bytes, path: str, rules: PixelRules) -> Tensor:
+    """As `decode`, from the content of the file at `path`, which is not opened. Raises BadImage."""
+    usual = plain_jpeg(content, upright=rules.upright) if rules.channels == 3 else None
+    return _inspect(io.BytesIO(content), path, rules)[1] if usual is None else usual
 
 
 def inspect(path: str, rules: PixelRules) -> tuple[Header, Tensor]:
     """Header and pixels, as `header` and `decode` give them. Raises BadImage."""
+    return _inspect(path, path, rules)
+
+
+def _inspect(source: str | io.BytesIO, path: str, rules: PixelRules) -> tuple[Header, Tensor]:
     try:
-        with _opened(path) as image:
+        with _opened(source, path) as image:
             about = _header(image, rules)
-            pixels = np.array(_converted(image, path, rules))
+            pixels = np.array(_converted(image, rules))
     except _DAMAGE as error:
-        raise _bad(path, error) from error
+        raise _bad(path, error, source) from error
     found = torch.from_numpy(pixels)
-    found = found.unsqueeze(0) if found.dim() == 2 else found.permute(2, 0, 1)
-    return about, found.contiguous()
+    return about, found.unsqueeze(0) if found.dim() == 2 else found.permute(2, 0, 1)
 
 
 def looks_whole(path: str) -> bool:
@@ -115,11 +140,22 @@ def looks_whole(path: str) -> bool:
     return not start.startswith(b"\x89PNG") or b"IEND" in end
 
 
-def _opened(path: str) -> Image.Image:
-    image = Image.open(path)
+def _opened(source: str | io.BytesIO, path: str) -> Image.Image:
+    if source == path:
+        _must_be_regular(path)
+    image = Image.open(source)
     if min(image.size) < 1:
         raise ValueError(f"has no pixels ({image.width} x {image.height})")
+    why_not = refusal(image)
+    if why_not is not None:
+        image.close()
+        raise BadImage(path, why_not)
     return image
+
+
+def _must_be_regular(path: str) -> None:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # reading a named pipe waits for ever
+        raise BadImage(path, "no regular file")
 
 
 def _header(image: Image.Image, rules: PixelRules) -> Header:
@@ -129,7 +165,7 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
     told = {
         "grey to colour": grey and rules.channels == 3,
         "colour to grey": not grey and rules.channels == 1,
-        "16 bits to 8": _is_16_bit(image),
+        "16 bits to 8": is_16_bit(image),
         "alpha over background": transparent,
         "CMYK to RGB": mode == "CMYK",
         "palette to colours": mode in ("P", "PA"),
@@ -141,14 +177,13 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
     return Header(width=image.width, height=image.height, mode=mode, conversions=names)
 
 
-def _converted(image: Image.Image, path: str, rules: PixelRules) -> Image.Image:
-    if image.mode == "F":
-        raise BadImage(path, "floating-point pixels: nothing says which value is white; save it with 8 bits")
+def _converted(image: Image.Image, rules: PixelRules) -> Image.Image:
     inverted = image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info
+    scale_clear_grey(image)
     if rules.upright and _is_turned(image):
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
-        image = _from_16_bit(image, path)
+        image = _from_16_bit(image)
     if inverted:  # Pillow takes every CMYK file for one of Adobe's
         image = ImageChops.invert(image)
     if image.has_transparency_data:
@@ -156,19 +191,17 @@ def _converted(image: Image.Image, path: str, rules: PixelRules) -> Image.Image:
         canvas = Image.new("RGBA", image.size, (level, level, level, 255))
         canvas.alpha_composite(image.convert("RGBA"))
         image = canvas
-    return image.convert("L" if rules.channels == 1 else "RGB")
+    mode = "L" if rules.channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)
 
 
-def _from_16_bit(image: Image.Image, path: str) -> Image.Image:
+def _from_16_bit(image: Image.Image) -> Image.Image:
     values = np.asarray(image).astype(np.int64)
-    if values.min() < 0 or values.max() > _WHITE_16:
-        raise BadImage(path, "32-bit pixels: nothing says which value is white; save it with 8 or 16 bits")
-    return Image.fromarray(((values * 255 + _WHITE_16 // 2) // _WHITE_16).astype(np.uint8))
-
-
-def _is_16_bit(image: Image.Image) -> bool:
-    # Of 16-bit colour Pillow keeps 8 bits and says so only in how it is going to decode.
-    return image.mode.startswith("I") or any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
+    scaled = Image.fromarray(((values * 255 + _WHITE_16 // 2) // _WHITE_16).astype(np.uint8))
+    if "transparency" in image.info:  # one of 65536 greys
+        clear = values == image.info["transparency"]
+        scaled.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
+    return scaled
 
 
 def _is_turned(image: Image.Image) -> bool:
@@ -176,15 +209,21 @@ def _is_turned(image: Image.Image) -> bool:
     return "exif" in image.info and image.getexif().get(_ORIENTATION, 1) not in (0, 1)
 
 
-def _bad(path: str, error: BaseException) -> BadImage:
+def _bad(path: str, error: BaseException, source: str | io.BytesIO) -> BadImage:
     if isinstance(error, BadImage):
         return error
     if isinstance(error, UnidentifiedImageError):
-        with open(path, "rb") as file:
-            start = file.read(8)
+        start = _start(source)
         return BadImage(path, f"no image (starts with {start.hex(' ')})" if start else "empty (0 bytes)")
     if isinstance(error, OSError) and error.strerror:
         return BadImage(path, error.strerror)
     words = " ".join(str(error).split()) or type(error).__name__
     kind = Path(path).suffix.lower() or "image"
     return BadImage(path, f"damaged or cut short {kind} file: {words}")
+
+
+def _start(source: str | io.BytesIO) -> bytes:
+    if isinstance(source, io.BytesIO):
+        return source.getvalue()[:8]
+    with open(source, "rb") as file:
+        return file.read(8)

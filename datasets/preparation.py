@@ -14,24 +14,60 @@ from pathlib import Path
 
 LOCK = ".daso-bench.lock"
 TEMPORARY = ".daso-bench-unfinished-"
+_TRIES = 10
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold `folder` (made if missing), alone among all processes; what an earlier holder left is removed.
 
-    Raises OSError naming the folder where it cannot be written.
+    A holder that fails takes the lock away, and the folders that were made for it if nothing else is there.
+    Raises OSError naming the folder where it cannot be written, FileNotFoundError where it is none.
     """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / LOCK, "a")  # noqa: SIM115 (closed below, also when the lock cannot be had)
-    except OSError as error:
-        raise OSError(f"{folder}: cannot be written ({error.strerror})") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in folder.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        yield
+        with _lock_of(folder):
+            for left in folder.glob(f"{TEMPORARY}*"):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            try:
+                yield
+            except BaseException:
+                (folder / LOCK).unlink(missing_ok=True)
+                raise
+    except BaseException:
+        with contextlib.suppress(OSError):  # what has anything in it stays
+            for path in made:
+                path.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _lock_of(folder: Path) -> Iterator[None]:
+    """The lock file of `folder`, held. A failing holder removes the file: whoever waited takes the next."""
+    tries = _TRIES
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = open(folder / LOCK, "a")  # noqa: SIM115 (closed below, also when the lock cannot be had)
+        except FileExistsError as error:
+            raise FileNotFoundError(f"{folder}: is no folder") from error
+        except OSError as error:
+            tries -= 1
+            if tries and isinstance(error, FileNotFoundError):  # a failing holder has just removed it?
+                continue
+            raise OSError(f"{folder}: cannot be written ({error.strerror})") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is(folder / LOCK, lock.fileno()):
+                yield
+                return
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

@@ -13,8 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .data import SPLITS, Data
+from .augmentation import PairChange
+from .data import Data
 from .masks import UNLABELLED, MaskedSplit
+from .pair_changes import pair_recipe
 from .sampler import stream_seed
 
 SHAPES = ("disc", "box", "triangle", "cross")
@@ -22,6 +24,7 @@ FEWEST, MOST = 2, 4  # shapes of an image
 TINTS = ((1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (1.0, 1.0, 1.0))  # of a shape's colour
 TINGED = 0.5  # the share that its kind's tint has in a colour; the rest is drawn
 SMALLEST, LARGEST = 0.15, 0.25  # half a shape's extent, as a share of the image's shorter side
+RECIPES = ("none", "flip", "scale_crop_flip")  # colours are not of a photograph's range
 ARM = 0.4  # half the width of a cross's bars, as a share of its half extent
 
 
@@ -30,7 +33,8 @@ class Shapes:
     """Images [3, height, width] around 0 and masks [height, width] of five classes and 255.
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
-    noise: standard deviation, the colours being between -1 and 1; seed: of the data, not of the run.
+    noise: standard deviation, the colours being between -1 and 1; augment: random changes of training images
+    and masks (`pair_changes.pair_recipe`); seed: of the data, not of the run.
     Raises ValueError for a number out of range.
     """
 
@@ -43,6 +47,7 @@ class Shapes:
     height: int = 32
     width: int = 32
     noise: float = 0.5
+    augment: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -53,6 +58,7 @@ class Shapes:
         _at_least("noise", self.noise, 0)
         if not math.isfinite(self.noise):
             raise ValueError(f"dataset.noise={self.noise}: must be finite")
+        self.change  # noqa: B018 (checks its value)
 
     @property
     def train_samples(self) -> int:
@@ -64,21 +70,32 @@ class Shapes:
         """Of an image, [C, H, W]."""
         return 3, self.height, self.width
 
+    @property
+    def change(self) -> PairChange | None:
+        """Of training images and masks; None where they are not changed at random."""
+        return pair_recipe(self.augment, (self.height, self.width), (0.0,) * 3, RECIPES)
+
     def prepare(self) -> None:
         """Nothing to do: the images are made when they are loaded."""
 
     def load(self) -> Data:
         """Draws all images; the same for the same fields on every machine."""
-        sizes = dict(zip(SPLITS, (self.samples, self.validation_samples, self.test_samples), strict=True))
-        splits = {name: self._draw(name, size) for name, size in sizes.items()}
-        return Data(name="shapes", classes=self.classes, shape=self.shape, **splits)
+        return Data(
+            name="shapes",
+            classes=self.classes,
+            shape=self.shape,
+            train=self._draw("train", self.samples),
+            validation=self._draw("validation", self.validation_samples),
+            test=self._draw("test", self.test_samples),
+        )
 
     def _draw(self, name: str, samples: int) -> "MaskedSplit":
         generator = torch.Generator().manual_seed(stream_seed(self.seed, "shapes", name))
         drawn = [self._sample(generator) for _ in range(samples)]
         images = torch.stack([image for image, _ in drawn])
         images += self.noise * torch.randn(images.shape, generator=generator)
-        return MaskedSplit(images=images, masks=torch.stack([mask for _, mask in drawn]))
+        masks = torch.stack([mask for _, mask in drawn])
+        return MaskedSplit(images=images, masks=masks, augment=self.change if name == "train" else None)
 
     def _sample(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """An image [3, H, W] without noise, and its mask uint8 [H, W]."""

@@ -6,6 +6,7 @@ Held in memory: one small pattern per class, a pool of noise images and three wh
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ class Synthetic:
         side = (min(PATTERN_SIDE, self.height), min(PATTERN_SIDE, self.width))
         patterns = torch.randn(self.classes, self.channels, *side, generator=self._generator("patterns"))
         sizes = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
-        splits = {name: self._draw(name, size, patterns) for name, size in sizes.items()}
+        splits: dict[str, Any] = {name: self._draw(name, size, patterns) for name, size in sizes.items()}
         return Data(name="synthetic", classes=self.classes, shape=self.shape, **splits)
 
     def _draw(self, name: str, samples: int, patterns: Tensor) -> "NoisyPatterns":

@@ -1,6 +1,7 @@
 """What happens to decoded pixels before a model judges them: resize, cut the centre, normalise.
 
-Pure functions of one image, apart from decoding, so that other transforms can take their place.
+Pure functions of one image (or of an image and its mask), apart from decoding, so that other transforms can
+take their place.
 """
 
 from collections.abc import Sequence
@@ -41,10 +42,38 @@ class CentreCrop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResizePair:
+    """An image and its mask to `height` x `width` pixels, each side by a factor of its own.
+
+    The image bilinear with antialiasing; of the mask the label that lies nearest to each pixel's centre.
+    Raises ValueError for a size below 1.
+    """
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        for key in ("height", "width"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"dataset.{key}={getattr(self, key)}: must be >= 1 pixel")
+
+    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Of an image [C, H, W] and its mask [H, W]."""
+        from torchvision.transforms.v2 import InterpolationMode, functional  # half a second
+
+        size = [self.height, self.width]
+        # torchvision's own resize of a Mask takes the label at a pixel's corner, where the image has its
+        # centre: up to half a pixel beside it.
+        nearest = functional.resize(mask[None], size, interpolation=InterpolationMode.NEAREST_EXACT)
+        return functional.resize(image, size, antialias=True), nearest[0]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Normalise:
     """(pixels / 255 - mean) / std, one number of each per channel, on a scale of 0 to 1.
 
-    Raises ValueError when there is not one for each of `channels`, or a std is not above 0.
+    Raises ValueError when there is not one for each of `channels`, one is no finite number, or a std is not
+    above 0.
     """
 
     mean: Sequence[float]
@@ -58,10 +87,16 @@ class Normalise:
                     f"dataset.{key}={list(values)}: must be {self.channels} numbers, one per channel on a "
                     "scale of 0 to 1 (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)"
                 )
-        if not min(self.std) > 0:
+            if not torch.tensor(values, dtype=torch.float32).isfinite().all():
+                raise ValueError(f"dataset.{key}={list(values)}: must be finite numbers")
+        if not torch.tensor(self.std, dtype=torch.float32).min() > 0:
             raise ValueError(f"dataset.std={list(self.std)}: must be > 0")
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Of pixels uint8 [..., C, H, W]: float32 of the same shape."""
         mean, std = (torch.tensor(values).mul_(255).view(-1, 1, 1) for values in (self.mean, self.std))
-        return pixels.to(torch.float32).sub_(mean).div_(std)
+        made = torch.empty(pixels.shape, dtype=torch.float32)
+        # One image after the other stays in the processor's cache for all three passes.
+        for image, into in zip(pixels.flatten(0, -4), made.flatten(0, -4), strict=True):
+            into.copy_(image).sub_(mean).div_(std)
+        return made

@@ -61,7 +61,7 @@ def natural(text: str) -> tuple[list[tuple[int, str]], str]:
 def folders_in(folder: str) -> list[str]:
     """Names of the folders that are looked at, by their letters' codes."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not is_hidden(entry.name) and entry.is_dir())
+        return sorted(entry.name for entry in entries if not is_hidden(entry.name) and _is_folder(entry))
 
 
 def class_name(folder: str) -> str:
@@ -83,8 +83,15 @@ def images_below(root: str, below: str, label: int, others: Counter[str]) -> lis
 def loose_images(root: str, below: str) -> list[str]:
     """Image files that lie directly in `root`/`below`, and so in no class's folder."""
     with os.scandir(os.path.join(root, below)) as entries:
-        names = [e.name for e in entries if not is_hidden(e.name) and is_image(e.name) and not e.is_dir()]
+        names = [e.name for e in entries if not is_hidden(e.name) and is_image(e.name) and not _is_folder(e)]
     return sorted((f"{below}/{name}" if below else name for name in names), key=natural)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or to where nobody may look: opening it will say so
+        return False
 
 
 def _walk(root: str, below: str, trail: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, os.stat_result]]:
@@ -96,8 +103,8 @@ def _walk(root: str, below: str, trail: tuple[tuple[int, int], ...]) -> Iterator
         entries = [entry for entry in listed if not is_hidden(entry.name)]
     for entry in entries:
         path = f"{below}/{entry.name}"
-        if entry.is_dir():
+        if _is_folder(entry):
             yield from _walk(root, path, (*trail, (here.st_dev, here.st_ino)))
         else:
-            # A link that leads nowhere is listed: opening it will say so, with its name.
+            # A link that leads nowhere, or a pipe, is listed: opening it will say so, with its name.
             yield path, entry.stat(follow_symlinks=os.path.exists(entry.path))

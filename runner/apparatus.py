@@ -369,6 +369,7 @@ class RunQueue:
             before = self._since.get(task, Stood(0, 0))
             woken = stood.times - before.times
             self._waited += max(0, stood.waited_ns - before.waited_ns - IDLE_NS * woken)
+        self._since = now
 
     def _read(self) -> "dict[str, Stood] | None":
         """Of each thread the last two numbers of its schedstat."""

@@ -4,7 +4,27 @@ from typing import Any
 
 import torch
 
+from ..strategies.errors import ConfigError
 from .environment import processor
+
+
+def choose(precision: str, device: torch.device) -> None:
+    """Let float32 products on a GPU be what `train.precision` says: TF32 with tf32, else float32's own.
+
+    PyTorch's convolutions take TF32 unless they are told not to, its matrix products do not. CPUs have none.
+    For the whole process. Raises ConfigError for tf32 on a CPU.
+    """
+    if device.type != "cuda":
+        if precision == "tf32":
+            raise ConfigError(
+                "train.precision=tf32: products of TF32 are a GPU's, and this rank computes on a CPU; "
+                "take fp32"
+            )
+        return
+    word = "tf32" if precision == "tf32" else "ieee"
+    cudnn: Any = torch.backends.cudnn
+    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = word
+    torch.backends.cuda.matmul.fp32_precision = word
 
 
 def flags() -> dict[str, Any]:

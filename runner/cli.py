@@ -87,9 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         code = _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:  # `daso-bench list | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = OK
+    except OSError as error:
+        said = error.strerror or str(error)
+        code = _complain(f"{error.filename}: {said}" if error.filename else said, MACHINE)
+    _drop_what_is_stuck()
     sys.exit(code)
+
+
+def _drop_what_is_stuck() -> None:
+    """Let go of what standard output does not take: Python would try again, and end with a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -131,8 +142,8 @@ def help_text() -> str:
         choices += "".join(
             f"  {word:<10} {line}\n" for word, line in zip_longest([name], lines, fillvalue="")
         )
-    plurals = ", ".join(listing.plural(group) for group in listing.GROUPS)
-    return _HELP.format(version=__version__, plurals=plurals, choices=choices).rstrip()
+    plurals = textwrap.wrap(", ".join(listing.plural(group) for group in listing.GROUPS), 80)
+    return _HELP.format(version=__version__, plurals=f"\n{38 * ' '}".join(plurals), choices=choices).rstrip()
 
 
 def _some(names: Sequence[str]) -> list[str]:

@@ -38,7 +38,9 @@ class Clock:
         self._now, self._traffic = now, traffic
         self.started = self._since = now() if started is None else started
         self.segment = "startup"
+        traffic.training = False  # not before the segment `train` begins
         self.on_training: Callable[[bool], None] | None = None  # told when training begins and pauses
+        self._told = False
         self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
         self._laps: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
         self._lap_since = self._blocked_before = 0
@@ -46,8 +48,10 @@ class Clock:
 
     def enter(self, segment: str) -> None:
         """Close the open segment and open `segment`."""
-        trains, trained = segment == "train", self.segment == "train"
-        if self.on_training is not None and trains != trained and "log" not in (segment, self.segment):
+        trains = segment == "train"
+        # Writing a log is no pause worth telling of, whatever comes before and after it.
+        if self.on_training is not None and segment != "log" and trains != self._told:
+            self._told = trains
             self.on_training(trains)
         now = self._now()
         self.segments[self.segment] += now - self._since

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..strategies.errors import ConfigError
 from . import listing
 from .exit_codes import FAILED, OK
+from .files import check_folder
 from .options import add_before_runs, add_config_dir, folder_of, parser_of
 from .overrides import key_of
 
@@ -67,8 +68,7 @@ def _report(arguments: list[str]) -> int:
     if (options.dir is None) == (options.diff is None):
         raise ConfigError("report: takes a folder, or --diff and two of them (daso-bench report --help)")
     for folder in options.diff or [options.dir]:
-        if not folder.is_dir():
-            raise ConfigError(f"{folder}: no such folder")
+        check_folder(folder)
     if options.diff is not None:
         if options.output is not None or options.config_dir is not None:
             raise ConfigError("report --diff: prints what changed, and takes no --output and no --config-dir")
@@ -101,8 +101,7 @@ def _tensorboard(arguments: list[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="OUT", help="default: DIR/tensorboard")
     parser.add_argument("--follow", action="store_true", help="go on until all runs have ended")
     options = parser.parse_args(arguments)
-    if not options.dir.is_dir():
-        raise ConfigError(f"{options.dir}: no such folder")
+    check_folder(options.dir)
     from .event_files import tensorboard
 
     output = options.output or options.dir / "tensorboard"
@@ -389,8 +388,12 @@ write down which of them are used for what. Runs do the same before they start, 
 nothing unless dataset.download=true; ranks only read. Two at once do no harm, and one that is killed leaves
 nothing that looks complete. docs/data.md has the layouts and rules.
 
+With reader=NAME the training samples are then written one after another into one file, for runs with
+reader=strided, block, node_batch or chunked_shuffle (docs/packed.md); it takes as much room as they do.
+
   daso-bench prepare dataset=cifar10 dataset.root=/scratch/me/data
   daso-bench prepare dataset=imagefolder dataset.root=imgs dataset.bad_files=skip
+  daso-bench prepare dataset=cifar10 dataset.root=/scratch/me/data reader=node_batch
 """
 
 
@@ -401,7 +404,7 @@ def _prepare(arguments: list[str]) -> int:
         codes="0 ready; 2 files are missing or bad, or the request was wrong; 3 they cannot be fetched or "
         "written.",
     )
-    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE")
+    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE | reader=NAME | ...")
     add_config_dir(parser)
     options = parser.parse_intermixed_args(arguments)
     from .prepare import prepare
@@ -440,8 +443,7 @@ def _directory(command: str, what: str, arguments: list[str]) -> Path:
     parser = parser_of(command)
     parser.add_argument("dir", type=Path, help=what)
     folder: Path = parser.parse_args(arguments).dir
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder")
+    check_folder(folder)
     return folder
 
 

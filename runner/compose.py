@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..strategies.errors import ConfigError
 from . import sexagesimal
+from .environment import usable_cores
 from .listing import CONF
 from .overrides import key_of, quote_text
 from .translate import translate
@@ -56,6 +57,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
         sexagesimal.refuse(config_dir)
     # The only name Hydra takes plugins from; in an editable install no type checker sees it.
     importlib.import_module("hydra_plugins.daso_bench").register()
+    OmegaConf.register_new_resolver("cores", _cores, replace=True)
     quoted = quote_text(words, sweep=sweep)
     folders = [config_dir] if config_dir else []
     own = [word for word in quoted if not key_of(word).startswith(("hydra.", "hydra/"))]
@@ -73,6 +75,14 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     except yaml.YAMLError as error:  # names the file and the line
         raise ConfigError(" ".join(str(error).split())) from error
     return collector.found
+
+
+def _cores(times: int = 1, over: int = 1) -> int:
+    """`${cores:}` in a configuration: the usable cores of this machine, `times` so many, shared by `over`.
+
+    At least 1. The configuration that is run and kept holds the number.
+    """
+    return max(1, usable_cores() * int(times) // int(over))
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from . import display, estimate, far, similarity_words, sweep
 from .compose import compose
-from .environment import threads_per_rank
 from .exit_codes import OK, WRONG_REQUEST
 from .run_directory import RunDirectory
 from .schema import RunConfig, dump
+from .threads import threads_of
 
 
 def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
@@ -79,13 +79,18 @@ def intent(directory: RunDirectory, *, many: bool) -> str:
 
 def _processes(config: RunConfig) -> str:
     launcher = config.launcher
-    threads = launcher.threads_per_rank
     if launcher.name == "simulated":
         return f"1, for {_ranks(config)} in virtual time"
     if launcher.far:
         return f"{_ranks(config)}, started by {launcher.name}"
-    each = threads_per_rank("auto" if isinstance(threads, str) else threads, config.cluster.ranks)
-    return f"{_ranks(config)}, {each} threads each, {launcher.name}"
+    each = _counted(threads_of(config), "thread")
+    if launcher.loader_workers:
+        each += f" + {_counted(launcher.loader_workers, 'loader worker')}"
+    return f"{_ranks(config)}, {each} each, {launcher.name}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _ranks(config: RunConfig) -> str:

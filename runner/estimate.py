@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean
 
 from ..strategies.errors import ConfigError, MachineError
-from .environment import threads_per_rank
 from .launcher_config import SlurmConfig
 from .run_directory import RunDirectory
 from .schema import RunConfig, StudyInfo, arm_id, run_id, strategy_name, to_plain
+from .threads import cores_of
 
 MANY = 10  # runs that are left: with fewer, a trial takes a good part of what it foretells
 SHORT, LONG = 2, 10  # steps of the trials
@@ -211,16 +211,9 @@ def _estimate(configs: Sequence[RunConfig], each: Sequence[float], basis: str) -
     return Estimate(
         runs=len(configs),
         seconds=math.fsum(each),
-        core_s=math.fsum(seconds * _cores(config) for config, seconds in pairs),
+        core_s=math.fsum(seconds * cores_of(config) for config, seconds in pairs),
         basis=basis,
     )
-
-
-def _cores(config: RunConfig) -> int:
-    """Threads that compute at once: of all ranks, or of the one process that plays them."""
-    processes = 1 if config.launcher.name == "simulated" else config.cluster.ranks
-    setting = config.launcher.threads_per_rank
-    return processes * threads_per_rank("auto" if isinstance(setting, str) else setting, processes)
 
 
 def _label(config: RunConfig) -> str:

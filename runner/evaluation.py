@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..strategies.topology import WORLD
+from .precision import outputs_of
 from .tasks.task import MOST_SAMPLES, Task
 
 if TYPE_CHECKING:
@@ -40,14 +41,18 @@ def score(
     *,
     task: Task,
     batch_size: int = MOST_SAMPLES,
+    autocast: torch.dtype | None = None,
 ) -> Score:
-    """Score `model` on `samples[indices]`, `batch_size` of them at a time. The model's mode is restored."""
+    """Score `model` on `samples[indices]`, `batch_size` of them at a time. The model's mode is restored.
+
+    `autocast`: 16 bits inside the model, as in training.
+    """
     training = model.training
     model.eval()
     counts, loss_sum = task.nothing(), 0.0
     for piece in indices.split(batch_size):
         inputs, targets = samples.batch(piece)
-        outputs = model(inputs.to(device, dtype))
+        outputs = outputs_of(model, inputs.to(device, dtype), autocast)
         targets = targets.to(device)
         counts += task.count(outputs, targets).cpu()
         loss_sum += float(task.loss_sum(outputs.double(), targets))

@@ -166,5 +166,6 @@ class Evaluator:
             session.dtype,
             task=session.task,
             batch_size=session.task.evaluation_batch(*session.data.shape[1:]),
+            autocast=session.autocast,
         )
         return add_scores(own, session.comm, len(samples))

@@ -24,6 +24,13 @@ def elsewhere(configs: Iterable[RunConfig | None]) -> Handler | None:
     return next(iter(found), None)
 
 
+def check(config: RunConfig) -> None:
+    """Refuse what the other program cannot start. Raises ConfigError."""
+    nodes = config.cluster.ranks_of_nodes
+    if isinstance(config.launcher, TorchrunConfig) and len(set(nodes)) > 1:
+        raise ConfigError(f"cluster.ranks_per_node={list(nodes)}: torchrun starts as many on every node")
+
+
 def describe(config: RunConfig) -> list[str]:
     """What the run asks of the other program, for `--dry-run`."""
     if not isinstance(config.launcher, SlurmConfig):
@@ -62,12 +69,9 @@ def _handler(config: RunConfig) -> Handler | None:
 class _Torchrun(Handler):
     def give(self, runs: Runs, console: Console) -> int:
         for run, config in runs:
+            check(config)
             run.cancel_file.unlink(missing_ok=True)
             nodes = config.cluster.ranks_of_nodes
-            if len(set(nodes)) > 1:
-                raise ConfigError(
-                    f"cluster.ranks_per_node={list(nodes)}: torchrun starts as many on every node"
-                )
             where = (
                 "--standalone"
                 if len(nodes) == 1

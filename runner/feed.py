@@ -40,6 +40,11 @@ class Feed(ABC):
         """
 
     @abstractmethod
+    def extremes(self) -> list[tuple[int, ...]]:
+        """Samples of each rank in a pass's first batch and in its last; while shares are equal, in no batch
+        others."""
+
+    @abstractmethod
     def counted(self, sizes: tuple[int, ...]) -> int:
         """Of `sizes`, the samples that surely belong to this step."""
 
@@ -80,6 +85,9 @@ class GlobalFeed(Feed):
             for number in range(batch, sampler.steps_per_epoch):
                 yield (epoch, number), sampler.piece(epoch, number, self.rank, *cut)
             batch = 0
+
+    def extremes(self) -> list[tuple[int, ...]]:
+        return [self.sampler.samples_of_rank(batch) for batch in (0, self.sampler.steps_per_epoch - 1)]
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         # Mostly the same tuple as before; a thousand ranks would add up a thousand numbers twice a step.
@@ -122,8 +130,14 @@ class OwnFeed(Feed):
         self._rank, self._number = rank, 0
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:
+        return self._sizes(self._number)
+
+    def extremes(self) -> list[tuple[int, ...]]:
+        return [self._sizes(0), self._sizes(-1)]
+
+    def _sizes(self, number: int) -> tuple[int, ...]:
         sizes = list(self._nominal)
-        for member, size in zip(self._members, self._draw.samples_of_members(self._number), strict=True):
+        for member, size in zip(self._members, self._draw.samples_of_members(number), strict=True):
             sizes[member] = size
         return tuple(sizes)
 

@@ -31,7 +31,7 @@ class LinkConfig:
     def check(self, where: str) -> None:
         """Raises ConfigError for a number that no link has."""
         if self.rate_gbit is not None and not self.rate_gbit > 0:
-            raise ConfigError(f"{where}.rate_gbit={self.rate_gbit}: must be > 0 (.inf: takes no time)")
+            raise ConfigError(f"{where}.rate_gbit={self.rate_gbit}: must be > 0 (inf: takes no time)")
         within(f"{where}.latency_us", self.latency_us, 0, 1e9)
         if not 0 < self.efficiency <= 1:
             raise ConfigError(f"{where}.efficiency={self.efficiency}: must be above 0 and at most 1")
@@ -287,7 +287,7 @@ class ClusterConfig:
         for name, needed in (("intra", max(self.ranks_per_node) > 1), ("inter", self.nodes > 1)):
             if needed and getattr(self.links, name).rate_gbit is None:
                 raise ConfigError(
-                    f"cluster.links.{name}.rate_gbit=null: virtual time needs a rate (.inf: takes no time); "
+                    f"cluster.links.{name}.rate_gbit=null: virtual time needs a rate (inf: takes no time); "
                     "`daso-bench list clusters` shows clusters that have one"
                 )
         device = self.device

@@ -6,7 +6,7 @@ where ranks meet outside of training anyway, never in a step.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -14,12 +14,15 @@ import torch
 from ..datasets.data import SPLITS
 from . import gathering
 from .clock import PARTS, waiting_of
+from .late import by_device
+from .precision import LossScaler
+from .readers.none import NoReader
 from .records import best, crossing
 from .session import Session
 from .traffic import LINKS
 
 MUCH_DATA = 0.1  # of training time
-INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data (launcher.loader_workers)"
+INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
 
 
 @dataclass
@@ -55,9 +58,14 @@ class Ledger:
         """
         session, account, traffic = self.session, self.account, self.session.comm.traffic
         stretch = session.clock.end_stretch()
+        of_device = session.replica.take_device_ns()
+        if of_device is not None:
+            stretch = by_device(stretch, *of_device)
         waiting = traffic.waited_ns
         if session.world.common_clock:
             waiting += waiting_of(traffic, self._launches_of_ranks())
+        if of_device is not None:  # what was cut off was the last to be waited for
+            waiting = min(waiting, stretch.blocked)
         exposed = stretch.blocked - waiting
         own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
         times = self.gather(torch.tensor(own, dtype=torch.int64))
@@ -134,14 +142,44 @@ class Ledger:
                 *session.world.remarks,
                 *session.strategy.labels(account.target_step),
                 *([cut] if cut else []),
-                *([INPUT_BOUND] if self._waits_for_data() else []),
+                *self._reader_labels(),
+                *([f"{INPUT_BOUND} ({self._data_key()})"] if self._waits_for_data() else []),
             ],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
             **({"digests": session.digests} if session.digests else {}),
             **session.clock.measured(),
+            **self._reader(),
+            **self._scaler(),
+            **({} if session.compile_s is None else {"compile_s": session.compile_s}),
             **self._apparatus(status),
         }
+
+    def _scaler(self) -> dict[str, Any]:
+        """The scale of the loss, with train.precision=fp16."""
+        scaler = self.session.replica.scaler
+        return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
+
+    def _data_key(self) -> str:
+        """By which data are made ahead of time."""
+        by_index = isinstance(self.session.config.reader, NoReader)
+        return "launcher.loader_workers" if by_index else "reader.prefetch_batches"
+
+    def _reader_labels(self) -> list[str]:
+        """In which order a reader has given the samples out; where nothing was read, why."""
+        reader, alone = self.session.config.reader, self.session.world.order_alone
+        if isinstance(reader, NoReader):
+            return []
+        return [reader.words(), *([] if alone is None else [f"reader {reader.name}: {alone}"])]
+
+    def _reader(self) -> dict[str, Any]:
+        """What reading has cost all ranks together; nothing where no file was read in training."""
+        counters = self.session.loader.counters()
+        if counters is None:
+            return {}
+        own = asdict(counters)
+        sums = self.gather(torch.tensor(list(own.values()), dtype=torch.float64)).sum(0).tolist()
+        return {"reader": {name: type(own[name])(value) for name, value in zip(own, sums, strict=True)}}
 
     def _waits_for_data(self) -> bool:
         account = self.account
@@ -158,15 +196,17 @@ class Ledger:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
         return gathering.vectors(self.session.comm, own)
 
-    def _traffic(self) -> dict[str, dict[str, int]]:
-        """calls, payload_bytes and ring_bytes per link class, summed over ranks."""
-        totals = self.session.comm.traffic.totals()
-        sums = (
-            self.gather(torch.tensor([totals[name][link] for name in totals for link in LINKS]))
-            .sum(0)
-            .tolist()
-        )
-        return {name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(totals)}
+    def _traffic(self) -> dict[str, dict[str, Any]]:
+        """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them."""
+        traffic = self.session.comm.traffic
+        books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
+        own = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
+        sums = own.sum(0).tolist()
+        found: dict[str, dict[str, Any]] = {
+            name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
+        }
+        blocked = {link: stood / 1e9 / len(own) for link, stood in found["blocked_s"].items()}
+        return {**found, "blocked_s": blocked}
 
     def times(self) -> dict[str, Any]:
         """This rank's segments and their sum."""

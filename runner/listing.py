@@ -11,7 +11,7 @@ import yaml
 from ..strategies.errors import ConfigError, unknown
 
 CONF = Path(__file__).parent.parent / "conf"
-GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher", "study")
+GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher", "study")
 PLURALS = {"strategy": "strategies", "study": "studies"}
 MANY = 20  # a group with more entries is summed up where all groups are listed
 

@@ -7,18 +7,25 @@ needs is made in a time that does not count.
 
 import multiprocessing
 import os
+import pickle
+import signal
 import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..datasets.augmentation import epoch_key
-from ..datasets.data import Samples, training_batch
+from ..datasets.data import Compact, Samples, training_batch
+from ..datasets.packed.counters import Counters
 from ..strategies.progress import Progress
+from .batch_memory import BatchMemory, Unfinished
 from .feed import Feed, Place
 from .forkserver_guard import die_with_parent
 
@@ -28,11 +35,26 @@ Images = tuple[Tensor, Tensor]
 """Inputs float32 [b, C, H, W], and targets of as many samples."""
 
 
+Request = tuple[Place, int, int, NDArray[np.int64]]
+"""To a worker: the place, the slot that is free for it, the key, and the samples [b]."""
+
+
+NO_SLOT = -1
+
+
 class Loader(ABC):
-    """Gives the batches of `feed`, one after the other. `seed`: of the random changes, already derived."""
+    """Gives the batches of `feed`, one after the other. `seed`: of the random changes, already derived.
+
+    `still_cached`: of a file that was dropped from the system's cache, the share of pages that stayed.
+    """
+
+    still_cached: float | None = None
 
     def __init__(self, samples: Samples, feed: Feed, seed: int) -> None:
         self.samples, self.feed, self.seed = samples, feed, seed
+
+    def prepare(self) -> None:  # noqa: B027 (there may be nothing to get ready)
+        """Before the clock starts; all ranks call it together."""
 
     @abstractmethod
     def next(self, progress: Progress) -> Images:
@@ -46,6 +68,17 @@ class Loader(ABC):
 
     def close(self) -> None:  # noqa: B027
         """No more batches are wanted."""
+
+    def counters(self) -> Counters | None:
+        """What reading has cost so far; None where no file is read in training."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on has to know of this one's loader."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Restore `state_dict`."""
 
 
 class Direct(Loader):
@@ -70,9 +103,12 @@ class Ahead(Loader):
         # for, nor to take along when the rank ends.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._open = context.Event()
-        self._upcoming = _Upcoming(feed, seed)
+        self._upcoming, self._fetch = _Upcoming(feed, seed), _Fetch(samples, self._open, os.getpid())
+        # One more than are asked for: the next is asked for before the one at hand is out of its slot. What
+        # is to be pinned has to be float32 before it comes here.
+        self._slots = 0 if pin else workers * prefetch + 1
         self._loader: DataLoader[Images] = DataLoader(
-            _Fetch(samples, self._open, os.getpid()),
+            self._fetch,
             sampler=self._upcoming,
             batch_size=None,  # an item is a batch,
             collate_fn=_as_it_is,
@@ -85,17 +121,39 @@ class Ahead(Loader):
             # Its own: each pass draws a number, which the rank's generator (dropout) is not to miss.
             generator=torch.Generator(),
         )
-        self._batches: Iterator[tuple[Tensor, Images]] | None = None
+        self._batches: Iterator[tuple[Place, int, Images | Unfinished | Exception]] | None = None
 
     def next(self, progress: Progress) -> Images:
         if self._batches is None:
             self._upcoming.progress = progress
+            self._share_memory()
             self._open.set()
             self._batches = iter(self._loader)  # pyright: ignore[reportAttributeAccessIssue] (batch_size=None)
-        place, images = next(self._batches)
+        try:
+            place, slot, batch = next(self._batches)
+        except (OSError, EOFError) as error:  # what a dead worker has left half sent
+            raise RuntimeError(
+                "a process that loads batches has ended (killed? out of memory?): launcher.loader_workers="
+                f"{self._loader.num_workers}"
+            ) from error
+        if isinstance(batch, Exception):
+            raise batch
         if place != self.feed.place(progress):
             raise RuntimeError(f"the loader is at {place}, the step at {self.feed.place(progress)}")
+        if not isinstance(batch, Unfinished):
+            return batch
+        memory = self._fetch.memory
+        assert memory is not None, "the batch came through it"
+        images = batch.finished(memory)
+        memory.free.append(slot)
         return images
+
+    def _share_memory(self) -> None:
+        """Before the workers begin: they inherit it."""
+        samples = self.samples
+        if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
+            images = len(self.feed.piece(progress=self._upcoming.now()))
+            self._fetch.memory = self._upcoming.memory = BatchMemory(self._slots, images, samples.shape)
 
     def restart(self) -> None:
         self._batches = None
@@ -113,17 +171,26 @@ class Ahead(Loader):
         del self._loader
 
 
-class _Upcoming(Sampler[tuple[Place, int, Tensor]]):
-    """What is to come from `progress` on: places, keys and sample indices."""
+class _Upcoming(Sampler[Request]):
+    """What is to come from `progress` on."""
 
     def __init__(self, feed: Feed, seed: int) -> None:
         self.feed, self.seed = feed, seed
         self.progress: Progress | None = None
+        self.memory: BatchMemory | None = None
 
-    def __iter__(self) -> Iterator[tuple[Place, int, Tensor]]:
-        assert self.progress is not None, "the loader has told where training stands"
-        for place, indices in self.feed.upcoming(self.progress):
-            yield place, epoch_key(self.seed, place[0]), indices
+    def now(self) -> Progress:
+        """Where training stands."""
+        assert self.progress is not None, "the loader has told"
+        return self.progress
+
+    def __iter__(self) -> Iterator[Request]:
+        memory = self.memory
+        if memory is not None:
+            memory.all_free()  # the workers are done with what came before
+        for place, indices in self.feed.upcoming(self.now()):
+            slot = NO_SLOT if memory is None else memory.free.pop()
+            yield place, slot, epoch_key(self.seed, place[0]), indices.numpy()
 
 
 class _Fetch(Dataset[Any]):
@@ -131,13 +198,35 @@ class _Fetch(Dataset[Any]):
 
     def __init__(self, samples: Samples, opened: Any, rank_pid: int) -> None:
         self.samples, self.opened, self.rank_pid = samples, opened, rank_pid
+        self.memory: BatchMemory | None = None
 
-    def __getitem__(self, item: tuple[Place, int, Tensor]) -> tuple[Place, Images]:
+    def __getitem__(self, item: Request) -> tuple[Place, int, Images | Unfinished | Exception]:
         while not self.opened.wait(_LOOK_S):
             if os.getppid() != self.rank_pid:
                 os._exit(1)
-        place, key, indices = item
-        return place, training_batch(self.samples, indices, key)
+        try:
+            return self._made(item)
+        except Exception as error:  # raised by the rank, in its own words: PyTorch would wrap them in others
+            return item[0], NO_SLOT, _portable(error)
+
+    def _made(self, item: Request) -> tuple[Place, int, Images | Unfinished]:
+        place, slot, key, numbers = item
+        indices = torch.from_numpy(numbers)
+        if self.memory is None or not isinstance(self.samples, Compact):
+            return place, NO_SLOT, training_batch(self.samples, indices, key)
+        pixels, targets = self.samples.changed(indices, key)
+        fits = self.memory.put(slot, pixels)
+        return place, slot, Unfinished(pixels, targets, self.samples.normalise, slot if fits else None)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, with the worker's traceback as a note; one like it, if it cannot go to another process."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _as_it_is(item: Any) -> Any:
@@ -145,10 +234,14 @@ def _as_it_is(item: Any) -> Any:
 
 
 class _Init:
-    """Where a worker process begins. It must not outlive its rank, however that ends."""
+    """Where a worker process begins. It must not outlive its rank, however that ends.
+
+    A signal to end that the whole process group gets is the rank's to obey: it saves, and needs its workers.
+    """
 
     def __init__(self, rank_pid: int) -> None:
         self.rank_pid = rank_pid
 
     def __call__(self, worker: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         die_with_parent(self.rank_pid)

@@ -1,6 +1,6 @@
 """The train loop. It names no strategy, and reads like the papers: gradients, step, mix, record."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ class Loop:
         session.strategy.before_step(progress)
         if session.config.train.clip_norm is not None:
             replica.clip(session.config.train.clip_norm)
-        replica.optimizer.step()
+        replica.step()
         session.strategy.after_step(progress)
         self._add_loss(loss, len(batch.targets))
         clock.lap("step_other")
@@ -94,7 +94,8 @@ class Loop:
             samples=progress.samples,
         )
         session.owed = met or last or session.deferred
-        if agreed and self._heed_wishes():
+        # On GPUs a step's wish is known in the next one: before the last step counts, everybody is asked.
+        if (agreed or (last and session.replica.late)) and self._heed_wishes():
             return
         if session.owed:
             self._evaluate_if_due(last)
@@ -142,6 +143,9 @@ class Loop:
                 "train_loss": progress.epoch_loss,
             }
             row["strategy"] = session.strategy.record(progress)
+            counters = session.loader.counters()
+            if counters is not None:
+                row["reader"] = asdict(counters)
             session.own.write(row)
             if session.metrics is not None:
                 session.metrics.write(row)
@@ -256,6 +260,8 @@ class Loop:
             "ranks_of_nodes": list(session.comm.topology.ranks_of_nodes),
             "parameters": session.replica.numel,
         }
+        if session.loader.still_cached is not None:
+            row["still_cached"] = session.loader.still_cached
         session.own.write(row)
         if session.metrics is not None:
             session.metrics.write(row)

@@ -118,16 +118,29 @@ class LARSOptimizer(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] (no closure)
         """Apply the gradients that are there."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step_of(parameter, parameter.grad, group["lr"], group["weight_decay"])
+            pairs = [(p, p.grad) for p in group["params"] if p.grad is not None]
+            for (w, g), norms in zip(pairs, self._norms(pairs), strict=True):
+                self._step_of(w, g, group["lr"], group["weight_decay"], norms)
 
-    def _step_of(self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float) -> None:
+    def _norms(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float] | None]:
+        """(‖w‖, ‖g‖) of each pair, None of skipped ones; a GPU is waited for once, not for each tensor."""
+        scaled = [not (self.config.skip == "norm_and_bias" and w.dim() <= 1) for w, _ in pairs]
+        norms = [
+            torch.linalg.vector_norm(tensor, dtype=torch.float64)
+            for pair, scale in zip(pairs, scaled, strict=True)
+            if scale
+            for tensor in pair
+        ]
+        numbers = iter(torch.stack(norms).tolist() if norms else [])
+        return [(next(numbers), next(numbers)) if scale else None for scale in scaled]
+
+    def _step_of(
+        self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float, norms: tuple[float, float] | None
+    ) -> None:
         config = self.config
-        skipped = config.skip == "norm_and_bias" and w.dim() <= 1
-        if skipped and not config.decay_skipped:
+        if norms is None and not config.decay_skipped:
             decay = 0.0
-        rate = lr * (1.0 if skipped else self.trust_ratio(w, g, lr, decay))
+        rate = lr * (1.0 if norms is None else self.trust_ratio(*norms, lr, decay))
         state = self.state[w]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(w)
@@ -139,10 +152,8 @@ class LARSOptimizer(torch.optim.Optimizer):
         else:
             w.sub_(v.add_(direction), alpha=rate)
 
-    def trust_ratio(self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float) -> float:
+    def trust_ratio(self, w_norm: float, g_norm: float, lr: float, decay: float) -> float:
         """λ of one tensor."""
-        w_norm = torch.linalg.vector_norm(w, dtype=torch.float64).item()
-        g_norm = torch.linalg.vector_norm(g, dtype=torch.float64).item()
         if w_norm == 0 or g_norm == 0:
             return 1.0
         ratio = self.config.trust_coefficient * w_norm / (g_norm + decay * w_norm)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..strategies.errors import ConfigError
+from .files import check_folder
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,6 +43,5 @@ def folder_of(text: str | None) -> Path | None:
     if text is None:
         return None
     folder = Path(text).absolute()
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir={text}: no such folder")
+    check_folder(folder, f"--config-dir={text}")
     return folder

@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Iterable
 
 STUDY = ("study.name", "study.arm", "study.assumption", "study.size")
-TEXT_KEYS = ("run.name", "run.tag", "run.arm", "results_dir", "dataset.root", "dataset.prepared", *STUDY)
+PATHS = ("results_dir", "dataset.root", "dataset.prepared", "reader.path")
+TEXT_KEYS = ("run.name", "run.tag", "run.arm", *PATHS, *STUDY)
 
 _WORD = re.compile(r"(?P<key>\+{0,2}[^=~]+)=(?P<value>.*)", re.DOTALL)
 _QUOTED = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*""", re.DOTALL)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..strategies.errors import ConfigError
+from .files import check_folder
 from .run_directory import RunDirectory
 from .slurm import story
 
@@ -13,8 +14,7 @@ _LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folde
 
 def runs_below(folder: Path) -> list[RunDirectory]:
     """The run at `folder`, or all runs of that study or results folder. Raises ConfigError if none."""
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder")
+    check_folder(folder)
     if (folder / "status.json").is_file() or (folder / "config.yaml").is_file():
         return [RunDirectory.open(folder)]
     found = sorted(file.parent for level in _LEVELS for file in folder.glob(level))

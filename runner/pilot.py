@@ -7,7 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..strategies.errors import ConfigError
 from . import display, sweep
+from .bad_data import files_told
 from .records import read_records, surviving, write_json
 from .repetitions import PILOT, phase_of
 from .run_directory import RunDirectory
@@ -26,7 +28,8 @@ def pilot(asked: Asked) -> int:
     """
 
     def tell(console: Console, base: RunConfig, wanted: Sequence[sweep.Request]) -> None:
-        data = base.dataset.load()
+        with files_told(base.dataset):
+            data = base.dataset.load()
         target = read(wanted, len(data.split("validation")), len(data.split("test")))
         folder = base.results_dir / f"{base.study.name}{SUFFIX}"
         write_json(folder / FILE, dataclasses.asdict(target) | {"runs": asked.runs, "of": base.study.name})
@@ -36,7 +39,16 @@ def pilot(asked: Asked) -> int:
 
 
 def pilots(base: RunConfig, runs: int) -> list[RunConfig]:
-    """`base` on the validation split, its whole schedule, with seeds that no scored run has."""
+    """`base` on the validation split, its whole schedule, with seeds that no scored run has.
+
+    Raises ConfigError for a target of another metric than accuracy.
+    """
+    metric = base.train.target_metric
+    if metric != "accuracy":
+        raise ConfigError(
+            f"train.target_metric={metric}: a pilot sets targets of accuracy alone; take "
+            "train.target_metric=accuracy where the data set has it, else set train.target by hand"
+        )
     # All evaluate at the same marks, so that their curves can be averaged.
     phase = phase_of(PILOT)
     return [

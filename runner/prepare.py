@@ -10,19 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..strategies.errors import ConfigError, MachineError
+from . import data_file
 from .compose import compose
 from .display import make_console, say
 from .exit_codes import OK
 from .overrides import key_of
-from .records import write_json
+from .readers.base import PackedReader
+from .readers.choice import Reader
+from .readers.packed_set import open_set, path_of, told_plainly, write_set
 from .run_directory import RunDirectory
-from .schema import RunConfig, dataset_of
+from .schema import RunConfig, dataset_of, reader_of
+from .similarity import spec_of
 
-DATA_FILE = "data.json"
+GROUPS = ("dataset", "reader")
 _NAMED = 20  # files left out that are named one by one
 
 Tell = Callable[[int, int], None]
@@ -33,29 +38,39 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
 
     Raises ConfigError where files are missing or bad, MachineError where they cannot be fetched or written.
     """
-    console, dataset = make_console(), chosen(words, config_dir=config_dir, cwd=cwd, command="prepare")
+    console = make_console()
+    composed = _composed(words, config_dir=config_dir, command="prepare", groups=GROUPS)
+    dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
     if hasattr(dataset, "download"):
         dataset = dataclasses.replace(dataset, download=True)
     _prepare(dataset, console)
     for line in about_lines(dataset):
         say(console, line)
+    if isinstance(reader, PackedReader):
+        say(console, _pack(dataset, reader, console))
     say(console, f"ready: {type(dataset).__name__}{_at(dataset)}", "bold")
     return OK
 
 
 def chosen(words: Sequence[str], *, config_dir: Path | None, cwd: Path, command: str) -> Any:
     """The data set of `dataset=NAME dataset.KEY=VALUE`. Raises ConfigError for any other word."""
+    return dataset_of(_composed(words, config_dir=config_dir, command=command, groups=("dataset",)), cwd)
+
+
+def _composed(
+    words: Sequence[str], *, config_dir: Path | None, command: str, groups: Sequence[str]
+) -> DictConfig:
+    """The configuration with what `words` choose of `groups`, a data set for one."""
     for word in words:
-        if "=" not in word or key_of(word).split(".")[0] != "dataset":
-            raise ConfigError(
-                f"{word}: must be dataset=NAME or dataset.KEY=VALUE (daso-bench {command} --help)"
-            )
+        if "=" not in word or key_of(word).split(".")[0] not in groups:
+            allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in groups)
+            raise ConfigError(f"{word}: must be {allowed} (daso-bench {command} --help)")
     if not any(key_of(word) == "dataset" for word in words):
         raise ConfigError(f"{command}: takes dataset=NAME (daso-bench list datasets)")
     (composed,) = compose(words, sweep=False, config_dir=config_dir)
     if composed.config is None:
         raise composed.error or ConfigError(f"{command}: nothing was chosen")
-    return dataset_of(composed.config, cwd)
+    return composed.config
 
 
 class Preparation:
@@ -63,24 +78,53 @@ class Preparation:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._done: set[str] = set()
+        self._found: dict[str, Any] = {}  # by what was looked at: what came of it, an error for one
+
+    def check(self, config: RunConfig) -> None:
+        """Before a run has a folder: its data are ready, and it can be done with them.
+
+        Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
+        MachineError where they cannot be fetched or written.
+        """
+        dataset = config.dataset
+        self._once(repr(dataset), lambda: self._get_ready(dataset))
+        config.check_data(lambda: self._once(f"shape {dataset!r}", lambda: spec_of(dataset, "dataset")))
+        self._packed(config.dataset, config.reader)
 
     def __call__(self, directory: RunDirectory, config: RunConfig) -> None:
         """Before the run in `directory` starts; leaves data.json there where files were looked at.
 
-        Raises ConfigError where files are missing or bad or too few, MachineError where they cannot be
-        fetched or written.
+        Raises ConfigError and MachineError as `check` does.
         """
-        name = repr(config.dataset)
-        if name not in self._done:
-            _prepare(config.dataset, self._console)
-            self._done.add(name)
-            for line in about_lines(config.dataset):
-                say(self._console, f"  {line}")
-        config.check_plan()  # the number of samples may be known only now
-        about = _about(config.dataset)
-        if about is not None:
-            write_json(directory.path / DATA_FILE, {"schema_version": 1, **about})
+        self.check(config)
+        about, packed = _about(config.dataset), self._packed(config.dataset, config.reader)
+        if about is not None or packed is not None:
+            told = {**(about or {}), **({} if packed is None else {"packed": packed})}
+            data_file.write(directory.path, told, begun=bool(directory.status().get("attempts")))
+
+    def _packed(self, dataset: Any, reader: Reader) -> dict[str, Any] | None:
+        """What the reader's file is, looked at once; None for a run without one."""
+        if not isinstance(reader, PackedReader):
+            return None
+        name = f"{path_of(dataset, reader)} {reader.shuffle_seed} {dataset!r}"
+        return self._once(name, lambda: _about_packed(dataset, reader))
+
+    def _get_ready(self, dataset: Any) -> None:
+        _prepare(dataset, self._console)
+        for line in about_lines(dataset):
+            say(self._console, f"  {line}")
+
+    def _once(self, name: str, look: Callable[[], Any]) -> Any:
+        """What `look` gives or raises; data that are missing for one run are missing for them all."""
+        if name not in self._found:
+            try:
+                self._found[name] = look()
+            except (ConfigError, MachineError) as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def about_lines(dataset: Any) -> list[str]:
@@ -118,18 +162,35 @@ def files_bar(console: Console, what: str) -> Iterator[Tell]:
 
 
 def _prepare(dataset: Any, console: Console) -> None:
-    try:
+    with told_plainly():
         if hasattr(dataset, "manifest_file"):
             with files_bar(console, "looking at files") as tell:
                 dataset.prepare(tell)
         elif hasattr(dataset, "prepare"):  # a class of a user's own may have nothing to get ready
             dataset.prepare()
-    except ConfigError:
-        raise
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigError(str(error)) from error
-    except OSError as error:
-        raise MachineError(str(error)) from error
+
+
+def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
+    with told_plainly():
+        opened = open_set(dataset, reader, dataset.load())
+    opened.packed.close()
+    return opened.about()
+
+
+def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
+    """Write the reader's file unless it is there; what it is, in words."""
+    with told_plainly():
+        data = dataset.load()
+        with files_bar(console, "packing samples") as tell:
+            written = write_set(dataset, reader, data, tell)
+        opened = open_set(dataset, reader, data)
+        about = opened.about()
+        opened.packed.close()
+    seed = reader.shuffle_seed
+    order = "the data set's own order" if seed is None else f"shuffled by seed {seed}"
+    kind = f"{about['encoding']}, {about['bytes'] / 1e6:.1f} MB, {order}"
+    done = "packed" if written else "packed before"
+    return f"{done}: {about['records']} training samples ({kind}) in {about['path']}"
 
 
 def _about(dataset: Any) -> dict[str, Any] | None:

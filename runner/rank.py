@@ -15,8 +15,9 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from ..strategies.topology import WORLD, Topology
-from . import arithmetic, checkpoint, gathering, schema, similarity_words
+from . import arithmetic, checkpoint, data_file, gathering, schema, similarity_words
 from .apparatus import Apparatus
+from .bad_data import files_told
 from .device import ClusterDevice
 from .environment import device_index, environment, rank_row, visible_devices
 from .evaluation import score
@@ -24,10 +25,13 @@ from .hardware import ClusterConfig
 from .launcher_config import LocalConfig
 from .loop import Loop
 from .network import ClusterNetwork
+from .precision import AUTOCAST, DTYPES
 from .rank_process import Meeting
+from .readers.choice import order_alone
+from .readers.packed_set import of_run
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
-from .session import DTYPES, Listener, Session, World
+from .session import Listener, Session, World
 from .timing_only import profile_of
 from .torch_communicator import TorchCommunicator, connect
 from .torch_replica import TorchReplica
@@ -82,6 +86,8 @@ def run_rank(
     _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, known)
 
     data = config.dataset.load()
+    data_file.check_same(run_dir, data.files)
+    packed = of_run(config.dataset, config.reader, data)
     emulated = _emulated(config, comm, link.meeting, data)
 
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
@@ -97,6 +103,8 @@ def run_rank(
         device,
         common_clock=link.meeting.one_clock,
         started_ns=started,
+        packed=packed,
+        order_alone=order_alone(config.launcher),
         **({} if emulated is None else emulated.of_world()),
     )
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
@@ -138,6 +146,7 @@ def meet(
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
         interface=meeting.interface,
     )
+    arithmetic.choose(config.train.precision, comm.device)
     if meeting.network == "modelled":
         comm.model(ClusterNetwork(config.cluster.links.or_free(), topology))
     return config, comm
@@ -189,7 +198,8 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
     Returns the task's numbers as in an evaluation's row, the split, and the file that was read.
 
     Raises:
-        ConfigError: the run has no whole checkpoint.
+        ConfigError: the run has no whole checkpoint, or the data set's files are others by now, bad or gone.
+        MachineError: they cannot be read.
     """
     config = schema.load(run_dir / "config.yaml")
     folder = run_dir / "checkpoints"
@@ -199,22 +209,26 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         if path is None:
             raise ConfigError("; ".join(damage) or f"{folder}: holds no checkpoint")
         file = path / checkpoint.MODEL
-    data = config.dataset.load()
+    with files_told(config.dataset):
+        data = config.dataset.load()
+    data_file.check_same(run_dir, data.files)
     dtype = DTYPES[config.train.precision]
     channels, height, width = data.shape
     model = config.model.build(InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
     model.load_state_dict(checkpoint.read(file)["model"])
     samples = data.split(config.train.eval_split)
     task = config.task(data.classes)
-    result = score(
-        model,
-        samples,
-        torch.arange(len(samples)),
-        torch.device("cpu"),
-        dtype,
-        task=task,
-        batch_size=task.evaluation_batch(height, width),
-    )
+    with files_told(config.dataset):
+        result = score(
+            model,
+            samples,
+            torch.arange(len(samples)),
+            torch.device("cpu"),
+            dtype,
+            task=task,
+            batch_size=task.evaluation_batch(height, width),
+            autocast=AUTOCAST.get(config.train.precision),
+        )
     return {
         **result.numbers(),
         "split": config.train.eval_split,

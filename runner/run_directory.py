@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from ..strategies.errors import ConfigError, MachineError
 from . import plain_yaml
+from .files import writing
 from .records import read_json, write_json
 
 State = Literal["new", "queued", "running", "finished", "resumable"]
@@ -24,7 +25,6 @@ STATUS_SCHEMA_VERSION = 1
 SUPERVISOR_GONE = "supervisor gone"
 _FOLDERS = ("ranks", "logs", "checkpoints")
 _DONE = ("finished", "diverged")  # results; repeating them would give the same again
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05  # `state()` holds the lock for an instant to see whether it is free
 
@@ -62,14 +62,14 @@ class RunDirectory:
             Path(root) / _folder_name(config, "study", "name") / _folder_name(config, "run", "id")
         )
         where = f"results_dir={root}"
-        with _writing(where):
+        with writing(where):
             directory.path.parent.mkdir(parents=True, exist_ok=True)
             # One of two starts at once makes the folder; the lock and what the folder holds refuse the other.
             with suppress(FileExistsError):
                 directory.path.mkdir()
         with directory.lock():
             directory._refuse_if_used()
-            with _writing(where):
+            with writing(where):
                 for name in _FOLDERS:
                     (directory.path / name).mkdir(exist_ok=True)
                 directory.config.write_text(plain_yaml.dump(config), "utf-8")
@@ -78,10 +78,17 @@ class RunDirectory:
 
     def renew(self, config: Mapping[str, Any]) -> None:
         """Replace config.yaml by the same run's with other settings of its launcher (a longer limit)."""
-        with self.lock(), _writing(str(self.config)):
+        with self.lock(), writing(str(self.config)):
             temporary = self.config.with_suffix(".new")
             temporary.write_text(plain_yaml.dump(config), "utf-8")
             temporary.replace(self.config)
+
+    def refuse(self, reason: str) -> None:
+        """Keep why no attempt could begin; changes nothing where one has, or where somebody has the run."""
+        with suppress(ConfigError, MachineError), self.lock():
+            status = self._read()
+            if status["status"] == "queued" and not status["attempts"] and not status.get("job"):
+                self.update(reason=reason)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -117,12 +124,12 @@ class RunDirectory:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold this run. Raises ConfigError naming who has it, MachineError where files cannot be locked."""
-        with _writing(str(self.path)):
+        with writing(str(self.path)):
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not _lock(descriptor, _LOCK_TRIES):
                 raise ConfigError(f"run {self.run_id} is being run by {self._holder()}: {self.path}")
-            with _writing(str(self.path)):
+            with writing(str(self.path)):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
             yield
@@ -132,7 +139,7 @@ class RunDirectory:
     def update(self, **fields: Any) -> dict[str, Any]:
         """Replace fields of status.json, atomically. Raises MachineError if it cannot be written."""
         status = {**self._read(), **fields}
-        with _writing(str(self.path)):
+        with writing(str(self.path)):
             write_json(self.status_file, status)
         return status
 
@@ -260,16 +267,6 @@ def _lock(descriptor: int, tries: int) -> bool:
         else:
             return True
     return False
-
-
-@contextmanager
-def _writing(what: str) -> Iterator[None]:
-    """Turn a failed write into one sentence: a full disk is the machine's fault, the rest can be mended."""
-    try:
-        yield
-    except OSError as error:
-        sentence = f"{what}: cannot be written: {error.strerror or error}"
-        raise (MachineError if error.errno in _NO_SPACE else ConfigError)(sentence) from error
 
 
 def _folder_name(config: Mapping[str, Any], group: str, key: str) -> str:

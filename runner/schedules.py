@@ -161,7 +161,11 @@ class Plateau:
         above("schedule.decay", self.decay, 0)
         within("schedule.decay", self.decay, 0, 1)
         at_least("schedule.patience", self.patience, 0)
-        within("schedule.threshold", self.threshold, 0, 1)
+        if not 0 <= self.threshold < 1:
+            raise ConfigError(
+                f"schedule.threshold={self.threshold}: must be >= 0 and < 1 (a share of the best loss; by "
+                "all of it no loss can improve)"
+            )
         at_least("schedule.cooldown", self.cooldown, 0)
         within("schedule.final", self.final, 0, 1)
 

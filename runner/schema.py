@@ -10,7 +10,7 @@ import json
 import math
 import os.path
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,29 +21,36 @@ from omegaconf import DictConfig
 
 from ..datasets.sampler import Sampler
 from ..models.sized import Sized
+from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
-from . import plain_yaml, similarity
+from . import batch_parts, computing, plain_yaml, similarity
 from .hardware import ClusterConfig
 from .launcher_config import LAUNCHERS, LauncherConfig
+from .readers.choice import Reader
+from .readers.choice import check as check_reader
+from .readers.none import NoReader
 from .repetitions import FRESH, phase_of
 from .tasks import choice
 from .tasks.task import Task
 from .trials import TRIALS, check_trials
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
-GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
+GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
+OPTIONAL = ("reader",)  # a run that says nothing has none, as those of the days before them
 TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
 STOPS = ("budget", "confirmed", "first")
 EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
-PRECISIONS = ("fp32", "fp64")
-LATER = ("label_smoothing", "accumulate")  # at their defaults a run's id is that of the days before them
-ITEMSIZES = {"fp32": 4, "fp64": 8}  # bytes of a number
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
+# At their defaults a run's id is that of the days before them.
+LATER = ("label_smoothing", "accumulate", "channels_last", "compile")
+ITEMSIZES = {"fp32": 4, "tf32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # bytes of a gradient's number
+NO_READER = NoReader()
 LARGEST_SEED = 2**63 - 1
-ROLES = ("", "clock", "fresh", "placebo", "overhead")
+ROLES = ("", "clock", "fresh", "placebo", "overhead", "one_core")
 INTERVALS = ("welch", "paired")
 
 
@@ -66,6 +73,8 @@ class TrainConfig:
     eval_copies_mib: float = 4096.0
     checkpoint_every_samples: int | str | None = "auto"
     precision: str = "fp32"
+    channels_last: bool = False
+    compile: bool = False
     clip_norm: float | None = None
     label_smoothing: float = 0.0
     accumulate: int = 1
@@ -83,7 +92,6 @@ class TrainConfig:
         within("train.eval_phase", self.eval_phase, 0, 1)
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"train.label_smoothing={self.label_smoothing}: must be >= 0 and < 1")
-        one_of("train.target_metric", self.target_metric, choice.METRICS)
         one_of("train.stop", self.stop, STOPS)
         one_of("train.eval_split", self.eval_split, EVAL_SPLITS)
         one_of("train.eval_mode", self.eval_mode, EVAL_MODES)
@@ -193,6 +201,7 @@ class RunConfig:
     run: RunInfo
     study: StudyInfo
     results_dir: Path
+    reader: Reader = NO_READER
 
     def __post_init__(self) -> None:
         within("seed", self.seed, 0, LARGEST_SEED)
@@ -216,6 +225,16 @@ class RunConfig:
             raise ConfigError(
                 f"{needing}: sends what depends on trained numbers, which launcher.timing_only=true has not"
             )
+        computing.check(
+            precision=self.train.precision,
+            compiled=self.train.compile,
+            accumulate=self.train.accumulate,
+            cluster=self.cluster,
+            launcher=self.launcher,
+            strategy_class=self.strategy_class,
+            strategy=self.strategy,
+            name=strategy_name(self),
+        )
         if self.watches_loss and self.strategy_class.sampling(self.strategy) != "global":
             raise ConfigError(
                 f"schedule={type(self.schedule).__name__.lower()}: reads the loss of each epoch over all "
@@ -230,18 +249,41 @@ class RunConfig:
             self.cluster.check_virtual(extrapolate=self.launcher.extrapolate)
         else:
             self.cluster.check_real(self.launcher.name, self.launcher.asked_network)
+        check_reader(self.reader, self.strategy_class, self.strategy, self.launcher, self.dataset)
+        self.check_data()
+
+    @property
+    def watches_loss(self) -> bool:
+        """Whether the schedule is told each epoch's training loss."""
+        return getattr(self.schedule, "reads_epoch_loss", False)
+
+    def check_data(self, spec: Callable[[], InputSpec] | None = None) -> None:
+        """Refuse what does not fit to the data, of which all is known once they are prepared.
+
+        spec: asked only where the shape of samples decides; None: as far as the data set tells it by itself.
+        Raises ConfigError.
+        """
         choice.check(
             self.dataset,
             None if self.launcher.timing_only else self.model,
             label_smoothing=self.train.label_smoothing,
             target_metric=self.train.target_metric,
         )
+        self._check_parts(spec or (lambda: similarity.told_spec(self.dataset)))
         self.check_plan()
 
-    @property
-    def watches_loss(self) -> bool:
-        """Whether the schedule is told each epoch's training loss."""
-        return getattr(self.schedule, "reads_epoch_loss", False)
+    def _check_parts(self, spec: Callable[[], InputSpec | None]) -> None:
+        train, sampler = self.train, self._sampler()
+        samples = None if sampler is None else sampler.samples
+        batch_parts.check_parts(train.accumulate, train.global_batch_size, self.cluster.ranks, samples)
+        if sampler is None or self.launcher.timing_only:
+            return
+        try:
+            batch_parts.check_batch_norm(sampler, train.accumulate)
+        except ConfigError:
+            found = spec()
+            if found is not None and batch_parts.normalises(batch_parts.built(self.model, found)):
+                raise
 
     def check_plan(self) -> None:
         """Refuse what the strategy cannot do, as far as it is known. Raises ConfigError."""
@@ -269,21 +311,30 @@ class RunConfig:
 
     def plan(self) -> Plan:
         """What the strategy is asked to do, as far as it is known before the data are loaded."""
-        train, per_epoch = self.train, None
-        samples = getattr(self.dataset, "train_samples", None)
-        if isinstance(samples, int):
-            try:
-                sampler = Sampler(
-                    samples, train.global_batch_size, self.cluster.ranks, 0, short_batch=train.short_batch
-                )
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
-            per_epoch = sampler.steps_per_epoch
+        train, sampler = self.train, self._sampler()
+        per_epoch = None if sampler is None else sampler.steps_per_epoch
         steps = None if per_epoch is None else per_epoch * train.epochs
         if train.max_steps is not None:
             steps = train.max_steps if steps is None else min(steps, train.max_steps)
         topology = Topology.of(self.cluster.ranks_of_nodes)
         return Plan(topology, train.epochs, train.global_batch_size, per_epoch, steps)
+
+    def _sampler(self) -> Sampler | None:
+        """How an epoch is cut; None while the number of samples is not known. Raises ConfigError."""
+        samples = getattr(self.dataset, "train_samples", None)
+        if not isinstance(samples, int):
+            return None
+        try:
+            return Sampler(
+                samples,
+                self.train.global_batch_size,
+                self.cluster.ranks,
+                0,
+                short_batch=self.train.short_batch,
+                minimum=self.strategy_class.minimum_batch(self.strategy),
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
 
 def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
@@ -292,7 +343,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     for key in tree:
         if key not in TOP_LEVEL:
             raise unknown_key("", key, TOP_LEVEL)
-    missing = [key for key in TOP_LEVEL if tree.get(key) is None]
+    missing = [key for key in TOP_LEVEL if tree.get(key) is None and key not in OPTIONAL]
     if missing:
         raise ConfigError(f"{missing[0]}: must be given")
     strategy_class = locate_target(tree["strategy"], "strategy")
@@ -319,6 +370,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         strategy=strategy,
         model=model,
         dataset=dataset,
+        reader=reader_of(tree, cwd),
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
         cluster=cluster,
@@ -338,6 +390,19 @@ def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Any:
     Raises ConfigError.
     """
     return _part(_rooted({"dataset": plain(cfg)["dataset"]}, cwd), "dataset")
+
+
+def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Reader:
+    """The checked reader of a composed configuration; a relative path counts from `cwd`.
+
+    Raises ConfigError.
+    """
+    group = plain(cfg).get("reader")
+    if group is None:
+        return NoReader()
+    if isinstance(group, Mapping) and group.get("path"):
+        group = {**group, "path": str(_absolute(str(group["path"]), cwd))}
+    return _part({"reader": group}, "reader")
 
 
 def to_plain(config: RunConfig) -> dict[str, Any]:
@@ -367,10 +432,10 @@ def dump(config: RunConfig) -> str:
 def run_id(config: RunConfig) -> str:
     """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, a hash of what decides the result.
 
-    Part of it: every key of strategy, model, dataset, optimizer, schedule, cluster and train, what a trace of
-    step times holds, the launcher's name and network, seed, `run.arm`, `run.repeat`. Not part of it: where
-    results go, labels, the study, and how the launcher waits, binds and divides the cores. Computed once for
-    each `config`: a sweep asks for the same again and again.
+    Part of it: every key of strategy, model, dataset, reader (if there is one), optimizer, schedule, cluster
+    and train, what a trace of step times holds, the launcher's name and network, seed, `run.arm`,
+    `run.repeat`. Not part of it: where results go, labels, the study, and how the launcher waits, binds and
+    divides the cores. Computed once for each `config`: a sweep asks for the same again and again.
     """
     return config._run_id
 
@@ -483,6 +548,13 @@ def _in_its_role(config: RunConfig) -> RunConfig:
         raise ConfigError(
             f"study.role=overhead: needs a strategy whose ranks take equal steps, not {strategy_name(config)}"
         )
+    if role == "one_core" and (config.cluster.ranks > 1 or config.launcher.threads_per_rank != 1):
+        raise ConfigError(
+            "study.role=one_core: is one process of one thread (cluster.nodes=1 cluster.ranks_per_node=1 "
+            "launcher.threads_per_rank=1)"
+        )
+    if role == "one_core" and config.launcher.name == "simulated":
+        raise ConfigError("study.role=one_core: no model tells what cores do; real ranks can")
     if role == "clock" and config.study.clock_share < 1:
         steps = config.plan().steps
         if steps is None:
@@ -530,6 +602,8 @@ def _identity(config: RunConfig) -> dict[str, Any]:
     parts = {
         group: _dump_part(getattr(config, group)) for group in ("model", "dataset", "optimizer", "schedule")
     }
+    if not isinstance(config.reader, NoReader):
+        parts["reader"] = _dump_part(config.reader)
     return {
         "strategy": _dump_part(config.strategy, config.strategy_class),
         **parts,

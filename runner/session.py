@@ -20,12 +20,19 @@ from ..strategies.progress import Plan, Progress
 from ..strategies.replica import Batch, Replica
 from ..strategies.seeds import derive
 from ..strategies.topology import WORLD
+from . import compiled
+from .batch_parts import check_batch_norm, normalises
 from .clock import Clock
 from .clock_pairs import PairedClock
 from .copies import Copies
 from .feed import Feed, GlobalFeed, OwnFeed
 from .loader import Ahead, Direct, Loader
 from .marks import Marks
+from .precision import AUTOCAST, DTYPES, scaler_of
+from .readers.base import PackedReader
+from .readers.feed import ReaderFeed
+from .readers.loader import PackedLoader
+from .readers.packed_set import PackedSet
 from .schedules import Watch
 from .schema import RunConfig
 from .traffic import CountedCommunicator
@@ -34,7 +41,6 @@ from .warmup import undone_step
 log = logging.getLogger(__name__)
 
 FIRST_BATCHES = 100  # of which the record holds a digest
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
 
 class Listener(Protocol):
@@ -85,7 +91,8 @@ class World:
     samples, `checkpoint`. Real time passes by itself. `batch`: makes
     this rank's batch from all ranks' sizes, where nothing is learnt and nothing judged. `parameters`: of the
     model that the run is about, where it is not the replica's. `remarks`: for the labels. `apparatus`: checks
-    what makes links and devices slower than they are.
+    what makes links and devices slower than they are. `packed`: the file of the run's reader; `order_alone`:
+    why the reader gives samples an order and reads none, in words.
     """
 
     name: str
@@ -99,6 +106,8 @@ class World:
     parameters: int | None = None
     remarks: tuple[str, ...] = ()
     apparatus: Checks | None = None
+    packed: PackedSet | None = None
+    order_alone: str | None = None
 
 
 def seed_generators(seed: int) -> None:
@@ -134,6 +143,9 @@ class Session:
         clock = PairedClock if config.study.role == "overhead" else Clock
         self.clock = clock(comm.now, comm.traffic, self.world.started_ns)
         self.dtype = DTYPES[config.train.precision]
+        self.autocast = AUTOCAST.get(config.train.precision)
+        # preserve_format: as they come.
+        self.memory_format = torch.channels_last if config.train.channels_last else torch.preserve_format
         self.task = config.task(self.data.classes)
         self.sampler = Sampler(
             len(self.data.train),
@@ -164,6 +176,7 @@ class Session:
         self.rate = 0.0  # learning rate of the last step
         self.watch = Watch() if config.watches_loss else None  # of a schedule that waits for a plateau
         self.deferred = False
+        self.compile_s: float | None = None  # of the warm-up, with train.compile
         self.digests: dict[str, str | None] = {}  # rank 0's
         self.copies = Copies()
         self.checkpoint_marks = Marks(self._checkpoint_every())
@@ -195,10 +208,14 @@ class Session:
         self.replica.optimizer = config.optimizer.build(self.replica.stepped or [torch.zeros(0)])
         self.replica.noise = self._noise
         undone_step(self.replica, self._warmup_batch(), self.comm)
+        if config.train.compile:
+            batches = (Batch(*self._noise(sizes[self.comm.rank]), sizes) for sizes in self.feed.extremes())
+            self.compile_s = compiled.warm_up(self.replica, batches, self.comm)
         self._choose_evaluation()
         if self.world.apparatus is not None:
             self.world.apparatus.prepare(self, self.replica)
         self.clock.on_training = self._training
+        self.loader.prepare()
         self.comm.traffic.clear()
 
     def share(self) -> None:
@@ -215,9 +232,13 @@ class Session:
             return self.world.batch(self.progress.samples_of_rank)
         inputs, targets = self.loader.next(self.progress)
         self.world.spend("data", len(targets))
+        device = self.world.device
+        if device.type == "cuda" and not inputs.is_pinned():
+            # The copy of ordinary memory would wait for all that the GPU still has to do.
+            inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return Batch(
-            inputs.to(self.world.device, self.dtype, non_blocking=True),
-            targets.to(self.world.device, non_blocking=True),
+            inputs.to(device, self.dtype, non_blocking=True, memory_format=self.memory_format),
+            targets.to(device, non_blocking=True),
             self.progress.samples_of_rank,
         )
 
@@ -254,6 +275,10 @@ class Session:
     def _feed(self) -> Feed:
         config, topology = self.config, self.comm.topology
         unit = config.strategy_class.sampling(config.strategy)
+        if isinstance(config.reader, PackedReader):
+            assert self.world.packed is not None, "who makes the world opens the file"
+            nodes, seed = topology.ranks_of_nodes, derive(config.seed, "data")
+            return ReaderFeed(self.sampler, self.comm.rank, nodes, config.reader, self.world.packed, seed)
         if unit == "global":
             return GlobalFeed(self.sampler, self.comm.rank)
         return OwnFeed(
@@ -268,6 +293,8 @@ class Session:
 
     def _loader(self) -> Loader:
         launcher, seed = self.config.launcher, derive(self.config.seed, "augmentation")
+        if isinstance(self.feed, ReaderFeed) and self.world.order_alone is None:
+            return PackedLoader(self.feed, self.data.train, seed, self.comm)
         if launcher.loader_workers == 0:
             return Direct(self.data.train, self.feed, seed)
         return Ahead(
@@ -281,6 +308,10 @@ class Session:
 
     def _training(self, on: bool) -> None:
         """Training begins or pauses: who works beside it goes on or stands still."""
+        if not on:
+            self.replica.settle()  # what still runs is training
+        if self.config.train.compile:
+            compiled.training(on)
         self.loader.training(on)
         if self.world.apparatus is not None:
             self.world.apparatus.training(on)
@@ -313,24 +344,16 @@ class Session:
         # per rank.
         seed_generators(derive(self.config.seed, "init"))
         model = self.config.model.build(InputSpec(channels, height, width, self.data.classes))
-        model = model.to(self.world.device, self.dtype).train()
+        model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()
         seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
-        self._check_batch_norm(model)
+        if normalises(model):
+            check_batch_norm(self.sampler, self.config.train.accumulate)
         replica = self.world.make_replica(model, self.task.criterion())
         replica.accumulate = self.config.train.accumulate
+        if self.world.batch is None:  # else there are no numbers
+            replica.autocast = self.autocast
+            replica.scaler = scaler_of(self.config.train.precision, self.world.device)
         return replica
-
-    def _check_batch_norm(self, model: nn.Module) -> None:
-        batches = {0, self.sampler.steps_per_epoch - 1}
-        parts = self.config.train.accumulate
-        smallest = min(min(self.sampler.samples_of_rank(batch)) for batch in batches) // parts
-        if smallest < 2 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
-            size = self.config.train.global_batch_size
-            raise ConfigError(
-                f"train.global_batch_size={size}: gives a rank one sample at a time, "
-                f"which batch normalisation refuses; use at least 2 x {self.comm.topology.ranks} ranks"
-                + (f" x {parts} parts (train.accumulate)" if parts > 1 else "")
-            )
 
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples
@@ -347,10 +370,18 @@ class Session:
         The tables must agree first.
         """
         replica, ranks = self.replica, self.comm.topology.ranks
-        digests = torch.zeros(2 * ranks, dtype=torch.int64)
-        own = torch.tensor([replica.parameters.digest(), replica.buffers.digest()])
+        files = int.from_bytes(hashlib.blake2b(self.data.files.encode(), digest_size=8).digest(), signed=True)
+        digests = torch.zeros(3 * ranks, dtype=torch.int64)
+        own = torch.tensor([files, replica.parameters.digest(), replica.buffers.digest()])
         self.comm.all_gather(digests, own, WORLD, channel="control").wait()
-        if (digests.view(ranks, 2) != own).any():
+        others = digests.view(ranks, 3) != digests[:3]
+        if others[:, 0].any():
+            where = ", ".join(map(str, others[:, 0].nonzero().flatten().tolist()))
+            raise ConfigError(
+                f"the files of the data set are others on rank {where} than on rank 0 (names, labels, "
+                "sizes); each node needs the same: copy them, and daso-bench prepare there"
+            )
+        if others.any():
             raise RuntimeError("ranks built different models: names, shapes or types of parameters differ")
         for layout in (replica.parameters, replica.buffers):
             if layout.numel:
@@ -364,14 +395,16 @@ class Session:
         None where there is no common order, or no weights (clocks alone).
         """
         layout, common = self.replica.parameters, isinstance(self.feed, GlobalFeed)
+        ordered = self.feed if isinstance(self.feed, ReaderFeed) else self.sampler
         weights = (
             layout.pack()[: layout.numel].detach().cpu().contiguous().numpy().tobytes()
             if layout.numel
             else b""
         )
         return {
+            **({"files": self.data.files} if self.data.files else {}),
             "initial_weights": hashlib.blake2b(weights, digest_size=8).hexdigest() if weights else None,
-            "first_batches": self.sampler.digest(FIRST_BATCHES) if common else None,
+            "first_batches": ordered.digest(FIRST_BATCHES) if common else None,
         }
 
     def _warmup_batch(self) -> Batch:
@@ -382,5 +415,6 @@ class Session:
 
     def _noise(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(derive(self.config.seed, "warm-up"))
-        inputs = torch.rand(size, *self.data.shape, generator=generator).to(self.world.device, self.dtype)
+        inputs = torch.rand(size, *self.data.shape, generator=generator)
+        inputs = inputs.to(self.world.device, self.dtype, memory_format=self.memory_format)
         return inputs, self.task.noise(size, *self.data.shape[1:]).to(self.world.device)

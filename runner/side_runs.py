@@ -15,6 +15,7 @@ from ..strategies.errors import ConfigError
 from . import display, dry_run, start, sweep
 from .compose import compose
 from .exit_codes import OK
+from .prepare import Preparation
 from .schema import RunConfig, StudyInfo, strategy_name
 
 
@@ -41,7 +42,7 @@ def run_baseline(
     """Run what `derive` makes of the study's baseline, then `tell` what came out; returns the exit code.
 
     `what`: the runs in a word, for messages. Raises ConfigError for fewer runs than `fewest`, and where the
-    study has no baseline, aims at another metric than accuracy, or is for a cluster.
+    study has no baseline or is for a cluster, or where `derive` or the data refuse it.
     """
     if asked.runs < fewest:
         raise ConfigError(f"--runs {asked.runs}: must be {fewest} or more")
@@ -52,7 +53,9 @@ def run_baseline(
     console = display.make_console()
     if asked.dry_run:
         return dry_run.show(console, wanted, many=True)
-    code = start.run_sweep(console, wanted, with_report=False, with_estimate=asked.estimate)
+    ready = Preparation(console)
+    ready.check(base)  # they are worth nothing without one another
+    code = start.run_sweep(console, wanted, with_report=False, with_estimate=asked.estimate, ready=ready)
     if code == OK:
         tell(console, base, wanted)
     return code
@@ -69,8 +72,6 @@ def baseline_of(requests: Sequence[sweep.Request]) -> RunConfig:
         raise ConfigError(
             refused or "the study has no baseline: no run of strategy=ddp, and no study.baseline"
         )
-    if found[0].train.target_metric != "accuracy":
-        raise ConfigError("train.target_metric=loss: a pilot sets targets of accuracy")
     return found[0]
 
 

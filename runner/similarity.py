@@ -223,16 +223,23 @@ def profile_of(model: Any, spec: InputSpec, device: DeviceConfig, where: str) ->
     return profile
 
 
+def told_spec(dataset: Any) -> InputSpec | None:
+    """The shape of a data set's samples where it tells it without being loaded; else None."""
+    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
+    return None if shape is None or classes is None else InputSpec(shape[0], shape[1], shape[2], classes)
+
+
 def spec_of(dataset: Any, where: str) -> InputSpec:
     """The shape of a data set's samples; it is loaded where it tells none before. Raises ConfigError."""
-    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
-    if shape is None or classes is None:
-        try:
-            data = dataset.load()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{where}: its shape is known once it can be loaded: {error}") from error
-        shape, classes = data.shape, data.classes
-    return InputSpec(shape[0], shape[1], shape[2], classes)
+    told = told_spec(dataset)
+    if told is not None:
+        return told
+    try:
+        data = dataset.load()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: its shape is known once it can be loaded: {error}") from error
+    channels, height, width = data.shape
+    return InputSpec(channels, height, width, data.classes)
 
 
 def _scaled(link: LinkConfig, time: float, size: float) -> LinkConfig:

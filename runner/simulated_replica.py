@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from ..strategies.communicator import Work
 from ..strategies.gradients import by_samples, uniform
-from ..strategies.replica import Batch, Replica
+from ..strategies.replica import Batch, Replica, StepTimes
 from .device import Device, Profile
 from .gradient_pool import GradientPool, Pending
+from .precision import outputs_of
 from .simulated_communicator import SimulatedCommunicator
 
 
@@ -76,6 +77,13 @@ class SimulatedReplica(Replica):
         self._in_vector = self.parameters.views(self._vector)
 
     def compute_gradients(self, batch: Batch) -> Tensor:
+        loss = self._compute(batch)
+        self._unscale()
+        self.times.append(StepTimes(batch.samples_of_rank, self.forward_ns, self.compute_ns))
+        return loss
+
+    def _compute(self, batch: Batch) -> Tensor:
+        """Forward, backward and the average; gradients are times the scale of the loss, if there is one."""
         averaging, comm = self.averaging, self.comm
         members = comm.members(averaging.group) if averaging.group is not None else ()
         weight = self._weight(batch, members)
@@ -140,7 +148,8 @@ class SimulatedReplica(Replica):
 
         if self._bound_gradients is not None:
             self._clear_gradients()
-        if self._pool is None or len(batch.targets) == 0 or self.accumulate > 1:
+        alone_only = self.accumulate > 1 or self.autocast is not None
+        if self._pool is None or len(batch.targets) == 0 or alone_only:
             value = alone()
             return lambda: value
         pool, own = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
@@ -175,8 +184,10 @@ class SimulatedReplica(Replica):
         losses: list[Tensor] = []
         with self.stand_in(batch) as (inputs, targets):
             for part, share in self.parts(len(targets)):
-                loss, scale = self.criterion(self.model(inputs[part]), targets[part]), weight * share
-                (loss if scale == 1 else loss * scale).backward()
+                outputs = outputs_of(self.model, inputs[part], self.autocast)
+                loss, scale = self.criterion(outputs, targets[part]), weight * share
+                weighted = loss if scale == 1 else loss * scale
+                (weighted if self.scaler is None else self.scaler.scale(weighted)).backward()
                 losses.append(loss.detach() if share == 1 else share * loss.detach())
         self._rng = torch.get_rng_state()
         torch.set_rng_state(shared)

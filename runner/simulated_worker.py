@@ -10,7 +10,7 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
-from . import arithmetic, checkpoint, schema, similarity_words, timing_only
+from . import arithmetic, checkpoint, data_file, schema, similarity_words, timing_only
 from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
@@ -18,6 +18,7 @@ from .rank import Link
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
 from .session import Nobody, Rows
+from .similarity import told_spec
 from .simulated_world import Stage, play
 from .simulator import OutOfTime
 from .trace import Timeline
@@ -52,6 +53,7 @@ def run_all(
     topology = Topology.of(config.cluster.ranks_of_nodes)
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     data, spec = _data_and_spec(config)
+    data_file.check_same(run_dir, data.files)
     profile = timing_only.profile_of(config, spec)
     alike = similarity_words.describe(config)
     if config.launcher.timing_only:
@@ -103,7 +105,7 @@ def run_all(
 def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     """The data, or with `timing_only` their sizes, and what the model is to take in."""
     dataset = config.dataset
-    known = timing_only.spec_of(dataset) if config.launcher.timing_only else None
+    known = told_spec(dataset) if config.launcher.timing_only else None
     if known is None:
         data: Data = dataset.load()
         known = InputSpec(*data.shape, data.classes)

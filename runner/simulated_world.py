@@ -15,6 +15,8 @@ from .device import Device, Profile, Scripted, StepTime
 from .gradient_pool import FEWEST, GradientPool
 from .loop import Loop, Result
 from .network import Network
+from .readers.choice import ORDER_ALONE
+from .readers.packed_set import of_run
 from .schema import RunConfig
 from .session import Listener, Nobody, Rows, Session, World
 from .simulated_communicator import SimulatedCommunicator
@@ -73,6 +75,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     Raises OutOfTime where `until_ns` comes before the end of the run.
     """
     topology = Topology.of(config.cluster.ranks_of_nodes)
+    packed = of_run(config.dataset, config.reader, data)
     simulator = Simulator(topology, stage.network, stage.timeline)
     sessions: dict[int, Session] = {}
     criterion = config.task(data.classes).criterion()
@@ -91,6 +94,8 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
             common_clock=False,
             started_ns=0,
             spend=spend,
+            packed=packed,
+            order_alone=ORDER_ALONE,  # a rank that waited for a disk would stop all of them
             **worlds(comm, device),
         )
         stage.tick()

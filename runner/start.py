@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from .prepare import Preparation
 from .run_directory import RunDirectory
 from .schema import RunConfig, load, to_plain
 from .supervisor import Event
+from .threads import processes_of, threads_of
 from .verdict import Outcome
 
 ALL_RANKS = "daso_bench.runner.simulated_worker:run_all"  # all ranks in one process
@@ -64,10 +65,10 @@ def start(
     display.say(console, wanted[0].title, "bold")
     if given_away is not None:
         return _give_away(console, given_away, wanted, with_report=False)
-    if config.launcher.far:  # a requeued batch script says its command again
-        directory, ending = sweep.run_or_resume(config, _starter(console))
-    else:
-        directory, ending = sweep.run_one(config, _starter(console))
+    ready = Preparation(console)
+    # A requeued batch script says its command again.
+    run = sweep.run_or_resume if config.launcher.far else sweep.run_one
+    directory, ending = run(config, _starter(console, ready), ready.check)
     _tell_end(console, directory, ending)
     return ending.exit_code
 
@@ -93,7 +94,7 @@ def resume(folder: Path) -> int:
 
 
 def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]]) -> int:
-    starter, code = _starter(console), OK
+    starter, code = _starter(console, Preparation(console)), OK
     for run, config in runs:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
@@ -103,7 +104,7 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
             if len(runs) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
-            code = code or (WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE)
+            code = code or _code_of(error)
             continue
         _tell_end(console, run, ending)
         if ending.exit_code == INTERRUPTED:
@@ -130,11 +131,13 @@ def run_sweep(
     words: Sequence[str] = (),
     config_dir: Path | None = None,
     with_estimate: bool = True,
+    ready: Preparation | None = None,
 ) -> int:
     """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code.
 
     `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `with_estimate`:
-    where there are many runs and none is finished, try first how long one takes.
+    where there are many runs and none is finished, try first how long one takes. `ready`: of data that have
+    been looked at already.
     """
 
     def tell(text: str) -> None:
@@ -144,8 +147,10 @@ def run_sweep(
     _tell_refused(console, order)
     commit = cache(lambda: commit_of(_PACKAGE)[0])
     _declare(order, words, commit)
-    pace = estimate.Pace(_tell_estimate(console, order, with_trial=with_estimate))
-    results = sweep.run_all(order, _paced(_starter(console, tell_end=True), pace), tell, commit, pace.left_s)
+    ready = ready or Preparation(console)
+    pace = estimate.Pace(_tell_estimate(console, order, ready, with_trial=with_estimate))
+    start_run = _paced(_starter(console, ready, tell_end=True), pace)
+    results = sweep.run_all(order, start_run, tell, commit, pace.left_s, ready.check)
     _tell_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
@@ -161,7 +166,9 @@ def _declare(order: Sequence[sweep.Request], words: Sequence[str], commit: Calla
     study_plan.declare(configs, words, unix=time.time(), commit=commit)
 
 
-def _tell_estimate(console: Console, order: Sequence[sweep.Request], *, with_trial: bool) -> float | None:
+def _tell_estimate(
+    console: Console, order: Sequence[sweep.Request], ready: Preparation, *, with_trial: bool
+) -> float | None:
     """Say how long the runs will take; seconds of each, None if nothing is known or only a few are left."""
     configs = [request.config for request in order if request.config is not None]
     to_do = estimate.left(configs)
@@ -170,14 +177,14 @@ def _tell_estimate(console: Console, order: Sequence[sweep.Request], *, with_tri
     found = estimate.from_finished(configs)
     if found is None and with_trial and len(to_do) >= estimate.MANY:
         with console.status("trying how long a run takes, with a few steps"):
-            found = estimate.from_trial(configs, _run_trial)
+            found = estimate.from_trial(configs, partial(_run_trial, ready))
     if found is not None:
         display.say(console, display.estimated(found), "bold")
     return found.each_s if found else None
 
 
-def _run_trial(directory: RunDirectory, config: RunConfig) -> bool:
-    Preparation(display.make_console())(directory, config)
+def _run_trial(ready: Preparation, directory: RunDirectory, config: RunConfig) -> bool:
+    ready(directory, config)
     ending = _launch(directory, config, lambda event: None)
     if ending.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -227,18 +234,20 @@ def _give_away(
     for request in order:
         if request.config is None or request.path is None:
             continue
-        run = RunDirectory(request.path)
-        state = run.state()
-        if state == "finished":
-            display.say(console, f"{request.title}: skipped: {run.status()['status']} already: {run.path}")
+        try:
+            run = _directory_of(request.config, request.path, ready)
+        except (ConfigError, MachineError) as error:
+            RunDirectory(request.path).refuse(str(error))
+            if words is None:
+                raise
+            display.say(console, f"{request.title}: {error}", "red")
+            code = max(code, _code_of(error))
             continue
-        status = run.status() if state == "queued" else {}
-        if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
-            run = RunDirectory.create(to_plain(request.config), request.config.results_dir)
-        elif state == "resumable" or state == "queued":
-            run.renew(to_plain(request.config))
-        ready(run, request.config)
-        runs.append((run, request.config))
+        if run is None:
+            status = RunDirectory(request.path).status()["status"]
+            display.say(console, f"{request.title}: skipped: {status} already: {request.path}")
+        else:
+            runs.append((run, request.config))
     code = (handler.give(runs, console) if runs else 0) or code
     folders = list(dict.fromkeys(run.path.parent for run, _ in runs))
     if with_report and handler.waits([config for _, config in runs]):
@@ -247,13 +256,39 @@ def _give_away(
     return code
 
 
-def _starter(console: Console, *, tell_end: bool = False) -> sweep.Start:
-    ready = Preparation(console)
+def _directory_of(config: RunConfig, path: Path, ready: Preparation) -> RunDirectory | None:
+    """The folder of a run that is given away, its data ready; None for a finished one.
 
+    Raises ConfigError, MachineError where it cannot be run; then there is no new folder.
+    """
+    far.check(config)
+    run = RunDirectory(path)
+    state = run.state()
+    if state == "finished":
+        return None
+    ready.check(config)
+    status = run.status() if state == "queued" else {}
+    if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
+        run = RunDirectory.create(to_plain(config), config.results_dir)
+    elif state == "resumable" or state == "queued":
+        run.renew(to_plain(config))
+    ready(run, config)
+    return run
+
+
+def _code_of(error: ConfigError | MachineError) -> int:
+    return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
+
+
+def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) -> sweep.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
-        ready(directory, config)
-        with display.progress(console, directory.run_id) as on_event:
-            ending = _launch(directory, config, on_event)
+        try:
+            ready(directory, config)
+            with display.progress(console, directory.run_id) as on_event:
+                ending = _launch(directory, config, on_event)
+        except (ConfigError, MachineError) as error:
+            directory.refuse(str(error))
+            raise
         if ending.exit_code and ending.details:
             display.say(console, ending.details.rstrip(), "dim")
         if tell_end:
@@ -271,9 +306,9 @@ def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Even
     virtual = launcher.name == "simulated"
     return local.launch(
         directory,
-        ranks=1 if virtual else config.cluster.ranks,
+        ranks=processes_of(config),
         entry=ALL_RANKS if virtual else local.ENTRY,
-        threads="auto" if isinstance(launcher.threads_per_rank, str) else launcher.threads_per_rank,
+        threads=threads_of(config),
         workers=launcher.loader_workers,
         venue=venue_of(config),
         stall_s=launcher.stall_s,
@@ -307,5 +342,5 @@ def _build_report(console: Console, folder: Path, config_dir: Path | None) -> No
 
     try:
         display.say(console, f"report: {report(folder, folder / 'report', config_dir)}", "bold")
-    except ConfigError as error:  # the runs have told already why there is nothing to report
+    except (ConfigError, MachineError) as error:  # what the runs have told already, or a full disk
         display.say(console, f"no report: {error}", "red")

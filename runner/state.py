@@ -29,12 +29,14 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "ranks_of_nodes": list(session.comm.topology.ranks_of_nodes),
         "progress": {name: getattr(progress, name) for name in POSITION},
         "feed": session.feed.state_dict(),
+        "loader": session.loader.state_dict(),
         "judged_samples": session.judged_samples,
         "owed": session.owed,
         "rate": session.rate,
         "copies": [session.copies.taken, session.copies.dropped],
         "model": session.replica.model.state_dict(),
         "optimizer": session.replica.optimizer.state_dict(),
+        **({} if session.replica.scaler is None else {"scaler": session.replica.scaler.state_dict()}),
         "strategy": session.strategy.state_dict(),
         "schedule": None if session.watch is None else asdict(session.watch),
         "rng": session.replica.rng_state(),
@@ -80,11 +82,14 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     for name, value in state["progress"].items():
         setattr(session.progress, name, value)
     session.feed.load_state_dict(state["feed"])
+    session.loader.load_state_dict(state.get("loader", {}))  # checkpoints of the days before have none
     session.judged_samples, session.owed = state["judged_samples"], state["owed"]
     session.rate = state["rate"]
     session.copies.taken, session.copies.dropped = state["copies"]
     session.replica.model.load_state_dict(state["model"])
     session.replica.optimizer.load_state_dict(state["optimizer"])
+    if session.replica.scaler is not None:
+        session.replica.scaler.load_state_dict(state["scaler"])
     session.strategy.load_state_dict(state["strategy"])
     session.watch = None if state["schedule"] is None else Watch(**state["schedule"])
     session.replica.load_rng_state(state["rng"])

@@ -45,6 +45,8 @@ class Composed(Protocol):
 
 
 Start = Callable[[RunDirectory, RunConfig], Ending]
+Ready = Callable[[RunConfig], None]
+"""What is done before a run has a folder; raises ConfigError, MachineError where it cannot be run."""
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,23 @@ def arrange(wanted: Sequence[Request]) -> list[Request]:
     return order + [request for request in wanted if request.config is None]
 
 
-def run_one(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending]:
+def always(config: RunConfig) -> None:
+    """The `Ready` of runs that need nothing."""
+
+
+def run_one(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Ending]:
     """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
     check_machine(config)
+    ready(config)
     directory = RunDirectory.create(to_plain(config), config.results_dir)
     return directory, start(directory, config)
 
 
-def run_or_resume(config: RunConfig, start: Start) -> tuple[RunDirectory, Ending]:
+def run_or_resume(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Ending]:
     """As `run_one`, and go on with one that has begun. Raises ConfigError if it is finished or being run."""
     directory = RunDirectory(config.results_dir / config.study.name / run_id(config))
     if directory.state() != "resumable":
-        return run_one(config, start)
+        return run_one(config, start, ready)
     directory.renew(to_plain(config))
     return directory, start(directory, config)
 
@@ -151,6 +158,7 @@ def run_all(
     tell: Callable[[str], None],
     commit: Callable[[], str | None],
     left_s: Callable[[int], float | None] = lambda runs: None,
+    ready: Ready = always,
 ) -> list[Result]:
     """Run what is not finished, in the given order.
 
@@ -165,7 +173,7 @@ def run_all(
         seconds = left_s(sum(other.config is not None for other in wanted[number - 1 :]))
         count = f"[{number}/{len(wanted)}]"
         after = f"  ({duration(seconds)} left)" if seconds is not None else ""
-        result = _run(request, count, after, start, tell, commit)
+        result = _run(request, count, after, start, ready, tell, commit)
         results.append(result)
         if result.word != "ran":
             tell(f"{count} {request.title}: {result.word}: {result.reason}")
@@ -223,6 +231,7 @@ def _run(
     count: str,
     after: str,
     start: Start,
+    ready: Ready,
     tell: Callable[[str], None],
     commit: Callable[[], str | None],
 ) -> Result:
@@ -233,6 +242,7 @@ def _run(
         state = RunDirectory(request.path).state()
         if state == "finished":
             return Result(request, "skipped", f"{_finished_at(request.path, commit)}: {request.path}")
+        ready(request.config)
         if state == "resumable":
             tell(f"{count} {request.title}: goes on after an attempt that did not finish{after}")
             directory = RunDirectory.open(request.path)
@@ -241,10 +251,9 @@ def _run(
             tell(f"{count} {request.title}{after}")
             directory = RunDirectory.create(to_plain(request.config), request.config.results_dir)
         ending = start(directory, request.config)
-    except ConfigError as error:
-        return Result(request, "refused", str(error))
-    except MachineError as error:
-        return Result(request, "impossible", str(error))
+    except (ConfigError, MachineError) as error:
+        RunDirectory(request.path).refuse(str(error))
+        return Result(request, "refused" if isinstance(error, ConfigError) else "impossible", str(error))
     return Result(request, "ran", ending.reason, ending)
 
 

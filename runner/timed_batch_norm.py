@@ -25,7 +25,7 @@ class NormedReplica(TimedReplica):
 
     normed_over: Group = WORLD
 
-    def compute_gradients(self, batch: Batch) -> Tensor:
+    def _compute(self, batch: Batch) -> Tensor:
         assert self._profile is not None
         comm, averaging = self.comm, self.averaging
         begun = self._begin(batch, 1.0)

@@ -53,12 +53,6 @@ def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
     return profile
 
 
-def spec_of(dataset: object) -> InputSpec | None:
-    """The shape of the samples where the data set tells it without loading; else None."""
-    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
-    return None if shape is None or classes is None else InputSpec(shape[0], shape[1], shape[2], classes)
-
-
 class Ghosts:
     """So many samples of nothing."""
 

@@ -20,6 +20,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 from ..strategies.communicator import Channel, Work
 from ..strategies.topology import WORLD, Group, Topology, peers
 from . import modelled_network, node_memory
+from .device_work import DeviceWork, Spans, Streams
+from .late import Mark
 from .modelled_network import Deferrer, Held, LinkClocks
 from .network import Network
 from .simulated_communicator import Done
@@ -119,7 +121,7 @@ class TorchCommunicator(CountedCommunicator):
         device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
             CPU.
         timeout_s: seconds after which a collective that does not end raises.
-        mixed: ranks have devices of different kinds, which only gloo joins.
+        mixed: ranks have devices of different kinds, or share a GPU, which only gloo joins.
         staged: tensors go through copies on the host; None: where gloo would have to take a GPU's.
     """
 
@@ -141,6 +143,8 @@ class TorchCommunicator(CountedCommunicator):
         self.timeout_s = timeout_s
         self.backend = "nccl" if device.type == "cuda" and not mixed else "gloo"
         self._staged = device.type == "cuda" and mixed if staged is None else staged
+        self.host_waits = self.backend != "nccl"
+        self._streams, self._spans = Streams(device), Spans()
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group(
             self.backend,
@@ -312,6 +316,8 @@ class TorchCommunicator(CountedCommunicator):
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
         pg = self._groups["parameters", self.members(WORLD)]
+        if not self.host_waits and self._clocks is None:
+            return self._exchange_on_device(sends, receives, tag, pg)
         started: list[tuple[dist.Work | None, Held | None]] = []
         for peer, tensor in sorted(sends.items()):
             pair, size = (self.rank, peer), tensor.numel() * tensor.element_size()
@@ -337,6 +343,35 @@ class TorchCommunicator(CountedCommunicator):
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, thread_name_prefix="exchange")
         return ExchangeWork(self, self._helper.submit(wait))
+
+    def _exchange_on_device(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int, pg: dist.ProcessGroup
+    ) -> Work:
+        """NCCL's messages, all of one step in one call: one after the other, two ranks that both send first
+        would wait for each other's receive."""
+        began, calls = self._streams.mark(), []
+        for peer, tensor in sorted(sends.items()):
+            size = tensor.numel() * tensor.element_size()
+            self.traffic.count("send", "parameters", (self.rank, peer), size)
+            calls.append(dist.P2POp(dist.isend, tensor, group=pg, tag=tag, group_peer=peer))
+        for peer, tensor in sorted(receives.items()):
+            calls.append(dist.P2POp(dist.irecv, tensor, group=pg, tag=tag, group_peer=peer))
+        return DeviceWork(
+            dist.batch_isend_irecv(calls) if calls else [],
+            streams=self._streams,
+            began=began,
+            of="messages",
+            tensors=[*sends.values(), *receives.values()],
+            note=self._note_wait,
+        )
+
+    def take_exposed_ns(self) -> int:
+        """Nanoseconds that this rank's GPU waited in `Work.wait` since the last call, of what is over."""
+        return self._spans.take_ns()
+
+    def _note_wait(self, start: Mark, end: Mark) -> None:
+        if threading.get_ident() == self.thread:  # what a helper's stream waits for holds up no computing
+            self._spans.add(start, end)
 
     def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
         if in_memory:
@@ -467,7 +502,18 @@ class TorchCommunicator(CountedCommunicator):
         stamp = async_op and verb != "reduce_scatter"
         back = [] if here is None or here[0] is here[1] else [here]
         pg, name = self._groups[channel, members], f"{verb} on {channel}/{group}"
-        work = TorchWork(self, start(pg), key, name, stamp, held, back)
+        if not self.host_waits and channel != "control" and held is None and verb != "barrier":
+            began = self._streams.mark()
+            work: Work = DeviceWork(
+                [start(pg)],
+                streams=self._streams,
+                began=began,
+                of=(channel, members),
+                tensors=[tensor],
+                note=self._note_wait,
+            )
+        else:
+            work = TorchWork(self, start(pg), key, name, stamp, held, back)
         if not async_op:
             work.wait()
         return work
@@ -516,6 +562,20 @@ def _first(future: "torch.futures.Future[list[Tensor]]") -> Tensor:
     return future.value()[0]
 
 
+def share_a_gpu(store: Store, ranks: int, rank: int, name: str) -> bool:
+    """Whether two ranks are on one GPU, which NCCL refuses; all call it, and hear the same.
+
+    `name`: of this rank's GPU, unlike any other's in the world.
+    """
+    store.set(f"gpu/{rank}", name)
+    names = store.multi_get([f"gpu/{other}" for other in range(ranks)])
+    return len(set(names)) < ranks
+
+
+def _gpu_name(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 def connect(
     topology: Topology,
     rank: int,
@@ -546,4 +606,6 @@ def connect(
         wait_for_workers=False,
         master_listen_fd=listener_fd if rank == 0 else None,
     )
+    if device.type == "cuda" and not mixed:
+        mixed = share_a_gpu(store, topology.ranks, rank, _gpu_name(device))
     return TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed, staged=staged)

@@ -5,8 +5,9 @@ Everything that a strategy may ask of gradient averaging (which group, which wei
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..strategies.gradients import DEFAULT_BUCKET_MIB
-from ..strategies.replica import Batch, Replica
+from ..strategies.replica import Batch, Replica, StepTimes
 from .device import Device
+from .late import LateFlag, LateTimes, Mark, StepMarks
 from .padding import Padding
+from .precision import outputs_of
 from .torch_communicator import GradBucket, TorchCommunicator
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
@@ -24,9 +27,6 @@ _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
 _NO_FORWARD_SYNC: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers": False
 }
-
-Mark = int | torch.cuda.Event
-"""A moment: nanoseconds of this rank's clock, or an event in a GPU's stream."""
 
 
 class WithLoss(nn.Module):
@@ -38,6 +38,7 @@ class WithLoss(nn.Module):
 
     The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
     buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
+    So does the `scaler`, if there is one; not the wish, which is no gradient.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
@@ -50,15 +51,23 @@ class WithLoss(nn.Module):
         self.says: Tensor
 
     def forward(
-        self, inputs: Tensor, targets: Tensor, weight: float, blank: bool = False
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weight: float,
+        blank: bool = False,
+        autocast: torch.dtype | None = None,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> tuple[Tensor, Tensor]:
-        loss = self.criterion(self.model(inputs), targets)
+        loss = self.criterion(outputs_of(self.model, inputs, autocast), targets)
         says = self.says
         if not blank:
             says = torch.maximum(says, (~torch.isfinite(loss.detach())).to(says.dtype))
         # The wish joins as an addition of zero: the bits of the loss and of all gradients stay what they are.
         # It joins last, for a rank without samples, with weight 0, is to be heard as well.
         weighted = loss if weight == 1 else loss * weight
+        if scaler is not None:
+            weighted = scaler.scale(weighted)
         joined = weighted + (self.wish * says).sum().to(loss.dtype)
         return joined, torch.zeros_like(loss) if blank else loss.detach()
 
@@ -80,6 +89,10 @@ class TorchReplica(Replica):
         self._blank = False
         self._last_launch = 0
         self._computed: Mark = 0
+        # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
+        self.late = not comm.host_waits
+        self._late_times = LateTimes()
+        self._late_wish = self._flag()
         self.padding: Padding | None = None
 
     def pad(self, device: Device) -> None:
@@ -109,20 +122,22 @@ class TorchReplica(Replica):
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
             *earlier, (last, share) = self.parts(len(targets))
-            before, losses = 0, []
+            forwards, losses = [], []
             scale = weight if in_loss else 1.0
             for part, share_of_part in earlier:
                 took, loss_of_part = self._part_alone(inputs[part], targets[part], scale, share_of_part)
-                before += took
+                forwards.append(took)
                 losses.append(share_of_part * loss_of_part)
             if padding is not None:
                 padding.begin(len(batch.targets[last]))
             began = self._mark()
             module = self._module if averaging.overlap else self._with_loss
-            joined, loss = module(inputs[last], targets[last], scale * share, self._blank)
+            joined, loss = module(
+                inputs[last], targets[last], scale * share, self._blank, self.autocast, self.scaler
+            )
             if losses:
                 loss = torch.stack([*losses, share * loss]).sum()
-        forward = self._mark()
+        forwards.append((began, self._mark()))
         if padding is not None:
             padding.begin_backward()
         if len(self._members) < 2:
@@ -140,31 +155,82 @@ class TorchReplica(Replica):
                 raise self._failure
             # The last bucket is launched when the last gradient is there: what backward() takes from then on
             # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
+            # A host that runs ahead of its GPU waits for nothing here: events tell it later.
             traffic.launches[key] = self._last_launch
-            traffic.block(key, self._last_launch, self.comm.now())
+            if not self.late:
+                traffic.block(key, self._last_launch, self.comm.now())
+        done = self._mark() if self.late else computed
         if padding is not None:
             padding.end()
-        wish = self._with_loss.wish.grad
-        self.wished = wish is not None and bool(wish.item() != 0)
-        self.forward_ns, self.compute_ns = before + _between(began, forward), _between(started, computed)
+        self.wished = self._hear()
+        self._late_times.add(
+            StepMarks(
+                samples_of_rank=batch.samples_of_rank,
+                forward=tuple(forwards),
+                started=started,
+                computed=computed,
+                done=done,
+            )
+        )
+        self._keep(self._late_times.known())
+        self._unscale()
         return loss
 
-    def _part_alone(self, inputs: Tensor, targets: Tensor, weight: float, share: float) -> tuple[int, Tensor]:
+    def settle(self) -> None:
+        self._keep(self._late_times.settle())
+        if self.late:
+            self.comm.synchronise()  # the optimizer's step and what strategies do behind it
+
+    def take_device_ns(self) -> tuple[int, int] | None:
+        compute_ns, exposed_ns = self._late_times.take_sums()
+        return (compute_ns, exposed_ns + self.comm.take_exposed_ns()) if self.late else None
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        # What was launched before is told later, as if nothing had happened in between.
+        self.settle()
+        times, wish = self._late_times, self._late_wish
+        times.exposed_ns += self.comm.take_exposed_ns()
+        self._late_times, self._late_wish = LateTimes(), self._flag()
+        with super().untouched():
+            yield
+            self.settle()
+        self.comm.take_exposed_ns()
+        self._late_times, self._late_wish = times, wish
+
+    def _hear(self) -> bool:
+        """Whether a rank of the group wished something: in this step, or on GPUs in the one before."""
+        wish = self._with_loss.wish.grad
+        if wish is None:
+            return False
+        return (self._late_wish.next(wish) if self.late else wish.item()) != 0
+
+    def _flag(self) -> LateFlag:
+        return LateFlag(self._event, pinned=self.comm.device.type == "cuda")
+
+    def _keep(self, times: list[StepTimes]) -> None:
+        self.times.extend(times)
+        if times:
+            _, self.forward_ns, self.compute_ns = times[-1]
+
+    def _part_alone(
+        self, inputs: Tensor, targets: Tensor, weight: float, share: float
+    ) -> tuple[tuple[Mark, Mark], Tensor]:
         """Forward and backward of a part that is not the last: its gradients wait where they lie, unsummed.
 
-        Not through DDP, which would sum them. Returns nanoseconds of the forward pass, and the part's loss.
+        Not through DDP, which would sum them. Returns when forward began and ended, and the part's loss.
         """
         if self.padding is not None:
             self.padding.begin(len(targets))
         began = self._mark()
-        joined, loss = self._with_loss(inputs, targets, weight * share)
+        joined, loss = self._with_loss(inputs, targets, weight * share, False, self.autocast, self.scaler)
         forward = self._mark()
         if self.padding is not None:
             self.padding.begin_backward()
         joined.backward()
         if self.padding is not None:
             self.padding.end()
-        return _between(began, forward), loss
+        return (began, forward), loss
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
         assert self.noise is not None, "the session gives noise to measure with"
@@ -176,7 +242,8 @@ class TorchReplica(Replica):
                 self.comm.synchronise()
                 started = self.comm.now()
                 self._step_alone(inputs, targets)
-                self.optimizer.step()
+                self._unscale()
+                self.step()
                 self.comm.synchronise()
                 took.append((self.comm.now() - started) / 1e9)
         return took
@@ -286,23 +353,17 @@ class TorchReplica(Replica):
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(piece.view_as(gradient))
 
-    def _mark(self) -> "Mark":
+    def _mark(self) -> Mark:
         """The present moment of this rank's computation; on a GPU, that of what has been launched so far."""
         if self.comm.device.type != "cuda":
             return self.comm.now()
-        event = torch.cuda.Event(enable_timing=True)
+        event = self._event()
         event.record(torch.cuda.current_stream(self.comm.device))
         return event
 
-
-def _between(start: Mark, end: Mark) -> int:
-    """Nanoseconds from one mark to another; waits until a GPU has come to it."""
-    if isinstance(start, int) or isinstance(end, int):
-        assert isinstance(start, int)
-        assert isinstance(end, int)
-        return end - start
-    end.synchronize()
-    return round(start.elapsed_time(end) * 1e6)
+    def _event(self) -> torch.cuda.Event:
+        """A moment that is still to be recorded."""
+        return torch.cuda.Event(enable_timing=True)
 
 
 def _done(value: Tensor) -> "torch.futures.Future[Tensor]":

@@ -39,6 +39,7 @@ class Traffic:
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
+    blocked_on: Counter[str] = field(default_factory=Counter)  # the same by class of link, of the whole run
     waited_ns: int = 0  # since the last `clear_stamps`, of what was known at once
     _calls: Counter[str] = field(default_factory=Counter)
     _payload_bytes: Counter[str] = field(default_factory=Counter)
@@ -49,6 +50,7 @@ class Traffic:
     _alike: Counter["Call"] = field(default_factory=Counter)
     _sequence: Counter[int] = field(default_factory=Counter)
     _groups: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    _link_of: dict[int, str] = field(default_factory=dict)  # by a group's number
     _ways: dict[int, tuple["Way", tuple[int, ...]]] = field(default_factory=dict)
 
     def launch(self, channel: str, members: tuple[int, ...], now: int) -> int:
@@ -72,6 +74,7 @@ class Traffic:
         group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
         if len(members) > 2:  # pairs are new tuples each time
             self._groups[channel, id(members)] = (group, members)
+        self._link_of[group] = LINKS[self.topology.spans_nodes(members)]
         return group
 
     def _way(self, members: tuple[int, ...]) -> "Way":
@@ -144,7 +147,7 @@ class Traffic:
                 self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
 
     def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
-        """Note that this rank stood still from `entered` to `left` for the collective `key`.
+        """Note that this rank stood still from `entered` to `left` for the collective `key` (-1: a message).
 
         `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
         tell it later.
@@ -152,6 +155,8 @@ class Traffic:
         if not (self.training and self.timing):
             return
         self.blocked_ns += left - entered
+        # Where a message came from nobody says, nor what a helper thread began: the widest there is.
+        self.blocked_on[self._link_of.get(key >> 32, LINKS[self.topology.nodes > 1])] += left - entered
         if waited is None:
             self.blocked.append(Blocked(key, entered, left))
         else:
@@ -160,8 +165,9 @@ class Traffic:
     def clear(self) -> None:
         """Forget everything (after the undone warm-up step)."""
         self._alike.clear()
-        for counter in (self._calls, self._payload_bytes, self._ring_bytes, self._verbs, self._sizes):
-            counter.clear()
+        books = (self._calls, self._payload_bytes, self._ring_bytes, self._verbs, self._sizes)
+        for book in (*books, self.blocked_on):
+            book.clear()
         self.clear_stamps()
         self.blocked_ns = 0
 
@@ -184,7 +190,7 @@ class Traffic:
 
     def state_dict(self) -> dict[str, dict[str, int]]:
         """Counters for a checkpoint."""
-        return {**self.totals(), "verbs": dict(self.verbs)}
+        return {**self.totals(), "verbs": dict(self.verbs), "blocked_ns": dict(self.blocked_on)}
 
     def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
         """Restore `state_dict`."""
@@ -193,6 +199,7 @@ class Traffic:
         self._payload_bytes.update(state["payload_bytes"])
         self._ring_bytes.update(state["ring_bytes"])
         self._verbs.update(state["verbs"])
+        self.blocked_on.update(state["blocked_ns"])
 
 
 class Way(NamedTuple):

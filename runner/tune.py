@@ -13,9 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
+from ..strategies.errors import ConfigError
 from . import display, start, sweep, trials, tuning_plan, tuning_study
 from .compose import compose
 from .exit_codes import FAILED, OK, WRONG_REQUEST
+from .prepare import Preparation
 from .records import crossing, read_records, surviving, write_json
 from .run_directory import RunDirectory
 from .schema import RunConfig, strategy_name
@@ -29,6 +31,7 @@ from .tuning_space import described, space_of
 from .tuning_study import Tuned
 
 FILE = "tune.json"
+_IDLE = ("refused", "not run", "queued")
 
 
 def tune(
@@ -57,13 +60,30 @@ def tune(
     if dry_run:
         tuning_plan.show(console, tuning)
         return OK
+    ready = Preparation(console)
+    for arm in tuning.own:
+        ready.check(arm.config)
     wanted = [plan.request for plan in tuning.plans]
-    code = start.run_sweep(console, wanted, with_report=False, words=words, with_estimate=estimate)
+    code = start.run_sweep(
+        console, wanted, with_report=False, words=words, with_estimate=estimate, ready=ready
+    )
     # A trial that the strategy refuses is an outcome; a run that broke down could be repeated.
     if code not in (OK, FAILED, WRONG_REQUEST):
         return code
+    _refuse_idle(tuning)
     _conclude(console, tuning, config_dir)
     return FAILED if code == FAILED else OK
+
+
+def _refuse_idle(tuning: Tuning) -> None:
+    """Raises ConfigError where no trial of an arm has run: nothing is known of it, so nothing is written."""
+    for arm in tuning.own:
+        found = [outcome(plan) for plan in tuning.of(arm)]
+        if all(trial.state in _IDLE for trial in found):
+            raise ConfigError(
+                f"{arm.name}: none of its {len(found)} trials could be started ({found[0].reason}); mend "
+                "that, or leave the arm out with study.arm=NAME,NAME of the others; nothing is written"
+            )
 
 
 def _conclude(console: Console, tuning: Tuning, config_dir: Path | None) -> None:

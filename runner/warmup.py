@@ -19,6 +19,6 @@ def undone_step(replica: Replica, batch: Batch, comm: Communicator) -> None:
     with replica.untouched():
         replica.compute_gradients(batch)
         comm.barrier(WORLD)
-        replica.optimizer.step()
+        replica.step()
         comm.barrier(WORLD)
     comm.barrier(WORLD)

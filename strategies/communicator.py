@@ -44,6 +44,9 @@ class Communicator(ABC):
 
     topology: Topology
     rank: int
+    host_waits: bool = True
+    """Whether `Work.wait` holds up the host. False where a GPU's stream waits in its place: what the host's
+    clock says of waiting means nothing then."""
 
     @property
     def local_rank(self) -> int:

@@ -424,14 +424,15 @@ class DASO(Strategy):
         return row
 
     def summary(self) -> dict[str, Any]:
-        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns else None
+        told = self.comm.host_waits  # else transfers were not over when they were asked
+        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns and told else None
         return {
             "warmup_epochs": self.warmup_epochs,
             "cooldown_epochs": self.cooldown_epochs,
             "steps_of_phase": dict(self.steps_of_phase),
             "epochs_of_phase": dict(self.epochs_of_phase),
-            "transfer_s": self.transfer_ns / 1e9,
-            "blocked_s": self.blocked_ns / 1e9,
+            "transfer_s": self.transfer_ns / 1e9 if told else None,
+            "blocked_s": self.blocked_ns / 1e9 if told else None,
             "overlap": overlap,
         }
 

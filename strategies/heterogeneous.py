@@ -329,11 +329,11 @@ class Heterogeneous(Strategy):
 
     def before_step(self, progress: Progress) -> None:
         self.trained = self.batches
-        if progress.samples_of_rank == self.batches:
-            self.compute_ns.append(self.replica.compute_ns)
-            self.forward_ns.append(self.replica.forward_ns)
+        self._note_times()
 
     def after_epoch(self, progress: Progress) -> None:
+        self.replica.settle()  # all ranks have the same steps, on GPUs too
+        self._note_times()
         self.compute_s, self.forward_s = [], []
         if self.compute_ns:  # equal steps on all ranks: all have some, or none
             own = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
@@ -444,6 +444,12 @@ class Heterogeneous(Strategy):
         return remarks
 
     # ---------------------------------------------------------------- shares
+
+    def _note_times(self) -> None:
+        for step in self.replica.take_times():
+            if step.samples_of_rank == self.batches:
+                self.compute_ns.append(step.compute_ns)
+                self.forward_ns.append(step.forward_ns)
 
     def _weights(self, samples: Sequence[int]) -> list[float]:
         if self.config.weighting == "samples":

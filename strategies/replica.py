@@ -5,10 +5,11 @@
 
 import copy
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,18 @@ from .gradients import Batch, GradientAveraging
 from .layout import Layout
 from .topology import Group
 
-__all__ = ["Batch", "Replica"]
+__all__ = ["Batch", "Replica", "StepTimes"]
+
+KEPT = 1000  # steps whose times are kept for who asks
+
+
+class StepTimes(NamedTuple):
+    """What a step took, by this rank's clock or device: nanoseconds of forward, and of forward and backward
+    without waiting for sums. `samples_of_rank`: which step it was, by its batch."""
+
+    samples_of_rank: tuple[int, ...]
+    forward_ns: int
+    compute_ns: int
 
 
 class Replica(ABC):
@@ -38,6 +50,8 @@ class Replica(ABC):
         # alone.
         self.buffers = Layout((n, b) for n, b in model.named_buffers() if b.is_floating_point())
         self.accumulate = 1  # parts of a batch that go forward and backward one after the other
+        self.autocast: torch.dtype | None = None  # 16 bits inside the model; parameters stay what they are
+        self.scaler: torch.amp.GradScaler | None = None  # of the loss, for fp16: the same on all ranks
         self.wish = False
         self.wished = False
         self.averaging = GradientAveraging()
@@ -45,9 +59,10 @@ class Replica(ABC):
         self.stepped: list[Tensor] = self.parameters.tensors
         # Noise of the data's shape for measuring: samples -> inputs, targets. Set by the session.
         self.noise: Callable[[int], tuple[Tensor, Tensor]] | None = None
-        # Nanoseconds of the last forward pass, and of forward and backward without waiting for sums, by this
-        # rank's clock or device.
+        # Of the last step whose times are known: on GPUs, of an earlier one than the last.
         self.forward_ns = self.compute_ns = 0
+        self.times: deque[StepTimes] = deque(maxlen=KEPT)
+        self.late = False  # whether `wished` tells of the step before; alike on all ranks
         self._bound_gradients: list[Tensor] | None = None
         self._bound_clip: Callable[[float], None] | None = None
 
@@ -71,6 +86,30 @@ class Replica(ABC):
     def load_gradients(self, flat: Tensor) -> None:
         """Set the gradients that the optimizer applies from `flat[:m]`."""
         self.parameters.unpack(flat, self._gradients())
+
+    def take_times(self) -> list[StepTimes]:
+        """Of the steps whose times became known since the last call, the oldest first."""
+        taken = list(self.times)
+        self.times.clear()
+        return taken
+
+    def settle(self) -> None:  # noqa: B027 (on CPUs nothing runs behind)
+        """Wait for what was launched on this rank's device; the times of all steps are known then."""
+
+    def take_device_ns(self) -> tuple[int, int] | None:
+        """Nanoseconds that the device computed, and waited for sums, since the last call; None: as the host.
+
+        Call it after `settle`.
+        """
+        return None
+
+    def step(self) -> None:
+        """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite."""
+        if self.scaler is None:
+            self.optimizer.step()
+            return
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def clip(self, max_norm: float) -> None:
         """Scale the gradients to be applied to a norm of at most `max_norm`."""
@@ -182,7 +221,10 @@ class Replica(ABC):
         optimizer, rng = copy.deepcopy(self.optimizer.state_dict()["state"]), self.rng_state()
         reduction = self.averaging.reduction
         remembered = copy.deepcopy(reduction.state_dict()) if reduction is not None else {}
+        scale = self.scaler.state_dict() if self.scaler is not None else {}
+        times, self.times = self.times, deque(maxlen=KEPT)
         yield
+        self.times = times
         with torch.no_grad():
             for tensor, before in zip(tensors, saved, strict=True):
                 tensor.copy_(before)
@@ -192,6 +234,8 @@ class Replica(ABC):
             self.optimizer.load_state_dict({**whole, "state": optimizer})
         if reduction is not None:
             reduction.load_state_dict(remembered)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(scale)
         self.wished = False
         for parameter in self.parameters.tensors:
             parameter.grad = None
@@ -214,7 +258,7 @@ class Replica(ABC):
         """Forward and backward; returns this rank's mean loss (a detached scalar, not averaged over ranks).
 
         Carries `wish` to the ranks that average gradients together and leaves in `wished` whether any of them
-        had it, or had a loss that was not finite.
+        had it, or had a loss that was not finite; where `late`, in the step before this one.
         """
 
     @abstractmethod
@@ -224,6 +268,11 @@ class Replica(ABC):
     @abstractmethod
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
         """Restore `rng_state`."""
+
+    def _unscale(self) -> None:
+        """Gradients are there, times the scale of the loss, if there is one: make them what they are."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
 
     def _clear_gradients(self) -> None:
         """Before a forward pass: no gradient, or zeros where memory is bound."""

@@ -104,7 +104,7 @@ def test_every_folder_of_code_is_packaged():
 
 YAMLS = sorted(
     path
-    for group in ("strategy", "model", "dataset", "optimizer", "schedule")
+    for group in ("strategy", "model", "dataset", "reader", "optimizer", "schedule")
     for path in (ROOT / "conf" / group).glob("*.yaml")
 )
 

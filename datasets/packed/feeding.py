@@ -20,6 +20,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
@@ -61,6 +62,8 @@ class Feeder:
         self._geometry, self._tally = geometry, tally
         self._done = [0] * len(self._lines)  # steps that each member is done with
         self._failure: BaseException | None = None
+        self._open = threading.Event()
+        self._open.set()
         self._thread = threading.Thread(target=self._run, name="daso-bench-feeder", daemon=True)
         self._thread.start()
 
@@ -75,16 +78,29 @@ class Feeder:
         """What was counted so far."""
         return self._tally.counters()
 
+    def hold(self, on: bool) -> None:
+        """Fill no further slot (but the one in work) until it is called with False."""
+        if on:
+            self._open.clear()
+        else:
+            self._open.set()
+
     def close(self) -> None:
         """End the thread, members or no members; whoever still waits gets `FeederGone`."""
         self._hang_up()
-        self._thread.join()
+        self._open.set()
+        self._ended()
 
     def join(self) -> None:
         """Wait until all members are done with all steps; raises what ended the feeder before that."""
-        self._thread.join()
+        self._ended()
         if self._failure is not None:
             raise self._failure
+
+    def _ended(self) -> None:
+        self._thread.join()
+        for line in self._lines:  # not before: a number of theirs could be another file's by then
+            line.close()
 
     def _run(self) -> None:
         try:
@@ -92,6 +108,7 @@ class Feeder:
                 self._feed()
         except BaseException as error:
             self._failure = error
+            traceback.clear_frames(error.__traceback__)  # they hold the slots
             for line in self._lines:
                 with contextlib.suppress(OSError):  # it may be this one that has gone
                     line.send(str(error) or repr(error))
@@ -111,14 +128,16 @@ class Feeder:
         for load in self._reader:
             place = fed % len(slots)
             self._await(fed - len(slots) + 1)
+            self._open.wait()
             self._fill(load, slots[place])
             first = 0
-            for line, count in zip(self._lines, load.counts, strict=True):
-                line.send(Ready(number=load.number, step=load.step, slot=place, first=first, count=count))
+            for member, count in zip(range(len(self._lines)), load.counts, strict=True):
+                ready = Ready(number=load.number, step=load.step, slot=place, first=first, count=count)
+                self._tell(member, ready)
                 first += count
             fed += 1
-        for line in self._lines:
-            line.send(None)
+        for member in range(len(self._lines)):
+            self._tell(member, None)
         self._await(fed, last=True)
 
     def _fill(self, load: Load, slot: Slot) -> None:
@@ -141,15 +160,23 @@ class Feeder:
                 if self._lines[place] in ready:
                     self._hear(place)
 
+    def _tell(self, place: int, word: Ready | None) -> None:
+        try:
+            self._lines[place].send(word)
+        except OSError as error:
+            raise self._gone(place) from error
+
     def _hear(self, place: int) -> None:
         try:
             waited_s = self._lines[place].recv()
         except (EOFError, OSError) as error:
-            raise FeederGone(
-                f"{self._packed.path}: member {place} of the node has ended after {self._done[place]} steps"
-            ) from error
+            raise self._gone(place) from error
         self._tally.add(waited_s=waited_s)
         self._done[place] += 1
+
+    def _gone(self, place: int) -> FeederGone:
+        done = self._done[place]
+        return FeederGone(f"{self._packed.path}: member {place} of the node has ended after {done} steps")
 
     def _hang_up(self) -> None:
         """Wake up both ends; closing alone would not wake a thread that sleeps in `recv`."""

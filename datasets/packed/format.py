@@ -46,7 +46,9 @@ class Description:
     """What a file holds.
 
     name: of the data set; classes: labels are below it; shape: of one sample; encoding: of a record, such as
-    `uint8`, `float32` or `jpeg`; made: how the file was made, in words that let somebody make it again.
+    `uint8`, `float32` or `jpeg`; made: how the file was made, in words that let somebody make it again;
+    source: a digest of the samples in the file's order; shuffle_seed: of that order (`orders.shuffled`), None
+    where it is the data set's own.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Description:
     shape: tuple[int, ...]
     encoding: str
     made: str
+    source: str = ""
+    shuffle_seed: int | None = None
 
     def to_bytes(self) -> bytes:
         """As JSON."""

@@ -208,6 +208,30 @@ def window(runs: Sequence[Run], seed: int, number: int, node: int, place: int) -
     return Window(runs=tuple(runs), order=_drawn(count, seed, "window-order", number, node, place))
 
 
+def windows(
+    epoch: Epoch, all_chunks: Sequence[Run], seed: int, number: int, node: int, window_chunks: int
+) -> list[Window]:
+    """All windows of a node in epoch `number`, each of `window_chunks` of its runs, the last of fewer."""
+    runs = deal(epoch, all_chunks, seed, number)[node]
+    return [
+        window(runs[first : first + window_chunks], seed, number, node, place)
+        for place, first in enumerate(range(0, len(runs), window_chunks))
+    ]
+
+
+def given_out(all_windows: Iterable[Window]) -> Records:
+    """Numbers int64 of the records of windows in the order in which they are given out."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *(window.records() for window in all_windows)])
+
+
+def shuffled(count: int, seed: int | None) -> Records:
+    """In what order a file has the samples of a data set, int64 [count]: record k is sample `shuffled[k]`.
+
+    seed: None for the data set's own order.
+    """
+    return np.arange(count, dtype=np.int64) if seed is None else _drawn(count, seed, "file-order")
+
+
 def jumps(reads: Iterable[Run]) -> int:
     """How many reads do not start where the one before ended; the first one counts."""
     end, count = -1, 0

@@ -1,5 +1,6 @@
 """An open packed file: what it says of itself, and reading runs of records, checked."""
 
+import itertools
 import os
 import zlib
 from collections.abc import Sequence
@@ -102,19 +103,19 @@ class Packed:
         self._read_at(offset, into[:size])
         return size
 
-    def read_each(self, records: Sequence[int], into: Sequence[memoryview], *, announce: int = 0) -> None:
-        """Read single records, each to memory of its size: loops with as little in them as can be.
+    def read_each(
+        self, records: Sequence[int], into: Sequence[memoryview], upcoming: Sequence[int] = ()
+    ) -> None:
+        """Read single records, each to memory of its size: a loop with as little in it as can be.
 
-        announce: how many records the system is told of before the first of them is read.
+        upcoming: at most as many records; before each read the system is told of one of them.
         Raises DamagedFile as `read` does.
         """
         begin, preadv, descriptor = self._header.data_offset, os.preadv, self._descriptor
         offsets = [begin + self.start_of(record) for record in records]
-        for record in records[:announce]:
-            self.will_need(record, 1)
-        for place, (offset, view) in enumerate(zip(offsets, into, strict=True)):
-            if announce and place + announce < len(records):
-                self.will_need(records[place + announce], 1)
+        for offset, view, later in itertools.zip_longest(offsets, into, upcoming):
+            if later is not None:
+                self.will_need(later, 1)
             if preadv(descriptor, (view,), offset) != len(view):
                 self._read_at(offset, view)
 
@@ -161,9 +162,8 @@ class Packed:
     def _load_index(self) -> None:
         header, n = self._header, self._header.records
         index = np.empty(header.index_bytes, dtype=np.uint8)
-        with open(self.path, "rb") as file:
-            file.seek(header.index_offset)
-            file.readinto(index.data)
+        # Of the file that is open, for its name may be another's by now.
+        self._read_at(header.index_offset, index.data)
         if zlib.crc32(index.data) != header.index_crc:
             raise DamagedFile(
                 self.path, "checksum of the index is wrong; make the file again", offset=header.index_offset

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
-
 from . import orders
 from .counters import Tally
 from .loads import Load, Reader, Stretch, steps
@@ -55,17 +53,13 @@ def chunked_shuffle(
     seed: common to all nodes. A window is read while the one before is given out.
     """
     all_chunks = orders.chunks(packed.starts(), chunk_bytes)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         for stretch in stretches:
             epoch = stretch.epoch
-            runs = orders.deal(epoch, all_chunks, seed, stretch.number)[node]
-            windows = [
-                orders.window(runs[first : first + window_chunks], seed, stretch.number, node, place)
-                for place, first in enumerate(range(0, len(runs), window_chunks))
-            ]
+            windows = orders.windows(epoch, all_chunks, seed, stretch.number, node, window_chunks)
             skipped = epoch.node_before(node, stretch.step)
             memory = Windows(packed, windows, skipped, tally, pool)
-            order = np.concatenate([np.empty(0, dtype=np.int64), *(window.records() for window in windows)])
+            order = orders.given_out(windows)
             for step in range(stretch.step, epoch.steps):
                 counts = _counts(epoch, node, step)
                 records = order[skipped : skipped + sum(counts)]
@@ -82,10 +76,11 @@ def _counts(epoch: Epoch, node: int, step: int) -> tuple[int, ...]:
 def _contiguous(
     packed: Packed, loads: Iterable[tuple[Stretch, int, Run, tuple[int, ...]]], tally: Tally
 ) -> Reader:
-    for stretch, step, run, counts in announced(packed, loads, lambda load: (load[2],), tally):
+    with ThreadPoolExecutor(1) as helper:
+        for stretch, step, run, counts in announced(packed, loads, lambda load: (load[2],), tally):
 
-        def fill(into: memoryview, run: Run = run) -> None:
-            size = read_runs(packed, [run], into, tally)
-            tally.add(useful_bytes=size)
+            def fill(into: memoryview, run: Run = run) -> None:
+                size = read_runs(packed, [run], into, tally, helper)
+                tally.add(useful_bytes=size)
 
-        yield Load(number=stretch.number, step=step, records=run.records(), counts=counts, fill=fill)
+            yield Load(number=stretch.number, step=step, records=run.records(), counts=counts, fill=fill)

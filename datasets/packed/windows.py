@@ -15,7 +15,7 @@ from .reading import announced, read_runs
 class Windows:
     """Copies the records of `windows` out, one after another, from the record number `skipped` on.
 
-    Two windows are in memory: one is read while the other is given out. pool: one thread that reads.
+    Two windows are in memory: one is read while the other is given out. pool: two threads that read.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Windows:
         tally: Tally,
         pool: ThreadPoolExecutor,
     ) -> None:
-        self._packed, self._tally = packed, tally
+        self._packed, self._tally, self._pool = packed, tally, pool
         ends = np.cumsum([len(window.order) for window in windows])
         first = int(np.searchsorted(ends, skipped, side="right"))
         most = max((_size(packed, window) for window in windows[first:]), default=0)
@@ -77,7 +77,7 @@ class Windows:
             announced(self._packed, windows, lambda window: window.runs, self._tally)
         ):
             content = self._memory[number % 2]
-            read_runs(self._packed, window.runs, content.data, self._tally)
+            read_runs(self._packed, window.runs, content.data, self._tally, self._pool)
             yield window, content
 
 

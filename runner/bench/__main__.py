@@ -10,7 +10,9 @@ from . import (
     ddp_step,
     emulated_link,
     hierarchical,
+    loader,
     modelled_network,
+    readers,
     shared_memory,
     start,
     virtual_time,
@@ -26,6 +28,8 @@ BENCHES: dict[str, Bench] = {
     "ddp_step": ddp_step.measure,
     "emulated_link": emulated_link.measure,
     "modelled_network": modelled_network.measure,
+    "loader": loader.measure,
+    "readers": readers.measure,
 }
 
 

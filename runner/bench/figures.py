@@ -13,7 +13,7 @@ T95 = {5: 2.015, 10: 1.812, 15: 1.753, 20: 1.725, 25: 1.708, 29: 1.699, 39: 1.68
 class Figure:
     """One line of the bench: `limit` None is for information, else `value` must be at most it.
 
-    With `at_least` it must be at least it.
+    With `at_least` it must be at least it. samples: what `value` is the median of, for curves.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Figure:
     limit: float | None
     detail: str
     at_least: bool = False
+    samples: tuple[float, ...] = ()
 
     @property
     def ok(self) -> bool:

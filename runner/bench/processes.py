@@ -17,6 +17,7 @@ from ..optimizers import SGD
 from ..run_directory import RunDirectory
 from ..schedules import Constant
 from ..torch_communicator import TorchCommunicator, connect
+from ..verdict import Outcome
 
 
 def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
@@ -41,14 +42,19 @@ def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
 
 def summary_of(config: schema.RunConfig, entry: str) -> dict[str, Any]:
     """What rank 0 of `entry` (module:function) reports, in a run directory that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        directory = RunDirectory.create(schema.to_plain(config), Path(folder))
-        outcome = local.launch(
-            directory, ranks=config.cluster.ranks, threads=1, port=None, stall_s=300, entry=entry
-        )
+    outcome = outcome_of(config, entry)
     if outcome.status != "finished" or outcome.summary is None:
         raise RuntimeError(f"{outcome.reason}\n{outcome.details}")
     return outcome.summary
+
+
+def outcome_of(config: schema.RunConfig, entry: str = local.ENTRY) -> Outcome:
+    """How a run ends whose ranks do `entry`, by default the run itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory.create(schema.to_plain(config), Path(folder))
+        return local.launch(
+            directory, ranks=config.cluster.ranks, threads=1, port=None, stall_s=300, entry=entry
+        )
 
 
 def joined(

@@ -23,7 +23,7 @@ from ...strategies.ddp import DDP
 from ...strategies.errors import ConfigError
 from .. import display, listing, local, schema
 from ..compose import compose
-from ..environment import threads_per_rank, usable_cores
+from ..environment import usable_cores
 from ..exit_codes import INTERRUPTED
 from ..hardware import ClusterConfig
 from ..overrides import key_of
@@ -31,6 +31,7 @@ from ..records import write_json
 from ..run_directory import RunDirectory
 from ..start import ALL_RANKS
 from ..sweep import check_machine
+from ..threads import threads_of
 from ..verdict import Outcome
 from . import fit, measure
 from .found import About, Calibration, HoldOut, Link, Overlap, Steps
@@ -129,8 +130,7 @@ class Machine:
         self.ranks = config.cluster.ranks
         self.own = max(1, config.train.global_batch_size // self.ranks)
         self.sizes = tuple(fit.sizes_around(self.own))
-        setting = config.launcher.threads_per_rank
-        self.threads = threads_per_rank("auto" if isinstance(setting, str) else setting, self.ranks)
+        self.threads = threads_of(config)
         of_nodes = config.cluster.ranks_of_nodes
         self.pairs = {
             kind: ClusterConfig(nodes=nodes, ranks_per_node=(2 // nodes,))
@@ -223,6 +223,8 @@ class Machine:
                 directory,
                 ranks=ranks,
                 threads=self.threads,
+                # What is measured step by step has its batches in memory.
+                workers=config.launcher.loader_workers if entry == local.ENTRY else 0,
                 port=self._config.launcher.port,
                 stall_s=self._config.launcher.stall_s,
                 patience_s=_PATIENCE_S,

@@ -21,12 +21,13 @@ from ...strategies.ddp import DDP
 from ...strategies.progress import Progress
 from ...strategies.replica import Batch
 from ...strategies.topology import WORLD, Topology
-from .. import gathering, schema, timing_only
+from .. import arithmetic, gathering, schema, timing_only
 from ..environment import device_index
 from ..loop import Loop
+from ..precision import DTYPES
 from ..rank import Link
 from ..records import read_json
-from ..session import DTYPES, Nobody, Session, World
+from ..session import Nobody, Session, World
 from ..simulated_world import Recorded
 from ..torch_communicator import TorchCommunicator, connect
 from ..torch_replica import TorchReplica
@@ -83,6 +84,7 @@ def measure(
         device=_device(topology.local_ranks[rank], config.launcher.allow_oversubscription),
         timeout_s=_TIMEOUT_S,
     )
+    arithmetic.choose(config.train.precision, comm.device)
     parts: dict[str, Callable[[Rig, Task, Link], dict[str, Any]]] = {
         "steps": steps,
         "sums": sums,
@@ -214,9 +216,10 @@ class Rig:
         began = comm.now()
         self._loop.step()
         self._loop.after_step()
+        replica = session.replica
+        replica.settle()
         self._synchronise()
         took = comm.now() - began
-        replica = session.replica
         return Step(took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9)
 
     def next_batch_s(self) -> float:

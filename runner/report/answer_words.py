@@ -101,7 +101,8 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
 
 
 def _floors(answer: Answer) -> list[str]:
-    return [*_noise(answer), *([answer.clock_cost.sentence] if answer.clock_cost else [])]
+    cost = answer.clock_cost
+    return [*_noise(answer), *([cost.sentence] if cost and not cost.forbids else [])]
 
 
 def _noise(answer: Answer) -> list[str]:

@@ -4,22 +4,32 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..trees import flatten
 from .load import Run
 from .look import COLOURS
+from .metric import ACCURACY, METRICS, Metric
 
 # Keys that name, place or repeat a run and do not change what it computes.
 NOT_THE_ARM = (
     *("seed", "results_dir", "study", "run.id", "run.name", "run.tag", "run.repeat", "run.arm"),
-    *("dataset.root", "launcher.port", "launcher.stall_s", "launcher.wait", "train.eval_phase"),
+    *(
+        "dataset.root",
+        "reader.path",
+        "launcher.port",
+        "launcher.stall_s",
+        "launcher.wait",
+        "train.eval_phase",
+    ),
 )
 BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
-GROUPS = ("strategy", "model", "dataset", "optimizer", "schedule", "cluster", "launcher")
+GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 MANY_RUNS = 100
+APART = ("overhead", "one_core")
+"""Roles of runs that answer a question of their own, and are no arms to be shown beside the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +80,25 @@ class Comparison:
         return len(self.runs) > MANY_RUNS
 
     @property
+    def metric(self) -> Metric:
+        """What all its runs are judged by."""
+        return self.runs[0].judged_by
+
+    @property
     def targets(self) -> list[float]:
         return sorted({run.target for run in self.runs if run.target is not None})
+
+
+def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
+    """All metrics of `comparisons`, each once; accuracy where there is no comparison."""
+    found = {comparison.metric.key for comparison in comparisons}
+    return [metric for key, metric in METRICS.items() if key in found] or [ACCURACY]
+
+
+def shown(comparison: Comparison) -> Comparison:
+    """Without the arms that stand apart, unless there are no others."""
+    beside = [arm for arm in comparison.arms if arm.runs[0].role not in APART]
+    return replace(comparison, arms=beside) if 0 < len(beside) < len(comparison.arms) else comparison
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -93,7 +120,8 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         workload = (run.study, run.name("model"), run.name("dataset"), run.world)
-        groups[*workload, run.size, run.assumption, "tuned" if run.tuned else ""].append(run)
+        kind = "tuned" if run.tuned else ""
+        groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)
     places = sorted(groups, key=lambda place: [natural(name) for name in place])
     arms = [_arms(groups[place]) for place in places]
     looks = _looks([list(labelled) for labelled in arms])
@@ -109,7 +137,7 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
             tuned=bool(tuned),
         )
         for place, labelled in zip(places, arms, strict=True)
-        for study, model, dataset, world, size, assumption, tuned in [place]
+        for study, model, dataset, world, size, assumption, tuned, _ in [place]
     ]
 
 

@@ -12,13 +12,16 @@ from markupsafe import Markup
 
 from .. import claims, convergence
 from ..claims_table import gain_words
+from ..files import writing
 from . import words
 from .across import Across, across, across_rows, mean_words, profile_rows
 from .answer import Answer, answers
 from .answer_words import cells, sentences, speedup_rows
-from .arms import MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings
+from .arms import MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings, shown
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .command import command_of, script_of
+from .efficiency import PARTS as EFFICIENCY_PARTS
+from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
 from .epochs import epochs_rows, has_spread, has_staleness
 from .facts import environments, facts_of, untimed, warnings_of, world_of
 from .fairness import Ledger
@@ -68,7 +71,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
 
     Reads only run directories at or below `directory`, and claims and stored points in `config_dir`; equal
     input gives equal bytes, wherever any of them lies. Raises ConfigError if there is no such folder, no run
-    in it, or something wrong in `config_dir`, OSError if `output` cannot be written.
+    in it, something wrong in `config_dir` or `output` cannot be written, MachineError if the disk is full.
     """
     output = Path(output)
     folders = [config_dir] if config_dir else []
@@ -79,23 +82,26 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     found = answers(comparisons, convergence.load(folders))
     judged = judge(claims.load(folders), found)
     over_workloads = across(found)
-    by_jitter = jittered(comparisons)
-    output.mkdir(parents=True, exist_ok=True)
-    # Tables first: a figure that fails must not cost them.
-    tables = _tables(comparisons, assumed, by_rate, found, judged, over_workloads, by_jitter)
-    for name, rows in tables.items():
-        write_table(output / f"{name}.csv", rows)
-    page = output / "index.html"
-    parts = (
-        _answered(found, output),
-        judged,
-        _sections(comparisons, output),
-        _drawn(assumed, output),
-        _over_rates(by_rate, output),
-        _profiled(over_workloads, output),
-        by_jitter,
-    )
-    page.write_text(_render(*parts, comparisons, runs, list(tables), files_of(config_dir)), encoding="utf-8")
+    by_jitter, efficient = jittered(comparisons), matrices(comparisons)
+    with writing(f"report {output}"):
+        output.mkdir(parents=True, exist_ok=True)
+        # Tables first: a figure that fails must not cost them.
+        tables = _tables(comparisons, assumed, by_rate, found, judged, over_workloads, by_jitter, efficient)
+        for name, rows in tables.items():
+            write_table(output / f"{name}.csv", rows)
+        page = output / "index.html"
+        parts = (
+            _answered(found, output),
+            judged,
+            _sections(comparisons, output),
+            _drawn(assumed, output),
+            _over_rates(by_rate, output),
+            _profiled(over_workloads, output),
+            by_jitter,
+            efficient,
+        )
+        text = _render(*parts, comparisons, runs, list(tables), files_of(config_dir))
+        page.write_text(text, encoding="utf-8")
     return page
 
 
@@ -107,20 +113,23 @@ def _tables(
     judged: Sequence[Judged],
     over_workloads: Sequence[Across],
     by_jitter: Sequence[Jittered],
+    efficient: Sequence[Matrix],
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table by its name; of those beyond the first three only what has any."""
     configured = _configured(comparisons)
+    beside = [shown(one) for one in configured]
     told = [one for one in judged if one.comparison is not None]
     others = {
-        "headline": headline_rows(configured),
-        "reached": reached_rows(configured),
-        "neighbours": neighbour_rows(configured),
+        "headline": headline_rows(beside),
+        "reached": reached_rows(beside),
+        "neighbours": neighbour_rows(beside),
         "speedups": speedup_rows(found),
         "claims": claim_rows(told),
         "tuning": tuning_rows(tuned_arms(configured)),
         "fairness": fairness_rows(told),
         "epochs": epochs_rows(c for c in configured if has_spread(c) or has_staleness(c)),
         "ranks": ranks_rows(c for c in configured if is_uneven(c)),
+        "efficiency": efficiency_rows(efficient),
         "jitter": jitter_rows(by_jitter),
         "sensitivity": sensitivity_rows(assumed),
         "bandwidth": bandwidth_rows(by_rate),
@@ -157,17 +166,18 @@ def _sections(comparisons: Sequence[Comparison], output: Path) -> list[Section]:
 
 
 def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> Section:
-    runs, lines = comparison.runs, headline(comparison)
+    runs, seen = comparison.runs, shown(comparison)
+    lines = headline(seen)
     common = common_settings(runs)
     return Section(
         comparison=comparison,
         title=title,
         facts=facts_of(comparison),
-        warnings=warnings_of(comparison),
+        warnings=warnings_of(seen),
         lines=lines,
         readings=any(line.readings for line in lines),
-        neighbours=neighbours(comparison),
-        pictures=pictures(comparison, output, prefix),
+        neighbours=neighbours(seen),
+        pictures=pictures(seen, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
     )
@@ -244,6 +254,7 @@ def _render(
     by_rate: Sequence[tuple[Bandwidth, Picture]],
     over_workloads: Sequence[tuple[Across, Picture]],
     by_jitter: Sequence[Jittered],
+    efficient: Sequence[Matrix],
     comparisons: Sequence[Comparison],
     runs: Sequence[Run],
     tables: Sequence[str],
@@ -283,6 +294,9 @@ def _render(
         over_workloads=over_workloads,
         jittered=by_jitter,
         shapes=SHAPES,
+        efficient=efficient,
+        efficiency_parts=EFFICIENCY_PARTS,
+        efficiency_words=efficiency_words,
         mean_words=mean_words,
         anchors=lambda members: _anchors(sections, members),
         runs=runs,

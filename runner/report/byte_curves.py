@@ -1,4 +1,4 @@
-"""Accuracy over the bytes sent between nodes so far: what a strategy learns for its traffic."""
+"""How well models do over the bytes sent between nodes so far: what a strategy learns for its traffic."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -6,7 +6,7 @@ from matplotlib.ticker import FuncFormatter
 from . import words
 from .arms import Comparison
 from .cost import WIDE
-from .curves import Point, accuracy, curve, mark_targets, panelled
+from .curves import Point, curve, mark_targets, panelled
 from .load import Run
 
 
@@ -18,7 +18,7 @@ def byte_curves(comparison: Comparison) -> Figure:
         for arm in arms:
             curve(axes, arm, so_far, many=comparison.many)
         mark_targets(axes, comparison)
-        axes.set_ylabel("accuracy")
+        axes.set_ylabel(comparison.metric.name)
         if max(ends) > WIDE * min(ends):
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
@@ -29,9 +29,9 @@ def byte_curves(comparison: Comparison) -> Figure:
 
 
 def so_far(run: Run) -> list[Point]:
-    """Accuracy over bytes between nodes, from the first evaluation before which there were some."""
+    """The metric over bytes between nodes, from the first evaluation before which there were some."""
     return [
-        Point(row["samples"], sent, accuracy(row))
+        Point(row["samples"], sent, run.judged_by.of(row))
         for row in run.evaluations
         if (sent := row.get("payload_bytes_inter"))
     ]

@@ -10,9 +10,9 @@ from ..trees import flatten
 from .arms import GROUPS
 from .load import Run
 
-CHOSEN = ("strategy", "model", "dataset", "optimizer", "schedule", "launcher")
+CHOSEN = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "launcher")
 # Where results and data lie and what follows from the rest is the reader's own choice.
-LEFT_OUT = ("results_dir", "run.id", "launcher.name", "launcher.port", "dataset.root")
+LEFT_OUT = ("results_dir", "run.id", "launcher.name", "launcher.port", "dataset.root", "reader.path")
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 _WORDS = ("null", "true", "false", "nan", "inf")
 

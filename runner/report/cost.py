@@ -1,4 +1,4 @@
-"""Final accuracy against the bytes sent between nodes: a mark for each run, the median of an arm strong.
+"""The final metric against the bytes sent between nodes: a mark for each run, the median of an arm strong.
 
 For records that count bytes of a whole run alone, not up to each evaluation: there is no curve to draw.
 """
@@ -19,8 +19,8 @@ from .look import look
 WIDE = 20  # times: from there on the scale is logarithmic
 
 
-def accuracy_bytes(comparison: Comparison) -> Figure:
-    """Final accuracy of every finished run over its payload between nodes."""
+def final_bytes(comparison: Comparison) -> Figure:
+    """The final metric of every finished run over its payload between nodes."""
     figure, panels = panelled(comparison, "payload bytes between nodes per run, all ranks together", by_bytes)
     found = [point.x for run in comparison.runs for point in by_bytes(run)]
     for axes, arms in panels:
@@ -40,7 +40,7 @@ def accuracy_bytes(comparison: Comparison) -> Figure:
                     zorder=4,
                 )
         mark_targets(axes, comparison)
-        axes.set_ylabel("final accuracy")
+        axes.set_ylabel(f"final {comparison.metric.name}")
         if max(found) > WIDE * min(found):
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
@@ -52,8 +52,8 @@ def accuracy_bytes(comparison: Comparison) -> Figure:
 
 
 def by_bytes(run: Run) -> list[Point]:
-    """The one point of a finished run that sent something between nodes and ended with an accuracy."""
-    payload, accuracy = run.payload_bytes("inter"), run.final_accuracy
-    if run.state != "finished" or not payload or accuracy is None or not math.isfinite(accuracy):
+    """The one point of a finished run that sent something between nodes and ended with a metric."""
+    payload, final = run.payload_bytes("inter"), run.final
+    if run.state != "finished" or not payload or final is None or not math.isfinite(final):
         return []
-    return [Point(run.samples or 0.0, payload, accuracy)]
+    return [Point(run.samples or 0.0, payload, final)]

@@ -33,29 +33,23 @@ Series = Callable[[Run], list[Point]]
 
 
 def by_time(run: Run) -> list[Point]:
-    """Accuracy over T_train in seconds."""
-    return [Point(row["samples"], row["train_s"], accuracy(row)) for row in run.evaluations]
+    """What models are judged over T_train in seconds."""
+    return [Point(row["samples"], row["train_s"], run.judged_by.of(row)) for row in run.evaluations]
 
 
 def by_samples(run: Run) -> list[Point]:
-    """Accuracy over training samples, all ranks together."""
-    return [Point(row["samples"], row["samples"], accuracy(row)) for row in run.evaluations]
-
-
-def accuracy(row: dict[str, Any]) -> float:
-    """Place on the y axis; NaN where there is none."""
-    value = row.get("accuracy")
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+    """What models are judged over training samples, all ranks together."""
+    return [Point(row["samples"], row["samples"], run.judged_by.of(row)) for row in run.evaluations]
 
 
 def curves(comparison: Comparison, series: Series, label: str) -> Figure:
-    """Accuracy over what `series` gives; targets are dotted lines."""
+    """The metric over what `series` gives; targets are dotted lines."""
     figure, panels = panelled(comparison, label, series)
     for axes, arms in panels:
         for arm in arms:
             curve(axes, arm, series, many=comparison.many)
         mark_targets(axes, comparison)
-        axes.set_ylabel("accuracy")
+        axes.set_ylabel(comparison.metric.name)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(numbers())
         axes.xaxis.set_major_locator(MaxNLocator(8))
@@ -63,8 +57,9 @@ def curves(comparison: Comparison, series: Series, label: str) -> Figure:
 
 
 def mark_targets(axes: Axes, comparison: Comparison) -> None:
-    """A dotted line at each target that is an accuracy."""
-    for target in sorted({run.target for run in comparison.runs if run.target and run.metric == "accuracy"}):
+    """A dotted line at each target of the metric that is drawn."""
+    key = comparison.metric.key
+    for target in sorted({run.target for run in comparison.runs if run.target and run.metric == key}):
         axes.axhline(target, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
             f"target {target:g}",

@@ -14,7 +14,7 @@ from ..scoring.ratio import Times, welch
 from . import words
 from .arms import Arm, common_settings, compare
 from .load import Run, load_runs
-from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 
 MISSING = "not there"
 SEVERAL = "several"
@@ -106,7 +106,7 @@ def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
             _number("time of all work", a, b, train_mean, words.seconds, lambda run: run.train_s),
             _number("time to target", a, b, target_mean, words.seconds, _crossed),
             _number("samples per second", a, b, rate_mean, words.rate, lambda run: run.samples_per_s),
-            _number("final accuracy", a, b, accuracy_mean, words.share, None),
+            _number(f"final {a.runs[0].judged_by.name}", a, b, final_mean, words.share, None),
             _number("bytes inside nodes", a, b, lambda arm: bytes_mean(arm, "intra"), words.size, None),
             _number("bytes between nodes", a, b, lambda arm: bytes_mean(arm, "inter"), words.size, None),
         ],

@@ -7,6 +7,7 @@ from typing import Any
 from ..validation import reference
 from .arms import Comparison
 from .load import Run
+from .metric import target_words
 
 WORLDS = {
     "local": "local processes, real time",
@@ -26,7 +27,9 @@ def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
     found += [("Size", comparison.size)] if comparison.size else []
     found += [("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
     if comparison.targets:
-        found.append(("Target", "; ".join(f"{runs[0].metric} {target:g}" for target in comparison.targets)))
+        found.append(
+            ("Target", "; ".join(target_words(runs[0].metric, target) for target in comparison.targets))
+        )
     batches = sorted({str((run.config.get("train") or {}).get("global_batch_size")) for run in runs})
     found.append(("Global batch", ", ".join(batches) + " samples"))
     counts = sorted({row["count"] for run in runs for row in run.evaluations if row.get("count")})
@@ -68,6 +71,9 @@ def warnings_of(comparison: Comparison) -> list[str]:
         found.append("Runs evaluate at different intervals: their crossings are not known equally well.")
     if len(comparison.targets) > 1:
         found.append("Runs have different targets: their times to target are not comparable.")
+    digests = [run.summary.get("digests") or {} for run in comparison.runs if run.summary]
+    if len({str(known.get("files")) for known in digests}) > 1:
+        found.append("Runs have different files of the data set (digests.files): they learn other things.")
     before = [run.crossing.index + 1 for run in comparison.runs if run.crossing]
     if before and min(before) < 20:
         found.append(

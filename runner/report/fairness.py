@@ -6,7 +6,7 @@ holds is told as not recorded: that is not "equal", and what one side alone has 
 
 Runs of one repetition are compared with each other: it may have nodes of its own, or its own phase of the
 evaluations, as long as both arms have the same. Only runs that count are looked at: one that failed and was
-repeated is no part of the comparison. Of loss scaling there is none, so it has no line.
+repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `train.precision`.
 """
 
 from collections import defaultdict

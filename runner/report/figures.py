@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 from . import words
 from .arms import Arm, Comparison
 from .byte_curves import byte_curves, so_far
-from .cost import accuracy_bytes, by_bytes
-from .curves import accuracy, by_samples, by_time, curves
+from .cost import by_bytes, final_bytes
+from .curves import by_samples, by_time, curves
 from .epochs import has_spread, has_staleness, staleness
 from .lanes import link_bytes, mean_parts, target_strip, throughput, time_parts
 from .load import Run
+from .metric import Metric
 from .rank_times import is_uneven, shares, waited
 from .ranks import rank_marks
 from .reach import reached_share
@@ -66,7 +67,7 @@ def alternative(plan: Plan, comparison: Comparison) -> str:
 
 def plans(comparison: Comparison) -> list[Plan]:
     """The figures that `comparison` has something to show in, in reading order."""
-    return [plan for plan in PLANS if plan.applies(comparison)]
+    return [plan for plan in (*_plans_of(comparison.metric), *PLANS) if plan.applies(comparison)]
 
 
 def _range(values: Sequence[float | None], say: Callable[[float], str]) -> str:
@@ -77,9 +78,13 @@ def _range(values: Sequence[float | None], say: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _describe_accuracy(arm: Arm) -> str:
-    found = _range([run.final_accuracy for run in arm.runs], words.share)
-    return f"{words.count(len(arm.runs), 'run')}, final accuracy {found}"
+def _describe_final(arm: Arm) -> str:
+    found = _range([run.final for run in arm.runs], words.share)
+    return f"{words.count(len(arm.runs), 'run')}, final {_name(arm)} {found}"
+
+
+def _name(arm: Arm) -> str:
+    return arm.runs[0].judged_by.name
 
 
 def _describe_target(arm: Arm) -> str:
@@ -92,9 +97,9 @@ def _describe_throughput(arm: Arm) -> str:
     return _range([run.samples_per_s for run in arm.runs], words.rate) + " samples/s"
 
 
-def _has_accuracy(comparison: Comparison) -> bool:
+def _has_metric(comparison: Comparison) -> bool:
     rows = [row for run in comparison.runs for row in run.evaluations]
-    return any(math.isfinite(accuracy(row)) for row in rows)
+    return any(math.isfinite(comparison.metric.of(row)) for row in rows)
 
 
 def _has_byte_curves(comparison: Comparison) -> bool:
@@ -129,8 +134,8 @@ def _describe_cost(arm: Arm) -> str:
     found = [point for run in arm.runs for point in by_bytes(run)]
     if not found:
         return "nothing recorded"
-    accuracies = _range([point.y for point in found], words.share)
-    return f"final accuracy {accuracies} for {_range([point.x for point in found], words.size)}"
+    finals = _range([point.y for point in found], words.share)
+    return f"final {_name(arm)} {finals} for {_range([point.x for point in found], words.size)}"
 
 
 def _describe_spread(arm: Arm) -> str:
@@ -157,48 +162,55 @@ def _small(value: float) -> str:
     return f"{value:.2g}"
 
 
-PLANS = (
-    Plan(
-        name="accuracy_time",
-        title="Accuracy against training time",
-        caption="Thin: every run. Bold: median over runs at equal evaluations. ×: a run ended early.",
-        caption_of_many=f"{BAND} ×: a run ended early.",
-        table="evaluations.csv",
-        draw=lambda comparison: curves(comparison, by_time, "training time T_train in seconds"),
-        describe=_describe_accuracy,
-        applies=_has_accuracy,
-    ),
-    Plan(
-        name="accuracy_samples",
-        title="Accuracy against samples",
-        caption="The same curves per training sample: what a strategy costs in statistics, not in time.",
-        table="evaluations.csv",
-        draw=lambda comparison: curves(comparison, by_samples, "training samples, all ranks together"),
-        describe=_describe_accuracy,
-        applies=_has_accuracy,
-    ),
-    Plan(
-        name="accuracy_bytes",
-        title="Accuracy against bytes between nodes",
-        caption="The same curves over the payload that all ranks had handed to collectives between nodes, so"
-        " far, in training alone. Evaluations before the first such byte have no place here.",
-        table="evaluations.csv",
-        draw=byte_curves,
-        describe=_describe_cost,
-        applies=_has_byte_curves,
-    ),
-    Plan(
-        name="accuracy_bytes",
-        title="Accuracy against bytes between nodes",
-        caption="Faint: every finished run, its final accuracy and its payload between nodes. Strong: the"
-        " medians of an arm. These records count bytes of whole runs, not up to each evaluation: no curves.",
-        table="runs.csv",
-        draw=accuracy_bytes,
-        describe=_describe_cost,
-        applies=lambda comparison: (
-            not _has_byte_curves(comparison) and any(by_bytes(run) for run in comparison.runs)
+def _plans_of(metric: Metric) -> tuple[Plan, ...]:
+    """What shows the metric itself."""
+    return (
+        Plan(
+            name=f"{metric.key}_time",
+            title=f"{metric.title} against training time",
+            caption="Thin: every run. Bold: median over runs at equal evaluations. ×: a run ended early.",
+            caption_of_many=f"{BAND} ×: a run ended early.",
+            table="evaluations.csv",
+            draw=lambda comparison: curves(comparison, by_time, "training time T_train in seconds"),
+            describe=_describe_final,
+            applies=_has_metric,
         ),
-    ),
+        Plan(
+            name=f"{metric.key}_samples",
+            title=f"{metric.title} against samples",
+            caption="The same curves per training sample: what a strategy costs in statistics, not in time.",
+            table="evaluations.csv",
+            draw=lambda comparison: curves(comparison, by_samples, "training samples, all ranks together"),
+            describe=_describe_final,
+            applies=_has_metric,
+        ),
+        Plan(
+            name=f"{metric.key}_bytes",
+            title=f"{metric.title} against bytes between nodes",
+            caption="The same curves over the payload that all ranks had handed to collectives between nodes,"
+            " so far, in training alone. Evaluations before the first such byte have no place here.",
+            table="evaluations.csv",
+            draw=byte_curves,
+            describe=_describe_cost,
+            applies=_has_byte_curves,
+        ),
+        Plan(
+            name=f"{metric.key}_bytes",
+            title=f"{metric.title} against bytes between nodes",
+            caption=f"Faint: every finished run, its final {metric.name} and its payload between nodes."
+            " Strong: the medians of an arm. These records count bytes of whole runs, not up to each"
+            " evaluation: no curves.",
+            table="runs.csv",
+            draw=final_bytes,
+            describe=_describe_cost,
+            applies=lambda comparison: (
+                not _has_byte_curves(comparison) and any(by_bytes(run) for run in comparison.runs)
+            ),
+        ),
+    )
+
+
+PLANS = (  # what shows other things; they follow
     Plan(
         name="time_to_target",
         title="Time to target",

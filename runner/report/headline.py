@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from . import words
-from .arms import Arm, Comparison
+from .arms import Arm, Comparison, metrics_of
 from .load import Run
-from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from .reach_table import RATE_ONLY, arm_way, expected_words, median_words, reached_words, reading_words
 from .tables import LINK_WORDS, LINKS
 
@@ -23,7 +23,7 @@ class RunLine:
     interval: str
     train: str
     rate: str
-    accuracy: str
+    final: str
     bytes: dict[str, str]
     labels: list[str]
     notes: list[str]
@@ -48,8 +48,8 @@ class ArmLine:
     readings: dict[str, str]
     train: str
     rate: str
-    accuracy: str
-    accuracy_spread: str
+    final: str
+    final_spread: str
     bytes: dict[str, str]
     labels: list[str]
     lines: list[RunLine]
@@ -64,6 +64,8 @@ def headline(comparison: Comparison) -> list[ArmLine]:
 
 def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
     """The arms of the headline tables as text, one row each: what a paper prints."""
+    comparisons = list(comparisons)
+    metrics = metrics_of(comparisons)
     return [
         {
             "study": comparison.study,
@@ -78,7 +80,7 @@ def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
             "expected running time": line.expected,
             "training time": line.train,
             "samples/s": line.rate,
-            "final accuracy": line.accuracy,
+            **{f"final {one.name}": line.final if one == comparison.metric else "" for one in metrics},
             **{f"bytes {LINK_WORDS[link]}": line.bytes[link] for link in LINKS},
         }
         for comparison in comparisons
@@ -88,8 +90,8 @@ def headline_rows(comparisons: Iterable[Comparison]) -> list[dict[str, str]]:
 
 def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
     others = len(arm.runs) - len(arm.counted)
-    accuracy, found = accuracy_mean(arm), arm_way(comparison, arm)
-    spread = [run.final_accuracy for run in arm.counted if run.final_accuracy is not None]
+    final, found = final_mean(arm), arm_way(comparison, arm)
+    spread = [run.final for run in arm.counted if run.final is not None]
     return ArmLine(
         label=arm.label,
         index=arm.index,
@@ -102,8 +104,8 @@ def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
         readings=reading_words(comparison, arm),
         train=_typical(arm, train_mean(arm), words.seconds),
         rate=_typical(arm, rate_mean(arm), words.rate),
-        accuracy=_typical(arm, accuracy, words.share),
-        accuracy_spread=f"range {min(spread):.4f}–{max(spread):.4f}" if accuracy is not None else "",
+        final=_typical(arm, final, words.share),
+        final_spread=f"range {min(spread):.4f}–{max(spread):.4f}" if final is not None else "",
         bytes={link: _typical(arm, bytes_mean(arm, link), words.size) for link in LINKS},
         labels=list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
         lines=[_run_line(run, mixed) for run in arm.runs],
@@ -142,7 +144,7 @@ def _run_line(run: Run, mixed: bool) -> RunLine:
         interval=_interval_words(run),
         train=words.seconds(run.train_s),
         rate=words.rate(run.samples_per_s),
-        accuracy=words.share(run.final_accuracy),
+        final=words.share(run.final),
         bytes={link: words.size(run.payload_bytes(link)) for link in LINKS},
         labels=run.labels,
         notes=_notes(run, mixed),

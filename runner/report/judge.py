@@ -14,6 +14,7 @@ from ..scoring.claims import Claim, Conditions, Verdict, differences
 from . import measured
 from .answer import Answer, Line, evaluations, held_against
 from .arms import Arm
+from .efficiency import matrix
 from .fairness import BY_DESIGN, Ledger, fairness
 from .grids import over_sizes
 from .judged import Judged
@@ -114,6 +115,12 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
     noise = given.target_floor if claim.headline == "time_to_target" else given.fixed_floor
     counts = [evaluations(arm) for arm in (given.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
+    bound, limit = given.bound.value, given.bound.limit
+    # Of cores that idle in the baseline a saving of communication knows nothing.
+    cores = matrix(given.comparison) if claim.headline == "efficiency" else None
+    alone = cores.of(given.against) if cores is not None else None
+    if alone is not None:
+        bound, limit = alone.headroom, alone.headroom_limit
     unequal = [f"not equal: {row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
     return Conditions(
         runs=min(len(given.against.counted), len(line.arm.counted)),
@@ -121,9 +128,10 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
         fresh_floor=noise.fresh.floor if noise.fresh else None,
         biased=noise.biased,
         evaluations=None if None in counts else min(count for count in counts if count is not None),
-        bound=given.bound.value,
-        bound_limit=given.bound.limit,
+        bound=bound,
+        bound_limit=limit,
         uneven=given.bound.uneven,
+        headroom=alone is not None,
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,

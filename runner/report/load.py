@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
+from ..files import check_folder
 from ..records import Crossing, Row, crossing, read_json, surviving
 from ..repetitions import block_of
 from ..stages import declared
 from .bytes_so_far import with_bytes
+from .metric import Metric, metric_of
 from .reading import environment_of, mapping_of, read_yaml, rows_of
 
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
@@ -56,6 +58,8 @@ class Run:
     def name(self, group: str) -> str:
         """The short name of what config group `group` holds ("strategy" -> "daso")."""
         settings = self.config.get(group)
+        if settings is None and group == "reader":
+            return "none"
         named = settings.get("name") if isinstance(settings, Mapping) else None
         if isinstance(named, str) and named:
             return named
@@ -159,7 +163,7 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """What the target is about: "accuracy" or "loss"."""
+        """What the target is about: "accuracy", "miou", "loss" and so on."""
         return str(_get(self.config, "train", "target_metric") or "accuracy")
 
     @cached_property
@@ -187,12 +191,18 @@ class Run:
             return recorded
         return self.samples / self.train_s if self.samples and self.train_s else None
 
+    @cached_property
+    def judged_by(self) -> Metric:
+        """What its models are judged by."""
+        return metric_of(self.metric, self.evaluations, self.summary)
+
     @property
-    def final_accuracy(self) -> float | None:
-        """Accuracy of the last evaluation; NaN stays NaN."""
-        if "final_accuracy" in self.summary:
-            return self.summary["final_accuracy"]
-        return self.evaluations[-1].get("accuracy") if self.evaluations else None
+    def final(self) -> float | None:
+        """What the last model is judged; NaN stays NaN."""
+        key = self.judged_by.key
+        if f"final_{key}" in self.summary:
+            return self.summary[f"final_{key}"]
+        return self.evaluations[-1].get(key) if self.evaluations else None
 
     def payload_bytes(self, link: str) -> float | None:
         """Counted bytes of the whole run over `link` ("intra" or "inter"), summed over ranks."""
@@ -275,8 +285,7 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
 
     Raises ConfigError if there is no such folder or no run in it.
     """
-    if not directory.is_dir():
-        raise ConfigError(f"{asked} {directory}: no such folder")
+    check_folder(directory, f"{asked} {directory}")
     when = cache(declared)
     found: list[Run] = []
     for path in find_runs(directory):

@@ -43,9 +43,9 @@ def rate_mean(arm: Arm) -> float | None:
     return geometric_mean([run.samples_per_s for run in arm.complete])
 
 
-def accuracy_mean(arm: Arm) -> float | None:
-    """Arithmetic mean of the final accuracy over all runs that count; None if one of them ended in NaN."""
-    return mean([run.final_accuracy for run in arm.counted])
+def final_mean(arm: Arm) -> float | None:
+    """Arithmetic mean of the final metric over all runs that count; None if one of them ended in NaN."""
+    return mean([run.final for run in arm.counted])
 
 
 def bytes_mean(arm: Arm, link: str) -> float | None:

@@ -49,7 +49,7 @@ def no_loss(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> 
     """Whether the final metric is no worse than the margin allows."""
     interval, forecast = _of(line.quality)
     made = quality.no_loss(claim, interval, conditions, diverged=line.diverged, forecast=forecast)
-    return Measured(verdict=made, said=_points(line.quality))
+    return Measured(verdict=made, said=_points(line))
 
 
 def better(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
@@ -63,7 +63,7 @@ def better(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> M
         diverged=line.diverged,
         forecast=forecast,
     )
-    return Measured(verdict=made, said=_points(line.quality))
+    return Measured(verdict=made, said=_points(line))
 
 
 def time_to_target(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
@@ -81,7 +81,7 @@ def efficiency(claim: Claim, given: Answer, line: Line, conditions: Conditions) 
 
 
 def quality_at_time(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
-    """Accuracy of the last evaluation up to the comparator's median time of the whole schedule."""
+    """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
     spent = [run.train_s for run in given.against.complete if run.train_s]
     if not spent:
         none = Verdict(word="no verdict", reasons=("no run of the comparator did all its work",))
@@ -138,7 +138,7 @@ def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:
     found = (
         quality.last_up_to(
             [row["train_s"] for row in run.evaluations],
-            [row.get("accuracy", float("nan")) for row in run.evaluations],
+            [row.get(run.judged_by.key, float("nan")) for row in run.evaluations],
             limit_s,
         )
         for run in runs
@@ -146,8 +146,9 @@ def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:
     return [100 * value for value in found if value is not None and not math.isnan(value)]
 
 
-def _points(found: Difference | None) -> str:
+def _points(line: Line) -> str:
+    found = line.quality
     if found is None:
-        return "no difference of accuracy"
+        return f"no difference of {line.arm.runs[0].judged_by.name}"
     ends = found.interval
     return f"{found.estimate.difference:+.2f} points [{ends.low:+.2f}, {ends.high:+.2f}]"

@@ -110,13 +110,13 @@ def _times(runs: Sequence[Run]) -> Times:
 
 
 def _points(arm: Arm) -> list[float]:
-    found = (run.final_accuracy for run in arm.counted if not diverged(run))
+    found = (run.final for run in arm.counted if not diverged(run))
     return [100 * value for value in found if value is not None]
 
 
 def diverged(run: Run) -> bool:
     """Whether its model came to nothing: it says so, or its last metric is no number."""
-    last = run.final_accuracy  # None: nothing was evaluated
+    last = run.final  # None: nothing was evaluated
     return run.state == "diverged" or (last is not None and not math.isfinite(last))
 
 

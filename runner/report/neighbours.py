@@ -14,7 +14,7 @@ from ..scoring.pilot import Grid, grid_around
 from ..scoring.ratio import Ratio
 from ..scoring.reached import Reached
 from . import words
-from .arms import Arm, Comparison
+from .arms import APART, Arm, Comparison
 from .load import Run
 from .means import geometric_mean
 from .method import Method
@@ -64,9 +64,7 @@ class Neighbours:
     def lines(self) -> list[tuple[Arm, list[At]]]:
         """Each arm with runs that count, at each target; not the baseline's on a part of the schedule."""
         arms = [
-            arm
-            for arm in self.comparison.arms
-            if arm.counted and arm.runs[0].role not in ("clock", "overhead")
+            arm for arm in self.comparison.arms if arm.counted and arm.runs[0].role not in ("clock", *APART)
         ]
         how = Method(self.comparison, self.baseline) if self.baseline else None
         return [(arm, [self._at(arm, target, how) for target in self.targets]) for arm in arms]

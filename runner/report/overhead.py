@@ -32,11 +32,11 @@ class ClockCost:
         told = f"steps take {mean:.4f} times as long with the clock (at most {limit:.4f}, {self.pairs} pairs)"
         if self.cost.valid:
             return f"The clock is light: {told}."
-        if mean > OVERHEAD:
-            return f"The clock is too heavy: {told}; more than {OVERHEAD:g} is no measurement"
+        if self.cost.heavy:
+            return f"The clock is too heavy: {told}; more than {OVERHEAD:g} is no measurement."
         return (
             f"The clock is not shown to be light: {told}, where {OVERHEAD:g} is allowed; "
-            "more steps, larger steps or a quieter machine would show more"
+            "more steps, longer ones or a quieter machine would show more."
         )
 
 

@@ -62,25 +62,40 @@ def too_many_threads(run: Run) -> str:
     return "" if worst is None or worst[0] <= worst[1] else f"{worst[0]} threads on {worst[1]} cores"
 
 
+def cores(run: Run) -> int | None:
+    """Cores that a run's ranks may use, of all hosts together; None if it is not known."""
+    found = _cores_of_hosts(run)
+    return sum(found.values()) or None
+
+
 def _worst_host(run: Run) -> tuple[int, int] | None:
     """(threads, cores) of the host with most threads a core, from the ranks' own rows."""
     threads: dict[str, int] = defaultdict(int)
+    for row in _ranks(run):
+        if not isinstance(row.get("threads"), int):
+            return None
+        threads[str(row.get("host"))] += row["threads"]
+    least = _cores_of_hosts(run)
+    if not least:
+        return None
+    return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
+
+
+def _cores_of_hosts(run: Run) -> dict[str, int]:
+    """Cores by host; empty if one is not known."""
     cores: dict[str, set[int]] = defaultdict(set)
     for row in _ranks(run):
-        if not isinstance(row.get("threads"), int) or not isinstance(row.get("cores"), list):
-            return None
-        host = str(row.get("host"))
-        threads[host] += row["threads"]
-        cores[host].update(row["cores"])
-    if not threads or not all(cores.values()):
-        return None
-    # A container's quota may be below its affinity; it is recorded for rank 0's host.
-    quota = run.environment.get("cores")
+        if not isinstance(row.get("cores"), list):
+            return {}
+        cores[str(row.get("host"))].update(row["cores"])
     least = {host: len(found) for host, found in cores.items()}
-    first = next(iter(threads))
+    if not least or not all(least.values()):
+        return {}
+    # A container's quota may be below its affinity; it is recorded for rank 0's host.
+    quota, first = run.environment.get("cores"), next(iter(least))
     if isinstance(quota, int):
         least[first] = min(least[first], quota)
-    return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
+    return least
 
 
 def _hosts(run: Run) -> str | None:
@@ -126,6 +141,11 @@ def _summary(*names: str) -> Callable[[Run], str | None]:
     return _of(lambda run: run.summary, *names)
 
 
+def _data_files(run: Run) -> str | None:
+    digests = run.summary.get("digests")
+    return str(digests.get("files", "as configured")) if isinstance(digests, Mapping) else None
+
+
 def _of(part: Callable[[Run], Mapping[str, Any]], *names: str) -> Callable[[Run], str | None]:
     def read(run: Run) -> str | None:
         value: Any = part(run)
@@ -145,7 +165,9 @@ def _variables(run: Run) -> str | None:
     found = run.environment.get("variables")
     if not isinstance(found, Mapping):
         return None
-    given = [f"{name}={value}" for name, value in sorted(found.items()) if value is not None]
+    # Ranks set their number of threads themselves, whatever these say: it is compared as `threads.per_rank`.
+    told = {name: value for name, value in found.items() if not str(name).endswith("_NUM_THREADS")}
+    given = [f"{name}={value}" for name, value in sorted(told.items()) if value is not None]
     return ", ".join(given) or "none set"
 
 
@@ -235,6 +257,7 @@ QUANTITIES = (
     ),
     Quantity(key="model.parameters", words="trainable numbers of the model", read=_summary("parameters")),
     Quantity(key="data.order", words="first 100 batches, digest", read=_summary("digests", "first_batches")),
+    Quantity(key="data.files", words="files of the data set, digest", read=_data_files),
     Quantity(key="data.local_batch", words="samples of each rank in a step", read=local_batch),
     Quantity(key="data.left_out", words="samples left out of an epoch", read=_summary("left_out_samples")),
     Quantity(key="data.samples", words="samples trained in all", read=_samples, complete=True),

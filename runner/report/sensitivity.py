@@ -10,6 +10,7 @@ from typing import Any
 from .arms import Arm, Comparison, natural
 from .load import Run
 from .means import geometric_mean
+from .metric import target_words
 from .ranking import AS_CONFIGURED, Times, at, lasting_words, ranking_words, tiers
 
 VALIDITY = "simulated: "  # how the label begins that says what modelled times rest on
@@ -214,7 +215,7 @@ def _measure(runs: Sequence[Run]) -> Measure:
         return Measure(name=NOTHING, said="Runs have different targets: nothing is compared.")
     (target,) = targets
     if target is not None:
-        return Measure(name=TARGET, said=f"Compared is the scored time to {target[0]} {target[1]:g}.")
+        return Measure(name=TARGET, said=f"Compared is the scored time to {target_words(*target)}.")
     done = sorted({run.samples for run in runs if run.state == "finished" and run.samples})
     if len(done) > 1:
         span = f"{done[0]:,.0f} to {done[-1]:,.0f}"

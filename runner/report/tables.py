@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from ..records import best, crossing, encode
-from .arms import Arm, Comparison
+from .arms import Arm, Comparison, metrics_of
 from .load import Run
-from .means import accuracy_mean, bytes_mean, rate_mean, target_mean, train_mean
+from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from .metric import Metric, columns
 from .text_tables import latex, markdown
 
 LINKS = ("intra", "inter")
@@ -33,14 +34,25 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def runs_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """One row per run directory, failed ones included."""
-    return [_run_row(comparison, arm, run) for comparison, arm, run in walk(comparisons)]
+    comparisons = list(comparisons)
+    metrics = metrics_of(comparisons)
+    return [_run_row(comparison, arm, run, metrics) for comparison, arm, run in walk(comparisons)]
 
 
 def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """One row per surviving evaluation of every run."""
+    comparisons = list(comparisons)
     fields = (
         *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
-        *("split", "accuracy", "correct", "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
+        *(
+            "split",
+            *columns(metrics_of(comparisons)),
+            "count",
+            "loss",
+            "train_loss",
+            "learning_rate",
+            "samples_per_s",
+        ),
         *("payload_bytes_intra", "payload_bytes_inter"),
     )
     return [
@@ -52,6 +64,8 @@ def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
 
 def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """One row per arm of every size and assumption; a mean only where the method allows one."""
+    comparisons = list(comparisons)
+    metrics = metrics_of(comparisons)
     return [
         {
             "study": comparison.study,
@@ -66,7 +80,10 @@ def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
             "to_target_s_geometric_mean": target_mean(arm),
             "train_s_geometric_mean": train_mean(arm),
             "samples_per_s_geometric_mean": rate_mean(arm),
-            "final_accuracy_mean": accuracy_mean(arm),
+            **{
+                f"final_{one.key}_mean": final_mean(arm) if one == comparison.metric else None
+                for one in metrics
+            },
             **{f"payload_bytes_{link}_mean": bytes_mean(arm, link) for link in LINKS},
         }
         for comparison in comparisons
@@ -96,7 +113,7 @@ def _where(comparison: Comparison) -> dict[str, Any]:
     return {"world": comparison.world, "size": comparison.size, "assumption": comparison.assumption}
 
 
-def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+def _run_row(comparison: Comparison, arm: Arm, run: Run, metrics: Sequence[Metric]) -> dict[str, Any]:
     first = run.crossing
     variants: dict[str, Any] = {}
     for which in ("confirmed", "for_good"):
@@ -104,7 +121,7 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
             None if run.target is None else crossing(run.evaluations, run.target, which, metric=run.metric)
         )
         variants[f"{which}_stamp_s"] = found.stamp_s if found else None
-    summary, top = run.summary, best(run.evaluations)
+    summary, top = run.summary, best(run.evaluations, run.judged_by.key)
     return who(comparison, arm, run) | {
         "status": run.state,
         "reason": run.reason,
@@ -121,8 +138,8 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
         "train_s": run.train_s,
         "samples": run.samples,
         "samples_per_s": run.samples_per_s,
-        "final_accuracy": run.final_accuracy,
-        "best_accuracy": top["accuracy"] if top else None,
+        **{f"final_{one.key}": run.final if one == run.judged_by else None for one in metrics},
+        **{f"best_{one.key}": top[one.key] if top and one == run.judged_by else None for one in metrics},
         **{f"payload_bytes_{link}": run.payload_bytes(link) for link in LINKS},
         **{f"ring_bytes_{link}": (summary.get("ring_bytes") or {}).get(link) for link in LINKS},
         **{f"{part}_s": run.parts_s.get(part) for part in PARTS},

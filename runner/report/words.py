@@ -28,7 +28,7 @@ def rate(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """An accuracy, four decimals."""
+    """An accuracy or another share, four decimals."""
     return _number(value, lambda v: f"{v:.4f}")
 
 

@@ -63,7 +63,8 @@ class Conditions:
     `runs`: n of the compared arm with fewer. `clock_floor`, `fresh_floor`: m_clock and m_fresh as shares,
     None if A′ or A″ was not run. `biased`: A/A′ misses 1. `evaluations`: before the crossing, of the median
     run, the smaller of both arms; only time_to_target needs it. `bound`: T / (T - exposed - waiting) of the
-    baseline, HSGD's headroom, where devices differ (`uneven`) that of perfect balance, None if unknown;
+    baseline, where devices differ (`uneven`) that of perfect balance, of an efficiency all cores at work as
+    one alone is (`headroom`), None if unknown;
     `bound_limit`: its upper 95 % limit. `own_conditions`: these are the claim's own stated ones. `differs`:
     what differs from them beyond the declared error of an emulation, `not_stated`: what the source does not
     give. `forbidden`: why sections on study design and validity forbid a verdict ("weak baseline"). Raises
@@ -78,6 +79,7 @@ class Conditions:
     bound: float | None = None
     bound_limit: float | None = None
     uneven: bool = False
+    headroom: bool = False
     own_conditions: bool = False
     differs: tuple[str, ...] = ()
     not_stated: tuple[str, ...] = ()
@@ -140,13 +142,17 @@ def untestable_reasons(claim: Claim, conditions: Conditions) -> tuple[str, ...]:
     found = [f"differs from the claim's: {what}" for what in conditions.differs]
     bound, value = conditions.bound, claim.value
     if value is not None and bound is not None and bound < value and not conditions.own_conditions:
-        found.append(beyond_bound(bound, value, uneven=conditions.uneven))
+        found.append(beyond_bound(bound, value, conditions))
     return tuple(found)
 
 
-def beyond_bound(bound: float, value: float, *, uneven: bool) -> str:
-    """That the claimed factor is above what could be had; `uneven`: with devices that differ."""
-    what = "not even perfect balance without communication" if uneven else "no communication saving"
+def beyond_bound(bound: float, value: float, conditions: Conditions) -> str:
+    """That the claimed factor is above what could be had."""
+    what = "no communication saving"
+    if conditions.uneven:
+        what = "not even perfect balance without communication"
+    if conditions.headroom:
+        what = "not even all cores at work, each as fast as one alone,"
     return f"{what} can exceed {bound:.3g} here, the claim is {value:.4g}"
 
 

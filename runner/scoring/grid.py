@@ -70,7 +70,7 @@ def grid_verdict(claim: Claim, grid: Sequence[Configuration], *, declared: bool,
         return _none_judged(grid, list(single.values()))
     if _all_bounds_below(claim.value, grid):
         widest = max(grid, key=lambda each: each.conditions.bound or 1.0).conditions
-        reason = beyond_bound(widest.bound or 1.0, claim.value, uneven=widest.uneven)
+        reason = beyond_bound(widest.bound or 1.0, claim.value, widest)
         return Verdict(word="not testable here", reasons=(reason,))
     strict = {each.name: _without_bound(claim, each, each.strict) for each in judged}
     remarks = ("provisional",) if any(each.conditions.biased for each in judged) else ()

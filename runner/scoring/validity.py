@@ -23,21 +23,27 @@ VIRTUAL = 1e-9  # relative: on the virtual clock nothing but rounding may differ
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """How many times as long steps take with the clock: geometric mean, and its upper one-sided limit."""
+    """How many times as long steps take with the clock: geometric mean, and its one-sided limits."""
 
     mean: float
+    low: float
     limit: float
 
     @property
     def valid(self) -> bool:
         return self.limit <= OVERHEAD
 
+    @property
+    def heavy(self) -> bool:
+        """Whether it is shown to cost more than is allowed; one that is neither may be either."""
+        return self.low > OVERHEAD
+
 
 def clock_overhead(log_ratios: Sequence[float], *, steps: int = FEWEST_STEPS) -> Overhead:
     """From interleaved pairs of blocks: ln of the time of a step with the clock over one without it.
 
-    `steps`: of each block. The limit is the one-sided 95 % t limit of the geometric mean. Raises ConfigError
-    for fewer than 30 pairs, blocks of fewer than 20 steps, or a ratio that is not finite.
+    `steps`: of each block. The limits are the one-sided 95 % t limits of the geometric mean. Raises
+    ConfigError for fewer than 30 pairs, blocks of fewer than 20 steps, or a ratio that is not finite.
     """
     if len(log_ratios) < FEWEST_PAIRS:
         raise ConfigError(f"{len(log_ratios)} pairs of blocks: must be {FEWEST_PAIRS} or more")
@@ -45,7 +51,8 @@ def clock_overhead(log_ratios: Sequence[float], *, steps: int = FEWEST_STEPS) ->
         raise ConfigError(f"blocks of {steps} steps: must be {FEWEST_STEPS} or more")
     found = estimate.paired(log_ratios, [0.0] * len(log_ratios))
     half = float(stdtrit(found.df, LEVEL)) * found.error
-    return Overhead(mean=math.exp(found.difference), limit=math.exp(found.difference + half))
+    ends = (math.exp(found.difference + side * half) for side in (0, -1, 1))
+    return Overhead(**dict(zip(("mean", "low", "limit"), ends, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ def check(dataset: Any, model: Any, *, label_smoothing: float, target_metric: st
     model: None where none is trained.
     """
     kind = kind_of(dataset, "dataset")
+    if target_metric not in METRICS:
+        raise unknown("train.target_metric", target_metric, kind.metrics)
     if target_metric not in kind.metrics:
         raise ConfigError(
             f"train.target_metric={target_metric}: the data set is for {kind.name}, which has "

@@ -32,7 +32,7 @@ class Segmentation(Task):
     """
 
     name = "segmentation"
-    metrics = ("miou", "loss")
+    metrics = ("miou", "pixel_accuracy", "loss")
 
     def __post_init__(self) -> None:
         if self.classes > UNLABELLED:

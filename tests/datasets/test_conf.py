@@ -23,6 +23,7 @@ def test_these_are_there() -> None:
     assert [path.stem for path in FILES] == [
         "cifar10",
         "cifar100",
+        "cityscapes",
         "digits",
         "fashion_mnist",
         "imagefolder",

@@ -17,7 +17,6 @@ from daso_bench.datasets.data import Split
 from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, FashionMNIST
 from daso_bench.datasets.holdout import split_by_class
 from daso_bench.datasets.idx_folder import NAMES, PARTS, find_files
-from daso_bench.datasets.preparation import LOCK
 
 
 def write_files(folder: Path, *, suffix: str = "", pixel: int = 0) -> None:
@@ -89,12 +88,25 @@ def test_missing_data_names_the_three_ways_out(tmp_path: Path, no_debian: Path) 
     assert not (tmp_path / "data").exists()
 
 
+def test_the_files_that_are_missing_are_named(tmp_path: Path, no_debian: Path) -> None:
+    folder = tmp_path / "data" / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name in (NAMES[0], f"{NAMES[2]}.gz"):
+        (folder / name).touch()
+    with pytest.raises(
+        FileNotFoundError, match=rf"{folder} has no {NAMES[1]}, no {NAMES[3]} \(nor \.gz\), and"
+    ):
+        FashionMNIST(root=str(tmp_path / "data")).prepare()
+
+
 def test_a_truncated_file_is_named(tmp_path: Path, no_debian: Path) -> None:
     folder = tmp_path / "data" / "FashionMNIST" / "raw"
     write_files(folder)
     os.truncate(folder / "train-labels-idx1-ubyte", 30_000)
-    with pytest.raises(OSError, match="train-labels-idx1-ubyte: 30000 bytes where 60008 belong"):
-        FashionMNIST(root=str(tmp_path / "data")).load()
+    dataset = FashionMNIST(root=str(tmp_path / "data"))
+    for call in (dataset.prepare, dataset.load):
+        with pytest.raises(OSError, match="train-labels-idx1-ubyte: 30000 bytes where 60008 belong"):
+            call()
 
 
 def test_files_swapped_or_labels_out_of_range_are_named(tmp_path: Path, no_debian: Path) -> None:
@@ -165,7 +177,7 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(
         match=r"not be fetched \(Error downloading .* run daso-bench prepare",
     ):
         FashionMNIST(root=str(tmp_path / "data"), download=True).prepare()
-    assert [path.name for path in (tmp_path / "data").iterdir()] == [LOCK]
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_validation_split_is_the_same_every_time_and_disjoint() -> None:

@@ -7,13 +7,14 @@ import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from pictures import field_images, plain, put
 from PIL import Image
 
-from daso_bench.datasets import folder_dataset
+from daso_bench.datasets import folder_dataset, prepared_folder
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
@@ -114,6 +115,38 @@ def test_a_folder_without_splits_is_divided_class_by_class(three: Path) -> None:
     assert list(splits["train"].paths) != sorted(splits["train"].paths)  # 10.png comes after 9.png
     again = loaded(small(three, holdout=0.2, prepared=str(three.parent / "kept")))
     assert list(again["test"].paths) == list(splits["test"].paths)
+
+
+def test_the_split_depends_neither_on_where_the_root_points_nor_on_how_accents_are_stored(
+    tmp_path: Path,
+) -> None:
+    drawn = []
+    forms: dict[str, Literal["NFC", "NFD"]] = {"one": "NFC", "two/train": "NFD", "three/train": "NFC"}
+    for folder, form in forms.items():
+        for name in ("café", "thé"):
+            for n in range(12):
+                stored = unicodedata.normalize(form, f"{name}/ä{n}.png")
+                put(tmp_path / folder / stored, plain(n + 100 * (name == "thé"), side=8))
+    for root in ("one", "two", "two/train", "three"):
+        dataset = small(tmp_path / root, prepared=str(tmp_path / "kept"), holdout=0.25)
+        splits = loaded(dataset)
+        names = {
+            split: [unicodedata.normalize("NFC", path.removeprefix("train/")) for path in files.paths]
+            for split, files in splits.items()
+        }
+        assert [len(found) for found in names.values()] == [12, 6, 6]
+        drawn.append(names)
+    assert drawn[1:] == drawn[:1] * 3
+
+
+def test_what_an_earlier_version_held_out_is_drawn_anew(three: Path) -> None:
+    dataset = small(three)
+    dataset.prepare()
+    kept = dataset.manifest()
+    kept.about["format"] = 1
+    kept.write(dataset.manifest_file)
+    dataset.prepare()
+    assert dataset.manifest().about["format"] == 2
 
 
 def test_ranks_only_read_and_all_read_the_same(three: Path) -> None:
@@ -269,11 +302,79 @@ def test_layouts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         small(tmp_path).prepare()
 
 
+@pytest.mark.parametrize(
+    "names", [("Train", "Test"), ("training", "testing"), ("cats", "dogs", "VALID"), ("a", "dev")]
+)
+def test_folders_that_others_call_splits_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Taken for classes they would be learnt, and left out their images would be held out of train anew."""
+    for name in names:
+        put(tmp_path / name / "cats" / "1.png", plain(1))
+    odd = ", ".join(f"{name}/" for name in sorted(names) if name not in ("a", "cats", "dogs"))
+    with pytest.raises(ValueError, match=rf"has {odd}; folders of splits must be named train/, "):
+        small(tmp_path).tree()
+
+
+def test_a_split_of_another_name_beside_train_is_refused(images: Path) -> None:
+    put(images / "valid" / "90" / "0.jpg", plain(1))
+    with pytest.raises(ValueError, match=r"has valid/; folders of splits must be named"):
+        small(images).tree()
+
+
+def test_within_train_a_class_may_be_called_like_a_split(images: Path) -> None:
+    put(images / "train" / "test" / "0.jpg", plain(1))
+    assert small(images).tree().classes == ("0", "180", "270", "90", "test")
+
+
+def test_what_lies_beside_train_is_named(images: Path) -> None:
+    dataset = small(images, bad_files="skip")
+    dataset.prepare()
+    (images / "extra").mkdir()
+    for n in range(22):
+        put(images / f"{n}.png", plain(n))
+    dataset.prepare()
+    about = dataset.about()
+    assert about is not None
+    assert about["warnings"][1:] == [
+        "beside train/ and not looked at: extra/",
+        "beside train/ and not looked at: 22 images ("
+        + ", ".join([*(f"{n}.png" for n in range(20)), "and 2 more)"]),
+    ]
+
+
+def test_a_class_divided_into_splits_is_told(three: Path) -> None:
+    for name in ("Test", "more", "train"):
+        put(three / "dogs" / name / "1.png", plain(1))
+    assert small(three).tree().warnings == [
+        "dogs/Test/, dogs/train/: named like splits, but read as parts of one class"
+    ]
+
+
+def test_two_spellings_of_one_class_are_refused_in_every_split(three: Path) -> None:
+    spellings = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]
+    with pytest.raises(ValueError, match="each must be there once"):
+        small(three, class_names=("cats", *spellings))
+    for name in ("train/café", "train/dogs", *(f"val/{spelling}" for spelling in spellings)):
+        put(three / "two" / name / "1.png", plain(1))
+    with pytest.raises(ValueError, match=r"val: two folders have one name but for how an accent is stored"):
+        small(three / "two").tree()
+
+
 def test_an_image_in_no_class_is_bad(three: Path) -> None:
     put(three / "lost.png", plain(1))
     with pytest.raises(ValueError, match=r"lost\.png: lies in no class's folder"):
         small(three).prepare()
     assert len(loaded(small(three, bad_files="skip"))["train"]) == 24
+
+
+def test_what_is_no_file_is_bad_and_neither_waits_nor_ends_the_listing(three: Path) -> None:
+    os.mkfifo(three / "cats" / "pipe.png")
+    (three / "cats" / "self.png").symlink_to("self.png")
+    (three / "cats" / "self").symlink_to("self")
+    with pytest.raises(ValueError, match="2 of 32 files are bad") as caught:
+        small(three).prepare()
+    assert "cats/pipe.png: no regular file" in str(caught.value)
+    assert "cats/self.png: Too many levels of symbolic links" in str(caught.value)
+    assert sum(map(len, loaded(small(three, bad_files="skip")).values())) == 30
 
 
 def test_a_set_without_usable_images_says_so(tmp_path: Path) -> None:
@@ -300,7 +401,7 @@ def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest
     def refused(folder: Path) -> object:
         raise PermissionError(folder)
 
-    monkeypatch.setattr(folder_dataset, "locked", refused)
+    monkeypatch.setattr(prepared_folder, "locked", refused)
     small(three).prepare()
     with pytest.raises(OSError, match=r"dataset\.prepared=FOLDER"):
         small(three, holdout=0.3).prepare()

@@ -90,6 +90,22 @@ def test_torchvisions_layout_with_val_sorted_into_classes(tmp_path: Path) -> Non
     check(splits_of(small(tmp_path)))
 
 
+def test_validation_is_the_same_wherever_the_root_points_and_however_images_are_compressed(
+    tmp_path: Path,
+) -> None:
+    inner = tmp_path / "in" / "ILSVRC" / "Data" / "CLS-LOC"
+    make(inner, sorted_val=True)
+    make(tmp_path / "flat", sorted_val=True)
+    for path in sorted((tmp_path / "flat").rglob("*.JPEG")):
+        path.rename(path.with_suffix(".jpg"))
+    drawn = []
+    for root in (tmp_path / "in", tmp_path / "in" / "ILSVRC", inner, tmp_path / "flat"):
+        paths = splits_of(small(root, prepared=str(tmp_path / "kept")))["validation"].paths
+        drawn.append([Path(path).stem for path in paths])
+    frozen = {"n01440764": (0, 3), "n01443537": (1, 3), "n02084071": (4, 5)}
+    assert drawn == [[f"{wnid}_{n}" for wnid, taken in frozen.items() for n in taken]] * 4
+
+
 def test_running_numbers_are_not_taken_for_labels(tmp_path: Path) -> None:
     make(tmp_path / "ILSVRC" / "Data" / "CLS-LOC", sorted_val=False)
     lists = tmp_path / "ILSVRC" / "ImageSets" / "CLS-LOC"
@@ -121,6 +137,16 @@ def test_images_without_a_label_and_labels_without_an_image_are_bad(tmp_path: Pa
     assert "val/odd.JPEG: has no label in" in str(caught.value)
     assert f"val/{VAL[0]}.JPEG: missing; " in str(caught.value)
     assert len(splits_of(small(tmp_path, bad_files="skip"))["test"]) == 5
+
+
+def test_images_beside_the_folders_of_classes_are_bad(tmp_path: Path) -> None:
+    make(tmp_path, sorted_val=True)
+    for split in ("train", "val"):
+        put(tmp_path / split / "lost.JPEG", plain(1))
+    with pytest.raises(ValueError, match="2 of 26 files are bad") as caught:
+        small(tmp_path).prepare()
+    for split in ("train", "val"):
+        assert f"{split}/lost.JPEG: lies in no class's folder" in str(caught.value)
 
 
 def test_a_class_of_val_that_train_lacks_is_an_error(tmp_path: Path) -> None:

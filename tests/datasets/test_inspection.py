@@ -5,9 +5,10 @@ from pathlib import Path
 import torch
 from pictures import field_images, plain, put
 
-from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.data import SPLITS, Data, Split
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.inspection import inspect_data, inspect_folder
+from daso_bench.datasets.shapes import Shapes
 
 
 def test_everything_of_the_field_cases_is_seen(tmp_path: Path) -> None:
@@ -77,3 +78,16 @@ def test_data_in_memory_are_looked_at_too() -> None:
     assert found.repeated == 1
     assert found.warnings == ["validation: no image of class '1'"]
     assert found.sizes == {"2 x 2": 6}
+
+
+def test_of_masks_in_memory_the_pixels_are_counted() -> None:
+    data = Shapes(samples=6, validation_samples=3, test_samples=4, height=16, width=20).load()
+    found = inspect_data(data)
+    assert found.images == found.as_dict()["samples"] == {"train": 6, "validation": 3, "test": 4}
+    _, masks = data.train.batch(torch.arange(6))
+    assert found.counts["train"] == [int((masks == label).sum()) for label in range(5)]
+    assert found.unlabelled is not None
+    assert found.unlabelled["train"] == int((masks == 255).sum()) > 0
+    assert found.as_dict()["unlabelled_pixels"] == found.unlabelled
+    empty = [(split, label) for split in SPLITS for label in range(5) if not found.counts[split][label]]
+    assert found.warnings == [f"{split}: no pixel of class '{label}'" for split, label in empty]

@@ -50,6 +50,21 @@ def test_missing_files_name_the_ways_out(tmp_path: Path) -> None:
             call()
 
 
+def test_a_missing_file_and_a_damaged_one_are_named_before_a_run(tmp_path: Path, small: None) -> None:
+    folder = tmp_path / "MNIST" / "raw"
+    write_files(folder)
+    labels = folder / "t10k-labels-idx1-ubyte"
+    whole = labels.read_bytes()
+    labels.write_bytes(whole[:-1])
+    with pytest.raises(OSError, match=f"{labels}: 107 bytes where 108 belong"):
+        MNIST(root=str(tmp_path)).prepare()
+    labels.unlink()
+    with pytest.raises(
+        FileNotFoundError, match=rf"incomplete: {folder} has no {labels.name} \(nor .gz\): put"
+    ):
+        MNIST(root=str(tmp_path)).prepare()
+
+
 def test_a_download_fills_the_folder(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import torchvision.datasets
 

@@ -1,5 +1,6 @@
 """From file to pixels: what becomes of every mode, and the reason where a file is no image."""
 
+import os
 import pickle
 import struct
 import zlib
@@ -11,8 +12,11 @@ import torch
 from pictures import plain, put, ramp
 from PIL import Image
 
-from daso_bench.datasets.pixels import BadImage, PixelRules, decode, header, looks_whole
+from daso_bench.datasets.pixels import BadImage, PixelRules, decode, header, inspect, looks_whole
 
+PNG_GREY, PNG_COLOUR, PNG_GREY_ALPHA = 0, 2, 4
+UNSIGNED, SIGNED = 1, 2
+WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1
 RULES = PixelRules()
 GREY = PixelRules(channels=1)
 
@@ -53,7 +57,7 @@ def test_16_bits_are_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None
 
 def test_16_bit_colour_keeps_its_upper_bits_and_is_told(tmp_path: Path) -> None:
     path = tmp_path / "deep.png"
-    path.write_bytes(rgb16_png(0x80FF, 0x01FF, 0xFFFF))
+    path.write_bytes(png(16, PNG_COLOUR, struct.pack(">HHH", 0x80FF, 0x01FF, 0xFFFF)))
     assert shades(decode(str(path), RULES)) == [0x80, 0x01, 0xFF]
     assert header(str(path), RULES).conversions == ("16 bits to 8",)
 
@@ -124,6 +128,88 @@ def test_pixels_without_a_known_white_are_refused(tmp_path: Path) -> None:
             decode(path, RULES)
 
 
+@pytest.mark.parametrize(("value", "wanted"), [(511, 2), (65535, 255)])
+def test_16_bit_files_of_the_ppm_family_are_scaled_and_told(tmp_path: Path, value: int, wanted: int) -> None:
+    grey, colour = tmp_path / "a.pgm", tmp_path / "a.ppm"
+    grey.write_bytes(b"P5 1 1 65535\n" + struct.pack(">H", value))
+    colour.write_bytes(b"P6 1 1 65535\n" + struct.pack(">HHH", value, value, value))
+    for path in (grey, colour):
+        assert shades(decode(str(path), RULES)) == [wanted] * 3
+        assert "16 bits to 8" in header(str(path), RULES).conversions
+    colour.write_bytes(b"P6 1 1 255\n" + bytes((1, 2, 3)))
+    assert header(str(colour), RULES).conversions == ()
+
+
+def test_16_bit_grey_with_alpha_keeps_its_upper_bits_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "deep.png"
+    path.write_bytes(png(16, PNG_GREY_ALPHA, struct.pack(">HH", 511, 65535)))
+    assert shades(decode(str(path), GREY)) == [1]
+    assert "16 bits to 8" in header(str(path), GREY).conversions
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_a_transparent_grey_is_laid_over_the_background(tmp_path: Path, bits: int) -> None:
+    """Of 16 bits one more is another grey, though both become one of 8 bits."""
+    path, clear = tmp_path / "clear.png", 2
+    pixels = clear << (16 - bits) | (clear + 1) << max(0, 16 - 2 * bits)
+    row = struct.pack(">HH", clear, clear + 1) if bits == 16 else struct.pack(">H", pixels)
+    path.write_bytes(png(bits, PNG_GREY, row, width=2, transparent=struct.pack(">H", clear)))
+    level = round((clear + 1) * 255 / (2**bits - 1))
+    for background, laid in (("white", 255), ("black", 0)):
+        rules = PixelRules(background=background, channels=1)
+        assert decode(str(path), rules)[0, 0].tolist() == [laid, level]
+    assert "alpha over background" in header(str(path), RULES).conversions
+
+
+def test_16_bit_colour_with_a_transparent_one_is_refused(tmp_path: Path) -> None:
+    path, pixel = tmp_path / "clear.png", struct.pack(">HHH", 1000, 2000, 3000)
+    path.write_bytes(png(16, PNG_COLOUR, pixel, transparent=pixel))
+    for read in (header, decode):
+        with pytest.raises(
+            BadImage, match="16-bit colour of which one is transparent: save it with an alpha"
+        ):
+            read(str(path), RULES)
+    path.write_bytes(png(8, PNG_COLOUR, bytes((1, 2, 3)), transparent=struct.pack(">HHH", 1, 2, 3)))
+    assert shades(decode(str(path), RULES)) == [255, 255, 255]
+
+
+@pytest.mark.parametrize(
+    ("bits", "sample_format", "photometric", "reason"),
+    [
+        (32, UNSIGNED, BLACK_IS_ZERO, "32-bit pixels: nothing says which value is white"),
+        (32, SIGNED, BLACK_IS_ZERO, "signed pixels: nothing says which value is white"),
+        (16, SIGNED, BLACK_IS_ZERO, "signed pixels"),
+        (8, SIGNED, BLACK_IS_ZERO, "signed pixels"),
+        (12, UNSIGNED, BLACK_IS_ZERO, "12-bit pixels: Pillow does not scale them"),
+        (16, UNSIGNED, WHITE_IS_ZERO, "16-bit pixels of which 0 is white: Pillow does not invert them"),
+        (16, UNSIGNED, BLACK_IS_ZERO, None),
+        (8, UNSIGNED, WHITE_IS_ZERO, None),
+    ],
+)
+def test_tiff_files_whose_white_is_not_known_are_refused_whatever_their_values(
+    tmp_path: Path, bits: int, sample_format: int, photometric: int, reason: str | None
+) -> None:
+    """200 would do for 16 bits: an image of small values would be nearly black, and nobody told."""
+    path = tmp_path / "a.tif"
+    path.write_bytes(tiff(bits, sample_format, photometric, struct.pack("<I", 200)))
+    for read in (header, decode, inspect):
+        if reason is None:
+            read(str(path), RULES)
+            continue
+        with pytest.raises(BadImage, match=reason):
+            read(str(path), RULES)
+
+
+def test_what_is_no_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Opening a pipe that nobody writes to waits for ever."""
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "folder.png").mkdir()
+    for name in ("pipe.png", "folder.png"):
+        for read in (header, decode, inspect):
+            with pytest.raises(BadImage, match=rf"{name}: no regular file"):
+                read(str(tmp_path / name), RULES)
+
+
 def test_every_bad_file_has_its_name_and_a_reason(tmp_path: Path) -> None:
     whole = put(tmp_path / "whole.jpg", plain(100, side=64)).read_bytes()
     bad = {
@@ -162,13 +248,24 @@ def test_rules_out_of_range_are_refused() -> None:
         PixelRules(background="grey")
 
 
-def rgb16_png(red: int, green: int, blue: int) -> bytes:
-    """A PNG file of one pixel with 16 bits per channel, which Pillow cannot write."""
+def png(bits: int, kind: int, row: bytes, *, width: int = 1, transparent: bytes = b"") -> bytes:
+    """A PNG file of one row, which Pillow cannot write with 16 bits per channel or fewer than 8."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + checksum
 
-    size = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
-    pixel = zlib.compress(b"\0" + struct.pack(">HHH", red, green, blue))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
+    size = struct.pack(">IIBBBBB", width, 1, bits, kind, 0, 0, 0)
+    clear = chunk(b"tRNS", transparent) if transparent else b""
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + clear + pixels + chunk(b"IEND", b"")
+
+
+def tiff(bits: int, sample_format: int, photometric: int, content: bytes) -> bytes:
+    """A grey TIFF file of one pixel, of kinds that Pillow does not write."""
+    width, height, strip, rows, strip_bytes = 256, 257, 273, 278, 279
+    tags = {width: 1, height: 1, 258: bits, 259: 1, 262: photometric, strip: 8, 277: 1, rows: 1}
+    tags |= {strip_bytes: len(content), 339: sample_format}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    start = b"II*\0" + struct.pack("<I", 8 + len(content)) + content
+    return start + struct.pack("<H", len(tags)) + entries + struct.pack("<I", 0)

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -91,5 +93,61 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=f"{tmp_path / 'file'}: cannot be written"), locked(tmp_path / "file"):
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path / 'file'}: is no"), locked(tmp_path / "file"):
         pass
+
+
+def test_a_failure_leaves_no_folder_that_was_made_for_it(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError), locked(tmp_path / "a" / "b"):
+        raise ConnectionError("no network")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_what_was_there_and_what_came(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").touch()
+
+    def fail_halfway(folder: Path) -> None:
+        with locked(folder):
+            (folder / "came").touch()
+            raise ConnectionError("no network")
+
+    for folder in (tmp_path / "there", tmp_path / "new"):
+        with pytest.raises(ConnectionError):
+            fail_halfway(folder)
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["came", "mine"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["came"]
+
+
+def test_who_waited_for_one_that_failed_is_alone_too(tmp_path: Path) -> None:
+    """Its lock file is gone with the failure: a third process must not get another one beside it."""
+    folder = tmp_path / "data"
+    alone: list[bool] = []
+    inside: list[int] = []
+
+    def wait_and_hold(number: int) -> None:
+        with locked(folder):
+            inside.append(number)
+            time.sleep(0.1)
+            alone.append(inside == [number])
+            inside.remove(number)
+
+    threads = [threading.Thread(target=wait_and_hold, args=(number,)) for number in range(4)]
+    with contextlib.suppress(ConnectionError), locked(folder):
+        threads[0].start()
+        threads[1].start()
+        time.sleep(0.2)  # both wait for this file now
+        raise ConnectionError("no network")
+    for thread in threads[2:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert alone == [True] * 4
+    assert [path.name for path in folder.iterdir()] == [LOCK]
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+    for folder in (Path("/proc/nothing"), tmp_path / "afile" / "below"):
+        (tmp_path / "afile").touch()
+        with pytest.raises(OSError, match=f"^{folder}: cannot be written"), locked(folder):
+            pass

@@ -43,6 +43,19 @@ def test_normalised_by_hand() -> None:
             r"dataset.mean=\[0.1\]: must be 3 numbers",
         ),
         (lambda: Normalise(mean=(0,), std=(0,), channels=1), r"dataset.std=\[0\]: must be > 0"),
+        (lambda: Normalise(mean=(0,), std=(1e-60,), channels=1), r"dataset.std=\[1e-60\]: must be > 0"),
+        *(
+            (
+                lambda value=value: Normalise(mean=(1, value), std=(1, 1), channels=2),
+                r"dataset.mean=\[1, .*\]: must be finite",
+            )
+            for value in (float("nan"), float("inf"), -float("inf"), 1e60)
+        ),
+        (
+            lambda: Normalise(mean=(0, 0), std=(1, float("nan")), channels=2),
+            r"dataset.std=\[1, nan\]: must be finite",
+        ),
+        (lambda: Normalise(mean=(0,), std=(float("inf"),), channels=1), "dataset.std=.*must be finite"),
     ],
 )
 def test_bad_values_are_refused(make: type, message: str) -> None:

@@ -50,6 +50,17 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert [file.path for file in found] == ["cats/1.jpg", "cats/gone.jpg"]
 
 
+def test_a_link_to_itself_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    for name in ("self", "self.jpg", "cats/self", "cats/self.jpg"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+    assert folders_in(str(tmp_path)) == ["cats"]
+    assert loose_images(str(tmp_path), "") == ["self.jpg"]
+    others: Counter[str] = Counter()
+    assert [file.path for file in images_below(str(tmp_path), "cats", 0, others)] == ["cats/self.jpg"]
+    assert others == {"no suffix": 1}
+
+
 def test_images_in_no_class_are_listed(tmp_path: Path) -> None:
     (tmp_path / "train" / "cats.png").mkdir(parents=True)
     for name in ("train/1.jpg", "train/.2.jpg", "train/a.txt"):

@@ -9,6 +9,8 @@ import pytest
 import torch
 from runs import NAMES, Awkward, Blobs, config
 
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint, local, schema
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
@@ -101,6 +103,46 @@ def test_batch_normalisation_refuses_parts_of_one_sample(tmp_path: Path):
     virtual(in_parts(cfg, 4))
     with pytest.raises(ConfigError, match=r"one sample at a time.* x 5 parts \(train\.accumulate\)$"):
         virtual(in_parts(cfg, 5))
+
+
+BATCH_NORM = {"model": SmallCNN(norm="batch", channels=[4, 4, 4]), "dataset": Synthetic(samples=80)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "train", "said"),
+    [
+        (32, {"accumulate": 8}, r"=32: gives a rank one sample at a time.* x 4 ranks x 8 parts"),
+        (4, {}, r"=4: gives a rank one sample at a time.* at least 2 x 4 ranks$"),
+        (32, {"accumulate": 4, "short_batch": "keep"}, r"the last batch of an epoch has 16 samples.*=drop"),
+    ],
+)
+def test_parts_of_one_sample_are_refused_before_any_rank_starts(batch: int, train: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said):
+        config(global_batch_size=batch, **train, **BATCH_NORM)
+    config(global_batch_size=batch, dataset=BATCH_NORM["dataset"], **train)  # without such layers
+
+
+def test_parts_of_two_samples_are_not():
+    config(global_batch_size=32, accumulate=2, **BATCH_NORM)
+    config(global_batch_size=32, accumulate=4, short_batch="drop", **BATCH_NORM)
+
+
+@pytest.mark.parametrize(
+    ("parts", "dataset", "said"),
+    [
+        (
+            100,
+            Blobs(),
+            r"^train\.accumulate=100: must be <= 4, the samples of a rank in a batch \(16 over 4 ",
+        ),
+        (5, Blobs(), r"=5: must be <= 4"),
+        (4, Synthetic(samples=12), r"=4: must be <= 3, the samples of a rank in a batch \(12 over 4 ranks"),
+    ],
+)
+def test_more_parts_than_a_rank_has_samples_are_refused(parts: int, dataset: Any, said: str):
+    with pytest.raises(ConfigError, match=said):
+        config(accumulate=parts, dataset=dataset)
+    config(accumulate=parts - 1 if parts < 100 else 4, dataset=dataset)
 
 
 def test_statistics_over_ranks_are_not_modelled_for_parts():

@@ -341,6 +341,11 @@ def test_the_run_queue_counts_what_threads_waited_while_they_trained(tmp_path: P
     threads(tmp_path, t1=5001, t3=5002)
     queue.training(False)
     assert queue.waited_ns == (240 + 3) * MS
+    threads(tmp_path, t1=9000, t3=9000)
+    queue.training(False)  # nobody says so twice; if, nothing between is counted again
+    assert queue.waited_ns == (240 + 3 + 3999 + 3998) * MS
+    queue.training(False)
+    assert queue.waited_ns == (240 + 3 + 3999 + 3998) * MS
 
 
 @pytest.mark.parametrize(("waited_ms", "valid"), [(1100, False), (900, True)])

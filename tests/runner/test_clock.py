@@ -47,6 +47,17 @@ def test_segments_are_exclusive_and_cover_all(hands: Hands, traffic: Traffic):
     assert sum(segments.values()) == clock.total() == 50
 
 
+def test_pauses_of_training_are_told_once_each_and_writing_a_log_is_none(hands: Hands, traffic: Traffic):
+    clock, told = Clock(hands, traffic), []
+    clock.on_training = told.append
+    for segment in ("train", "log", "train", "make_model", "eval", "log", "train"):
+        clock.enter(segment)
+    assert told == [True, False, True], "an inline evaluation, then its row, then training goes on"
+    for segment in ("log", "eval", "log", "checkpoint", "train", "checkpoint", "log", "other"):
+        clock.enter(segment)
+    assert told == [True, False, True, False, True, False]
+
+
 def test_startup_counts_from_the_birth_of_the_process(hands: Hands, traffic: Traffic):
     hands.time = 70
     clock = Clock(hands, traffic, started=30)

@@ -34,9 +34,9 @@ def sentence(error: pytest.ExceptionInfo[ConfigError], says: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [
-        ("rate_gbit", 0, "must be > 0 (.inf: takes no time)"),
-        ("rate_gbit", -1.0, "must be > 0 (.inf: takes no time)"),
-        ("rate_gbit", NAN, "must be > 0 (.inf: takes no time)"),
+        ("rate_gbit", 0, "must be > 0 (inf: takes no time)"),
+        ("rate_gbit", -1.0, "must be > 0 (inf: takes no time)"),
+        ("rate_gbit", NAN, "must be > 0 (inf: takes no time)"),
         ("latency_us", -1, "must be between 0 and 1000000000.0"),
         ("latency_us", math.inf, "must be between 0 and 1000000000.0"),
         ("latency_us", NAN, "must be between 0 and 1000000000.0"),

@@ -68,6 +68,7 @@ def test_default_choices_are_those_of_the_primary_file() -> None:
         "strategy": "ddp",
         "model": "small_cnn",
         "dataset": "digits",
+        "reader": "none",
         "optimizer": "sgd",
         "schedule": "cosine",
         "cluster": "laptop",

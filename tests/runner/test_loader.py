@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Split
+from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner import local, schema
 from daso_bench.runner.feed import Feed, GlobalFeed, OwnFeed
@@ -46,6 +48,14 @@ def global_feed(rank: int = 0, ranks: int = 2) -> tuple[GlobalFeed, Progress]:
 def own_feed() -> tuple[OwnFeed, Progress]:
     feed = OwnFeed(Topology.of((1, 1)), 1, "rank", SAMPLES, BATCH, 7, "reshuffle_full")
     return feed, Progress(EPOCHS, 3)
+
+
+class KeepsALock(Exception):
+    """An error that cannot go to another process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
 
 
 @contextmanager
@@ -202,6 +212,50 @@ def test_a_killed_rank_takes_its_workers_with_it_even_while_they_stand_still() -
         time.sleep(0.05)
 
 
+class Spoiled:
+    """Samples of which none can be decoded."""
+
+    shape, classes, class_names = (1, 3, 4), 2, None
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def batch(self, indices: Tensor) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "type_"),
+    [(BadImage("cats/5.png", "no image (starts with 78)"), BadImage), (KeepsALock("so"), RuntimeError)],
+)
+def test_what_is_wrong_with_a_sample_is_told_in_its_own_words(error: Exception, type_: type) -> None:
+    feed, progress = global_feed()
+    with ahead(feed, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as told:
+        loader.next(progress)
+    assert str(error) in str(told.value)
+    assert "PyTorch" not in str(told.value)
+    assert "Caught" not in str(told.value)
+
+
+def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
+    """The rank gets it too: it saves what it has, for which it may need batches."""
+    feed, progress = global_feed()
+    with ahead(feed) as loader:
+        for _ in walk(feed, progress, 2):  # one of each worker: both have begun
+            loader.next(progress)
+        workers = multiprocessing.active_children()
+        assert len(workers) == 2
+        for worker in workers:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGTERM)
+        for _ in walk(feed, progress, 6):
+            assert loader.next(progress)[0].shape[1:] == (1, 3, 4)
+        assert all(worker.is_alive() for worker in workers)
+
+
 @pytest.mark.parametrize(
     ("cls", "fields"),
     [(LauncherConfig, {"name": "simulated"}), (LocalConfig, {"network": "modelled"})],
@@ -222,16 +276,15 @@ def history(cfg: schema.RunConfig) -> list[tuple[Any, ...]]:
 
 
 def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
+    """Evaluations without a checkpoint beside them, further apart than batches are made ahead."""
     blobs = Blobs(augment="flip")
-    plain = config(ranks=[2], results=tmp_path / "plain", epochs=2, dataset=blobs)
-    ahead_of_time = config(
-        ranks=[2],
-        results=tmp_path / "workers",
-        epochs=2,
-        dataset=blobs,
-        launcher={"loader_workers": 1},
-    )
+    same: dict[str, Any] = {"ranks": [2], "epochs": 3, "checkpoint_every_samples": None}
+    plain = config(**same, results=tmp_path / "plain", dataset=blobs)
+    workers = config(**same, results=tmp_path / "workers", dataset=blobs, launcher={"loader_workers": 1})
     found = history(plain)
-    assert history(ahead_of_time) == found
-    unchanged = config(ranks=[2], results=tmp_path / "unchanged", epochs=2)
+    assert len(found) == 3
+    steps = len(plain.dataset.load().train) // plain.train.global_batch_size
+    assert steps > 2 * workers.launcher.prefetch_batches
+    assert history(workers) == found
+    unchanged = config(**same, results=tmp_path / "unchanged")
     assert history(unchanged) != found, "the images were changed"

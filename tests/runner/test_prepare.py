@@ -15,6 +15,7 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 from daso_bench.datasets.cifar import CIFAR10
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner import local
 from daso_bench.runner.cli import main, run
 from daso_bench.runner.records import read_json
@@ -190,3 +191,103 @@ def test_too_few_images_are_an_error_before_the_ranks_start(
     with pytest.raises(ConfigError, match=r"train\.short_batch=drop: leaves out all 3 training samples"):
         run([*FOLDER, "cluster.nodes=1", "cluster.ranks_per_node=2", "train.short_batch=drop"])
     assert launched == []
+
+
+def folders_of(where: Path) -> list[str]:
+    """The run directories below a folder of results."""
+    return sorted(path.parent.name for path in (where / "results").rglob("config.yaml"))
+
+
+def test_a_run_whose_data_are_missing_leaves_no_folder(
+    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="nowhere: no such folder"):
+        run([*FOLDER, "dataset.root=nowhere"])
+    assert (launched, folders_of(tmp_path)) == ([], [])
+
+
+def test_data_that_are_missing_are_looked_for_once_and_cost_no_other_run(
+    images: Path, launched: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: list[str] = []
+    real = ImageFolder.prepare
+    monkeypatch.setattr(
+        ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
+    )
+    assert run(["-m", "seed=0,1", "dataset=digits,imagefolder", "train.epochs=1"]) == 2
+    assert len(looked) == 1
+    assert [folder.name[:20] for folder in launched] == ["ddp-small_cnn-digits"] * 2
+    assert sorted(folder.name for folder in launched) == folders_of(images.parent)
+    assert "2 of 4 did not end in a result" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_started_says_why_in_its_folder(
+    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_port(directory: RunDirectory, **_: Any) -> None:
+        raise MachineError("launcher.port=80: cannot be used")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "launch", no_port)
+    with pytest.raises(MachineError):
+        run(["dataset=digits"])
+    (name,) = folders_of(tmp_path)
+    status = RunDirectory(tmp_path / "results" / "runs" / name).status()
+    assert (status["status"], status["reason"]) == ("queued", "launcher.port=80: cannot be used")
+
+
+def test_a_study_that_is_given_away_goes_without_the_runs_that_are_refused(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["-m", "launcher=torchrun", "cluster=laptop", "dataset=imagefolder,digits", "seed=0,1"]) == 2
+    names = folders_of(images.parent)
+    assert [name[:20] for name in names] == ["ddp-small_cnn-digits"] * 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"results/runs/{name}" in said for name in names)
+    assert said.count("no such folder") == 2
+
+
+def test_who_can_only_start_even_nodes_is_given_no_uneven_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shapes = "cluster.ranks_per_node=[2,1],[2,2]"
+    assert run(["-m", "launcher=torchrun", shapes]) == 2
+    said = capsys.readouterr().out
+    assert "cluster.ranks_per_node=[2, 1]: torchrun starts as many on every node" in " ".join(said.split())
+    assert said.count("-m daso_bench.runner.worker") == len(folders_of(tmp_path)) == 1
+
+
+def test_a_target_that_the_data_cannot_have_is_refused_before_the_ranks_start(
+    images: Path, launched: list[Path]
+) -> None:
+    words = ("dataset.bad_files=skip", "train.target_metric=top5", "train.target=0.9")
+    with pytest.raises(ConfigError, match=r"train\.target_metric=top5: the data set has 4 classes"):
+        run([*FOLDER, *words])
+    assert (launched, folders_of(images.parent)) == ([], [])
+
+
+def test_inspect_makes_no_million_images_to_look_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("images were made"))
+    with pytest.raises(ConfigError, match=r"would make all 1331423 images.* at 100000 made ones at most"):
+        run(["inspect", "dataset=imagenet_sized"])
+
+
+def test_inspect_looks_at_a_few_made_images(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("dataset.samples=20", "dataset.validation_samples=20", "dataset.test_samples=20")
+    assert run(["inspect", "dataset=synthetic", *few]) == 0
+    assert "all       20" in capsys.readouterr().out
+
+
+def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_ranks_start(
+    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("dataset=digits", "train.global_batch_size=32", "train.accumulate=8")
+    with pytest.raises(
+        ConfigError, match=r"one sample at a time.* x 4 ranks x 8 parts \(train\.accumulate\)"
+    ):
+        run(["model=small_cnn_bn", *words])
+    assert (launched, folders_of(tmp_path)) == ([], [])
+    assert run(["model=small_cnn", *words]) == 0

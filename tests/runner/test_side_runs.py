@@ -117,3 +117,21 @@ def test_they_start_without_an_estimate_where_that_is_asked(
     more = () if estimate else ("--no-estimate",)
     assert code_of("pilot", "+study=mission", *ONE_ARM, *kind, *more) == FAILED
     assert asked == [estimate]
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("miou", ("dataset=shapes", "model=small_fcn", "train.target=0.8")),
+        ("top5", ("train.target_metric=top5",)),
+    ],
+)
+def test_a_target_of_another_metric_is_refused_of_pilots_by_its_name_and_has_references(
+    metric: str, words: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
+):
+    asked = ("pilot", "+study=quick", "study.arm=ddp", "seed=0", *words, "--dry-run")
+    assert code_of(*asked) == WRONG_REQUEST
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"train.target_metric={metric}: a pilot sets targets of accuracy alone; take" in said
+    assert code_of(*asked, "--reference") == 0
+    assert f"target_metric: {metric}" in capsys.readouterr().out

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from asking import code_of
 
+from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner import sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.exit_codes import WRONG_REQUEST
 from daso_bench.runner.records import read_json
 from daso_bench.runner.repetitions import TRIAL
 from daso_bench.runner.scoring.search import Trial
@@ -123,3 +125,32 @@ def test_what_tuning_cannot_do_is_refused_before_anything_runs(
     assert code_of("tune", "+study=mission", "study.arm=ddp flat", *words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_without_the_data_nothing_is_tuned_and_nothing_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    looked: list[str] = []
+    real = ImageFolder.prepare
+    monkeypatch.setattr(
+        ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
+    )
+    words = ("+study=quick", "dataset=imagefolder", "dataset.root=nope", "--no-estimate")
+    assert code_of("tune", *words) == 2
+    said = capsys.readouterr()
+    assert "nope: no such folder" in said.err
+    assert len(said.out.splitlines()) < 5
+    assert len(looked) == 1
+    assert not list(tmp_path.rglob("*.json")) + list(tmp_path.rglob("*.yaml"))
+
+
+def test_an_arm_of_which_no_trial_ran_ends_the_tuning_without_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("daso_bench.runner.start.run_sweep", lambda *_, **__: WRONG_REQUEST)
+    assert code_of("tune", "+study=mission", "study.arm=ddp flat", "--trials", "4") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ddp flat: none of its 4 trials could be started" in said
+    assert not list(tmp_path.rglob("*.json")) + list(tmp_path.rglob("*.yaml"))

@@ -137,6 +137,23 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path, make_packe
             read(packed, 1, 1)
 
 
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_it_was(
+    tmp_path: Path, make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, start = tmp_path / "set.packed", Packed._start
+    path.write_bytes(make_packed(53).read_bytes())
+
+    def replaced(self: Packed) -> object:
+        found = start(self)
+        path.with_suffix(".new").write_bytes(bytes(path.stat().st_size))
+        path.with_suffix(".new").replace(path)
+        return found
+
+    monkeypatch.setattr(Packed, "_start", replaced)
+    with Packed(path) as packed:
+        assert packed.labels.tolist() == [record % 7 for record in range(53)]
+
+
 def test_records_that_are_not_there_are_refused(make_packed: MakePacked) -> None:
     with Packed(make_packed(5)) as packed, pytest.raises(IndexError, match="records 4 to 6: there are 5"):
         packed.read(4, 2, memoryview(bytearray(100)))

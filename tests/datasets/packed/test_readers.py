@@ -1,5 +1,6 @@
 """Readers and feeder together: the right bytes to the right rank, counted; every crash ends the waiting."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -182,6 +183,33 @@ def test_closing_a_feeder_that_waits_for_its_members_ends_it(make_packed: MakePa
         with pytest.raises(FeederGone):
             for _ in member:
                 pass
+
+
+@pytest.mark.parametrize("how", ["all done", "closed early", "a member left"])
+def test_an_ended_feeder_holds_no_descriptor_though_it_is_kept(make_packed: MakePacked, how: str) -> None:
+    path = make_packed(53)
+    gc.collect()  # what tests before this one have left is closed now, not in the middle
+    before = sorted(os.listdir("/proc/self/fd"))
+    ours, theirs = line()
+    with Packed(path) as packed:
+        tally = Tally()
+        stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, BATCH, 3, 0), NODES))]
+        feeder = Feeder(packed, block(packed, stretches, 0, tally), [ours], Geometry.of(packed, 20), tally)
+        member = Member(theirs)
+        if how == "all done":
+            assert len(list(member)) > 1
+        member.close()
+        if how == "closed early":
+            feeder.close()
+        elif how == "a member left":
+            with pytest.raises(FeederGone, match="member 0 of the node has ended"):
+                feeder.join()
+        else:
+            feeder.join()
+        feeder.close()  # a second time does nothing
+    del member
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert feeder.counters.reads > 0
 
 
 def test_one_slot_is_refused(make_packed: MakePacked) -> None:

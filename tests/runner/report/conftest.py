@@ -99,12 +99,16 @@ def _make_run(
     rows: Sequence[dict[str, Any]] | None = None,
     attempts: Sequence[dict[str, Any]] = (),
     tail: str = "",
+    metric: str = "accuracy",
     **more: Any,
 ) -> Path:
     """One run directory below `root`; `rows` replaces the evaluations, `tail` ends metrics.jsonl.
 
+    `accuracies` are of `metric`: a segmentation run has mIoU and no accuracy at all, one for top-5 has both.
+
     `more`: `settings` of the strategy, `train`, `study`, its `place` in the study's sets, `world`.
     """
+    more = more | {"train": {"target_metric": metric} | more.get("train", {})}
     settings = _config(strategy, seed, target, arm, **more)
     digest = f"{zlib.crc32(json.dumps(settings).encode()):08x}"
     run_id = f"{strategy}-small_cnn-digits-s{seed}-{digest}"
@@ -122,6 +126,7 @@ def _make_run(
     ranks = [{"rank": r, "node": r // 2, "device": "cpu", "threads": 1} for r in range(4)]
     write_json(path / "environment.json", environment | {"world": more.get("world", "local"), "ranks": ranks})
     done = list(_evaluations(accuracies, train_s) if rows is None else rows)
+    done = done if metric == "accuracy" else [_judged(row, metric) for row in done]
     timing = {"valid": not untimed, "reasons": list(untimed)}
     write_json(
         path / "status.json",
@@ -153,6 +158,22 @@ def _make_run(
     return path
 
 
+def _judged(row: dict[str, Any], metric: str) -> dict[str, Any]:
+    """An evaluation's row of a run that is judged by `metric`."""
+    value, rest = row["accuracy"], {k: v for k, v in row.items() if k not in ("accuracy", "correct")}
+    other = (
+        {"pixel_accuracy": 0.9}
+        if metric == "miou"
+        else {"accuracy": value / 2, "correct": round(180 * value)}
+    )
+    return rest | {metric: value} | other
+
+
+def _headlines(row: dict[str, Any]) -> list[str]:
+    """Of a summary: what a task's models are judged by."""
+    return [name for name in ("accuracy", "miou") if name in row]
+
+
 def _summary(last: dict[str, Any], payload: tuple[float, float], exposed: float) -> dict[str, Any]:
     """The closing row of an attempt whose last evaluation is `last`."""
     spent = last["train_s"]
@@ -164,8 +185,7 @@ def _summary(last: dict[str, Any], payload: tuple[float, float], exposed: float)
         "samples": last["samples"],
         "train_s": spent,
         "process_s": 1.2 * spent,
-        "final_accuracy": last["accuracy"],
-        "best_accuracy": last["accuracy"],
+        **{f"{which}_{name}": last[name] for name in _headlines(last) for which in ("final", "best")},
         "samples_per_s": last["samples"] / spent,
         "payload_bytes": {"intra": payload[0], "inter": payload[1]},
         "ring_bytes": {"intra": payload[0] * 1.5, "inter": payload[1] * 1.5},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from daso_bench.runner.report.arms import Comparison, compare
-from daso_bench.runner.report.cost import accuracy_bytes, by_bytes
+from daso_bench.runner.report.cost import by_bytes, final_bytes
 from daso_bench.runner.report.figures import plans
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.style import drawing
@@ -25,7 +25,7 @@ def test_a_mark_for_each_run_and_one_for_the_median(make_run: Make, tmp_path: Pa
         make_run(tmp_path, seed=seed, accuracies=(accuracy,), payload=(0, payload), target=None)
     make_run(tmp_path, "daso", accuracies=(0.6,), payload=(0, 1e6), target=None)
     with drawing("test"):
-        axes = accuracy_bytes(compared(tmp_path)).axes[0]
+        axes = final_bytes(compared(tmp_path)).axes[0]
     runs, median, alone = axes.get_lines()
     assert sorted(np.asarray(runs.get_xdata())) == [4e6, 5e6, 6e6]
     assert (median.get_xdata(), median.get_ydata()) == ([5e6], [0.8])
@@ -38,7 +38,7 @@ def test_far_apart_is_logarithmic(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, payload=(0, 1e9))
     make_run(tmp_path, "daso", payload=(0, 1e6))
     with drawing("test"):
-        assert accuracy_bytes(compared(tmp_path)).axes[0].get_xscale() == "log"
+        assert final_bytes(compared(tmp_path)).axes[0].get_xscale() == "log"
 
 
 @pytest.mark.parametrize(

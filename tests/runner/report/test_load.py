@@ -44,5 +44,5 @@ def test_runs_are_found_at_any_depth_and_not_inside_each_other(make_run: Make, t
 def test_a_missing_summary_is_made_up_for_by_the_last_evaluation(make_run: Make, tmp_path: Path) -> None:
     run = load_run(make_run(tmp_path, status="failed", train_s=50.0), "place")
     assert run.summary == {}
-    assert (run.train_s, run.samples, run.samples_per_s, run.final_accuracy) == (200.0, 4000, 20.0, 0.78)
+    assert (run.train_s, run.samples, run.samples_per_s, run.final) == (200.0, 4000, 20.0, 0.78)
     assert not run.counted

@@ -46,6 +46,7 @@ def test_a_light_clock_is_told_and_forbids_nothing(make_run: Make, tmp_path: Pat
     ("mean", "told", "limit"),
     [
         (1.015, "not shown to be light: steps take 1.0150 times as long", "1.0213"),
+        (1.024, "not shown to be light: steps take 1.0240 times as long", "1.0304"),
         (1.030, "too heavy: steps take 1.0300 times as long", "1.0364"),
     ],
 )

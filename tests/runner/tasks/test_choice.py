@@ -1,5 +1,6 @@
 """The data set says what a run's task is; what does not fit is refused before any process starts."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,9 @@ from daso_bench.models.small import MLP
 from daso_bench.models.small_fcn import SmallFCN
 from daso_bench.runner import schema, sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.report.metric import METRICS as REPORTED
 from daso_bench.runner.schema import RunConfig
+from daso_bench.runner.tasks.choice import TASKS
 from daso_bench.runner.tasks.classification import Classification
 from daso_bench.runner.tasks.segmentation import Segmentation
 from daso_bench.strategies.errors import ConfigError
@@ -40,6 +43,7 @@ def test_the_target_is_of_the_tasks_own_metric_unless_another_is_asked_for():
     assert loaded(digits, target_metric="auto").train.target_metric == "accuracy"
     assert loaded(shapes, target_metric="auto").train.target_metric == "miou"
     assert loaded(shapes, target_metric="loss").train.target_metric == "loss"
+    assert loaded(shapes, target_metric="pixel_accuracy").train.target_metric == "pixel_accuracy"
     assert loaded(digits, target_metric="top5", target=0.99).train.target == 0.99
 
 
@@ -67,10 +71,14 @@ class Dreams:
         ),
         (
             {**PIXELS, "target_metric": "accuracy"},
-            r"^train\.target_metric=accuracy: the data set is for segmentation, which has miou, loss; "
-            r"train\.target_metric=auto takes miou$",
+            r"^train\.target_metric=accuracy: the data set is for segmentation, which has miou, "
+            r"pixel_accuracy, loss; train\.target_metric=auto takes miou$",
         ),
-        ({"target_metric": "f1"}, r"^train\.target_metric=f1: unknown; known: accuracy, top5, loss, miou$"),
+        ({"target_metric": "f1"}, r"^train\.target_metric=f1: unknown; known: accuracy, top5, loss$"),
+        (
+            {**PIXELS, "target_metric": "pixel"},
+            r"did you mean 'pixel_accuracy'\?\); known: miou, pixel_accuracy, loss$",
+        ),
         ({**PIXELS, "target": 1.1}, r"^train\.target=1\.1: must be above 0 and at most 1"),
         ({"target_metric": "top5", "target": 0.0}, r"^train\.target=0\.0: must be above 0 and at most 1"),
         (
@@ -112,3 +120,11 @@ def test_clocks_alone_take_any_model_for_nothing_is_learnt(model: str):
     assert request.error is None
     assert request.config is not None
     assert request.config.task(5) == Segmentation(classes=5)
+
+
+def test_the_page_on_tasks_lists_each_tasks_metrics_as_they_are() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    rows = {cells[1].strip(): cells[4] for line in page.splitlines() if len(cells := line.split("|")) == 6}
+    for kind in TASKS.values():
+        assert tuple(re.findall(r"`(\w+)`", rows[kind.name])) == kind.metrics
+        assert not set(kind.metrics) - {*REPORTED, "loss"}, "a report names each"

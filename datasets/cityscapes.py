@@ -1,0 +1,226 @@
+"""Cityscapes: photographs of streets of 50 cities with a label for each pixel, 2048 x 1024, from your copy.
+
+Source: M. Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016,
+arXiv:1604.01685; the mapping of ids to the 19 classes that are judged is that of its scripts (labels.py).
+To be had from cityscapes-dataset.com by those who register; nothing is downloaded here.
+
+  root/leftImg8bit/{train,val}/CITY/*_leftImg8bit.png
+  root/gtFine/{train,val}/CITY/*_gtFine_labelIds.png
+
+The labels of its own test images are not published, so val/ (500 images) is the test split here, on which
+results are given; the validation split is whole cities held out of train, for images of one drive look alike.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from .augmentation import PairChange
+from .checking import Checked, Tell, in_threads
+from .data import SPLITS, Data
+from .holdout import SPLIT_SEED, place_in_draw
+from .masks import UNLABELLED, Labels, MaskedFiles, other_size
+from .pair_changes import PAIR_RECIPES, pair_recipe
+from .pixels import BadImage, PixelRules, decode, header, looks_whole
+from .prepared_folder import PreparedFolder, threads
+from .transforms import IMAGENET_MEAN, IMAGENET_STD, Normalise, ResizePair
+from .tree import File, Tree, folders_in, images_below
+
+IMAGES, MASKS = "leftImg8bit", "gtFine"
+IMAGE_END, MASK_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
+TRAIN, VAL = "train", "val"
+SIZES = {TRAIN: 2975, VAL: 500}
+CITIES_HELD_OUT = 0.1  # of train's, rounded, and at least one
+CLASSES = (
+    *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign"),
+    *("vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle"),
+    "bicycle",
+)
+IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)  # of CLASSES, in the files
+KNOWN_IDS = range(34)  # those of no class are not judged
+LABELS = Labels(
+    label_of=dict.fromkeys(KNOWN_IDS, UNLABELLED) | {id_: number for number, id_ in enumerate(IDS)}
+)
+RULES = PixelRules(upright=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cityscapes(PreparedFolder):
+    """Images [3, height, width] and masks [height, width] of 19 classes and 255.
+
+    root, prepared, check, bad_files: see `PreparedFolder`; height, width: pixels that images and masks are
+    brought to; augment: random changes of both, for training (`pair_changes.pair_recipe`); mean, std: per
+    channel, on a scale of 0 to 1.
+    Raises ValueError for a value out of range.
+    """
+
+    root: str = "cityscapes"
+    height: int = 512
+    width: int = 1024
+    augment: str = "none"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    name: ClassVar[str] = "cityscapes"
+    task: ClassVar[str] = "segmentation"
+    classes: ClassVar[int] = len(CLASSES)
+    held_out_of: ClassVar[str] = "two cities or more"
+    loading_keys = frozenset(("root", "prepared", "height", "width", "augment", "mean", "std"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for made in ("transform", "normalise", "change"):
+            getattr(self, made)  # each checks its values
+
+    @property
+    def transform(self) -> ResizePair:
+        """From an image and its mask to those of one size."""
+        return ResizePair(height=self.height, width=self.width)
+
+    @property
+    def change(self) -> PairChange | None:
+        """From an image and its mask to those to train on; None where they are not changed at random."""
+        grey = [round(255 * mean) for mean in self.mean]  # what lies beyond the border is 0 to the model
+        return pair_recipe(self.augment, (self.height, self.width), grey, PAIR_RECIPES)
+
+    @property
+    def normalise(self) -> Normalise:
+        """From pixels to what the model takes."""
+        return Normalise(mean=self.mean, std=self.std, channels=3)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        return 3, self.height, self.width
+
+    def tree(self) -> Tree:
+        """See `PreparedFolder.tree`. A file's label is its city's number, its size and time are the sums of
+        image and mask.
+        """
+        tree = Tree(classes=CLASSES, splits={})
+        for split, folder in (("train", TRAIN), ("test", VAL)):
+            tree.splits[split] = self._files(folder, tree)
+            found = len(tree.splits[split])
+            if found != SIZES[folder]:
+                tree.warnings.append(f"{folder}: {found} images, all of Cityscapes has {SIZES[folder]}")
+        return tree
+
+    def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
+        """See `PreparedFolder.divide`: one in ten cities of train, those whose names are drawn first."""
+        cities = {_city(file.path) for file in splits["train"]}
+        drawn = sorted(cities, key=lambda city: place_in_draw(city, SPLIT_SEED))
+        held_out = set(drawn[: max(1, round(CITIES_HELD_OUT * len(cities)))] if len(cities) > 1 else ())
+        return {
+            "train": [file for file in splits["train"] if _city(file.path) not in held_out],
+            "validation": [file for file in splits["train"] if _city(file.path) in held_out],
+            "test": splits["test"],
+        }
+
+    def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
+        """See `PreparedFolder.examine`: each image and its mask; label ids are read where check=decode."""
+        checked = Checked(bad=[], conversions=Counter())
+        if self.check == "none":
+            return checked
+
+        def look(path: str) -> tuple[str, str | None, tuple[str, ...]]:
+            try:
+                return path, None, self._look(path)
+            except BadImage as error:
+                return path, blamed(error, self.root, path), ()
+
+        for path, reason, conversions in in_threads(look, paths, threads=threads(), tell=tell):
+            if reason is None:
+                checked.conversions.update(conversions)
+            else:
+                checked.bad.append((path, reason))
+        return checked
+
+    def load(self) -> Data:
+        """See `PreparedFolder.load`."""
+        manifest = self.manifest()
+        splits = {
+            name: self.masked_files(manifest.paths[name], change=self.change if name == "train" else None)
+            for name in SPLITS
+        }
+        return Data(
+            name=self.name,
+            classes=self.classes,
+            shape=self.shape,
+            files=manifest.about["files"],
+            **splits,
+        )
+
+    def masked_files(self, paths: Sequence[str], change: PairChange | None = None) -> MaskedFiles:
+        """The images `paths` below `root` with their masks; change: see `MaskedFiles`."""
+        return MaskedFiles(
+            root=self.root,
+            shape=self.shape,
+            paths=paths,
+            mask_of=mask_of,
+            rules=RULES,
+            labels=LABELS,
+            transform=self.transform,
+            normalise=self.normalise,
+            change=change,
+        )
+
+    def _files(self, split: str, tree: Tree) -> list[File]:
+        """The images of train/ or val/ that have a mask; what has no counterpart is noted in `tree`."""
+        found: list[File] = []
+        images, masks = f"{IMAGES}/{split}", f"{MASKS}/{split}"
+        for folder in (images, masks):
+            if not (Path(self.root) / folder).is_dir():
+                raise FileNotFoundError(
+                    f"dataset.root={self.root}: no folder {folder}/; register at cityscapes-dataset.com, "
+                    "fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip and unpack both there"
+                )
+        cities = sorted({*folders_in(f"{self.root}/{images}"), *folders_in(f"{self.root}/{masks}")})
+        for number, city in enumerate(cities):
+            masks_of_city = {file.path: file for file in self._below(f"{masks}/{city}", MASK_END, Counter())}
+            for image in self._below(f"{images}/{city}", IMAGE_END, tree.others):
+                mask = masks_of_city.pop(mask_of(image.path), None)
+                if mask is None:
+                    tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
+                else:
+                    size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
+                    found.append(File(image.path, number, size, mtime_ns))
+            tree.bad.extend((path, "is the mask of no image") for path in masks_of_city)
+        return found
+
+    def _below(self, folder: str, ending: str, others: Counter[str]) -> list[File]:
+        """The files below `folder` whose names end so; `others` counts the rest."""
+        if not (Path(self.root) / folder).is_dir():
+            return []
+        files = images_below(self.root, folder, 0, others)
+        others.update(f"not *{ending}" for file in files if not file.path.endswith(ending))
+        return [file for file in files if file.path.endswith(ending)]
+
+    def _look(self, path: str) -> tuple[str, ...]:
+        """The rules that apply to an image that is good, and whose mask is. Raises BadImage."""
+        image, mask = f"{self.root}/{path}", f"{self.root}/{mask_of(path)}"
+        about, mask_about = header(image, RULES), LABELS.header(mask)
+        sizes = [(one.width, one.height) for one in (mask_about, about)]
+        if sizes[0] != sizes[1]:
+            raise BadImage(mask, other_size(*sizes))
+        if self.check == "decode" or not looks_whole(image):
+            decode(image, RULES)
+        if self.check == "decode" or not looks_whole(mask):
+            LABELS.decode(mask)
+        return about.conversions
+
+
+def mask_of(path: str) -> str:
+    """Where the mask of the image at `path` is, both below the root."""
+    return f"{MASKS}{path.removeprefix(IMAGES).removesuffix(IMAGE_END)}{MASK_END}"
+
+
+def blamed(error: BadImage, root: str, path: str) -> str:
+    """What is wrong with the image at `path` below `root`: its mask is named where that is bad."""
+    is_mask = error.path == f"{root}/{mask_of(path)}"
+    return f"its mask {mask_of(path)}: {error.reason}" if is_mask else error.reason
+
+
+def _city(path: str) -> str:
+    return path.split("/")[2]

@@ -1,0 +1,64 @@
+"""What can be seen of images and their masks before a run: all are decoded, whatever `check` says."""
+
+from collections import Counter
+from itertools import chain
+
+import torch
+
+from .checking import Tell, in_threads, silent
+from .cityscapes import Cityscapes, blamed
+from .data import SPLITS
+from .inspection import Inspection, absent, digest, same_images
+from .masks import UNLABELLED
+from .pixels import BadImage
+from .tree import File
+
+
+def inspect_cityscapes(dataset: Cityscapes, *, threads: int, tell: Tell = silent) -> Inspection:
+    """Decode every image and mask of `dataset`. Raises FileNotFoundError as its `tree` does."""
+    tree = dataset.tree()
+    files = list(chain.from_iterable(tree.splits.values()))
+    samples = dataset.masked_files([file.path for file in files])
+
+    def look(number: int) -> tuple[File, str | tuple[str, bytes, torch.Tensor]]:
+        try:
+            image, mask = samples.pair(number)
+        except BadImage as error:
+            return files[number], blamed(error, dataset.root, files[number].path)
+        size = f"{image.shape[2]} x {image.shape[1]}"
+        return files[number], (size, digest(image), mask.flatten().bincount(minlength=UNLABELLED + 1))
+
+    bad, digests = list(tree.bad), dict[str, bytes]()
+    pixels, sizes = dict[str, torch.Tensor](), Counter[str]()
+    for file, found in in_threads(look, range(len(files)), threads=threads, tell=tell):
+        if isinstance(found, str):
+            bad.append((file.path, found))
+            continue
+        size, digests[file.path], pixels[file.path] = found
+        sizes[size] += 1
+    usable = {name: [file for file in found if file.path in digests] for name, found in tree.splits.items()}
+    splits = dataset.divide(usable)
+    counts = {
+        split: sum(
+            (pixels[file.path] for file in splits[split]), torch.zeros(UNLABELLED + 1, dtype=torch.int64)
+        )
+        for split in SPLITS
+    }
+    duplicates, repeated = same_images(
+        (split, "", file.path, digests[file.path]) for split in SPLITS for file in splits[split]
+    )
+    by_class = {split: counts[split][: dataset.classes].tolist() for split in SPLITS}
+    return Inspection(
+        name=dataset.name,
+        class_names=list(tree.classes),
+        counts=by_class,
+        images={split: len(splits[split]) for split in SPLITS},
+        unlabelled={split: int(counts[split][UNLABELLED]) for split in SPLITS},
+        held_out=[split for split in SPLITS if split not in tree.splits],
+        bad=bad,
+        sizes=sizes,
+        others=tree.others,
+        duplicates=duplicates,
+        repeated=repeated,
+        warnings=[*tree.warnings, *absent(by_class, tree.classes, "pixel")],
+    )

@@ -1,0 +1,134 @@
+"""How the samples of a split lie in a packed file, one record each, and how they come back from it.
+
+Nothing that training does to an image is in the file: decoding rules, crops, random changes and normalisation
+are applied to what comes back, by the split itself. So a batch is, bit for bit, the one by indices.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Augmentable, Samples, Split
+from ..image_files import ImageFiles
+from ..pixels import decode_content
+from .slots import Part
+
+
+class Stored(ABC):
+    """encoding: of a record, as the file's description says it; record_bytes: None where sizes differ."""
+
+    encoding: str
+    record_bytes: int | None
+
+    @abstractmethod
+    def sample(self, index: int) -> tuple[bytes, int]:
+        """Sample number `index` as a record, and its label. Raises OSError, ValueError naming a file."""
+
+    @abstractmethod
+    def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
+        """The images float32 [b, C, H, W] of a part to train on, changed as (key, index of the sample) says.
+
+        indices: int64 [b], of the samples in the split. Nothing of the part is kept.
+        """
+
+    @abstractmethod
+    def digest(self, about: str) -> bytes:
+        """Of what the samples are, apart from their order. about: the data set and its files, in words."""
+
+
+def stored(samples: Samples) -> Stored:
+    """How these samples are stored. Raises ValueError in words where they cannot be."""
+    if isinstance(samples, Split):
+        return _Images(samples)
+    if isinstance(samples, ImageFiles):
+        return _Files(samples)
+    if isinstance(samples, Augmentable):
+        raise ValueError(
+            f"{type(samples).__name__}: its images are changed at random in a way of its own, which a packed "
+            "file does not know; take reader=none"
+        )
+    return _Made(samples)
+
+
+class _Images(Stored):
+    """Images in memory, as they are stored there."""
+
+    def __init__(self, split: Split) -> None:
+        self._split, self._shape = split, split.images.shape[1:]
+        self.encoding = str(split.images.dtype).removeprefix("torch.")  # as NumPy calls it too
+        self.record_bytes = self._shape.numel() * split.images.element_size()
+
+    def sample(self, index: int) -> tuple[bytes, int]:
+        return self._split.images[index].numpy().tobytes(), int(self._split.labels[index])
+
+    def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
+        return self._split.trained_on(_copied(part, self.encoding, self._shape), indices, key)
+
+    def digest(self, about: str) -> bytes:
+        # What they are says all: the same images in files of another name are the same.
+        seen = hashlib.blake2b(f"{self.encoding} {tuple(self._shape)}".encode(), digest_size=16)
+        for tensor in (self._split.images, self._split.labels):
+            seen.update(tensor.contiguous().numpy().data)
+        return seen.digest()
+
+
+class _Files(Stored):
+    """Image files, byte by byte."""
+
+    encoding = "image file"
+    record_bytes = None
+
+    def __init__(self, files: ImageFiles) -> None:
+        self._files = files
+
+    def sample(self, index: int) -> tuple[bytes, int]:
+        return Path(self._files.path(index)).read_bytes(), int(self._files.labels[index])
+
+    def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
+        files = self._files
+        pixels = (
+            decode_content(part.record(place).tobytes(), files.path(index), files.rules)
+            for place, index in enumerate(indices.tolist())
+        )
+        return files.trained_on(pixels, indices, key)
+
+    def digest(self, about: str) -> bytes:
+        seen = hashlib.blake2b(about.encode(), digest_size=16)
+        seen.update(self._files.labels.contiguous().numpy().data)
+        return seen.digest()
+
+
+class _Made(Stored):
+    """Images that are made when they are asked for: as the model takes them."""
+
+    encoding = "float32"
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        image, label = self._one(0)
+        if label.dim() != 1:
+            raise ValueError("has a label for each pixel; only one label an image can be packed")
+        self._shape = image.shape[1:]
+        self.record_bytes = self._shape.numel() * 4
+
+    def sample(self, index: int) -> tuple[bytes, int]:
+        image, label = self._one(index)
+        return image.numpy().tobytes(), int(label)
+
+    def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
+        return _copied(part, self.encoding, self._shape)
+
+    def digest(self, about: str) -> bytes:
+        return hashlib.blake2b(about.encode(), digest_size=16).digest()
+
+    def _one(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._samples.batch(torch.tensor([index]))
+
+
+def _copied(part: Part, kind: str, shape: torch.Size) -> Tensor:
+    """The records of a part, numbers of `kind`, as a tensor of its own [b, *shape]."""
+    return torch.from_numpy(np.array(part.content).view(kind)).view(len(part), *shape)

@@ -1,0 +1,100 @@
+"""Random changes of an image together with its mask: what is true of a pixel stays beside it.
+
+As in `augmentation` all draws are of torch's own generator, which is set for each sample.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .augmentation import PairChange
+from .masks import UNLABELLED
+from .transforms import ResizePair
+
+PAIR_RECIPES = ("none", "flip", "scale_crop_flip", "scale_crop_flip_jitter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleCrop:
+    """An image and its mask brought to `side` times a factor drawn from `scales`; of that a part of `side`.
+
+    side: (height, width). The part's place is drawn. Beyond the border the image is `fill`, one value for
+    each channel in its own units, and the mask unlabelled.
+    """
+
+    side: tuple[int, int]
+    fill: tuple[float, ...]
+    scales: tuple[float, float] = (0.5, 2.0)
+
+    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Of an image [C, H, W] and its mask [H, W]."""
+        from torchvision import tv_tensors
+        from torchvision.transforms import v2
+
+        low, high = self.scales
+        factor = low + (high - low) * torch.rand(()).item()
+        height, width = (max(1, round(factor * length)) for length in self.side)
+        fills = {tv_tensors.Image: list(self.fill), tv_tensors.Mask: UNLABELLED}
+        crop = v2.RandomCrop(self.side, pad_if_needed=True, fill=fills)
+        scaled, labels = ResizePair(height=height, width=width)(image, mask)
+        return _together(crop, scaled, labels)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A transform of torchvision (v2) that changes image and mask alike, or the image alone."""
+
+    transform: Callable[..., Any]
+
+    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Of an image [C, H, W] and its mask [H, W]."""
+        return _together(self.transform, image, mask)
+
+
+@dataclass(frozen=True)
+class PairChain:
+    """One after the other."""
+
+    steps: tuple[PairChange, ...]
+
+    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """All steps of an image and its mask."""
+        for step in self.steps:
+            image, mask = step(image, mask)
+        return image, mask
+
+
+def pair_recipe(
+    name: str, side: tuple[int, int], fill: Sequence[float], allowed: Sequence[str]
+) -> PairChange | None:
+    """The changes called `name` of an image together with its mask, to `side` (height, width); None for none.
+
+    allowed: of PAIR_RECIPES; fill: see `ScaleCrop`. flip: left and right, one in two. scale_crop_flip: a part
+    of the image at 0.5 to 2 times its size, and flip; as of Chen et al. 2017 (arXiv 1706.05587, section 4).
+    scale_crop_flip_jitter: and brightness, contrast and saturation times 0.5 to 1.5, in
+    an order that is drawn, of the image alone (uint8). Raises ValueError with `allowed`.
+    """
+    if name not in allowed:
+        raise ValueError(f"dataset.augment={name}: must be one of {', '.join(allowed)}")
+    if name == "none":
+        return None
+    from torchvision.transforms import v2
+
+    flip = Together(v2.RandomHorizontalFlip())
+    if name == "flip":
+        return PairChain((ResizePair(height=side[0], width=side[1]), flip))
+    steps: tuple[PairChange, ...] = (ScaleCrop(side=side, fill=tuple(fill)), flip)
+    if name == "scale_crop_flip_jitter":
+        steps += (Together(v2.ColorJitter(brightness=0.5, contrast=0.5, saturation=0.5)),)
+    return PairChain(steps)
+
+
+def _together(transform: Callable[..., Any], image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """`transform` of both, which then are plain tensors again."""
+    from torchvision import tv_tensors
+
+    image, mask = transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
+    return image.as_subclass(Tensor), mask.as_subclass(Tensor)

@@ -1,0 +1,201 @@
+"""What folders of files have in common: looked at once by `prepare`, then only read, by all ranks.
+
+`prepare` lists and checks the files, decides what is left out and which files make a missing split, and
+writes that down (`manifest`). `load` reads nothing else: all ranks have the same samples in the same order.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .checking import CHECKS, POLICIES, Checked, Tell, refusal, silent
+from .data import SPLITS, Data
+from .manifest import Manifest, read_about
+from .preparation import locked
+from .tree import File, Tree
+
+OWN_FOLDER = ".daso-bench"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedFolder(ABC):
+    """Samples in files below `root`.
+
+    root: the folder, relative to the working folder; prepared: where the manifest is kept, empty for the
+    folder .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
+    bad_files: stop names them, skip leaves them out and counts them.
+    Raises ValueError for a value out of range.
+    """
+
+    root: str
+    prepared: str = ""
+    check: str = "headers"
+    bad_files: str = "stop"
+
+    name: ClassVar[str]
+    loading_keys: ClassVar[frozenset[str]]
+    """What changes samples or where things lie, and not which files are in which split."""
+    held_out_of: ClassVar[str]
+    """What a missing split is held out of, in words."""
+
+    def __post_init__(self) -> None:
+        for key, allowed in (("check", CHECKS), ("bad_files", POLICIES)):
+            if getattr(self, key) not in allowed:
+                raise ValueError(
+                    f"dataset.{key}={getattr(self, key)}: unknown; must be one of {', '.join(allowed)}"
+                )
+
+    @abstractmethod
+    def tree(self) -> Tree:
+        """What lies below `root`. Raises FileNotFoundError, ValueError naming what does not fit."""
+
+    @abstractmethod
+    def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
+        """Train, validation and test of the usable files; what is missing is held out of train."""
+
+    @abstractmethod
+    def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
+        """Look at the files `paths` below `root` as `check` says."""
+
+    @abstractmethod
+    def load(self) -> Data:
+        """The splits, their files unread. Raises FileNotFoundError where `prepare` has not been, OSError."""
+
+    def lost(self, tree: Tree, usable: dict[str, list[File]]) -> list[str]:
+        """Warnings of what is gone with the bad files; usable: by split, the files that are left."""
+        return []
+
+    @property
+    def train_samples(self) -> int | None:
+        """Size of the training split; None while nothing is prepared. The others likewise."""
+        return self._samples("train")
+
+    @property
+    def validation_samples(self) -> int | None:
+        """Size of the validation split."""
+        return self._samples("validation")
+
+    @property
+    def test_samples(self) -> int | None:
+        """Size of the test split."""
+        return self._samples("test")
+
+    @property
+    def manifest_file(self) -> Path:
+        """Where the manifest of this data set with these keys is, or will be."""
+        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in self.loading_keys}
+        if self.prepared:  # beside those of other folders
+            values["root"] = os.path.abspath(self.root)
+        text = json.dumps(values, sort_keys=True).encode()
+        folder = Path(self.prepared) if self.prepared else Path(self.root) / OWN_FOLDER
+        return folder / f"{self.name}-{hashlib.blake2b(text, digest_size=8).hexdigest()}.npz"
+
+    def about(self) -> dict[str, Any] | None:
+        """What is known of the prepared data set (see `manifest.Manifest`); None while there is nothing."""
+        try:
+            return read_about(self.manifest_file)
+        except OSError:
+            return None
+
+    def prepare(self, tell: Tell = silent) -> None:
+        """Looks at the files and writes the manifest, unless one of the same files is there.
+
+        One process at a time does so, others wait; `tell` hears how many files are done.
+        Raises FileNotFoundError, ValueError naming what is wrong and every bad file with its reason (the
+        first 20), OSError where the manifest cannot be written.
+        """
+        tree = self.tree()
+        if self._is_prepared(tree):
+            return
+        try:
+            with locked(self.manifest_file.parent):
+                if not self._is_prepared(tree):  # by whom this process waited for
+                    self._prepared(tree, tell).write(self.manifest_file)
+        except OSError as error:
+            raise OSError(
+                f"{error}: dataset.prepared=FOLDER puts what is known of the files into another folder"
+            ) from error
+
+    def manifest(self) -> Manifest:
+        """What `prepare` wrote. Raises FileNotFoundError where it has not been, OSError."""
+        try:
+            return Manifest.read(self.manifest_file)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"dataset.root={self.root}: not prepared with these keys (no {self.manifest_file}); run "
+                f"daso-bench prepare dataset={self.name} dataset.root={self.root}, with the run's other "
+                "dataset keys"
+            ) from error
+
+    def _samples(self, split: str) -> int | None:
+        about = self.about()
+        return None if about is None else about["samples"][split]
+
+    def _is_prepared(self, tree: Tree) -> bool:
+        about = self.about()
+        return about is not None and about["tree"] == digest(tree)
+
+    def _prepared(self, tree: Tree, tell: Tell) -> Manifest:
+        paths = [file.path for files in tree.splits.values() for file in files]
+        checked = self.examine(paths, tell)
+        bad = [*tree.bad, *checked.bad]
+        where = f"dataset.root={self.root}"
+        if bad and self.bad_files == "stop":
+            raise refusal(where, bad, len(paths) + len(tree.bad))
+        left_out = {path for path, _ in bad}
+        usable = {
+            name: [file for file in files if file.path not in left_out] for name, files in tree.splits.items()
+        }
+        splits = self.divide(usable)
+        for name in SPLITS:
+            if not splits[name]:
+                raise ValueError(
+                    f"{where}: the {name} split has no usable image ({len(paths)} image files were found, "
+                    f"{len(bad)} of them bad; a split is held out of {self.held_out_of})"
+                )
+        about = {
+            "name": self.name,
+            "class_names": list(tree.classes),
+            "held_out": [name for name in SPLITS if name not in tree.splits],
+            "check": self.check,
+            "bad": [list(entry) for entry in bad],
+            "conversions": dict(sorted(checked.conversions.items())),
+            "others": dict(sorted(tree.others.items())),
+            "warnings": [*tree.warnings, *self.lost(tree, usable)],
+            "files": content(tree.classes, splits),
+            "tree": digest(tree),
+        }
+        return Manifest.of(splits, about)
+
+
+def digest(tree: Tree) -> str:
+    """Of names, classes, sizes, times of change and notes: another one, and files are looked at again."""
+    seen = hashlib.blake2b(digest_size=16)
+    told = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
+    seen.update(json.dumps(told).encode())
+    for name, files in tree.splits.items():
+        for file in files:
+            line = f"{name}\0{file.path}\0{file.label}\0{file.size}\0{file.mtime_ns}\n"
+            seen.update(line.encode("utf-8", "surrogateescape"))
+    return seen.hexdigest()
+
+
+def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
+    """Of what a run is trained and judged on: the same on every machine that has the same files."""
+    seen = hashlib.blake2b(json.dumps(list(classes)).encode(), digest_size=8)
+    for name, files in splits.items():
+        for file in files:
+            line = f"{name}\0{file.path}\0{file.label}\0{file.size}\n"
+            seen.update(line.encode("utf-8", "surrogateescape"))
+    return seen.hexdigest()
+
+
+def threads() -> int:
+    """For looking at files, which is mostly waiting for a disk."""
+    return min(16, 2 * len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 4

@@ -1,0 +1,72 @@
+"""Batches in parts (train.accumulate), and batch normalisation, which refuses a part of one sample."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..datasets.sampler import Sampler
+from ..models.spec import InputSpec
+from ..strategies.errors import ConfigError
+
+
+def check_parts(parts: int, global_batch_size: int, ranks: int, samples: int | None) -> None:
+    """Refuse more parts than a rank has samples in a whole batch: some would be empty. Raises ConfigError.
+
+    samples: of the training split, None where they are not known.
+    """
+    batch = global_batch_size if samples is None else min(global_batch_size, samples)
+    most = batch // ranks
+    if parts > max(1, most):
+        raise ConfigError(
+            f"train.accumulate={parts}: must be <= {most}, the samples of a rank in a batch "
+            f"({batch} over {ranks} ranks); take fewer parts, or a larger train.global_batch_size"
+        )
+
+
+def check_batch_norm(sampler: Sampler, parts: int) -> None:
+    """Refuse batches of which a rank, or a part, has one sample, for a model with batch normalisation.
+
+    Raises ConfigError.
+    """
+    last = sampler.steps_per_epoch - 1
+    if smallest_part(sampler, parts, 0) >= 2 and smallest_part(sampler, parts, last) >= 2:
+        return
+    size, ranks = sampler.global_batch_size, sampler.ranks
+    of_parts = f" x {parts} parts (train.accumulate)" if parts > 1 else ""
+    if smallest_part(sampler, parts, 0) < 2:
+        way_out = f"use at least 2 x {ranks} ranks{of_parts}"
+    else:
+        way_out = (
+            f"the last batch of an epoch has {sampler.sizes(last)} samples, and needs 2 x {ranks} "
+            f"ranks{of_parts}; leave it out with train.short_batch=drop, or take another size"
+        )
+    raise ConfigError(
+        f"train.global_batch_size={size}: gives a rank one sample at a time, which batch normalisation "
+        f"refuses; {way_out}"
+    )
+
+
+def smallest_part(sampler: Sampler, parts: int, batch: int) -> int:
+    """Samples of the smallest part of any rank, of global batch number `batch`."""
+    return min(sampler.samples_of_rank(batch)) // parts
+
+
+def normalises(model: nn.Module) -> bool:
+    """Whether a layer of `model` is one of batch normalisation."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def built(model: Any, spec: InputSpec) -> nn.Module:
+    """The module of a model's configuration, if possible without memory for its numbers.
+
+    Raises ConfigError where it cannot be built.
+    """
+    try:
+        try:
+            with torch.device("meta"):
+                return model.build(spec)
+        except (RuntimeError, NotImplementedError):  # a model may look at its numbers
+            return model.build(spec)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error

@@ -1,0 +1,114 @@
+"""One by one, many in flight: what the two ways of `strided` ask of the system, and when."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daso_bench.datasets.packed import strided as module
+from daso_bench.datasets.packed.counters import Tally
+from daso_bench.datasets.packed.format import DamagedFile
+from daso_bench.datasets.packed.loads import Stretch
+from daso_bench.datasets.packed.orders import Epoch
+from daso_bench.datasets.packed.packed_file import Packed
+from daso_bench.datasets.packed.strided import ANNOUNCED, READS_IN_FLIGHT, strided
+
+MakePacked = Callable[..., Path]
+RANKS, SHARE, STEPS, SIZE = 4, 8, 40, 12
+OWN = [RANKS * turn + 1 for turn in range(SHARE * STEPS)]  # of rank 1
+
+
+def stretch() -> Stretch:
+    sizes = (SHARE,) * RANKS
+    epoch = Epoch(batch=SHARE * RANKS, steps=STEPS, full=sizes, last=sizes, ranks_of_nodes=(RANKS,))
+    return Stretch(number=0, epoch=epoch)
+
+
+class Watched(Packed):
+    """Notes what is announced and read, in that order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.announced: list[int] = []
+        self.ahead: list[int] = []  # at each read, announced records that are not read yet
+        self.threads: set[int] = set()
+        self.read_by_one_task: list[int] = []
+
+    def will_need(self, first: int, count: int) -> None:
+        assert count == 1
+        self.announced.append(first)
+        super().will_need(first, count)
+
+    def read_each(
+        self, records: Sequence[int], into: Sequence[memoryview], upcoming: Sequence[int] = ()
+    ) -> None:
+        self.threads.add(threading.get_ident())
+        self.read_by_one_task.append(len(records))
+        self.ahead.append(len(self.announced) - sum(self.read_by_one_task[:-1]))
+        super().read_each(records, into, upcoming)
+
+
+def contents(packed: Packed, *, threads: bool) -> list[bytes]:
+    """What each step fills."""
+    found = []
+    for load in strided(packed, [stretch()], 1, Tally(), threads=threads):
+        into = bytearray(SHARE * SIZE)
+        load.fill(memoryview(into))
+        found.append(bytes(into))
+    return found
+
+
+@pytest.mark.parametrize("lot_bytes", [1, 5 * SHARE * SIZE - 1, 2**20])
+@pytest.mark.parametrize("threads", [True, False])
+def test_every_step_has_the_bytes_of_its_records_however_steps_are_put_together(
+    make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, threads: bool, lot_bytes: int
+) -> None:
+    monkeypatch.setattr(module, "LOT_BYTES", lot_bytes)
+    path = make_packed(RANKS * SHARE * STEPS, SIZE)
+    data = path.read_bytes()[4096:]
+    with Packed(path) as packed:
+        steps = contents(packed, threads=threads)
+    assert b"".join(steps) == b"".join(data[record * SIZE : (record + 1) * SIZE] for record in OWN)
+
+
+def test_announced_records_stay_as_many_from_step_to_step_and_none_is_announced_twice(
+    make_packed: MakePacked,
+) -> None:
+    with Watched(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
+        contents(packed, threads=False)
+    assert packed.announced == OWN
+    full = STEPS - ANNOUNCED // SHARE  # steps after which that many records are still to come
+    assert packed.ahead[:full] == [ANNOUNCED] * full
+
+
+def test_a_thread_reads_many_small_records_in_one_task(make_packed: MakePacked) -> None:
+    with Watched(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
+        contents(packed, threads=True)
+    assert packed.read_by_one_task == [len(OWN) // READS_IN_FLIGHT] * READS_IN_FLIGHT
+    assert packed.announced == []
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_damaged_record_is_named_by_the_step_that_has_it(
+    tmp_path: Path, make_packed: MakePacked, threads: bool
+) -> None:
+    content = bytearray(make_packed(RANKS * SHARE * STEPS, SIZE).read_bytes())
+    content[4096 + OWN[100] * SIZE] ^= 1
+    path = tmp_path / "set.packed"
+    path.write_bytes(content)
+    with Packed(path) as packed, pytest.raises(DamagedFile, match=f"record {OWN[100]}, "):
+        contents(packed, threads=threads)
+
+
+def test_reads_are_counted_in_the_order_of_the_steps(make_packed: MakePacked) -> None:
+    with Packed(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
+        for threads in (True, False):
+            tally = Tally()
+            for load in strided(packed, [stretch()], 1, tally, threads=threads):
+                load.fill(memoryview(bytearray(SHARE * SIZE)))
+            counted = tally.counters()
+            assert (counted.reads, counted.jumps) == (len(OWN), len(OWN))
+            assert counted.useful_bytes == counted.requested_bytes == len(OWN) * SIZE
+            assert np.all([counted.read_s > 0, counted.checked_s > 0])

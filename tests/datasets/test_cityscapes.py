@@ -1,0 +1,369 @@
+"""Cityscapes' layout, on small trees made here: ids, cities held out, bad files by name, inspection."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from streets import CITIES, SIDE, ids, image_of, mask_of, pair, streets
+
+from daso_bench.datasets.cityscapes import CLASSES, IDS, LABELS, Cityscapes
+from daso_bench.datasets.data import training_batch
+from daso_bench.datasets.mask_inspection import inspect_cityscapes
+from daso_bench.datasets.masks import UNLABELLED, MaskedFiles
+from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.tree import File
+
+
+def small(root: Path, **keys: Any) -> Cityscapes:
+    return dataclasses.replace(Cityscapes(root=str(root), height=SIDE[0], width=SIDE[1]), **keys)
+
+
+def split_of(dataset: Cityscapes, name: str) -> MaskedFiles:
+    dataset.prepare()
+    split = dataset.load().split(name)
+    assert isinstance(split, MaskedFiles)
+    return split
+
+
+def refused(dataset: Cityscapes) -> str:
+    with pytest.raises(ValueError, match=r"files are bad") as caught:
+        dataset.prepare()
+    return str(caught.value)
+
+
+def test_the_nineteen_classes_are_those_of_the_public_mapping() -> None:
+    assert dict(zip(IDS, CLASSES, strict=True)) == {
+        7: "road",
+        8: "sidewalk",
+        11: "building",
+        12: "wall",
+        13: "fence",
+        17: "pole",
+        19: "traffic light",
+        20: "traffic sign",
+        21: "vegetation",
+        22: "terrain",
+        23: "sky",
+        24: "person",
+        25: "rider",
+        26: "car",
+        27: "truck",
+        28: "bus",
+        31: "train",
+        32: "motorcycle",
+        33: "bicycle",
+    }
+    assert Cityscapes.classes == len(CLASSES) == 19
+
+
+def test_every_id_becomes_its_class_or_unlabelled(tmp_path: Path) -> None:
+    Image.fromarray(np.arange(34, dtype=np.uint8).reshape(2, 17)).save(tmp_path / "mask.png")
+    found = LABELS.decode(str(tmp_path / "mask.png")).flatten().tolist()
+    expected = [255] * 7 + [
+        0,
+        1,
+        255,
+        255,
+        2,
+        3,
+        4,
+        255,
+        255,
+        255,
+        5,
+        255,
+        *range(6, 16),
+        255,
+        255,
+        16,
+        17,
+        18,
+    ]
+    assert found == expected
+
+
+def test_a_batch_holds_images_and_their_own_masks(tmp_path: Path) -> None:
+    split = split_of(small(streets(tmp_path), mean=(0.0,) * 3, std=(1.0,) * 3), "test")
+    images, masks = split.batch(torch.tensor([4, 0]))
+    assert (images.dtype, masks.dtype) == (torch.float32, torch.int64)
+    assert (images.shape, masks.shape) == ((2, 3, *SIDE), (2, *SIDE))
+    for place, (city, number) in enumerate((("munster", 2), ("lindau", 0))):
+        stored = np.array(Image.open(image_of(tmp_path, "val", city, number)))
+        assert torch.equal((images[place] * 255).round(), torch.from_numpy(stored).permute(2, 0, 1).float())
+        table = torch.full((34,), UNLABELLED)
+        table[list(IDS)] = torch.arange(19)
+        expected = table[torch.from_numpy(ids(f"val/{city}/{number}")).long()]
+        assert torch.equal(masks[place], expected)
+    empty = split.batch(torch.tensor([], dtype=torch.int64))
+    assert [part.shape for part in empty] == [(0, 3, *SIDE), (0, *SIDE)]
+
+
+def test_images_are_smoothed_and_masks_keep_their_labels_at_another_size(tmp_path: Path) -> None:
+    full = split_of(small(streets(tmp_path)), "test")
+    quarter = split_of(small(tmp_path, height=SIDE[0] // 4, width=SIDE[1] // 4), "test")
+    (image, mask), (less, labels) = full.batch(torch.tensor([1])), quarter.batch(torch.tensor([1]))
+    assert (less.shape, labels.shape) == ((1, 3, 4, 8), (1, 4, 8))
+    assert torch.equal(labels[0], mask[0, 2::4, 2::4])  # blocks of four pixels: any of a block will do
+    assert less.std() < 0.35 * image.std(), "noise is averaged away"
+
+
+def test_validation_is_whole_cities_of_train_and_test_is_val(tmp_path: Path) -> None:
+    dataset = small(streets(tmp_path))
+    dataset.prepare()
+    data = dataset.load()
+    cities = {
+        name: sorted({path.split("/")[2] for path in data.split(name).paths})  # pyright: ignore
+        for name in ("train", "validation", "test")
+    }
+    assert cities == {
+        "train": ["aachen", "bremen", "zurich"],
+        "validation": ["ulm"],
+        "test": ["lindau", "munster"],
+    }
+    assert [len(data.split(name)) for name in cities] == [7, 4, 5]
+    assert (dataset.train_samples, dataset.validation_samples, dataset.test_samples) == (7, 4, 5)
+    assert (data.name, data.classes, data.shape) == ("cityscapes", 19, (3, *SIDE))
+
+
+def test_of_the_real_eighteen_cities_these_two_are_held_out() -> None:
+    real = [
+        *("aachen", "bochum", "bremen", "cologne", "darmstadt", "dusseldorf", "erfurt", "hamburg", "hanover"),
+        *("jena", "krefeld", "monchengladbach", "strasbourg", "stuttgart", "tubingen", "ulm", "weimar"),
+        "zurich",
+    ]
+    files = [File(f"leftImg8bit/train/{city}/{n}", 0, 1, 1) for city in real for n in range(3)]
+    for some in (files, files[::-1], files[::2]):
+        divided = Cityscapes().divide({"train": some, "test": []})
+        held_out = {file.path.split("/")[2] for file in divided["validation"]}
+        assert held_out == {"dusseldorf", "tubingen"}
+        assert not {file.path.split("/")[2] for file in divided["train"]} & held_out
+
+
+def test_with_one_city_there_is_no_validation_split(tmp_path: Path) -> None:
+    streets(tmp_path, {"train": {"ulm": 4}, "val": {"lindau": 1}})
+    with pytest.raises(
+        ValueError, match=r"the validation split has no usable image .* two cities or more\)$"
+    ):
+        small(tmp_path).prepare()
+
+
+def test_files_are_read_when_a_batch_asks_for_them(tmp_path: Path) -> None:
+    split = split_of(small(streets(tmp_path)), "test")
+    image_of(tmp_path, "val", "lindau", 0).unlink()
+    mask_of(tmp_path, "val", "lindau", 1).unlink()
+    split.batch(torch.tensor([2, 3, 4]))
+    with pytest.raises(BadImage, match=r"lindau_000000_000019_leftImg8bit\.png: No such file"):
+        split.batch(torch.tensor([2, 0]))
+    with pytest.raises(BadImage, match=r"lindau_000001_000019_gtFine_labelIds\.png: No such file"):
+        split.batch(torch.tensor([1]))
+
+
+def test_a_mask_of_another_size_than_its_image_is_named_by_a_batch_too(tmp_path: Path) -> None:
+    split = split_of(small(streets(tmp_path)), "test")
+    Image.fromarray(ids("x", (16, 16))).save(mask_of(tmp_path, "val", "lindau", 0))
+    with pytest.raises(BadImage, match=r"lindau_000000.*labelIds\.png: is 16 x 16, its image 32 x 16$"):
+        split.batch(torch.tensor([0]))
+
+
+def spoil(root: Path) -> dict[str, str]:
+    """Seven bad pairs; by the bad file, the reason."""
+    image = [image_of(root, "train", "aachen", n) for n in range(3)]
+    mask = {
+        key: mask_of(root, *key) for key in (("train", "ulm", 0), ("train", "ulm", 1), ("val", "lindau", 0))
+    }
+    image[0].write_bytes(image[0].read_bytes()[:300])
+    image[1].unlink()
+    mask_of(root, "train", "aachen", 2).unlink()
+    Image.fromarray(ids("x", (16, 16))).save(mask["train", "ulm", 0])
+    Image.new("RGB", (SIDE[1], SIDE[0])).save(mask["train", "ulm", 1])
+    mask["val", "lindau", 0].write_bytes(mask["val", "lindau", 0].read_bytes()[:120])
+    unknown = ids("y")
+    unknown[2:4, 5:9] = (40, 99, 200, 255)
+    Image.fromarray(unknown).save(mask_of(root, "val", "munster", 1))
+    image_path, mask_path = "leftImg8bit/{0}/{1}/{1}_{2:06d}_000019", "gtFine/{0}/{1}/{1}_{2:06d}_000019"
+    mask_end = "_gtFine_labelIds.png"
+    names = {
+        ("train", "aachen", 0): "damaged or cut short .png file: ",
+        ("train", "aachen", 2): f"has no mask {mask_path.format('train', 'aachen', 2)}{mask_end}",
+        ("train", "ulm", 0): f"its mask {mask_path.format('train', 'ulm', 0)}{mask_end}: "
+        "is 16 x 16, its image 32 x 16",
+        ("train", "ulm", 1): f"its mask {mask_path.format('train', 'ulm', 1)}{mask_end}: "
+        "mode RGB, colour to grey: must hold one label id a pixel, of 8 bits (grey)",
+        ("val", "lindau", 0): f"its mask {mask_path.format('val', 'lindau', 0)}{mask_end}: "
+        "damaged or cut short .png file: ",
+        ("val", "munster", 1): f"its mask {mask_path.format('val', 'munster', 1)}{mask_end}: "
+        "label ids 40, 99, 200, 255: unknown; must be of 0 to 33",
+    }
+    expected = {image_path.format(*key) + "_leftImg8bit.png": reason for key, reason in names.items()}
+    return {mask_path.format("train", "aachen", 1) + mask_end: "is the mask of no image", **expected}
+
+
+def test_every_bad_file_is_named_with_its_reason(tmp_path: Path) -> None:
+    expected = spoil(streets(tmp_path))
+    message = refused(small(tmp_path, check="decode"))
+    assert message.startswith(f"dataset.root={tmp_path}: 7 of 16 files are bad; ")
+    for path, reason in expected.items():
+        assert f"  {path}: {reason}" in message
+    assert len(message.splitlines()) == 1 + len(expected)
+
+
+def test_headers_find_all_but_unknown_ids_and_the_batch_names_those(tmp_path: Path) -> None:
+    spoil(streets(tmp_path))
+    message = refused(small(tmp_path))
+    assert "6 of 16 files are bad" in message
+    assert "munster" not in message
+    split = split_of(small(tmp_path, bad_files="skip"), "test")
+    at = [number for number, path in enumerate(split.paths) if "munster_000001" in path]
+    with pytest.raises(
+        BadImage, match=r"munster_000001_.*labelIds\.png: label ids 40, 99, 200, 255: unknown"
+    ):
+        split.batch(torch.tensor(at))
+
+
+def test_bad_files_are_left_out_and_told_where_that_is_asked_for(tmp_path: Path) -> None:
+    expected = spoil(streets(tmp_path))
+    dataset = small(tmp_path, check="decode", bad_files="skip")
+    dataset.prepare()
+    about = dataset.about()
+    assert about is not None
+    assert {path for path, _ in about["bad"]} == set(expected)
+    assert about["samples"] == {"train": 4, "validation": 2, "test": 3}
+    data = dataset.load()
+    for name in ("train", "validation", "test"):
+        data.split(name).batch(torch.arange(len(data.split(name))))
+
+
+def test_a_label_has_eight_bits(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 7, dtype=np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(BadImage, match=r"deep\.png: mode I;16, 16 bits to 8: must hold one label id a pixel"):
+        LABELS.decode(str(tmp_path / "deep.png"))
+    Image.fromarray(np.full((4, 4), 7, dtype=np.uint8)).save(tmp_path / "clear.png", transparency=7)
+    with pytest.raises(BadImage, match=r"clear\.png: mode L, alpha over background: must hold"):
+        LABELS.decode(str(tmp_path / "clear.png"))
+
+
+def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = small(streets(tmp_path))
+    looked: list[str] = []
+    real = Cityscapes._look
+    monkeypatch.setattr(Cityscapes, "_look", lambda self, path: looked.append(path) or real(self, path))
+    images = sum(sum(counts.values()) for counts in CITIES.values())
+    for dataset_now in (dataset, dataset, dataclasses.replace(dataset, height=8, augment="flip")):
+        dataset_now.prepare()
+        assert len(looked) == images
+    pair(tmp_path, "train", "ulm", 9)
+    dataset.prepare()
+    assert len(looked) == 2 * images + 1
+    Image.fromarray(ids("other")).save(mask_of(tmp_path, "train", "ulm", 9))
+    dataset.prepare()
+    assert len(looked) == 3 * images + 2
+
+
+def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"no folder leftImg8bit/train/; register at cityscapes-dataset"
+    ):
+        small(tmp_path).prepare()
+    streets(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"not prepared with these keys .* prepare dataset=cityscapes "
+    ):
+        small(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"height": 0}, r"^dataset\.height=0: must be >= 1 pixel$"),
+        ({"width": -1}, r"^dataset\.width=-1: must be >= 1 pixel$"),
+        (
+            {"augment": "crop_flip"},
+            r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop_flip, ",
+        ),
+        ({"check": "all"}, r"^dataset\.check=all: unknown; must be one of headers, decode, none$"),
+        ({"mean": (0.5,)}, r"^dataset\.mean=\[0\.5\]: must be 3 numbers"),
+    ],
+)
+def test_bad_values_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Cityscapes(**keys)
+
+
+def test_inspect_counts_pixels_by_class_and_finds_what_check_does_not(tmp_path: Path) -> None:
+    streets(tmp_path)
+    image_of(tmp_path, "val", "munster", 2).write_bytes(image_of(tmp_path, "train", "ulm", 2).read_bytes())
+    unknown = ids("y")
+    unknown[0, 0] = 77
+    Image.fromarray(unknown).save(mask_of(tmp_path, "val", "lindau", 0))
+    (tmp_path / "leftImg8bit" / "train" / "ulm" / "notes.txt").touch()
+    found = inspect_cityscapes(small(tmp_path, check="none"), threads=2)
+    assert found.images == {"train": 7, "validation": 4, "test": 4}
+    assert found.bad == [
+        (
+            "leftImg8bit/val/lindau/lindau_000000_000019_leftImg8bit.png",
+            "its mask gtFine/val/lindau/lindau_000000_000019_gtFine_labelIds.png: label ids 77: unknown; "
+            "must be of 0 to 33",
+        )
+    ]
+    train = np.concatenate(
+        [
+            ids(f"train/{city}/{n}")
+            for city in ("aachen", "bremen", "zurich")
+            for n in range(CITIES["train"][city])
+        ]
+    )
+    assert found.counts["train"] == [int((train == number).sum()) for number in IDS]
+    assert found.unlabelled is not None
+    for split, images in found.images.items():
+        assert sum(found.counts[split]) + found.unlabelled[split] == images * SIDE[0] * SIDE[1]
+    assert found.sizes == {"32 x 16": 15}
+    assert found.others == {".txt": 1}
+    assert found.held_out == ["validation"]
+    ulm, munster = "leftImg8bit/train/ulm/ulm_000002", "leftImg8bit/val/munster/munster_000002"
+    ((one, other),) = found.duplicates
+    assert (one[:2], one[2][: len(ulm)]) == (("validation", ""), ulm)
+    assert (other[:2], other[2][: len(munster)]) == (("test", ""), munster)
+    assert found.as_dict()["samples"] == found.images
+    assert found.as_dict()["unlabelled_pixels"] == found.unlabelled
+    assert "train: 11 images, all of Cityscapes has 2975" in found.warnings
+
+
+def test_a_class_without_a_pixel_is_told(tmp_path: Path) -> None:
+    streets(tmp_path, {"train": {"ulm": 1, "bonn": 1}, "val": {"lindau": 1}})
+    Image.fromarray(np.full(SIDE, 7, dtype=np.uint8)).save(mask_of(tmp_path, "val", "lindau", 0))
+    found = inspect_cityscapes(small(tmp_path), threads=1)
+    assert found.counts["test"] == [SIDE[0] * SIDE[1], *[0] * 18]
+    assert "test: no pixel of class 'sidewalk'" in found.warnings
+    assert "test: no pixel of class 'road'" not in found.warnings
+
+
+def test_beyond_the_border_a_model_sees_nothing(tmp_path: Path) -> None:
+    split = split_of(small(streets(tmp_path), augment="scale_crop_flip"), "train")
+    images, masks = split.augmented(torch.arange(len(split)), 5)
+    plain = split.batch(torch.arange(len(split)))[0]
+    beyond = ((masks == UNLABELLED)[:, None] & (images.abs() < 0.02)).all(1)
+    assert beyond.double().mean() > 0.03
+    assert (plain.abs() < 0.02).all(1).double().mean() < 0.001
+
+
+def test_a_loaders_process_makes_the_same_changes_of_its_copy(tmp_path: Path) -> None:
+    split = split_of(small(streets(tmp_path), augment="scale_crop_flip_jitter"), "train")
+    indices = torch.arange(len(split))
+    images, masks = training_batch(split, indices, 5)
+    copied = pickle.loads(pickle.dumps(split))
+    again, masks_again = training_batch(copied, indices.flip(0), 5)
+    assert torch.equal(again.flip(0), images)
+    assert torch.equal(masks_again.flip(0), masks)
+    assert not torch.equal(images, split.batch(indices)[0])
+    assert not torch.equal(masks, split.batch(indices)[1])
+    assert masks.unique().tolist()[-1] == UNLABELLED
+    assert training_batch(copied, indices[:0], 5)[1].shape == (0, *SIDE)
+    test = split_of(small(tmp_path, augment="scale_crop_flip_jitter"), "test")
+    assert torch.equal(training_batch(test, indices[:3], 5)[0], test.batch(indices[:3])[0])

@@ -1,0 +1,69 @@
+"""A GPU of numbers: streams are clocks that run ahead of the host, events are moments of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class FakeGPU:
+    """`now`: what the host knows to be over (ms). Whoever waits with the host is noted in `host_waits`."""
+
+    def __init__(self) -> None:
+        self.clocks: dict[Any, float] = {"computing": 0.0}
+        self.stream: Any = "computing"
+        self.now = 0.0
+        self.host_waits: list[float] = []
+
+    def compute(self, ms: float) -> None:
+        """Launch work on the present stream."""
+        self.clocks[self.stream] += ms
+
+    def event(self) -> Any:
+        return FakeEvent(self)
+
+    # ---------------------------------------------------------------- as runner.device_work.Streams
+
+    def mark(self) -> Any:
+        event = FakeEvent(self)
+        event.record()
+        return event
+
+    @contextmanager
+    def side(self, of: Any) -> Iterator[None]:
+        before, self.stream = self.stream, of
+        self.clocks.setdefault(of, 0.0)
+        yield
+        self.stream = before
+
+    def await_mark(self, mark: "FakeEvent") -> None:
+        self.clocks[self.stream] = max(self.clocks[self.stream], mark.at)
+
+
+class FakeEvent:
+    def __init__(self, gpu: FakeGPU) -> None:
+        self.gpu, self.at = gpu, float("inf")
+
+    def record(self, stream: Any = None) -> None:
+        self.at = self.gpu.clocks[self.gpu.stream]
+
+    def query(self) -> bool:
+        return self.at <= self.gpu.now
+
+    def synchronize(self) -> None:
+        self.gpu.host_waits.append(self.at)
+        self.gpu.now = max(self.gpu.now, self.at)
+
+    def elapsed_time(self, end_event: "FakeEvent") -> float:
+        assert self.query(), "asked before it is over"
+        assert end_event.query(), "asked before it is over"
+        return end_event.at - self.at
+
+
+class FakeWork:
+    """An operation of NCCL that is over at `ends` (ms); the stream in which it is waited for waits."""
+
+    def __init__(self, gpu: FakeGPU, ends: float) -> None:
+        self.gpu, self.ends = gpu, ends
+
+    def wait(self) -> None:
+        self.gpu.clocks[self.gpu.stream] = max(self.gpu.clocks[self.gpu.stream], self.ends)

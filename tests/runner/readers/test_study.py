@@ -1,0 +1,36 @@
+"""The study of the readers: the same training in every arm, from a cold and a warm cache."""
+
+from pathlib import Path
+
+from daso_bench.runner import sweep
+from daso_bench.runner.compose import compose
+from daso_bench.runner.readers.base import PackedReader
+from daso_bench.runner.report.command import command_of
+from daso_bench.runner.report.load import load_run
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.schema import to_plain
+
+
+def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) -> None:
+    wanted = sweep.requests(compose(["+study=paper_hsgd_readers", "seed=0"], sweep=True), tmp_path)
+    runs = [request.config for request in wanted if request.config is not None]
+    assert len(runs) == len(wanted) == 10
+    for run in runs:
+        assert isinstance(run.reader, PackedReader)
+        assert run.reader.cold == (run.study.size == "cold")
+        assert run.study.arm.startswith(run.reader.name)
+    assert len({(run.strategy, repr(run.model), run.dataset, run.train, run.launcher) for run in runs}) == 1
+    assert len({run.reader.name for run in runs}) == 4
+
+
+def test_a_report_knows_arms_by_their_readers_and_repeats_them(tmp_path: Path) -> None:
+    words = ["reader=chunked_shuffle", "reader.chunk_mib=2", "reader.path=x y.packed", "run.name=a"]
+    (request,) = sweep.requests(compose(words, sweep=False), tmp_path)
+    assert request.config is not None
+    directory = RunDirectory.create(to_plain(request.config), tmp_path / "results")
+    run = load_run(directory.path, "here")
+    assert run.name("reader") == "chunked_shuffle"
+    told = command_of(run)
+    assert "reader=chunked_shuffle" in told
+    assert "reader.chunk_mib=2.0" in told
+    assert "reader.path" not in told, "where data lie is everybody's own"
