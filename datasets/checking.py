@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .pixels import BadImage, PixelRules, decode, header, looks_whole
+from .end_marks import looks_whole
+from .pixels import BadImage, PixelRules, decode, header
 
 CHECKS = ("headers", "decode", "none")
 POLICIES = ("stop", "skip")

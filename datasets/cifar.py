@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .augmentation import Change, recipe
+from .bad_file import BadFile
 from .data import Data, Split
 from .fetching import elsewhere, fetching
 from .holdout import split_by_class
@@ -56,7 +57,7 @@ class Cifar(ABC):
         """Makes sure that the files are there and whole, unpacking or downloading the archive if need be.
 
         One process at a time does so, others wait. Raises FileNotFoundError, with the ways out, where there
-        is nothing; ConnectionError without a network; OSError naming what is damaged or missing.
+        is nothing; ConnectionError without a network; BadFile naming what is damaged.
         """
         damage = self._damage()
         if damage is None:
@@ -74,7 +75,7 @@ class Cifar(ABC):
                 self._unpack(archive, temporary)
 
     def load(self) -> Data:
-        """Reads the files. Raises FileNotFoundError where they are missing, OSError naming a damaged one."""
+        """Reads the files. Raises FileNotFoundError where they are missing, BadFile naming a damaged one."""
         damage = self._damage()
         if damage is not None:
             raise damage
@@ -111,7 +112,7 @@ class Cifar(ABC):
             if not (folder / name).is_file():
                 return FileNotFoundError(f"{folder / name}: missing; {self._again()}")
             if not _has_md5(folder / name, md5):
-                return OSError(
+                return BadFile(
                     f"{folder / name}: damaged or cut short (its MD5 is not {md5}); {self._again()}"
                 )
         return None
@@ -133,7 +134,7 @@ class Cifar(ABC):
     def _fetch(self, archive: Path, temporary: Path) -> None:
         known = self._torchvision()
         if not self.download:
-            raise OSError(
+            raise BadFile(
                 f"{archive}: damaged or cut short (its MD5 is not {known.tgz_md5}); {self._elsewhere()}"
             )
         from torchvision.datasets.utils import download_url

@@ -20,10 +20,11 @@ from typing import ClassVar
 from .augmentation import PairChange
 from .checking import Checked, Tell, in_threads
 from .data import SPLITS, Data
+from .end_marks import looks_whole
 from .holdout import SPLIT_SEED, place_in_draw
 from .masks import UNLABELLED, Labels, MaskedFiles, other_size
 from .pair_changes import PAIR_RECIPES, pair_recipe
-from .pixels import BadImage, PixelRules, decode, header, looks_whole
+from .pixels import BadImage, PixelRules, decode, header
 from .prepared_folder import PreparedFolder, threads
 from .transforms import IMAGENET_MEAN, IMAGENET_STD, Normalise, ResizePair
 from .tree import File, Tree, folders_in, images_below
@@ -96,9 +97,7 @@ class Cityscapes(PreparedFolder):
         return 3, self.height, self.width
 
     def tree(self) -> Tree:
-        """See `PreparedFolder.tree`. A file's label is its city's number, its size and time are the sums of
-        image and mask.
-        """
+        """See `PreparedFolder.tree`. A file's size and time are sums over image and mask, its label is 0."""
         tree = Tree(classes=CLASSES, splits={})
         for split, folder in (("train", TRAIN), ("test", VAL)):
             tree.splits[split] = self._files(folder, tree)
@@ -177,7 +176,7 @@ class Cityscapes(PreparedFolder):
                     "fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip and unpack both there"
                 )
         cities = sorted({*folders_in(f"{self.root}/{images}"), *folders_in(f"{self.root}/{masks}")})
-        for number, city in enumerate(cities):
+        for city in cities:
             masks_of_city = {file.path: file for file in self._below(f"{masks}/{city}", MASK_END, Counter())}
             for image in self._below(f"{images}/{city}", IMAGE_END, tree.others):
                 mask = masks_of_city.pop(mask_of(image.path), None)
@@ -185,7 +184,7 @@ class Cityscapes(PreparedFolder):
                     tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
                 else:
                     size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
-                    found.append(File(image.path, number, size, mtime_ns))
+                    found.append(File(image.path, 0, size, mtime_ns))
             tree.bad.extend((path, "is the mask of no image") for path in masks_of_city)
         return found
 

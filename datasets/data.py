@@ -13,7 +13,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class Samples(Protocol):
-    """Labelled images that can be gathered by index; `Split` and the lazy `synthetic.Prototypes` are such."""
+    """Labelled images that can be gathered by index, as `Split` and the lazy `synthetic.NoisyPatterns`."""
 
     def __len__(self) -> int: ...
 
@@ -43,8 +43,13 @@ class Compact(Protocol):
         """Of an image, [C, H, W]."""
         ...
 
+    @property
+    def target_bytes(self) -> int:
+        """Of a sample's mask, which `changed` gives as uint8; 0 where targets are labels int64 [b]."""
+        ...
+
     def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `Augmentable.augmented` without the last step: images uint8 [b, C, H, W]."""
+        """As `Augmentable.augmented` without the last step: images uint8 [b, C, H, W], targets as small."""
         ...
 
     @property

@@ -8,59 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .augmentation import recipe
-from .data import Data
-from .idx_folder import check_files, fetch_files, find_files, load_files, not_there
+from .idx_dataset import IdxDataset
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
-# Mean and standard deviation of the training split; pixels are 0 to 255.
-MEAN, STD = 72.93, 90.03
 
 
 @dataclass(frozen=True, kw_only=True)
-class FashionMNIST:
-    """55,000 training, 5,000 validation and 10,000 test images [1, 28, 28], 10 classes.
+class FashionMNIST(IdxDataset):
+    """Clothes; the files to fetch are 30 MB, or Debian's package has them. See `IdxDataset`."""
 
-    root: folder that has, or gets, torchvision's layout FashionMNIST/raw; relative to the working folder;
-    download: whether a run may fetch the files (30 MB) when neither root nor Debian's package has them;
-    `daso-bench prepare` always may; augment: random changes of training images, as `augmentation.recipe` has
-    them. Raises ValueError for an unknown one.
-    """
+    name: ClassVar[str] = "fashion_mnist"
+    title: ClassVar[str] = "Fashion-MNIST"
+    mean: ClassVar[float] = 72.93  # of the 55,000
+    std: ClassVar[float] = 90.03
+    md5s: ClassVar[dict[str, str]] = {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    }
 
-    root: str = "data"
-    download: bool = False
-    augment: str = "none"
-
-    train_samples: ClassVar[int] = 55_000
-
-    def __post_init__(self) -> None:
-        recipe(self.augment, (28, 28))
-
-    def prepare(self) -> None:
-        """Makes sure that the files are on this machine, by downloading if asked to.
-
-        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network;
-        OSError naming a damaged file.
-        """
-        if self._found() is None and self.download:
-            fetch_files(Path(self.root), "FashionMNIST", "fashion_mnist")
-        check_files(self._files())
-
-    def load(self) -> Data:
-        """Reads the files; raises FileNotFoundError when there are none, OSError when one is damaged."""
-        return load_files(self._files(), "fashion_mnist", MEAN, STD, recipe(self.augment, (28, 28)))
-
-    def _found(self) -> dict[str, Path] | None:
-        return find_files(Path(self.root) / "FashionMNIST" / "raw") or find_files(DEBIAN_FOLDER)
-
-    def _files(self) -> dict[str, Path]:
-        found = self._found()
-        if found is None:
-            own = Path(self.root) / "FashionMNIST" / "raw"
-            raise FileNotFoundError(
-                f"{not_there('Fashion-MNIST', own)}, and not in {DEBIAN_FOLDER}: "
-                f"put torchvision's copy below dataset.root={self.root}, or install Debian's package "
-                "dataset-fashion-mnist, or run daso-bench prepare dataset=fashion_mnist, or set "
-                "dataset.download=true"
-            )
-        return found
+    def _installed(self) -> tuple[Path, str]:
+        return DEBIAN_FOLDER, "dataset-fashion-mnist (Debian)"

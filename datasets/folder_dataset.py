@@ -13,7 +13,7 @@ from .image_files import ImageFiles
 from .pixels import PixelRules
 from .prepared_folder import PreparedFolder, threads
 from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
-from .tree import File, Tree
+from .tree import File, Tree, listed_classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +82,17 @@ class FolderDataset(PreparedFolder, ABC):
         """See `PreparedFolder.examine`."""
         return check(Path(self.root), paths, self.check, self.rules, threads=threads(), tell=tell)
 
-    def lost(self, tree: Tree, usable: dict[str, list[File]]) -> list[str]:
-        """Classes that had files in a split, all of them bad."""
+    def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
+        """Classes that had files in a split, all of them bad, or that have none in one held out of train."""
         told = []
         for name, files in tree.splits.items():
             gone = {file.label for file in files} - {file.label for file in usable[name]}
             told += [f"{name}: every image of class {tree.classes[label]!r} is bad" for label in sorted(gone)]
+        could = {file.label for file in usable["train"]}
+        for name, files in splits.items():
+            names = [tree.classes[label] for label in sorted(could - {file.label for file in files})]
+            if name not in tree.splits and files and names:  # a split without any image is told as such
+                told.append(f"{name} (held out of train): no image of {listed_classes(names)}")
         return told
 
     def load(self) -> Data:

@@ -1,17 +1,20 @@
 """The four IDX files of an MNIST-like data set: where they are looked for, how they are read and fetched."""
 
+import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .augmentation import Change
+from .bad_file import BadFile
 from .data import Data, Split
 from .fetching import elsewhere, fetching
 from .holdout import split_by_class
-from .idx import read_idx
+from .idx import content_of, read_idx
 from .preparation import locked, scratch
 
 PARTS = {"train": 60_000, "t10k": 10_000}
@@ -38,22 +41,28 @@ def not_there(title: str, folder: Path) -> str:
     return f"{title} is incomplete: {folder.absolute()} has no {', no '.join(lacking)} (nor .gz)"
 
 
-def check_files(files: dict[str, Path]) -> None:
-    """Read them all. Raises OSError naming one that is damaged, cut short or another."""
+def check_files(files: dict[str, Path], md5s: Mapping[str, str]) -> None:
+    """Read them all; md5s: of the decompressed content, by plain name. Raises BadFile naming a wrong one."""
     for part in PARTS:
-        _read(files, part)
+        _read(files, part, md5s)
 
 
 def load_files(
-    files: dict[str, Path], name: str, mean: float, std: float, augment: Change | None = None
+    files: dict[str, Path],
+    name: str,
+    mean: float,
+    std: float,
+    *,
+    md5s: Mapping[str, str],
+    augment: Change | None = None,
 ) -> Data:
     """The data set called `name`: 500 training images of each class are its validation split.
 
-    mean, std: of the training split; pixels are 0 to 255. augment: random changes of training images.
-    Raises OSError when a file is damaged.
+    mean, std: of the training split; pixels are 0 to 255. md5s: see `check_files`. augment: random changes of
+    training images. Raises BadFile naming one that is damaged or another's.
     """
-    images, labels = _read(files, "train")
-    test_images, test_labels = _read(files, "t10k")
+    images, labels = _read(files, "train", md5s)
+    test_images, test_labels = _read(files, "t10k", md5s)
     train, validation = split_by_class(labels, VALIDATION_PER_CLASS, name)
 
     def split(images: Tensor, labels: Tensor, augment: Change | None = None) -> Split:
@@ -93,15 +102,24 @@ def fetch_files(root: Path, title: str, name: str) -> None:
                     shutil.move(f"{complete}.gz", folder / f"{file}.gz")
 
 
-def _read(files: dict[str, Path], part: str) -> tuple[Tensor, Tensor]:
-    image_file, label_file = files[f"{part}-images-idx3-ubyte"], files[f"{part}-labels-idx1-ubyte"]
-    images, labels = read_idx(image_file), read_idx(label_file)
+def _read(files: dict[str, Path], part: str, md5s: Mapping[str, str]) -> tuple[Tensor, Tensor]:
+    names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+    image_file, label_file = (files[name] for name in names)
+    contents = [content_of(files[name]) for name in names]
+    images, labels = read_idx(image_file, contents[0]), read_idx(label_file, contents[1])
     for file, array, shape in (
         (image_file, images, (PARTS[part], 28, 28)),
         (label_file, labels, (PARTS[part],)),
     ):
         if array.shape != shape:
-            raise OSError(f"{file}: shape {list(array.shape)}: must be {list(shape)}")
+            raise BadFile(f"{file}: shape {list(array.shape)}: must be {list(shape)}")
     if labels.max() > 9:
-        raise OSError(f"{label_file}: label {labels.max()}: must be 0 to 9")
+        raise BadFile(f"{label_file}: label {labels.max()}: must be 0 to 9")
+    for name, content in zip(names, contents, strict=True):
+        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if found != md5s[name]:
+            raise BadFile(
+                f"{files[name]}: its content has the MD5 {found}, not {md5s[name]}: damaged, or another data "
+                "set's (MNIST's and Fashion-MNIST's files have the same names); delete it and get it again"
+            )
     return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).to(torch.int64)

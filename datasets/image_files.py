@@ -30,6 +30,11 @@ class ImageFiles:
     normalise: Callable[[Tensor], Tensor]
     change: Change | None = None
 
+    @property
+    def target_bytes(self) -> int:
+        """See `data.Compact`."""
+        return 0
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -46,8 +51,10 @@ class ImageFiles:
 
         Raises IndexError, and pixels.BadImage, which names the file.
         """
-        images = [self.transform(self.pixels(index)) for index in indices.tolist()]
-        return self.normalise(self._stacked(images)), self.labels.index_select(0, indices)
+        images = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
+        for index, image in zip(indices.tolist(), images, strict=True):
+            image.copy_(self.transform(self.pixels(index)))
+        return self.normalise(images), self.labels.index_select(0, indices)
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `batch`, each image made by `change` as (key, its index) says."""
@@ -65,15 +72,14 @@ class ImageFiles:
 
     def changed_pixels(self, pixels: Iterable[Tensor], indices: Tensor, key: int) -> Tensor:
         """As `trained_on`, not normalised: uint8 [b, C, h, w]."""
+        made = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
         if self.change is None:
-            return self._stacked([self.transform(image) for image in pixels])
-        images = []
+            for image, into in zip(pixels, made, strict=True):
+                into.copy_(self.transform(image))
+            return made
         with own_draws(key) as of_sample:
-            for image, index in zip(pixels, indices.tolist(), strict=True):
+            # One by one: an image that was just made is still in the processor's cache.
+            for image, into, index in zip(pixels, made, indices.tolist(), strict=True):
                 of_sample(index)
-                images.append(self.change(image))
-        return self._stacked(images)
-
-    def _stacked(self, images: list[Tensor]) -> Tensor:
-        # A rank may have no sample of a short batch.
-        return torch.stack(images) if images else torch.zeros(0, *self.shape, dtype=torch.uint8)
+                into.copy_(self.change(image))
+        return made

@@ -16,7 +16,7 @@ from .checking import SHOWN
 from .data import SPLITS
 from .folder_dataset import FolderDataset
 from .holdout import hold_out, share_of_class
-from .tree import File, Tree, class_name, folders_in, images_below, loose_images
+from .tree import File, Tree, class_name, folders_in, images_below, listed_classes, loose_images
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 # What other tools call splits, in any case: taken for a class or left out, they would be another data set.
@@ -48,7 +48,7 @@ class ImageFolder(FolderDataset):
             raise ValueError(f"dataset.class_names={list(self.class_names)}: each must be there once")
 
     def tree(self) -> Tree:
-        """See `FolderDataset.tree`."""
+        """See `PreparedFolder.tree`."""
         folders = self._split_folders()
         names = self.class_names or tuple(self._classes(folders["train"]))
         if len(names) < 2:
@@ -65,7 +65,7 @@ class ImageFolder(FolderDataset):
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """See `FolderDataset.divide`."""
+        """See `PreparedFolder.divide`."""
         missing = [name for name in ("validation", "test") if name not in splits]
         drawn = hold_out(
             splits["train"],
@@ -132,7 +132,7 @@ class ImageFolder(FolderDataset):
         if extra:
             source = "dataset.class_names" if self.class_names else "train/"
             raise ValueError(
-                f"{where}: {_listed(extra)} not among the classes of {source}: "
+                f"{where}: {listed_classes(extra)} not among the classes of {source}: "
                 "remove the folder, or add the class"
             )
         tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
@@ -153,7 +153,3 @@ class ImageFolder(FolderDataset):
         inside = folders_in(str(Path(self.root) / below))
         named = ", ".join(f"{below}/{name}/" for name in inside if name.lower() in LIKE_SPLITS)
         return [f"{named}: named like splits, but read as parts of one class"] if named else []
-
-
-def _listed(names: list[str]) -> str:
-    return ("class " if len(names) == 1 else "classes ") + ", ".join(repr(name) for name in names)

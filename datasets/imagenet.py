@@ -43,7 +43,7 @@ class ImageNet(FolderDataset):
             raise ValueError(f"dataset.validation_per_class={self.validation_per_class}: must be >= 1")
 
     def tree(self) -> Tree:
-        """See `FolderDataset.tree`."""
+        """See `PreparedFolder.tree`."""
         place = self._place()
         train, val = (f"{place}/{name}" if place else name for name in ("train", "val"))
         names = [name for name in folders_in(str(Path(self.root) / train)) if WNID.fullmatch(name)]
@@ -63,7 +63,7 @@ class ImageNet(FolderDataset):
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """See `FolderDataset.divide`."""
+        """See `PreparedFolder.divide`."""
         drawn = hold_out(
             splits["train"],
             lambda samples: self.validation_per_class,

@@ -109,7 +109,11 @@ def inspect_folder(dataset: FolderDataset, *, threads: int, tell: Tell = silent)
         others=tree.others,
         duplicates=duplicates,
         repeated=repeated,
-        warnings=[*tree.warnings, *(f"the {split} split is empty" for split in SPLITS if not splits[split])],
+        warnings=[
+            *tree.warnings,
+            *dataset.lacking(tree, usable, splits),
+            *(f"the {split} split is empty" for split in SPLITS if not splits[split]),
+        ],
     )
 
 

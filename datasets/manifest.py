@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .bad_file import BadFile
 from .data import SPLITS
 from .preparation import replacing
 from .tree import File
 
-FORMAT = 2  # 1: held-out splits depended on where the root lies; such a file is made anew
+# 1: held-out splits depended on where the root lies; 2: fewer files were found bad, and cities numbered.
+FORMAT = 3  # a file of another one is made anew
 # What zipfile and NumPy raise for bytes that are no archive, or not the one that was written. RuntimeError:
 # an entry reads as encrypted, or as made by a later version; OSError: a place lies before the start.
 _DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
@@ -99,7 +101,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """Raises FileNotFoundError where there is none, OSError naming the file where it is damaged."""
+        """Raises FileNotFoundError where there is none, BadFile naming the file where it is damaged."""
         with _opened(path) as file:
             return cls(
                 paths={name: Paths(file[f"{name}_text"], file[f"{name}_ends"]) for name in SPLITS},
@@ -135,8 +137,8 @@ class _opened:
         if isinstance(error, _DAMAGE):
             raise self._damaged(error) from error
 
-    def _damaged(self, error: BaseException) -> OSError:
-        return OSError(f"{self._path}: damaged ({error}); delete it and prepare the data set again")
+    def _damaged(self, error: BaseException) -> BadFile:
+        return BadFile(f"{self._path}: damaged ({error}); delete it and prepare the data set again")
 
 
 def _about(file: Any) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from itertools import chain
 import torch
 
 from .checking import Tell, in_threads, silent
-from .cityscapes import Cityscapes, blamed
+from .cityscapes import RULES, Cityscapes, blamed
 from .data import SPLITS
 from .inspection import Inspection, absent, digest, same_images
 from .masks import UNLABELLED
-from .pixels import BadImage
+from .pixels import BadImage, Header, header
 from .tree import File
 
 
@@ -20,22 +20,25 @@ def inspect_cityscapes(dataset: Cityscapes, *, threads: int, tell: Tell = silent
     files = list(chain.from_iterable(tree.splits.values()))
     samples = dataset.masked_files([file.path for file in files])
 
-    def look(number: int) -> tuple[File, str | tuple[str, bytes, torch.Tensor]]:
+    def look(number: int) -> tuple[File, str | tuple[Header, bytes, torch.Tensor]]:
         try:
             image, mask = samples.pair(number)
+            about = header(f"{dataset.root}/{files[number].path}", RULES)
         except BadImage as error:
             return files[number], blamed(error, dataset.root, files[number].path)
-        size = f"{image.shape[2]} x {image.shape[1]}"
-        return files[number], (size, digest(image), mask.flatten().bincount(minlength=UNLABELLED + 1))
+        return files[number], (about, digest(image), mask.flatten().bincount(minlength=UNLABELLED + 1))
 
     bad, digests = list(tree.bad), dict[str, bytes]()
-    pixels, sizes = dict[str, torch.Tensor](), Counter[str]()
+    pixels = dict[str, torch.Tensor]()
+    sizes, modes, conversions = Counter[str](), Counter[str](), Counter[str]()
     for file, found in in_threads(look, range(len(files)), threads=threads, tell=tell):
         if isinstance(found, str):
             bad.append((file.path, found))
             continue
-        size, digests[file.path], pixels[file.path] = found
-        sizes[size] += 1
+        about, digests[file.path], pixels[file.path] = found
+        sizes[f"{about.width} x {about.height}"] += 1
+        modes[about.mode] += 1
+        conversions.update(about.conversions)
     usable = {name: [file for file in found if file.path in digests] for name, found in tree.splits.items()}
     splits = dataset.divide(usable)
     counts = {
@@ -57,6 +60,8 @@ def inspect_cityscapes(dataset: Cityscapes, *, threads: int, tell: Tell = silent
         held_out=[split for split in SPLITS if split not in tree.splits],
         bad=bad,
         sizes=sizes,
+        modes=modes,
+        conversions=conversions,
         others=tree.others,
         duplicates=duplicates,
         repeated=repeated,

@@ -98,6 +98,11 @@ class MaskedFiles:
     normalise: Callable[[Tensor], Tensor]
     change: PairChange | None = None
 
+    @property
+    def target_bytes(self) -> int:
+        """See `data.Compact`."""
+        return self.shape[1] * self.shape[2]
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -119,15 +124,15 @@ class MaskedFiles:
         Raises IndexError, and pixels.BadImage, which names the file.
         """
         images, masks = self._stacked([self.transform(*self.pair(index)) for index in indices.tolist()])
-        return self.normalise(images), masks
+        return self.normalise(images), masks.to(torch.int64)
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `batch`, each image and its mask made by `change` as (key, its index) says."""
         images, masks = self.changed(indices, key)
-        return self.normalise(images), masks
+        return self.normalise(images), masks.to(torch.int64)
 
     def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `augmented`, not normalised: images uint8 [b, C, h, w]."""
+        """As `augmented`, not normalised, and as bytes: images uint8 [b, C, h, w], masks uint8 [b, h, w]."""
         change, pairs = self.change or self.transform, []
         with own_draws(key) as of_sample:
             for index in indices.tolist():
@@ -138,10 +143,10 @@ class MaskedFiles:
 
     def _stacked(self, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         # A rank may have no sample of a short batch.
-        images, masks = torch.zeros(0, *self.shape, dtype=torch.uint8), torch.zeros(0, *self.shape[1:])
+        images, masks = (torch.zeros(0, *shape, dtype=torch.uint8) for shape in (self.shape, self.shape[1:]))
         if pairs:
             images, masks = (torch.stack(column) for column in zip(*pairs, strict=True))
-        return images, masks.to(torch.int64)
+        return images, masks
 
 
 def other_size(mask: Sequence[int], image: Sequence[int]) -> str:
@@ -150,7 +155,8 @@ def other_size(mask: Sequence[int], image: Sequence[int]) -> str:
 
 
 def _grey(path: str, about: Header) -> Header:
-    if about.mode != "L" or about.conversions:
-        how = ", ".join((f"mode {about.mode}", *about.conversions))
-        raise BadImage(path, f"{how}: must hold one label id a pixel, of 8 bits (grey)")
+    if not about.exact or about.conversions:
+        how = about.conversions or ("its numbers are scaled, inverted or lossy",) * (about.mode == "L")
+        told = ", ".join((f"mode {about.mode}", *how))
+        raise BadImage(path, f"{told}: must hold one label id a pixel, of 8 bits (grey)")
     return about

@@ -22,12 +22,14 @@ class ScaleCrop:
     """An image and its mask brought to `side` times a factor drawn from `scales`; of that a part of `side`.
 
     side: (height, width). The part's place is drawn. Beyond the border the image is `fill`, one value for
-    each channel in its own units, and the mask unlabelled.
+    each channel in its own units, and the mask unlabelled. colours: changes the image alone, before that: the
+    fill stays what it is.
     """
 
     side: tuple[int, int]
     fill: tuple[float, ...]
     scales: tuple[float, float] = (0.5, 2.0)
+    colours: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Of an image [C, H, W] and its mask [H, W]."""
@@ -40,7 +42,7 @@ class ScaleCrop:
         fills = {tv_tensors.Image: list(self.fill), tv_tensors.Mask: UNLABELLED}
         crop = v2.RandomCrop(self.side, pad_if_needed=True, fill=fills)
         scaled, labels = ResizePair(height=height, width=width)(image, mask)
-        return _together(crop, scaled, labels)
+        return _together(crop, scaled if self.colours is None else self.colours(scaled), labels)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def pair_recipe(
     """The changes called `name` of an image together with its mask, to `side` (height, width); None for none.
 
     allowed: of PAIR_RECIPES; fill: see `ScaleCrop`. flip: left and right, one in two. scale_crop_flip: a part
-    of the image at 0.5 to 2 times its size, and flip; as of Chen et al. 2017 (arXiv 1706.05587, section 4).
+    of the image at 0.5 to 2 times `side`, and flip; after Chen et al. 2017 (arXiv 1706.05587, section 4), who
+    scale the stored image and judge models at its size, where here both are done at `side`.
     scale_crop_flip_jitter: and brightness, contrast and saturation times 0.5 to 1.5, in
     an order that is drawn, of the image alone (uint8). Raises ValueError with `allowed`.
     """
@@ -86,10 +89,9 @@ def pair_recipe(
     flip = Together(v2.RandomHorizontalFlip())
     if name == "flip":
         return PairChain((ResizePair(height=side[0], width=side[1]), flip))
-    steps: tuple[PairChange, ...] = (ScaleCrop(side=side, fill=tuple(fill)), flip)
-    if name == "scale_crop_flip_jitter":
-        steps += (Together(v2.ColorJitter(brightness=0.5, contrast=0.5, saturation=0.5)),)
-    return PairChain(steps)
+    jitter = v2.ColorJitter(brightness=0.5, contrast=0.5, saturation=0.5)
+    colours = jitter if name == "scale_crop_flip_jitter" else None
+    return PairChain((ScaleCrop(side=side, fill=tuple(fill), colours=colours), flip))
 
 
 def _together(transform: Callable[..., Any], image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

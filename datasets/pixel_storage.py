@@ -6,6 +6,7 @@ from PIL import Image
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0  # a tag of TIFF files, and one of its values
 _SAMPLE_FORMAT, _SIGNED = 339, 2
+_EXACT = frozenset(("PNG", "TIFF", "BMP"))  # whose greys of 8 bits come out as they went in
 _WHITE_AS_STORED = {"L;2": 3, "L;4": 15}  # of grey with fewer bits, by Pillow's name for it
 
 
@@ -33,6 +34,11 @@ def is_16_bit(image: Image.Image) -> bool:
     how = _how(image)
     ppm = image.format == "PPM" and isinstance(how, tuple) and len(how) == 2 and how[1] > 255
     return image.mode.startswith("I") or ";16" in _stored_as(image) or ppm
+
+
+def keeps_numbers(image: Image.Image) -> bool:
+    """Whether a grey pixel of an opened `image` is the number in its file: not scaled, inverted or lossy."""
+    return image.mode == "L" and _stored_as(image) == "L" and image.format in _EXACT
 
 
 def scale_clear_grey(image: Image.Image) -> None:

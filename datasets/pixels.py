@@ -8,7 +8,7 @@
   CMYK      to RGB as (255 - C)(255 - K) / 255 without colour profiles; a JPEG file is read inverted where it
             has Adobe's marker, as such files are written
   palette   replaced by its colours
-  turned    by its EXIF orientation, where `upright` is set
+  turned    by its EXIF orientation, where `upright` is set; a TIFF file, which has its own, always
   several   of an animation or a multi-page file the first picture
 Floating-point, signed, 12-bit and 32-bit images are refused: nothing says which value is white, or Pillow
 does not. So is 16-bit colour of which one is marked as transparent: no pixel keeps the bits to tell.
@@ -25,7 +25,8 @@ import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from .pixel_storage import is_16_bit, refusal, scale_clear_grey
+from .end_marks import damage
+from .pixel_storage import is_16_bit, keeps_numbers, refusal, scale_clear_grey
 from .plain_jpeg import plain_jpeg
 
 BACKGROUNDS = {"white": 255, "black": 0}
@@ -77,12 +78,16 @@ class PixelRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says of itself: width and height in pixels as stored, Pillow's mode, rules that apply."""
+    """What a file says of itself: width and height in pixels as stored, Pillow's mode, rules that apply.
+
+    exact: whether its greys are the numbers in the file, of 8 bits, so that they can be labels.
+    """
 
     width: int
     height: int
     mode: str
     conversions: tuple[str, ...]
+    exact: bool
 
 
 def header(path: str, rules: PixelRules) -> Header:
@@ -99,45 +104,42 @@ def decode(path: str, rules: PixelRules) -> Tensor:
 
     The channels of a pixel lie side by side in memory, as in most files; resizing is faster so.
     """
-    try:
-        _must_be_regular(path)
-        content = Path(path).read_bytes()
-    except _DAMAGE as error:
-        raise _bad(path, error, path) from error
-    return decode_content(content, path, rules)
+    return decode_content(_content(path), path, rules)
 
 
 def decode_content(content: bytes, path: str, rules: PixelRules) -> Tensor:
     """As `decode`, from the content of the file at `path`, which is not opened. Raises BadImage."""
     usual = plain_jpeg(content, upright=rules.upright) if rules.channels == 3 else None
-    return _inspect(io.BytesIO(content), path, rules)[1] if usual is None else usual
+    if usual is None or damage(content) is not None:  # in words where something is wrong
+        return _inspect(content, path, rules)[1]
+    return usual
 
 
 def inspect(path: str, rules: PixelRules) -> tuple[Header, Tensor]:
     """Header and pixels, as `header` and `decode` give them. Raises BadImage."""
-    return _inspect(path, path, rules)
+    return _inspect(_content(path), path, rules)
 
 
-def _inspect(source: str | io.BytesIO, path: str, rules: PixelRules) -> tuple[Header, Tensor]:
+def _content(path: str) -> bytes:
+    try:
+        _must_be_regular(path)
+        return Path(path).read_bytes()
+    except _DAMAGE as error:
+        raise _bad(path, error, path) from error
+
+
+def _inspect(content: bytes, path: str, rules: PixelRules) -> tuple[Header, Tensor]:
+    source = io.BytesIO(content)
     try:
         with _opened(source, path) as image:
-            about = _header(image, rules)
+            about, lacking = _header(image, rules), damage(content)
+            if lacking is not None:
+                raise _damaged(path, lacking)
             pixels = np.array(_converted(image, rules))
     except _DAMAGE as error:
         raise _bad(path, error, source) from error
     found = torch.from_numpy(pixels)
     return about, found.unsqueeze(0) if found.dim() == 2 else found.permute(2, 0, 1)
-
-
-def looks_whole(path: str) -> bool:
-    """Whether a JPEG or PNG file ends with its end mark; True for other formats, which have none."""
-    with open(path, "rb") as file:
-        start = file.read(8)
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 32))
-        end = file.read()
-    if start.startswith(b"\xff\xd8"):
-        return b"\xff\xd9" in end
-    return not start.startswith(b"\x89PNG") or b"IEND" in end
 
 
 def _opened(source: str | io.BytesIO, path: str) -> Image.Image:
@@ -169,12 +171,13 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
         "alpha over background": transparent,
         "CMYK to RGB": mode == "CMYK",
         "palette to colours": mode in ("P", "PA"),
-        "turned by EXIF": rules.upright and _is_turned(image),
+        "turned by EXIF": (rules.upright and _is_turned(image)) or _is_turned_tiff(image),
         "first of several pictures": getattr(image, "is_animated", False),
         "other colour space to RGB": mode in ("YCbCr", "LAB", "HSV"),
     }
     names = tuple(name for name, applies in told.items() if applies)
-    return Header(width=image.width, height=image.height, mode=mode, conversions=names)
+    exact = keeps_numbers(image)
+    return Header(width=image.width, height=image.height, mode=mode, conversions=names, exact=exact)
 
 
 def _converted(image: Image.Image, rules: PixelRules) -> Image.Image:
@@ -191,6 +194,8 @@ def _converted(image: Image.Image, rules: PixelRules) -> Image.Image:
         canvas = Image.new("RGBA", image.size, (level, level, level, 255))
         canvas.alpha_composite(image.convert("RGBA"))
         image = canvas
+    if image.mode == "LAB":  # Pillow makes no grey of it
+        image = image.convert("RGB")
     mode = "L" if rules.channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
 
@@ -209,6 +214,11 @@ def _is_turned(image: Image.Image) -> bool:
     return "exif" in image.info and image.getexif().get(_ORIENTATION, 1) not in (0, 1)
 
 
+def _is_turned_tiff(image: Image.Image) -> bool:
+    """Pillow turns TIFF files, of whose format the orientation is a part, whoever asks for their pixels."""
+    return getattr(image, "tag_v2", {}).get(_ORIENTATION, 1) not in (0, 1)
+
+
 def _bad(path: str, error: BaseException, source: str | io.BytesIO) -> BadImage:
     if isinstance(error, BadImage):
         return error
@@ -218,8 +228,11 @@ def _bad(path: str, error: BaseException, source: str | io.BytesIO) -> BadImage:
     if isinstance(error, OSError) and error.strerror:
         return BadImage(path, error.strerror)
     words = " ".join(str(error).split()) or type(error).__name__
-    kind = Path(path).suffix.lower() or "image"
-    return BadImage(path, f"damaged or cut short {kind} file: {words}")
+    return _damaged(path, words)
+
+
+def _damaged(path: str, words: str) -> BadImage:
+    return BadImage(path, f"damaged or cut short {Path(path).suffix.lower() or 'image'} file: {words}")
 
 
 def _start(source: str | io.BytesIO) -> bytes:

@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,8 +68,11 @@ class PreparedFolder(ABC):
     def load(self) -> Data:
         """The splits, their files unread. Raises FileNotFoundError where `prepare` has not been, OSError."""
 
-    def lost(self, tree: Tree, usable: dict[str, list[File]]) -> list[str]:
-        """Warnings of what is gone with the bad files; usable: by split, the files that are left."""
+    def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
+        """Warnings of what is gone with the bad files, or too small to be divided.
+
+        usable: by split of `tree`, the files that are left; splits: what `divide` makes of them.
+        """
         return []
 
     @property
@@ -113,14 +117,13 @@ class PreparedFolder(ABC):
         tree = self.tree()
         if self._is_prepared(tree):
             return
-        try:
-            with locked(self.manifest_file.parent):
-                if not self._is_prepared(tree):  # by whom this process waited for
-                    self._prepared(tree, tell).write(self.manifest_file)
-        except OSError as error:
-            raise OSError(
-                f"{error}: dataset.prepared=FOLDER puts what is known of the files into another folder"
-            ) from error
+        with ExitStack() as held:
+            with _writing():
+                held.enter_context(locked(self.manifest_file.parent))
+            if not self._is_prepared(tree):  # by whom this process waited for
+                made = self._prepared(tree, tell)
+                with _writing():
+                    made.write(self.manifest_file)
 
     def manifest(self) -> Manifest:
         """What `prepare` wrote. Raises FileNotFoundError where it has not been, OSError."""
@@ -167,11 +170,22 @@ class PreparedFolder(ABC):
             "bad": [list(entry) for entry in bad],
             "conversions": dict(sorted(checked.conversions.items())),
             "others": dict(sorted(tree.others.items())),
-            "warnings": [*tree.warnings, *self.lost(tree, usable)],
+            "warnings": [*tree.warnings, *self.lacking(tree, usable, splits)],
             "files": content(tree.classes, splits),
             "tree": digest(tree),
         }
         return Manifest.of(splits, about)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Adds the way out to what goes wrong with the manifest's folder; files are read outside of this."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error}: dataset.prepared=FOLDER puts what is known of the files into another folder"
+        ) from error
 
 
 def digest(tree: Tree) -> str:

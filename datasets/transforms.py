@@ -12,14 +12,16 @@ from torch import Tensor
 
 # Of ImageNet's training images, on a scale of 0 to 1: torchvision's reference values.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LONGEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentreCrop:
     """The shorter side to `resize` pixels, bilinear with antialiasing; the centre of `crop` x `crop`.
 
-    Whatever the file's size, the result is uint8 [C, crop, crop]. Raises ValueError for sizes that do not
-    fit.
+    Whatever the file's size, the result is uint8 [C, crop, crop]. Of an image that is more than `LONGEST`
+    times as long as wide the ends are cut off before: nothing of them is in the centre, and enlarged they
+    take gigabytes. Raises ValueError for sizes that do not fit.
     """
 
     resize: int
@@ -37,8 +39,18 @@ class CentreCrop:
         """Of pixels uint8 [C, H, W]."""
         from torchvision.transforms.v2 import functional  # half a second, and `prepare` needs none of it
 
-        resized = functional.resize(pixels, [self.resize], antialias=True)
+        resized = functional.resize(_without_ends(pixels), [self.resize], antialias=True)
         return functional.center_crop(resized, [self.crop, self.crop])
+
+
+def _without_ends(pixels: Tensor) -> Tensor:
+    """The middle of a long image [C, H, W], as far from its centre on one side as on the other."""
+    kept = LONGEST * min(pixels.shape[-2:])
+    for axis in (-2, -1):
+        cut = (pixels.shape[axis] - kept) // 2
+        if cut > 0:
+            pixels = pixels.narrow(axis, cut, pixels.shape[axis] - 2 * cut)
+    return pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +95,11 @@ class Normalise:
     def __post_init__(self) -> None:
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
+                grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" * (self.channels == 1)
+                numbers = f"{self.channels} number{'s' * (self.channels > 1)}"
                 raise ValueError(
-                    f"dataset.{key}={list(values)}: must be {self.channels} numbers, one per channel on a "
-                    "scale of 0 to 1 (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)"
+                    f"dataset.{key}={list(values)}: must be {numbers}, one per channel on a scale of 0 to "
+                    f"1{grey}"
                 )
             if not torch.tensor(values, dtype=torch.float32).isfinite().all():
                 raise ValueError(f"dataset.{key}={list(values)}: must be finite numbers")

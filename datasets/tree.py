@@ -9,12 +9,13 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .pixels import SUFFIXES
 
 CLUTTER = frozenset(("thumbs.db", "desktop.ini", "__macosx", "lost+found"))
+NAMED = 20  # classes in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,12 @@ def folders_in(folder: str) -> list[str]:
 def class_name(folder: str) -> str:
     """The class that a folder's name stands for: one spelling for accents, however they are stored."""
     return unicodedata.normalize("NFC", folder)
+
+
+def listed_classes(names: Sequence[str]) -> str:
+    """Classes by name, for a sentence; the first of them if they are many."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"class{'es' * (len(names) > 1)} {', '.join(map(repr, names[:NAMED]))}{more}"
 
 
 def images_below(root: str, below: str, label: int, others: Counter[str]) -> list[File]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class InputSpec:
     """Shape of one sample and the number of classes.
 
-    A model built for it maps float images [b, channels, height, width] to logits [b, classes].
+    A model built for it maps float images [b, channels, height, width] to logits [b, classes], one for
+    segmentation to logits [b, classes, height, width].
     """
 
     channels: int

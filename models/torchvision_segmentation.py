@@ -16,13 +16,18 @@ from .spec import InputSpec
 class TorchvisionSegmentation:
     """A model of torchvision's registry.
 
-    name: as in `torchvision.models.list_models(module=torchvision.models.segmentation)`.
+    name: as in `torchvision.models.list_models(module=torchvision.models.segmentation)`;
+    zero_init_residual: the last norm of each block of a ResNet backbone starts at zero, so that it starts as
+    the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1); no effect on other backbones.
     """
 
     suggested_epochs: ClassVar[int] = 6  # what `train.epochs=auto` takes, as of torchvision's other models
     task: ClassVar[str] = "segmentation"
 
+    later: ClassVar[tuple[str, ...]] = ("zero_init_residual",)  # at its default a run's id is as before it
+
     name: str
+    zero_init_residual: bool = False
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Module from images [b, 1 or 3, H, W] to logits [b, classes, H, W].
@@ -43,7 +48,17 @@ class TorchvisionSegmentation:
         network = models.get_model(
             self.name, weights=None, weights_backbone=None, num_classes=spec.classes, **options
         )
+        if self.zero_init_residual:
+            _zero_last_norms(network)
         return OutputAlone(network)
+
+
+def _zero_last_norms(network: nn.Module) -> None:
+    from torchvision.models.resnet import Bottleneck  # the only block of the ResNets that have such models
+
+    for block in network.modules():
+        if isinstance(block, Bottleneck):
+            nn.init.zeros_(block.get_parameter("bn3.weight"))
 
 
 class OutputAlone(nn.Module):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -29,19 +29,18 @@ from .hardware import ClusterConfig
 from .network import ClusterNetwork
 from .padding import Padding
 from .rank_process import Meeting
+from .run_queue import QUEUE_LIMIT, RunQueue
 from .session import Session
 from .torch_communicator import TorchCommunicator
 
 FLOOR_LIMIT = 0.05  # of the modelled time of a sum of all gradients
 LINK_LIMIT = 0.05  # of α + bytes/rate, either way
-QUEUE_LIMIT = 0.01  # of training time
 OTHERS_LIMIT = 0.1  # of the time of all cores
 OVERRUN_LIMIT = 0.01  # of steps
 ROOM = 0.8  # of a padded step may be real computing, all ranks at once; beyond, jitter alone overruns
 FLOOR_TIMES, LINK_TIMES, LAYER_TIMES = 30, 5, 20
 STEP_TIMES = 3  # of a real device's step, which only says how long to pause
 FLOOR_BYTES = 2**18  # what moving more than that costs is the links' check
-IDLE_NS = 500_000
 LONGEST_PAUSE_S = 0.1  # a rank has long gone to sleep by then
 ALIKE = 1.02  # sizes this close are one
 
@@ -120,11 +119,18 @@ class Apparatus:
 
     Args:
         meeting: says who makes the links.
+        queue: the rank's, which its session tells when it trains.
         refuse: whether a run that fails its checks at the start is refused.
     """
 
     def __init__(
-        self, cluster: ClusterConfig, comm: TorchCommunicator, meeting: Meeting, *, refuse: bool
+        self,
+        cluster: ClusterConfig,
+        comm: TorchCommunicator,
+        meeting: Meeting,
+        queue: RunQueue,
+        *,
+        refuse: bool,
     ) -> None:
         self._cluster, self._comm, self._meeting, self._refuse = cluster, comm, meeting, refuse
         links = cluster.links.or_free()
@@ -137,7 +143,7 @@ class Apparatus:
         self._checked: list[LinkCheck] = []
         self._reasons: list[str] = []
         self._measured: dict[str, Any] = {"network": meeting.network}
-        self._queue, self._cores = RunQueue(), Cores(meeting.awake)
+        self._queue, self._cores = queue, Cores(meeting.awake)
         self._before = Counted()  # by the attempts that this one goes on from
 
     def prepare(self, session: Session, replica: PaddedReplica) -> None:
@@ -156,15 +162,15 @@ class Apparatus:
             self._check_links({whole, *self._comm.traffic.sizes("inter")})
         if self._reasons and self._refuse:
             raise MachineError(
-                f"this machine cannot emulate the run: {'; '.join(self._reasons)}; or launcher=simulated "
-                "(virtual time); launcher.on_invalid=record runs it all the same, with no numbers for reports"
+                f"this machine cannot emulate the run: {'; '.join(self._reasons)}. Other work on its cores "
+                "makes it late, too. In virtual time it can be had with launcher=simulated; "
+                "launcher.on_invalid=record runs it all the same, with no numbers for reports"
             )
         for reason in self._reasons:
             log.warning("not valid: %s", reason)
 
     def training(self, on: bool) -> None:
         """This rank begins to train, or pauses."""
-        self._queue.training(on)
         self._cores.training(on)
 
     def verdict(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
@@ -336,61 +342,6 @@ class Apparatus:
     def _gather(self, own: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k], in rank order."""
         return gathering.vectors(self._comm, torch.tensor(own, dtype=torch.float64)).tolist()
-
-
-class RunQueue:
-    """How long this process's threads stood ready to run and did not, while it trained. Linux only.
-
-    An idle core takes a while to wake up (some 5 us; on a virtual machine without other load 30 to 240 were
-    seen on average), which the kernel counts as standing ready: a rank that mostly sleeps would never be
-    valid. That is no queue. Of each thread's waiting, `IDLE_NS` for each time that it was given a core is
-    left out; who shares a core with a program that computes waits for milliseconds.
-    """
-
-    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
-        self._tasks = tasks
-        self._since: dict[str, Stood] | None = {}
-        self._waited = 0
-
-    @property
-    def waited_ns(self) -> int | None:
-        """Nanoseconds of all threads together; None where the system does not tell."""
-        return None if self._since is None else self._waited
-
-    def training(self, on: bool) -> None:
-        """Training begins, or pauses."""
-        if self._since is None:
-            return
-        now = self._read()
-        if on or now is None:
-            self._since = now
-            return
-        for task, stood in now.items():
-            before = self._since.get(task, Stood(0, 0))
-            woken = stood.times - before.times
-            self._waited += max(0, stood.waited_ns - before.waited_ns - IDLE_NS * woken)
-        self._since = now
-
-    def _read(self) -> "dict[str, Stood] | None":
-        """Of each thread the last two numbers of its schedstat."""
-        found: dict[str, Stood] = {}
-        try:
-            for task in os.listdir(self._tasks):
-                try:
-                    _, waited, times = (self._tasks / task / "schedstat").read_text().split()
-                except (FileNotFoundError, ProcessLookupError):  # the thread has ended
-                    continue
-                found[task] = Stood(int(waited), int(times))
-        except (OSError, ValueError):
-            return None
-        return found or None
-
-
-class Stood(NamedTuple):
-    """How long a thread stood ready, and how often it was given a core, ever since it began."""
-
-    waited_ns: int
-    times: int
 
 
 class Cores:

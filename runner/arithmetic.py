@@ -23,6 +23,8 @@ def choose(precision: str, device: torch.device) -> None:
         return
     word = "tf32" if precision == "tf32" else "ieee"
     cudnn: Any = torch.backends.cudnn
+    # PyTorch has two sets of words. Where they differ, who reads the older (its compiler does) gets an error.
+    torch.backends.cuda.matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = word
     torch.backends.cuda.matmul.fp32_precision = word
 

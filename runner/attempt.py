@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ..strategies.errors import ConfigError, MachineError
 from .exit_codes import INTERRUPTED
-from .interrupts import Interrupts
+from .interrupts import Interrupts, remembered
 from .run_directory import RunDirectory
 from .supervisor import Event, Supervisor
 from .verdict import Outcome, Rank
@@ -84,6 +84,7 @@ def run_attempt(
     begun, that makes it a failed one. Raises KeyboardInterrupt if it was interrupted and this cannot be kept.
     """
     with directory.lock(), ranks, _logging_to(directory.supervisor_log), Interrupts() as interrupts:
+        remembered.heed()
         attempt = directory.begin_attempt(**ranks.about())
         reporter = _Reporter(directory, on_event)
         born: list[Rank] = []
@@ -142,8 +143,6 @@ class _Reporter:
     def end(self, conclusion: Conclusion) -> None:
         outcome = conclusion.outcome
         summary = outcome.summary or {}
-        checked = summary.get("apparatus")
-        timing = {} if checked is None else {"timing": {key: checked[key] for key in ("valid", "reasons")}}
         self._directory.end_attempt(
             outcome.status,
             outcome.reason,
@@ -153,7 +152,7 @@ class _Reporter:
             reached=summary.get("reached"),
             labels=summary.get("labels", []),
             attempt=conclusion.attempt,
-            **timing,
+            timing=self._timing(summary),
         )
         self(
             {
@@ -163,6 +162,12 @@ class _Reporter:
                 "exit_code": outcome.exit_code,
             }
         )
+
+    def _timing(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """What was known of it at the start, or was checked by the ranks since; and what they found."""
+        known = summary.get("apparatus") or self._directory.status()["timing"]
+        untimed = summary.get("untimed", [])
+        return {"valid": known["valid"] and not untimed, "reasons": [*known["reasons"], *untimed]}
 
     def _write(self) -> None:
         self._written_s = time.monotonic()

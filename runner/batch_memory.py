@@ -1,6 +1,7 @@
 """How a batch gets from a loader's worker process to its rank: as bytes, through memory that both have.
 
 Handing over float32 through memory made for each batch takes a third as long as making it from photographs.
+Masks go as bytes too, and become int64 at the rank.
 The rank says with each request which slot is free, and normalises out of the slot into memory of its own:
 
     rank:   "batch 7, slot 2" · · · recv, normalise slot 2, slot 2 is free · "batch 12, slot 2"
@@ -8,20 +9,20 @@ The rank says with each request which slot is free, and normalises out of the sl
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-FEW_BYTES = 2**16
-MARGIN = 2  # images by which the last batch of an epoch may be longer than the others
+MARGIN = 2  # samples by which the last batch of an epoch may be longer than the others
 
 
 class BatchMemory:
-    """`slots` places for batches of `images` images uint8 of `shape` [C, H, W], shared from the start."""
+    """`slots` places for batches of `samples` samples of `sample_bytes`, shared from the start."""
 
-    def __init__(self, slots: int, images: int, shape: tuple[int, ...]) -> None:
-        self._content = torch.empty(slots, (images + MARGIN) * math.prod(shape), dtype=torch.uint8)
+    def __init__(self, slots: int, samples: int, sample_bytes: int) -> None:
+        self._content = torch.empty(slots, (samples + MARGIN) * sample_bytes, dtype=torch.uint8)
         self._content.share_memory_()
         self.free: list[int] = []
         self.all_free()
@@ -30,35 +31,46 @@ class BatchMemory:
         """Nothing that was asked for is still to come."""
         self.free = list(range(len(self._content)))
 
-    def put(self, slot: int, pixels: Tensor) -> bool:
-        """Whether the images had room, and so are there."""
-        room = self._content[slot]
-        if pixels.numel() > len(room):
+    def put(self, slot: int, parts: Sequence[Tensor]) -> bool:
+        """Whether the tensors uint8 had room, all of them, and so are there."""
+        if sum(part.numel() for part in parts) > self._content.shape[1]:
             return False
-        room[: pixels.numel()].view(pixels.shape).copy_(pixels)
+        for room, part in zip(self.get(slot, [part.shape for part in parts]), parts, strict=True):
+            room.copy_(part)
         return True
 
-    def get(self, slot: int, shape: torch.Size) -> Tensor:
-        """The images in a slot, until it is filled again."""
-        return self._content[slot, : math.prod(shape)].view(shape)
+    def get(self, slot: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """The tensors of these shapes in a slot, until it is filled again."""
+        ends = list(accumulate((math.prod(shape) for shape in shapes), initial=0))
+        places = zip(pairwise(ends), shapes, strict=True)
+        return [self._content[slot, start:end].view(shape) for (start, end), shape in places]
 
 
 class Unfinished:
-    """A batch uint8 on its way, which becomes one float32 at its rank.
+    """A batch uint8 on its way, which becomes one float32, with targets int64, at its rank.
 
-    slot: where its images are; None where they had no room, and travel by themselves.
+    Images, and masks uint8, are left in `slot` of `memory`; where they have no room they travel along.
     """
 
     def __init__(
-        self, pixels: Tensor, targets: Tensor, normalise: Callable[[Tensor], Tensor], slot: int | None
+        self,
+        pixels: Tensor,
+        targets: Tensor,
+        normalise: Callable[[Tensor], Tensor],
+        memory: BatchMemory,
+        slot: int,
     ) -> None:
-        self._shape, self._pixels = pixels.shape, pixels if slot is None else None
-        # A tensor on its way is an open file, which costs more than the bytes of a few labels.
-        self._targets = targets.numpy() if targets.nbytes <= FEW_BYTES else targets
+        large, masks = [pixels], targets.dtype == torch.uint8
+        if masks:
+            large.append(targets)
+        # A tensor on its way is an open file, which costs more than the bytes of labels.
+        self._labels = None if masks else targets.numpy()
+        self._shapes = [part.shape for part in large]
+        self._large = None if memory.put(slot, large) else large
         self._normalise, self._slot = normalise, slot
 
     def finished(self, memory: BatchMemory) -> tuple[Tensor, Tensor]:
         """The batch; its slot may be filled again."""
-        pixels = self._pixels if self._slot is None else memory.get(self._slot, self._shape)
-        assert pixels is not None, "images are in a slot or here"
-        return self._normalise(pixels), torch.as_tensor(self._targets)
+        pixels, *masks = memory.get(self._slot, self._shapes) if self._large is None else self._large
+        targets = masks[0] if self._labels is None else torch.as_tensor(self._labels)
+        return self._normalise(pixels), targets.to(torch.int64)

@@ -11,16 +11,20 @@ from ..strategies.errors import ConfigError
 
 
 def check_parts(parts: int, global_batch_size: int, ranks: int, samples: int | None) -> None:
-    """Refuse more parts than a rank has samples in a whole batch: some would be empty. Raises ConfigError.
+    """Refuse a batch that the data do not fill, and parts without a sample. Raises ConfigError.
 
     samples: of the training split, None where they are not known.
     """
-    batch = global_batch_size if samples is None else min(global_batch_size, samples)
-    most = batch // ranks
+    if samples is not None and global_batch_size > samples:
+        raise ConfigError(
+            f"train.global_batch_size={global_batch_size}: the data set has {samples} training samples; "
+            "take at most as many"
+        )
+    most = global_batch_size // ranks
     if parts > max(1, most):
         raise ConfigError(
             f"train.accumulate={parts}: must be <= {most}, the samples of a rank in a batch "
-            f"({batch} over {ranks} ranks); take fewer parts, or a larger train.global_batch_size"
+            f"({global_batch_size} over {ranks} ranks); take fewer parts, or a larger train.global_batch_size"
         )
 
 

@@ -31,7 +31,8 @@ DIRECTIONS = {  # what a claim without a number can say, by its headline
     "quality_at_time": ("better",),
 }
 HEADLINES = tuple(DIRECTIONS)
-METRICS = dict.fromkeys(HEADLINES, ("accuracy", "loss")) | {"efficiency": ("samples_per_s",)}
+QUALITY = ("accuracy", "top5", "miou", "pixel_accuracy", "loss")
+METRICS = dict.fromkeys(HEADLINES, QUALITY) | {"efficiency": ("samples_per_s",)}
 OTHER_COMPARATORS = {  # arms of a study that are no strategy's defaults
     "native": "ddp, one process a node with all its cores",
     "plain_mean": "heterogeneous with strategy.weighting=uniform",

@@ -17,6 +17,7 @@ from ..strategies.errors import ConfigError, MachineError, nearest
 from . import listing
 from .commands import COMMANDS
 from .exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from .interrupts import remembered
 from .options import Parser, add_before_runs, add_config_dir, folder_of
 from .overrides import key_of
 
@@ -68,7 +69,7 @@ Options
   --version, -h, --help
 
 A run goes to results_dir/study.name/<run id>; relative paths count from where you type the command.
-A finished run is not repeated: run.repeat=1 makes a second one.
+A finished run is not repeated: run.repeat=1 makes a second one. Of a key that is given twice the last counts.
 
 Exit codes: 0 finished; 1 a run failed, diverged, timed out or was cancelled; 2 the request was wrong;
   3 this machine cannot do it; 130 interrupted.
@@ -78,7 +79,8 @@ Exit codes: 0 finished; 1 a run failed, diverged, timed out or was cancelled; 2 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console command. Exits with the codes that --help lists."""
     try:
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        with remembered:
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except ConfigError as error:
         code = _complain(error, WRONG_REQUEST)
@@ -93,6 +95,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(f"{error.filename}: {said}" if error.filename else said, MACHINE)
     _drop_what_is_stuck()
     sys.exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """As `run`; an interrupt that an import dropped, or made an error of its own of, is one all the same."""
+    try:
+        code = run(arguments)
+    except Exception:
+        remembered.heed()
+        raise
+    if code == OK:
+        remembered.heed()
+    return code
 
 
 def _drop_what_is_stuck() -> None:
@@ -165,3 +179,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _complain(error: object, code: int) -> int:
     print(f"daso-bench: {error}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

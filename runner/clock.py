@@ -40,6 +40,7 @@ class Clock:
         self.segment = "startup"
         traffic.training = False  # not before the segment `train` begins
         self.on_training: Callable[[bool], None] | None = None  # told when training begins and pauses
+        self.settle: Callable[[], None] | None = None  # waits for the device, before a pause
         self._told = False
         self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
         self._laps: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
@@ -50,15 +51,24 @@ class Clock:
         """Close the open segment and open `segment`."""
         trains = segment == "train"
         # Writing a log is no pause worth telling of, whatever comes before and after it.
-        if self.on_training is not None and segment != "log" and trains != self._told:
-            self._told = trains
-            self.on_training(trains)
+        tells = segment != "log" and trains != self._told
+        if tells and trains:
+            self._tell(True)  # before the clock of training runs, and after it has stopped
+        elif tells and self.settle is not None:
+            self.settle()  # what still runs is training
         now = self._now()
         self.segments[self.segment] += now - self._since
         self.segment, self._since = segment, now
         self._traffic.training = segment == "train"
         if segment == "train":
             self._lap_since, self._blocked_before = now, self._traffic.blocked_ns
+        if tells and not trains:
+            self._tell(False)
+
+    def _tell(self, trains: bool) -> None:
+        self._told = trains
+        if self.on_training is not None:
+            self.on_training(trains)
 
     @contextmanager
     def within(self, segment: str) -> Iterator[None]:
@@ -115,10 +125,17 @@ def waiting_of(traffic: Traffic, launches_of_ranks: list[dict[int, int]]) -> int
     """Nanoseconds that this rank, blocked in collectives, waited for a member that had not entered yet.
 
     `launches_of_ranks` are the entry stamps of all ranks, on one common clock. For a collective entered at
-    a_i and left at z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the blocked time is transfer.
+    a_i and left at z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the blocked time is transfer,
+    and is booked as such.
     """
     last: dict[int, int] = {}
     for launches in launches_of_ranks:
         for key, stamp in launches.items():
             last[key] = max(last.get(key, stamp), stamp)
-    return sum(waiting_ns(b.entered, b.left, last[b.key]) for b in traffic.blocked if b.key in last)
+    total = 0
+    for blocked in traffic.blocked:
+        if blocked.key in last:
+            waited = waiting_ns(blocked.entered, blocked.left, last[blocked.key])
+            traffic.correct(blocked, waited)
+            total += waited
+    return total

@@ -1,9 +1,9 @@
 """What the clock itself costs: it is off in every other block of steps (`study.role=overhead`).
 
-Off means: nothing is booked to parts, and no collective is stamped; times are still read where collectives
-begin and end (some 50 ns each). Blocks come in pairs, on and off, then off and on, so that a drift of the
-machine cancels. Writing a log is left out of a block; a longer pause of training (evaluation, checkpoint)
-throws the block in hand away, and with it its pair.
+Off means: nothing is booked to parts, no collective is stamped and no time of a GPU recorded; times are still
+read where collectives begin and end (some 50 ns each). Blocks come in pairs, on and off, then off and on, so
+that a drift of the machine cancels. Writing a log is left out of a block; a longer pause of training
+(evaluation, checkpoint) throws the block in hand away, and with it its pair.
 Source: the measuring rules (time to accuracy), "validity, fairness ledger, guard".
 """
 

@@ -401,8 +401,8 @@ def _prepare(arguments: list[str]) -> int:
     parser = parser_of(
         "prepare",
         _PREPARE_HELP,
-        codes="0 ready; 2 files are missing or bad, or the request was wrong; 3 they cannot be fetched or "
-        "written.",
+        codes="0 ready; 2 files are missing, damaged or bad, or the request was wrong; 3 they cannot be "
+        "fetched, read or written.",
     )
     parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE | reader=NAME | ...")
     add_config_dir(parser)
@@ -425,8 +425,8 @@ def _inspect(arguments: list[str]) -> int:
     parser = parser_of(
         "inspect",
         _INSPECT_HELP,
-        codes="0 nothing is wrong; 2 the request was wrong; 3 something found: bad files, classes without "
-        "images, the same image in two splits; or the files cannot be read.",
+        codes="0 nothing is wrong; 2 the request was wrong, or the whole set is damaged; 3 something found: "
+        "bad files, the same image in two splits, a warning; or the files cannot be read.",
     )
     parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE")
     parser.add_argument("--json", action="store_true", help="for machines")

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from . import sexagesimal
 from .environment import usable_cores
 from .listing import CONF
 from .overrides import key_of, quote_text
-from .translate import translate
+from .translate import refuse_nonsense, translate
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     Raises ConfigError for what no run can be composed with. A job of a sweep that does not compose is in the
     result with its error.
     """
+    refuse_nonsense(words)
     if config_dir is not None:
         sexagesimal.refuse(config_dir)
     # The only name Hydra takes plugins from; in an editable install no type checker sees it.
@@ -77,12 +79,19 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     return collector.found
 
 
-def _cores(times: int = 1, over: int = 1) -> int:
-    """`${cores:}` in a configuration: the usable cores of this machine, `times` so many, shared by `over`.
+def _cores(*numbers: object) -> int:
+    """`${cores:TIMES,OVER,NODES}` in a configuration: of the usable cores of this machine TIMES so many,
+    shared by OVER, at least 1; and that on each of NODES machines like it.
 
-    At least 1. The configuration that is run and kept holds the number.
+    All are 1 unless given. The configuration that is run and kept holds the number.
     """
-    return max(1, usable_cores() * int(times) // int(over))
+    if len(numbers) > 3 or not all(re.fullmatch("[1-9][0-9]*", str(number)) for number in numbers):
+        raise ConfigError(
+            f"${{cores:{','.join(map(str, numbers))}}}: takes up to three whole numbers >= 1 (times, over, "
+            "nodes): ${cores:16} is 16 a core, ${cores:1,2} half the cores"
+        )
+    times, over, nodes = (*map(int, map(str, numbers)), 1, 1, 1)[:3]
+    return max(1, usable_cores() * times // over) * nodes
 
 
 @contextlib.contextmanager

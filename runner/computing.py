@@ -41,7 +41,8 @@ def _check_loss_scaling(cluster: ClusterConfig, kind: type[Any], strategy: Any, 
     if cluster.ranks > 1 and kind.agree is not Strategy.agree:
         raise ConfigError(
             "train.precision=fp16: an overflow has to leave out a step on all ranks at once, and with "
-            f"strategy={name} ranks step on gradients of their own; take bf16, which needs no scale"
+            f"strategy={name} not all would see it: backward does not end with sums over all ranks; take "
+            "bf16, which needs no scale"
         )
     remembers = kind.needs_numbers(strategy)
     if remembers is not None:

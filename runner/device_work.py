@@ -9,9 +9,11 @@ lets the computing stream wait for it. Each group has a side stream of its own: 
 waits for a slow node, another group's end would be told too late.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -74,14 +76,52 @@ class Spans:
             self._sum_ns += between(*self._open.popleft())
 
 
+@dataclass
+class Launched:
+    """An operation by its name; `over` tells whether it is, without waiting."""
+
+    name: str
+    over: Callable[[], bool] = lambda: False
+
+
+class InFlight:
+    """What a GPU was given and may still be at, in order. The host runs on, so that nothing else tells where
+    a rank stands still for others; any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._launched: deque[Launched] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, name: str) -> Launched:
+        """An operation that is about to be launched; who launched it says how to tell that it is over."""
+        launched = Launched(name)
+        with self._lock:
+            self._drop()
+            self._launched.append(launched)
+        return launched
+
+    def oldest(self) -> str:
+        """The first that is not over, "" if all are."""
+        with self._lock, suppress(RuntimeError):  # a broken GPU: the thread that trains hears of it
+            self._drop()
+        with self._lock:
+            return self._launched[0].name if self._launched else ""
+
+    def _drop(self) -> None:
+        while self._launched and self._launched[0].over():
+            self._launched.popleft()
+
+
 class DeviceWork(Work):
     """Operations started together.
 
     Args:
-        began: the moment of the computing stream at which they were started.
+        began: the moment of the computing stream at which they were started; None: not timed.
         of: whose side stream is to wait for them.
         tensors: kept until `wait`: their memory must not go to others while the operation uses it.
         note: is told from when to when the computing stream waited.
+        timed: whether it is, now; events are part of what the clock costs (`clock_pairs`).
     """
 
     def __init__(
@@ -89,12 +129,13 @@ class DeviceWork(Work):
         works: Sequence[Waitable],
         *,
         streams: Streams,
-        began: Mark,
+        began: Mark | None,
         of: Any,
         tensors: Sequence[Tensor],
         note: Callable[[Mark, Mark], None],
+        timed: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._streams, self._began, self._note = streams, began, note
+        self._streams, self._began, self._note, self._timed = streams, began, note, timed
         self._tensors: Sequence[Tensor] = tensors
         with streams.side(of):
             for work in works:
@@ -102,13 +143,16 @@ class DeviceWork(Work):
             self._ended = streams.mark()
 
     def wait(self) -> None:
-        before = self._streams.mark()
+        before = self._streams.mark() if self._timed() else None
         self._streams.await_mark(self._ended)
-        self._note(before, self._streams.mark())
+        if before is not None:
+            self._note(before, self._streams.mark())
         self._tensors = ()
 
     def is_completed(self) -> bool:
         return is_over(self._ended)
 
     def transfer_ns(self) -> int | None:
-        return between(self._began, self._ended) if self.is_completed() else None
+        if self._began is None or not self.is_completed():
+            return None
+        return between(self._began, self._ended)

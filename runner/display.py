@@ -5,6 +5,7 @@ never read as markup.
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,25 +24,34 @@ OnEvent = Callable[[Event], None]
 
 PLAIN_EVERY_S = 10.0
 PLAIN_WIDTH = 160  # a log file has no width; at 80 the tables would break
-HEADLINES = ("accuracy", "miou")  # what a task's models are judged by: the first is most tasks'
+MOST_TASKS = "accuracy"
+# What models are judged by. A run tells its task's own metric, and one of the first two if it is asked for.
+HEADLINES = ("top5", "pixel_accuracy", MOST_TASKS, "miou")
 _MISSING = "-"
 _STYLES = {"finished": "green", "running": "cyan", "queued": "dim", "diverged": "yellow"}
 
 
 class _Console(Console):
+    """`goes_on`: whether what is told is not all that the program does."""
+
+    def __init__(self, *, goes_on: bool, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+        self._goes_on = goes_on
+
     def on_broken_pipe(self) -> None:
         """While a BrokenPipeError is handled: rich would end the program with 1; `main` knows better."""
-        raise
+        if not self._goes_on:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is, wide where there is no terminal."""
-    console = _Console(highlight=False, markup=False, emoji=False, stderr=stderr)
-    return (
-        console
-        if console.is_terminal
-        else _Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=PLAIN_WIDTH)
-    )
+def make_console(*, stderr: bool = False, goes_on: bool = False) -> Console:
+    """A console that prints text as it is, wide where there is no terminal.
+
+    goes_on: a run must not end because its reader has gone (`daso-bench ... | head`); all else may.
+    """
+    console = _Console(goes_on=goes_on, stderr=stderr)
+    return console if console.is_terminal else _Console(goes_on=goes_on, stderr=stderr, width=PLAIN_WIDTH)
 
 
 @contextmanager
@@ -259,12 +269,12 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in powers of 1024 with their unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+    """Bytes in powers of 1000 with their unit, as in reports."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def rate(value: float) -> str:
@@ -318,14 +328,14 @@ def _figures(status: Mapping[str, Any]) -> dict[str, str]:
 
 def _headline(numbers: Mapping[str, Any], prefix: str = "") -> str:
     """The metric that models are judged by: the one that `numbers` has, behind `prefix`."""
-    return next((name for name in HEADLINES if f"{prefix}{name}" in numbers), HEADLINES[0])
+    return next((name for name in HEADLINES if f"{prefix}{name}" in numbers), MOST_TASKS)
 
 
 def _headlines(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """The header of a column with what the runs' models are judged by; a status may not tell yet."""
     of_runs = ({**(status.get("progress") or {}), **_finals(status)} for _, status in rows)
-    found = {name for numbers in of_runs for name in HEADLINES if name in numbers}
-    return " / ".join(name for name in HEADLINES if name in found) or HEADLINES[0]
+    found = {_headline(numbers) for numbers in of_runs if not numbers.keys().isdisjoint(HEADLINES)}
+    return " / ".join(name for name in HEADLINES if name in found) or MOST_TASKS
 
 
 def _finals(status: Mapping[str, Any]) -> dict[str, Any]:

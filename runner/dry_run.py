@@ -6,12 +6,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..strategies.errors import ConfigError, MachineError
 from . import display, estimate, far, similarity_words, sweep
 from .compose import compose
+from .config_tree import dump
 from .exit_codes import OK, WRONG_REQUEST
+from .readers.base import PackedReader
+from .readers.packed_set import look_at
 from .run_directory import RunDirectory
-from .schema import RunConfig, dump
+from .schema import RunConfig
 from .threads import threads_of
+
+RUN, GO_ON = "run", "go on with it"
+STARTED = (RUN, GO_ON)
 
 
 def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
@@ -27,7 +34,7 @@ def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> in
 
     `many`: the runs of a sweep, which skips what is finished.
     """
-    order = sweep.arrange(wanted)
+    order, refused = sweep.arrange(wanted), False
     for number, request in enumerate(order, 1):
         count = f"[{number}/{len(order)}] " if many else ""
         if request.config is None or request.path is None:
@@ -38,14 +45,29 @@ def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> in
         display.say(console, f"  processes  {_processes(request.config)}")
         for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
             display.say(console, f"             {line}")
-        display.say(console, f"  would      {intent(RunDirectory(request.path), many=many)}")
+        would, trouble = intent(RunDirectory(request.path), many=many), None
+        if would in STARTED:
+            trouble = packed_trouble(request.config)
+        refused = refused or trouble is not None
+        display.say(console, f"  would      {would if trouble is None else f'refuse: {trouble}'}")
     configs = [request.config for request in order if request.config is not None]
     tell_time(console, configs)
     first = next(iter(configs), None)
     if first is not None:
         display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
         display.say(console, dump(first).rstrip())
-    return WRONG_REQUEST if any(request.error for request in order) else OK
+    return WRONG_REQUEST if refused or any(request.error for request in order) else OK
+
+
+def packed_trouble(config: RunConfig) -> str | None:
+    """Why the run would not start for its packed file, as far as that goes without loading the data set."""
+    if not isinstance(config.reader, PackedReader):
+        return None
+    try:
+        look_at(config.dataset, config.reader, config.cluster.nodes)
+    except (ConfigError, MachineError) as error:
+        return str(error)
+    return None
 
 
 def tell_time(console: Console, configs: Sequence[RunConfig]) -> None:
@@ -67,9 +89,9 @@ def intent(directory: RunDirectory, *, many: bool) -> str:
     """What would be done with this run."""
     state = directory.state()
     if state in ("new", "queued"):
-        return "run"
+        return RUN
     if state == "resumable" and many:
-        return "go on with it"
+        return GO_ON
     if state == "resumable":
         return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(directory.path))})"
     if state == "finished" and many:

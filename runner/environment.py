@@ -96,22 +96,23 @@ def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> t
     return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
 
 
-def device_index(local_rank: int, visible: int, *, oversubscribe: bool = False) -> int | None:
+def device_index(local_rank: int, visible: int, *, share: bool = False) -> int | None:
     """The device of a rank among the `visible` ones (a count): None without any, 0 if there is one.
 
     A batch system that shows each task one device of its own makes every rank use number 0, whatever its
     local rank; which ranks share a node never follows from this count. Raises MachineError if there are
-    several devices and fewer than ranks, unless `oversubscribe` lets ranks share them in turn.
+    several devices and fewer than ranks, unless `share` lets ranks share them in turn.
     """
     if visible <= 1:
         return 0 if visible == 1 else None
     if local_rank < visible:
         return local_rank
-    if oversubscribe:
+    if share:
         return local_rank % visible
     raise MachineError(
         f"local rank {local_rank} has no device of its own: {visible} are visible; start at most {visible} "
-        "ranks per node, or allow sharing with launcher.allow_oversubscription=true"
+        "ranks per node, take CPUs (cluster.device.kind=cpu), or let ranks share GPUs, whose times are not "
+        "valid (launcher.share_gpus=true)"
     )
 
 
@@ -132,7 +133,14 @@ def processor() -> str | None:
 
 
 def rank_row(
-    *, rank: int, node: int, local_rank: int, device: str, threads: int, device_model: str | None = None
+    *,
+    rank: int,
+    node: int,
+    local_rank: int,
+    device: str,
+    threads: int,
+    device_model: str | None = None,
+    interop_threads: int | None = None,
 ) -> dict[str, Any]:
     """This rank's row of environment.json; call it in the rank, whose host and cores it reads."""
     return {
@@ -145,6 +153,7 @@ def rank_row(
         "visible_devices": visible_devices(),
         "cores": affinity(),
         "threads": threads,
+        "interop_threads": interop_threads,
     }
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from statistics import fmean
 
 from ..strategies.errors import ConfigError, MachineError
+from .config_tree import to_plain
+from .labels import StudyInfo
 from .launcher_config import SlurmConfig
 from .run_directory import RunDirectory
-from .schema import RunConfig, StudyInfo, arm_id, run_id, strategy_name, to_plain
+from .schema import RunConfig, arm_id, run_id, strategy_name
 from .threads import cores_of
 
 MANY = 10  # runs that are left: with fewer, a trial takes a good part of what it foretells

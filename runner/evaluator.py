@@ -8,7 +8,7 @@ from ..datasets.sampler import evaluation_indices
 from ..strategies.topology import WORLD
 from .copies import Copy
 from .evaluation import Score, add_scores, score
-from .ledger import Ledger
+from .ledger import Ledger, judged_by
 from .records import meets
 from .session import Session
 
@@ -143,10 +143,8 @@ class Evaluator:
         session.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
         if session.metrics is not None:
             session.metrics.write(row)
-        headline = session.task.headline
-        session.listener.progress(
-            loss=row["train_loss"], samples_per_s=row["samples_per_s"], **{headline: row[headline]}
-        )
+        shown = {name: row[name] for name in judged_by(session)}
+        session.listener.progress(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
         if row["reached"] and account.target_step is None:
             account.target_step = row["step"]
         return row

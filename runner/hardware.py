@@ -265,6 +265,8 @@ class ClusterConfig:
             return f"cluster.links.nics={links.nics}: nodes of the kernel network have one card"
         if links.intra.rate_gbit not in (None, math.inf) or links.intra.latency_us:
             return "cluster.links.intra: the kernel network shapes links between nodes alone"
+        if set(self.device.kind) == {"cuda"}:
+            return "cluster.device.kind=cuda: NCCL passes by the kernel network between GPUs of one machine"
         return None
 
     @property

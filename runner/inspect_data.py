@@ -17,7 +17,8 @@ from ..datasets.mask_inspection import inspect_cityscapes
 from ..datasets.prepared_folder import threads
 from ..datasets.shapes import Shapes
 from ..datasets.synthetic import Synthetic
-from ..strategies.errors import ConfigError, MachineError
+from ..strategies.errors import ConfigError
+from .bad_data import data_told
 from .display import make_console, say
 from .exit_codes import MACHINE, OK
 from .prepare import Tell, chosen, files_bar
@@ -29,17 +30,12 @@ _CLASSES, _SIZES, _GROUPS = 50, 10, 20  # shown to people; --json has all
 def inspect(words: Sequence[str], *, config_dir: Path | None, cwd: Path, as_json: bool = False) -> int:
     """Look at the data set that `words` choose and print what was seen; 3 if something was found, else 0.
 
-    Raises ConfigError where there is no such data set, MachineError where its files cannot be read.
+    Raises ConfigError where there is no such data set or it is damaged, MachineError where it cannot be read.
     """
     dataset = chosen(words, config_dir=config_dir, cwd=cwd, command="inspect")
     console = make_console()
-    try:
-        with files_bar(make_console(stderr=True), "looking at images") as tell:
-            found = _inspected(dataset, tell)
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigError(str(error)) from error
-    except OSError as error:
-        raise MachineError(str(error)) from error
+    with data_told(dataset), files_bar(make_console(stderr=True), "looking at images") as tell:
+        found = _inspected(dataset, tell)
     if as_json:
         print(json.dumps(found.as_dict(), indent=2))
     else:

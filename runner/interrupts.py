@@ -13,6 +13,42 @@ from typing import Any, Self
 from .faults import signal_name
 
 
+class Remembered:
+    """Ctrl-C as KeyboardInterrupt, and kept in mind: an import in C may drop the exception and go on.
+
+    Entered in the main thread around all that a program does (in others it does nothing).
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        self.asked = False
+        here = threading.current_thread() is threading.main_thread()
+        if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._before = signal.signal(signal.SIGINT, self._raise)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def heed(self) -> None:
+        """Raises KeyboardInterrupt if there was one before."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def _raise(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+
+remembered = Remembered()
+
+
 class Interrupts:
     """Counts SIGINT, SIGTERM, SIGHUP, SIGUSR2 while it is entered (in the main thread: others get none)."""
 

@@ -15,7 +15,9 @@ class LauncherConfig:
     """How the processes of a run are started and watched. `far`: by another program, perhaps elsewhere.
 
     `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
-    the rank makes a batch when it needs it.
+    the rank makes a batch when it needs it. `share_gpus`: more ranks than GPUs may run on a machine, several
+    on one; it is recorded as no valid timing. `pin`: each rank has as many cores of its own as it has threads
+    and loader workers.
     """
 
     far: ClassVar[bool] = False
@@ -25,6 +27,8 @@ class LauncherConfig:
     stall_s: float = 300.0
     port: int | None = None
     allow_oversubscription: bool = True
+    share_gpus: bool = False
+    pin: bool = False
     loader_workers: int = 0
     prefetch_batches: int = 2
     timeline: bool = False
@@ -41,6 +45,11 @@ class LauncherConfig:
             raise ConfigError(
                 f"launcher.sync_batch_norm={self.sync_batch_norm}: is a clock's; models are trained with "
                 "statistics of their own ranks (needs launcher.timing_only=true)"
+            )
+        if self.pin and self.name == "simulated":
+            raise ConfigError(
+                "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "
+                "real ones"
             )
         if self.timeline and self.name != "simulated":
             raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")

@@ -12,17 +12,18 @@ from typing import Any
 import torch
 
 from ..datasets.data import SPLITS
-from . import gathering
+from . import gathering, gpu_facts, input_bound
 from .clock import PARTS, waiting_of
 from .late import by_device
 from .precision import LossScaler
+from .readers import page_cache
+from .readers.choice import order_alone
 from .readers.none import NoReader
 from .records import best, crossing
 from .session import Session
 from .traffic import LINKS
 
-MUCH_DATA = 0.1  # of training time
-INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
+MUCH_LEFT_OUT = 0.01  # of steps
 
 
 @dataclass
@@ -113,9 +114,10 @@ class Ledger:
         session, account, progress = self.session, self.account, self.session.progress
         target, metric = session.config.train.target, session.config.train.target_metric
         met = None if target is None else crossing(account.evaluations, target, metric=metric)
-        headline, finals = session.task.headline, account.evaluations
-        highest = best(finals, headline)
-        cut = session.cut_short()
+        finals = account.evaluations
+        last = finals[-1] if finals and status != "diverged" else {}
+        highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(session)}
+        cut, reader = session.cut_short(), self._reader()
         return {
             "status": status,
             "target": target,
@@ -124,8 +126,8 @@ class Ledger:
             "to_target_wall_s": met.wall_s if met else None,
             "to_target_samples": met.stamp_samples if met else None,
             "crossing_s": met.scored_s if met else None,
-            f"final_{headline}": finals[-1][headline] if finals and status != "diverged" else None,
-            f"best_{headline}": highest[headline] if highest else None,
+            **{f"final_{name}": last.get(name) for name in highest},
+            **{f"best_{name}": value for name, value in highest.items()},
             "train_s": account.train_ns / 1e9,
             "samples_per_s": progress.samples / account.train_ns * 1e9 if account.train_ns else None,
             "parts_s": self._seconds(account.parts_ns),
@@ -140,18 +142,23 @@ class Ledger:
             "split_samples": {name: len(session.data.split(name)) for name in SPLITS},
             "labels": [
                 *session.world.remarks,
+                *session.world.untimed,
                 *session.strategy.labels(account.target_step),
                 *([cut] if cut else []),
+                *self._left_out(),
                 *self._reader_labels(),
-                *([f"{INPUT_BOUND} ({self._data_key()})"] if self._waits_for_data() else []),
+                *self._input_bound(reader),
             ],
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
             **({"digests": session.digests} if session.digests else {}),
             **session.clock.measured(),
-            **self._reader(),
+            **reader,
             **self._scaler(),
+            **self._gpu_memory(),
             **({} if session.compile_s is None else {"compile_s": session.compile_s}),
+            **({"untimed": list(session.world.untimed)} if session.world.untimed else {}),
+            **self._queue(),
             **self._apparatus(status),
         }
 
@@ -160,17 +167,35 @@ class Ledger:
         scaler = self.session.replica.scaler
         return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
 
-    def _data_key(self) -> str:
-        """By which data are made ahead of time."""
-        by_index = isinstance(self.session.config.reader, NoReader)
-        return "launcher.loader_workers" if by_index else "reader.prefetch_batches"
+    def _gpu_memory(self) -> dict[str, Any]:
+        """By rank, what it needed of its GPU's memory; null for one on a CPU."""
+        session = self.session
+        if not session.comm.some_on_gpus:
+            return {}
+        own = torch.tensor(gpu_facts.peak_memory(session.world.device), dtype=torch.int64)
+        columns = self.gather(own).T.tolist()
+        names = ("allocated_bytes", "reserved_bytes")
+        peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
+        return {"gpu_memory": peaks}
+
+    def _left_out(self) -> list[str]:
+        """How many steps fp16 has left out, where they are more than finding a first scale takes."""
+        scaling, steps = self._scaler().get("loss_scaling"), self.session.progress.step
+        if scaling is None:
+            return []
+        skipped = scaling["skipped_steps"]
+        return [f"fp16: {skipped} of {steps} steps left out"] if skipped > MUCH_LEFT_OUT * steps else []
 
     def _reader_labels(self) -> list[str]:
-        """In which order a reader has given the samples out; where nothing was read, why."""
+        """In which order a reader has given the samples out; why nothing was read, what the cache was not."""
         reader, alone = self.session.config.reader, self.session.world.order_alone
         if isinstance(reader, NoReader):
             return []
-        return [reader.words(), *([] if alone is None else [f"reader {reader.name}: {alone}"])]
+        if alone is not None:
+            return [reader.words(), f"reader {reader.name}: {alone}"]
+        lacking = float(self.gather(torch.tensor([self.session.loader.lacking], dtype=torch.float64)).max())
+        remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
+        return [reader.words(), *([] if remark is None else [remark])]
 
     def _reader(self) -> dict[str, Any]:
         """What reading has cost all ranks together; nothing where no file was read in training."""
@@ -181,9 +206,26 @@ class Ledger:
         sums = self.gather(torch.tensor(list(own.values()), dtype=torch.float64)).sum(0).tolist()
         return {"reader": {name: type(own[name])(value) for name, value in zip(own, sums, strict=True)}}
 
-    def _waits_for_data(self) -> bool:
-        account = self.account
-        return account.parts_ns["data"] > MUCH_DATA * sum(account.parts_ns.values())
+    def _input_bound(self, reader: dict[str, Any]) -> list[str]:
+        """A label where much of the training time went to data. reader: of `_reader`."""
+        parts, world = self.account.parts_ns, self.session.world
+        if parts["data"] <= input_bound.MUCH_DATA * sum(parts.values()):
+            return []
+        if not reader:
+            return [input_bound.by_index(virtual=order_alone(self.session.config.launcher) is not None)]
+        assert world.packed is not None, "it is read"
+        waited_s = reader["reader"]["waited_s"] / self.session.comm.topology.ranks
+        work = world.packed.stored.work
+        return [input_bound.by_reader(data_s=parts["data"] / 1e9, waited_s=waited_s, work=work)]
+
+    def _queue(self) -> dict[str, Any]:
+        """How long the worst rank stood ready and had no core; null where a system does not tell."""
+        queue, clock = self.session.world.queue, self.session.clock
+        if queue is None:
+            return {}
+        own = queue.share(clock.segments["train"])
+        told = self.gather(torch.tensor([-1.0 if own is None else own], dtype=torch.float64))
+        return {"run_queue_share": None if float(told.min()) < 0 else float(told.max())}
 
     def _apparatus(self, status: str) -> dict[str, Any]:
         """What the world's checks came to, where it has any; comes last, for it may send messages."""
@@ -196,8 +238,11 @@ class Ledger:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
         return gathering.vectors(self.session.comm, own)
 
-    def _traffic(self) -> dict[str, dict[str, Any]]:
-        """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them."""
+    def _traffic(self) -> dict[str, Any]:
+        """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them.
+
+        That is None where a GPU waits in the host's place: its events do not tell for which links.
+        """
         traffic = self.session.comm.traffic
         books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
         own = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
@@ -206,7 +251,7 @@ class Ledger:
             name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
         }
         blocked = {link: stood / 1e9 / len(own) for link, stood in found["blocked_s"].items()}
-        return {**found, "blocked_s": blocked}
+        return {**found, "blocked_s": blocked if self.session.comm.host_waits else None}
 
     def times(self) -> dict[str, Any]:
         """This rank's segments and their sum."""
@@ -241,3 +286,10 @@ class Ledger:
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
         return {name: value / 1e9 for name, value in nanoseconds.items()}
+
+
+def judged_by(session: Session) -> list[str]:
+    """The metrics to tell of a run: its task's own, and the target's if that is another share."""
+    metric, task = session.config.train.target_metric, session.task
+    others = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
+    return [task.headline, *others]

@@ -5,6 +5,7 @@ is changed. Worker processes stand still while training pauses (evaluations, che
 needs is made in a time that does not count.
 """
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -45,10 +46,13 @@ NO_SLOT = -1
 class Loader(ABC):
     """Gives the batches of `feed`, one after the other. `seed`: of the random changes, already derived.
 
-    `still_cached`: of a file that was dropped from the system's cache, the share of pages that stayed.
+    `still_cached`: of a file that is read, the share of its pages that was in the system's cache before
+    training began; None without one, where the system does not tell, and where another rank has looked.
+    `lacking`: the share that was not in it, or out of it, as asked for, at the worst of all attempts.
     """
 
     still_cached: float | None = None
+    lacking: float = 0.0
 
     def __init__(self, samples: Samples, feed: Feed, seed: int) -> None:
         self.samples, self.feed, self.seed = samples, feed, seed
@@ -138,10 +142,11 @@ class Ahead(Loader):
             ) from error
         if isinstance(batch, Exception):
             raise batch
-        if place != self.feed.place(progress):
+        if tuple(place) != self.feed.place(progress):  # PyTorch 2.9 makes lists of tuples where it pins
             raise RuntimeError(f"the loader is at {place}, the step at {self.feed.place(progress)}")
         if not isinstance(batch, Unfinished):
-            return batch
+            inputs, targets = batch
+            return inputs, targets
         memory = self._fetch.memory
         assert memory is not None, "the batch came through it"
         images = batch.finished(memory)
@@ -152,8 +157,9 @@ class Ahead(Loader):
         """Before the workers begin: they inherit it."""
         samples = self.samples
         if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
-            images = len(self.feed.piece(progress=self._upcoming.now()))
-            self._fetch.memory = self._upcoming.memory = BatchMemory(self._slots, images, samples.shape)
+            count = len(self.feed.piece(progress=self._upcoming.now()))
+            sample_bytes = math.prod(samples.shape) + samples.target_bytes
+            self._fetch.memory = self._upcoming.memory = BatchMemory(self._slots, count, sample_bytes)
 
     def restart(self) -> None:
         self._batches = None
@@ -215,8 +221,7 @@ class _Fetch(Dataset[Any]):
         if self.memory is None or not isinstance(self.samples, Compact):
             return place, NO_SLOT, training_batch(self.samples, indices, key)
         pixels, targets = self.samples.changed(indices, key)
-        fits = self.memory.put(slot, pixels)
-        return place, slot, Unfinished(pixels, targets, self.samples.normalise, slot if fits else None)
+        return place, slot, Unfinished(pixels, targets, self.samples.normalise, self.memory, slot)
 
 
 def _portable(error: Exception) -> Exception:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -21,6 +21,7 @@ from .emulated.awake import Awake
 from .emulated.namespaces import NodeEntry
 from .environment import threads_per_rank, timing_validity, usable_cores
 from .forkserver_guard import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from .pinning import apart_here
 from .rank_process import Meeting, RankTask, run_rank_process
 from .run_directory import RunDirectory
 from .supervisor import Event
@@ -48,7 +49,10 @@ def warm(preload: Sequence[str] = PRELOAD) -> None:
         multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     with _forkserver_environment(), no_main():
         try:
-            forkserver.ensure_running()
+            # First, and by itself: once started it unblocks the signals that the forkserver must not hear.
+            resource_tracker.ensure_running()
+            with _signals_blocked():
+                forkserver.ensure_running()
         except OSError as error:
             raise MachineError(f"cannot start processes (folder for sockets: TMPDIR): {error}") from error
 
@@ -104,6 +108,7 @@ def launch(
     ranks: int,
     threads: int | Literal["auto"],
     workers: int = 0,
+    pin: bool = False,
     port: int | None = None,
     venue: Venue | None = None,
     stall_s: float,
@@ -114,19 +119,20 @@ def launch(
 ) -> Outcome:
     """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
 
-    `threads`: per rank; `workers`: processes that each rank starts beside. `venue`: where they live and meet;
-    None: on the loopback, at `port` (None: a free one). `stall_s`: seconds without progress of any rank after
-    which the run is given up. `patience_s`: seconds that an interrupt leaves the ranks to save and stop in
-    good order. `on_event`: see `attempt.run_attempt`.
+    `threads`: per rank; `workers`: processes that each rank starts beside; `pin`: each rank has as many cores
+    of its own. `venue`: where they live and meet; None: on the loopback, at `port` (None: a free one).
+    `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`: seconds
+    that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `attempt.run_attempt`.
 
     Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
-    port, its networks) cannot be had or the directory cannot be written: all found before the attempt begins,
-    so nothing has changed.
+    port, its networks, cores to pin to) cannot be had or the directory cannot be written: all found before
+    the attempt begins, so nothing has changed.
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """
     venue = venue or Loopback(port)
     own = threads_per_rank(threads, ranks, workers=workers)
-    forked = _Forked(directory, ranks, own, workers, venue, entry, preload)
+    cores = apart_here(ranks, own + workers) if pin else [()] * ranks
+    forked = _Forked(directory, cores, own, workers, venue, entry, preload)
     return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 
@@ -136,14 +142,16 @@ class _Forked(Ranks):
     def __init__(
         self,
         directory: RunDirectory,
-        ranks: int,
+        cores: Sequence[tuple[int, ...]],
         threads: int,
         workers: int,
         venue: Venue,
         entry: str,
         preload: Sequence[str],
     ) -> None:
-        self._directory, self._ranks, self._threads, self._workers = directory, ranks, threads, workers
+        """`cores`: of each rank its own, or none."""
+        self._directory, self._threads, self._workers = directory, threads, workers
+        self._cores, self._ranks = cores, len(cores)
         self._venue, self._entry, self._preload = venue, entry, preload
         self._awake: Awake | None = None
 
@@ -183,6 +191,7 @@ class _Forked(Ranks):
                 entry=self._entry,
                 meeting=meeting,
                 node=self._venue.node(rank),
+                cores=self._cores[rank],
             )
             born.append(_bear(task, self._venue.listener))
         if self._venue.listener is not None:
@@ -225,14 +234,13 @@ def _listen(port: int | None) -> socket.socket:
 
 @contextmanager
 def _forkserver_environment() -> Iterator[None]:
-    """What the forkserver inherits and this process does not keep (see forkserver_guard for the signals)."""
+    """What the forkserver inherits and this process does not keep."""
     changed = {
         SUPERVISOR_VARIABLE: str(os.getpid()),
         "PYTHONSAFEPATH": "1",  # else a random.py in the user's folder would be imported for the library's
         **dict.fromkeys(_SINGLE_THREADED, "1"),
     }
     before = {name: os.environ.get(name) for name in changed}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
     os.environ.update(changed)
     try:
         yield
@@ -241,6 +249,15 @@ def _forkserver_environment() -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Also in what is started meanwhile, until it unblocks them itself (see forkserver_guard)."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
+    try:
+        yield
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 

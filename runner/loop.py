@@ -9,6 +9,7 @@ from ..strategies.topology import WORLD
 from . import checkpoint
 from .evaluator import Evaluator
 from .ledger import Ledger
+from .precision import is_lost
 from .session import Session
 from .state import restore, snapshot
 
@@ -94,8 +95,9 @@ class Loop:
             samples=progress.samples,
         )
         session.owed = met or last or session.deferred
-        # On GPUs a step's wish is known in the next one: before the last step counts, everybody is asked.
-        if (agreed or (last and session.replica.late)) and self._heed_wishes():
+        # On GPUs a step's wish is known in the next one: before the last step counts, or its model is judged
+        # or saved, everybody is asked.
+        if (agreed or (session.replica.late and (last or self._pauses(before)))) and self._heed_wishes():
             return
         if session.owed:
             self._evaluate_if_due(last)
@@ -105,6 +107,14 @@ class Loop:
         if self.ended is None and session.checkpoint_marks.passed(before, progress.samples):
             self._save()
         session.clock.lap("step_other")
+
+    def _pauses(self, before: int) -> bool:
+        """Whether training stands still for an evaluation or a checkpoint of the step just taken."""
+        session, samples = self.s, self.s.progress.samples
+        judges = session.owed and not session.deferred
+        return (judges and session.evaluation_marks.passed(session.judged_samples, samples)) or (
+            session.checkpoints is not None and session.checkpoint_marks.passed(before, samples)
+        )
 
     def _catch_up(self) -> None:
         """Do what the checkpoint's step still owed: a run that is told to stop saves before it judges."""
@@ -181,14 +191,21 @@ class Loop:
             not bool(self.s.all_losses.isfinite()),
             self.s.listener.interrupted() is not None,
             self._out_of_time(),
+            is_lost(self.s.replica.scaler),
         ]
         wishes = torch.tensor(own, dtype=torch.int64)
         self.s.comm.all_reduce(wishes, WORLD, channel="control").wait()
-        not_finite, interrupted, out_of_time = (bool(count) for count in wishes.tolist())
+        not_finite, interrupted, out_of_time, lost = (bool(count) for count in wishes.tolist())
         if not_finite:
             self.ended = (
                 "diverged",
                 f"the training loss is not finite (found at step {self.s.progress.step})",
+            )
+        elif lost:
+            self.ended = (
+                "diverged",
+                "gradients overflow in float16 with the loss as it is "
+                f"(found at step {self.s.progress.step}); take train.precision=bf16 or fp32",
             )
         elif interrupted or out_of_time:
             self._save()
@@ -229,7 +246,7 @@ class Loop:
             model = self._model_state() if session.comm.rank == 0 else None
         checkpoint.save(
             session.checkpoints,
-            session.progress.step,
+            self._step_to_save(),
             session.comm.rank,
             snapshot(session, self.ledger.account, self.evaluator.begun_ns),
             model,
@@ -238,6 +255,15 @@ class Loop:
         )
         clock.enter("train")
         self._stretch_started = clock.total()
+
+    def _step_to_save(self) -> int:
+        """The step that names a checkpoint: rank 0's, where ranks at paces of their own are at others."""
+        session = self.s
+        if not session.independent:
+            return session.progress.step
+        step = torch.tensor([session.progress.step])
+        session.comm.broadcast(step, 0, WORLD, channel="control").wait()
+        return int(step)
 
     def _model_state(self) -> dict[str, Any]:
         return {

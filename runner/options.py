@@ -11,7 +11,7 @@ from .files import check_folder
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """A wrong option is a wrong request like any other: one sentence, exit code 2."""
-        raise ConfigError(f"{message} (daso-bench --help)")
+        raise ConfigError(f"{message} ({self.prog} --help)")
 
 
 def parser_of(command: str, about: str = "", *, codes: str = "") -> Parser:

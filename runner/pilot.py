@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..strategies.errors import ConfigError
 from . import display, sweep
-from .bad_data import files_told
+from .bad_data import data_told
 from .records import read_records, surviving, write_json
 from .repetitions import PILOT, phase_of
 from .run_directory import RunDirectory
@@ -28,7 +28,7 @@ def pilot(asked: Asked) -> int:
     """
 
     def tell(console: Console, base: RunConfig, wanted: Sequence[sweep.Request]) -> None:
-        with files_told(base.dataset):
+        with data_told(base.dataset):
             data = base.dataset.load()
         target = read(wanted, len(data.split("validation")), len(data.split("test")))
         folder = base.results_dir / f"{base.study.name}{SUFFIX}"

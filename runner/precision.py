@@ -48,7 +48,8 @@ class LossScaler(torch.amp.GradScaler):
 
     It decides by the gradients that the optimizer is to apply. Where those are sums over all ranks, a number
     of one rank that is not finite is one on all: all leave the step out and go on with the same scale,
-    without a message. `skipped` counts, on the device.
+    without a message. `skipped` counts, on the device. PyTorch goes on halving below 1, where a model would
+    never move again: `lost` says so, and ends the run.
     """
 
     def __init__(self, device: str, **more: Any) -> None:
@@ -71,9 +72,19 @@ class LossScaler(torch.amp.GradScaler):
         self.skipped.fill_(state_dict["skipped"])
         super().load_state_dict(state_dict)
 
+    def lost(self) -> Tensor:
+        """Whether the scale is below 1 [1], on the device: gradients overflow that nothing made larger."""
+        assert self._scale is not None, "asked once a loss was scaled"
+        return self._scale < 1
+
     def summary(self) -> dict[str, Any]:
         """For the record: the present scale, and how many steps were left out."""
         return {"scale": self.get_scale(), "skipped_steps": int(self.skipped)}
+
+
+def is_lost(scaler: torch.amp.GradScaler | None) -> bool:
+    """Whether a rank's scale of the loss, if it has one, has fallen below 1; waits for a GPU."""
+    return scaler is not None and scaler.get_scale() < 1
 
 
 def _begin_momenta(optimizer: torch.optim.Optimizer) -> None:

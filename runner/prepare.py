@@ -14,17 +14,21 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..datasets.packed.packed_file import Packed
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
+from .bad_data import data_told
 from .compose import compose
+from .config_tree import dataset_of, reader_of
 from .display import make_console, say
 from .exit_codes import OK
 from .overrides import key_of
+from .readers import memory
 from .readers.base import PackedReader
-from .readers.choice import Reader
-from .readers.packed_set import open_set, path_of, told_plainly, write_set
+from .readers.choice import reads
+from .readers.packed_set import look_at, open_set, path_of, write_set
 from .run_directory import RunDirectory
-from .schema import RunConfig, dataset_of, reader_of
+from .schema import RunConfig
 from .similarity import spec_of
 
 GROUPS = ("dataset", "reader")
@@ -89,7 +93,7 @@ class Preparation:
         dataset = config.dataset
         self._once(repr(dataset), lambda: self._get_ready(dataset))
         config.check_data(lambda: self._once(f"shape {dataset!r}", lambda: spec_of(dataset, "dataset")))
-        self._packed(config.dataset, config.reader)
+        self._packed(config)
 
     def __call__(self, directory: RunDirectory, config: RunConfig) -> None:
         """Before the run in `directory` starts; leaves data.json there where files were looked at.
@@ -97,17 +101,27 @@ class Preparation:
         Raises ConfigError and MachineError as `check` does.
         """
         self.check(config)
-        about, packed = _about(config.dataset), self._packed(config.dataset, config.reader)
+        about, packed = _about(config.dataset), self._packed(config)
         if about is not None or packed is not None:
             told = {**(about or {}), **({} if packed is None else {"packed": packed})}
             data_file.write(directory.path, told, begun=bool(directory.status().get("attempts")))
 
-    def _packed(self, dataset: Any, reader: Reader) -> dict[str, Any] | None:
-        """What the reader's file is, looked at once; None for a run without one."""
+    def _packed(self, config: RunConfig) -> dict[str, Any] | None:
+        """What the reader's file is, looked at once for all runs alike; None for a run without one."""
+        dataset, reader, nodes = config.dataset, config.reader, config.cluster.nodes
         if not isinstance(reader, PackedReader):
             return None
         name = f"{path_of(dataset, reader)} {reader.shuffle_seed} {dataset!r}"
-        return self._once(name, lambda: _about_packed(dataset, reader))
+        about = self._once(name, lambda: _about_packed(dataset, reader))
+        self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
+        if reads(reader, config.launcher):
+            shape = f"{config.cluster.ranks_of_nodes} {config.train.global_batch_size} {config.launcher.name}"
+            self._once(f"{name} {reader!r} {shape}", lambda: self._tell_memory(config))
+        return about
+
+    def _tell_memory(self, config: RunConfig) -> None:
+        if (words := memory.told(config)) is not None:
+            say(self._console, f"  {words}")
 
     def _get_ready(self, dataset: Any) -> None:
         _prepare(dataset, self._console)
@@ -143,7 +157,8 @@ def about_lines(dataset: Any) -> list[str]:
         lines.append(f"no images by their names, not looked at: {_counted(about['others'])}")
     lines += [f"warning: {text}" for text in about["warnings"]]
     if about["bad"]:
-        lines.append(f"left out, on all ranks: {len(about['bad'])} bad files")
+        count = len(about["bad"])
+        lines.append(f"left out, on all ranks: {count} bad file{'s' * (count > 1)}")
         lines += [f"  {path}: {reason}" for path, reason in about["bad"][:_NAMED]]
         lines += [f"  ... and {len(about['bad']) - _NAMED} more"] * (len(about["bad"]) > _NAMED)
     return lines
@@ -162,7 +177,7 @@ def files_bar(console: Console, what: str) -> Iterator[Tell]:
 
 
 def _prepare(dataset: Any, console: Console) -> None:
-    with told_plainly():
+    with data_told(dataset):
         if hasattr(dataset, "manifest_file"):
             with files_bar(console, "looking at files") as tell:
                 dataset.prepare(tell)
@@ -171,15 +186,20 @@ def _prepare(dataset: Any, console: Console) -> None:
 
 
 def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
-    with told_plainly():
+    with data_told(dataset):
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
 
 
+def _check_dealt(dataset: Any, reader: PackedReader, nodes: int) -> None:
+    with Packed(path_of(dataset, reader)) as packed:
+        reader.check(packed, nodes)
+
+
 def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
     """Write the reader's file unless it is there; what it is, in words."""
-    with told_plainly():
+    with data_told(dataset):
         data = dataset.load()
         with files_bar(console, "packing samples") as tell:
             written = write_set(dataset, reader, data, tell)

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,15 +14,24 @@ from torch import nn
 
 from ..datasets.data import Data
 from ..models.spec import InputSpec
-from ..strategies.errors import ConfigError, MachineError
+from ..strategies.errors import ConfigError
 from ..strategies.topology import WORLD, Topology
-from . import arithmetic, checkpoint, data_file, gathering, schema, similarity_words
+from . import (
+    arithmetic,
+    checkpoint,
+    config_tree,
+    data_file,
+    gathering,
+    gpu_facts,
+    gpus,
+    schema,
+    similarity_words,
+)
 from .apparatus import Apparatus
-from .bad_data import files_told
+from .bad_data import data_told, files_told, images_told
 from .device import ClusterDevice
-from .environment import device_index, environment, rank_row, visible_devices
+from .environment import environment, rank_row
 from .evaluation import score
-from .hardware import ClusterConfig
 from .launcher_config import LocalConfig
 from .loop import Loop
 from .network import ClusterNetwork
@@ -31,6 +41,7 @@ from .readers.choice import order_alone
 from .readers.packed_set import of_run
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
+from .run_queue import RunQueue
 from .session import Listener, Session, World
 from .timing_only import profile_of
 from .torch_communicator import TorchCommunicator, connect
@@ -51,9 +62,10 @@ class Link(Listener, Protocol):
 
 
 class MeetingLink(Link, Protocol):
-    """The link of a real process, which also tells where all ranks meet."""
+    """The link of a real process, which also tells where all ranks meet, and what this rank's GPU is at."""
 
     meeting: Meeting
+    on_device: Callable[[], str]
 
 
 def run_rank(
@@ -79,16 +91,18 @@ def run_rank(
     link.call = "rendezvous"
     config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
     link.call = ""
-    comm.on_call = link
+    comm.on_call, link.on_device = link, comm.in_flight
     device = comm.device
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     known = link.meeting.known | (similarity_words.describe(config) if rank == 0 else {})
     _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, known)
 
-    data = config.dataset.load()
+    with data_told(config.dataset):
+        data = config.dataset.load()
     data_file.check_same(run_dir, data.files)
     packed = of_run(config.dataset, config.reader, data)
-    emulated = _emulated(config, comm, link.meeting, data)
+    queue = RunQueue()
+    emulated = _emulated(config, comm, link.meeting, data, queue)
 
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
         replica = TorchReplica(model, criterion, comm)
@@ -105,12 +119,15 @@ def run_rank(
         started_ns=started,
         packed=packed,
         order_alone=order_alone(config.launcher),
+        queue=queue,
+        untimed=gpus.untimed(comm.ranks_on_a_gpu),
         **({} if emulated is None else emulated.of_world()),
     )
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
         session = Session(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
-        result = Loop(session).run()
+        with images_told(config.dataset):
+            result = Loop(session).run()
         if metrics is not None:
             metrics.close()
     comm.barrier(WORLD)
@@ -131,7 +148,9 @@ def meet(
 ) -> tuple[schema.RunConfig, TorchCommunicator]:
     """Read the run directory, take this rank's device, and meet the other ranks; errors as of `run_rank`."""
     torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
+    config = config_tree.load(run_dir / "config.yaml")
+    if config.launcher.pin:
+        torch.set_num_interop_threads(1)  # more would share this rank's cores
     topology = Topology.of(config.cluster.ranks_of_nodes)
     if topology.ranks != ranks:
         raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
@@ -141,8 +160,9 @@ def meet(
         host=meeting.host,
         port=port,
         listener_fd=listener.detach() if listener else None,
-        device=_device(config.cluster, topology, rank, config.launcher.allow_oversubscription),
+        device=gpus.device_of(config.cluster, config.launcher, topology, rank),
         mixed=len(set(config.cluster.device.kind)) > 1,
+        share_gpus=config.launcher.share_gpus,
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
         interface=meeting.interface,
     )
@@ -171,7 +191,7 @@ class Emulated:
 
 
 def _emulated(
-    config: schema.RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data
+    config: schema.RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, queue: RunQueue
 ) -> Emulated | None:
     launcher, cluster = config.launcher, config.cluster
     if not isinstance(launcher, LocalConfig) or meeting.network == "none":
@@ -182,7 +202,7 @@ def _emulated(
         device = ClusterDevice(cluster.device, comm.rank, profile, config.seed)
     instead = meeting.known.get("network", {}).get("instead_of_kernel")
     return Emulated(
-        apparatus=Apparatus(cluster, comm, meeting, refuse=launcher.on_invalid == "refuse"),
+        apparatus=Apparatus(cluster, comm, meeting, queue, refuse=launcher.on_invalid == "refuse"),
         device=device,
         remarks=(
             f"{meeting.network} network",
@@ -201,7 +221,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         ConfigError: the run has no whole checkpoint, or the data set's files are others by now, bad or gone.
         MachineError: they cannot be read.
     """
-    config = schema.load(run_dir / "config.yaml")
+    config = config_tree.load(run_dir / "config.yaml")
     folder = run_dir / "checkpoints"
     file = folder / checkpoint.FINAL / checkpoint.MODEL
     if not file.is_file():
@@ -209,7 +229,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         if path is None:
             raise ConfigError("; ".join(damage) or f"{folder}: holds no checkpoint")
         file = path / checkpoint.MODEL
-    with files_told(config.dataset):
+    with data_told(config.dataset):
         data = config.dataset.load()
     data_file.check_same(run_dir, data.files)
     dtype = DTYPES[config.train.precision]
@@ -236,31 +256,6 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def _device(cluster: ClusterConfig, topology: Topology, rank: int, oversubscribe: bool) -> torch.device:
-    """The device that `cluster.device.kind` names for this rank, or that of its local rank."""
-    kind, place = cluster.device.kind_of(rank), topology.local_ranks[rank]
-    if kind == "cpu":
-        return torch.device("cpu")
-    if kind == "cuda":  # its place among those of its node that take a GPU
-        mates = topology.on_node(topology.node_of_rank[rank])
-        place = [mate for mate in mates if cluster.device.kind_of(mate) == "cuda"].index(rank)
-    count, shown = torch.cuda.device_count(), visible_devices()
-    if shown and not count:  # training on the CPU instead would be another experiment
-        raise MachineError(
-            f"CUDA_VISIBLE_DEVICES={','.join(shown)}: torch sees no GPU (a build for CPUs, or no driver); to "
-            "run on CPUs ask for no GPU (launcher.gpus_per_rank=0) or unset it"
-        )
-    index = device_index(place, count, oversubscribe=oversubscribe)
-    if index is None and kind == "cuda":
-        raise MachineError(
-            f"cluster.device.kind: rank {rank} is to take a GPU (cuda), and torch sees none; take cpu"
-        )
-    if index is None:
-        return torch.device("cpu")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
-
-
 def _write_environment(
     run_dir: Path,
     world: str,
@@ -281,8 +276,9 @@ def _write_environment(
         device=str(device),
         device_model=arithmetic.device_model(device),
         threads=threads,
+        interop_threads=torch.get_num_interop_threads(),
     )
-    row["pid"] = os.getpid()
+    row |= {"pid": os.getpid(), "gpu": gpu_facts.of_rank(device)}
     rows = gathering.values(comm, row)
     if comm.rank == 0:
         write_json(

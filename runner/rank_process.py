@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,7 +27,9 @@ from setproctitle import setproctitle, setthreadtitle
 
 from ..strategies.errors import ConfigError, ExpectedEnd, MachineError
 from .emulated.namespaces import NodeEntry, enter
+from .environment import usable_cores
 from .forkserver_guard import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
+from .pinning import keep_to
 
 BEAT_S = 0.5
 FINISH_STATUSES = ("finished", "diverged", "cancelled", "timed_out")
@@ -49,6 +51,7 @@ class RankTask:
     entry: str  # "package.module:function"
     meeting: "Meeting | None" = None  # None: on the loopback, or as its starter says
     node: NodeEntry | None = None  # the emulated node that it lives on
+    cores: tuple[int, ...] = ()  # its own ones; none: it shares with whoever else is there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +77,17 @@ class Meeting:
 class Link:
     """A rank's line to its supervisor. All methods may be called from the rank's main thread at any rate.
 
-    `call`: name of the collective the rank is in, "" if none. `steps`: steps made. Both are plain attributes,
-    read by the thread that sends the beats; a change of `steps` or of the progress is progress to the stall
-    watch. That thread ends the process when the supervisor is gone.
+    `call`: name of the collective the rank is in, "" if none; then `on_device` is asked, for what its GPU is
+    at. `steps`: steps made. All are plain attributes, read by the thread that sends the beats; a change of
+    `steps` or of the progress is progress to the stall watch. That thread ends the process when the
+    supervisor is gone.
     """
 
     def __init__(self, line: socket.socket, supervisor: int | None) -> None:
         """`line`: the stream to the supervisor. `supervisor`: descriptor that is readable once it is gone."""
         self.meeting = Meeting()
         self.call = ""
+        self.on_device: Callable[[], str] = lambda: ""
         self.steps = 0
         self._line = line
         self._supervisor = supervisor
@@ -140,7 +145,7 @@ class Link:
             "kind": "beat",
             "progress": dict(self._progress),
             "steps": self.steps,
-            "call": self.call,
+            "call": self.call or self.on_device(),
             "signals": list(self._signals),
         }
 
@@ -201,9 +206,13 @@ def live(task: RankTask, link: Link, listener: socket.socket | None) -> NoReturn
     code = 0
     try:
         _set_up_process(task)
+        known = {"cores": usable_cores()} if task.cores else {}  # of the machine, not of this rank
+        if task.cores:
+            keep_to(task.cores)  # before any thread, and what is computed: they inherit it
         if task.node is not None:
             enter(task.node)  # before any thread: only a process of one can change its user namespace
-        link.meeting = task.meeting or link.meeting
+        meeting = task.meeting or link.meeting
+        link.meeting = replace(meeting, known=meeting.known | known)
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, link.interrupt)
         link.start()

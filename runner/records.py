@@ -214,7 +214,7 @@ def _first_new_steps(rows: Sequence[Row]) -> dict[int, int]:
     steps: dict[int, list[int]] = defaultdict(list)
     starts: dict[int, int] = {}
     for row in rows:
-        if row.get("kind") == "start":
+        if row.get("kind") == "start" and row.get("step") is not None:
             starts[_attempt(row)] = row["step"]
         elif row.get("step") is not None:
             steps[_attempt(row)].append(row["step"])

@@ -12,11 +12,12 @@ from rich.console import Console
 
 from ..strategies.errors import ConfigError
 from . import convergence, display, sweep
+from .config_tree import to_plain
 from .convergence import FEWEST_RUNS, FOLDER, Reference, workload_of
 from .records import crossing, read_records, surviving
 from .repetitions import REFERENCE, phase_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, to_plain
+from .schema import RunConfig
 from .side_runs import Asked, beside, run_baseline
 
 SUFFIX = "_reference"

@@ -22,6 +22,7 @@ from .doctor.cluster import short_findings
 from .doctor.interfaces import interfaces, is_loopback
 from .environment import timing_validity
 from .faults import LOST, signal_name
+from .pinning import Room, apart
 from .records import write_json
 from .run_directory import RunDirectory
 from .verdict import Rank
@@ -107,7 +108,9 @@ class RemoteRanks(Ranks):
         key: of this attempt; a rank takes no address with another one (of an attempt before).
         start_s: seconds for all ranks to call.
         workers: processes that each rank starts beside its threads.
-        oversubscribe: whether ranks may share a GPU.
+        pin: whether each rank has cores of its own.
+        share_gpus: whether ranks may share a GPU.
+        kinds: `cluster.device.kind`; ranks that are told to take a CPU need no GPU.
         grouped: whether the nodes that ranks say they are on must be those of the topology.
     """
 
@@ -123,11 +126,14 @@ class RemoteRanks(Ranks):
         workers: int = 0,
         grouped: bool = True,
         known: dict[str, Any] | None = None,
-        oversubscribe: bool = True,
+        pin: bool = False,
+        share_gpus: bool = False,
+        kinds: Sequence[str] = (),
     ) -> None:
         self.directory, self.topology, self._starter = directory, topology, starter
         self._key, self._start_s, self._threads, self._workers = key, start_s, threads, workers
-        self._grouped, self._known, self._oversubscribe = grouped, known or {}, oversubscribe
+        self._grouped, self._known, self._share_gpus = grouped, known or {}, share_gpus
+        self._told_cpu, self._pin = "cpu" in kinds, pin
         self._token = secrets.token_hex(16)
 
     def __enter__(self) -> Self:
@@ -152,6 +158,8 @@ class RemoteRanks(Ranks):
             self._check_places(hellos)
             threads = threads_of(hellos, self._threads, self._workers)
             remarks = self._look(hellos, max(threads))
+            wanted = [count + self._workers for count in threads]
+            cores = cores_of(hellos, wanted) if self._pin else [()] * len(hellos)
             host = self._meeting_host(hellos)
         except MachineError as error:
             refuse(born, str(error))
@@ -160,12 +168,13 @@ class RemoteRanks(Ranks):
         reasons += remarks
         self.directory.update(timing={"valid": valid and not remarks, "reasons": reasons})
         known = {"nodes": list(dict.fromkeys(hello["host"] for hello in hellos)), **self._known}
-        for rank, count in zip(born, threads, strict=True):
+        for rank, count, own in zip(born, threads, cores, strict=True):
             welcome = {
                 "kind": "welcome",
                 "host": host,
                 "port": hellos[0]["port"],
                 "threads": count,
+                "cores": own,
                 "one_clock": len({hello["boot"] for hello in hellos}) == 1,
                 "known": known,
             }
@@ -188,9 +197,11 @@ class RemoteRanks(Ranks):
         own = ("rank", "local_rank", "node", "host")
         rows = [{**hello["facts"], **{key: hello[key] for key in own}} for hello in hellos]
         shape = self.topology.ranks_of_nodes
-        found = short_findings(rows, shape, threads, oversubscribe=self._oversubscribe)
+        found = short_findings(rows, shape, threads, share_gpus=self._share_gpus)
         if self._one_machine(hellos):  # its nodes are not real
             found = [finding for finding in found if finding.topic != "nodes"]
+        if self._told_cpu:  # what ranks see is not what they take
+            found = [finding for finding in found if finding.topic != "devices"]
         errors = [f"{one.what}: {one.cause}; {one.fix}" for one in found if one.severity == "error"]
         if errors:
             raise MachineError("\n".join(errors))
@@ -370,6 +381,27 @@ def threads_of(hellos: Sequence[Hello], setting: int | None, workers: int = 0) -
         sharing = sum(bool(own & set(other["cores"])) for other in mates)
         found.append(max(1, min(len(own), hello["usable"]) // sharing - workers))
     return found
+
+
+def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, ...]]:
+    """Cores of each rank that no other has, of those that it was started on, machine by machine.
+
+    Raises MachineError if they do not fit.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for boot in dict.fromkeys(hello["boot"] for hello in hellos):
+        ranks = [rank for rank, hello in enumerate(hellos) if hello["boot"] == boot]
+        rooms = [
+            Room(
+                cores=hellos[rank]["cores"],
+                usable=hellos[rank]["usable"],
+                wanted=wanted[rank],
+                host=hellos[rank]["host"],
+            )
+            for rank in ranks
+        ]
+        found |= dict(zip(ranks, apart(rooms), strict=True))
+    return [found[rank] for rank in range(len(hellos))]
 
 
 def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0) -> tuple[bool, list[str]]:

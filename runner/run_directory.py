@@ -27,6 +27,7 @@ _FOLDERS = ("ranks", "logs", "checkpoints")
 _DONE = ("finished", "diverged")  # results; repeating them would give the same again
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05  # `state()` holds the lock for an instant to see whether it is free
+_BEING_MADE_TRIES, _BEING_MADE_S = 50, 0.02
 
 
 class RunDirectory:
@@ -204,6 +205,10 @@ class RunDirectory:
         }
 
     def _read(self) -> dict[str, Any]:
+        for _ in range(_BEING_MADE_TRIES):  # another start, who holds the lock, is just setting it up
+            if self.status_file.exists() or not self._locked():
+                break
+            time.sleep(_BEING_MADE_S)
         try:
             status = read_json(self.status_file)
         except FileNotFoundError:

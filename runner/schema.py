@@ -1,14 +1,8 @@
-"""What a run is: the composed configuration as frozen dataclasses, its plain YAML, and its run id.
-
-`from_composed` is used by the front end, `load` by the workers and by `resume`: they read `config.yaml` of
-the run directory and never compose.
-"""
+"""What a run is: its parts as frozen dataclasses, checked; as a tree of plain values; and its run id."""
 
 import dataclasses
 import hashlib
 import json
-import math
-import os.path
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,172 +10,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import DictConfig
-
 from ..datasets.sampler import Sampler
 from ..models.sized import Sized
 from ..models.spec import InputSpec
-from ..strategies.errors import ConfigError, above, at_least, one_of, within
+from ..strategies.errors import ConfigError, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
-from . import batch_parts, computing, plain_yaml, similarity
+from . import batch_parts, computing, similarity
 from .hardware import ClusterConfig
-from .launcher_config import LAUNCHERS, LauncherConfig
-from .readers.choice import Reader
+from .labels import RunInfo, StudyInfo
+from .launcher_config import LauncherConfig
+from .readers.base import PackedReader
+from .readers.choice import Reader, order_alone
 from .readers.choice import check as check_reader
 from .readers.none import NoReader
-from .repetitions import FRESH, phase_of
 from .tasks import choice
 from .tasks.task import Task
-from .trials import TRIALS, check_trials
-from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
+from .train_config import TrainConfig
+from .typed import TARGET
 
-GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
-OPTIONAL = ("reader",)  # a run that says nothing has none, as those of the days before them
-TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
-STOPS = ("budget", "confirmed", "first")
-EVAL_SPLITS = ("test", "validation")
-EVAL_MODES = ("auto", "inline", "deferred")
-SHORT_BATCHES = ("join", "keep", "drop")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
-# At their defaults a run's id is that of the days before them.
-LATER = ("label_smoothing", "accumulate", "channels_last", "compile")
-ITEMSIZES = {"fp32": 4, "tf32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # bytes of a gradient's number
 NO_READER = NoReader()
 LARGEST_SEED = 2**63 - 1
-ROLES = ("", "clock", "fresh", "placebo", "overhead", "one_core")
-INTERVALS = ("welch", "paired")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Budget, evaluation, target and arithmetic of a run. Sizes are global: over all ranks."""
-
-    epochs: int = 12
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    global_batch_size: int = 64
-    short_batch: str = "join"
-    target: float | None = None
-    target_metric: str = "accuracy"
-    stop: str = "budget"
-    eval_every_samples: int | None = None
-    eval_phase: float = 0.0
-    eval_split: str = "test"
-    eval_mode: str = "auto"
-    eval_copies_mib: float = 4096.0
-    checkpoint_every_samples: int | str | None = "auto"
-    precision: str = "fp32"
-    channels_last: bool = False
-    compile: bool = False
-    clip_norm: float | None = None
-    label_smoothing: float = 0.0
-    accumulate: int = 1
-
-    def __post_init__(self) -> None:
-        at_least("train.epochs", self.epochs, 1)
-        at_least("train.global_batch_size", self.global_batch_size, 1)
-        at_least("train.accumulate", self.accumulate, 1)
-        for key in ("max_steps", "eval_every_samples"):
-            if getattr(self, key) is not None:
-                at_least(f"train.{key}", getattr(self, key), 1)
-        for key in ("max_seconds", "clip_norm"):
-            if getattr(self, key) is not None:
-                above(f"train.{key}", getattr(self, key), 0)
-        within("train.eval_phase", self.eval_phase, 0, 1)
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"train.label_smoothing={self.label_smoothing}: must be >= 0 and < 1")
-        one_of("train.stop", self.stop, STOPS)
-        one_of("train.eval_split", self.eval_split, EVAL_SPLITS)
-        one_of("train.eval_mode", self.eval_mode, EVAL_MODES)
-        one_of("train.short_batch", self.short_batch, SHORT_BATCHES)
-        above("train.eval_copies_mib", self.eval_copies_mib, 0)
-        if self.eval_mode == "deferred" and self.stop != "budget":
-            raise ConfigError(
-                f"train.stop={self.stop}: needs evaluations while training goes on; train.eval_mode=deferred "
-                "has them afterwards"
-            )
-        one_of("train.precision", self.precision, PRECISIONS)
-        self._check_target()
-        self._check_checkpoints()
-
-    def _check_target(self) -> None:
-        if self.target is not None and self.target_metric != "loss" and not 0 < self.target <= 1:
-            raise ConfigError(
-                f"train.target={self.target}: must be above 0 and at most 1 (a share, 0.95 for 95 %)"
-            )
-        if self.target is not None and self.target_metric == "loss":
-            above("train.target", self.target, 0)
-        if self.target is None and self.stop != "budget":
-            raise ConfigError(f"train.stop={self.stop}: needs a train.target to stop at")
-
-    def _check_checkpoints(self) -> None:
-        every = self.checkpoint_every_samples
-        if isinstance(every, str) and every != "auto":
-            raise ConfigError(
-                f"train.checkpoint_every_samples={every}: must be auto, a number of samples or null"
-            )
-        if isinstance(every, int):
-            at_least("train.checkpoint_every_samples", every, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
-    """Labels of a run. `arm` and `repeat` are part of its identity, `name` and `tag` are for people."""
-
-    name: str = ""
-    tag: str = ""
-    arm: str = ""
-    repeat: int = 0
-
-    def __post_init__(self) -> None:
-        at_least("run.repeat", self.repeat, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyInfo:
-    """The study a run belongs to, its folder below `results_dir`; and the run's place in the study's sets.
-
-    `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
-    the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
-    equal arms differ, with the same seeds (`clock`, the first `clock_share` of the schedule) or with others
-    (`fresh`); the `placebo`; or one more run that tells what the clock costs (`overhead`). `interval` and
-    `level`: of ratios.
-
-    `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
-    that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
-    `tune_space`, what was searched of all arms; `tune_failed`, trials without a result; `tune_device_hours`.
-    """
-
-    name: str = "runs"
-    arm: str = ""
-    assumption: str = ""
-    size: str = ""
-    baseline: str = ""
-    role: str = ""
-    clock_share: float = 0.2
-    interval: str = "welch"
-    level: float = 0.95
-    tune_trials: int = TRIALS
-    tuned: str = ""
-    tune_space: str = ""
-    tune_failed: int = 0
-    tune_device_hours: float = 0.0
-
-    def __post_init__(self) -> None:
-        one_of("study.role", self.role, ROLES)
-        check_trials(self.tune_trials)
-        one_of("study.interval", self.interval, INTERVALS)
-        above("study.clock_share", self.clock_share, 0)
-        within("study.clock_share", self.clock_share, 0, 1)
-        above("study.level", self.level, 0.5)
-        within("study.level", self.level, 0.5, 0.999)
-        if self.name in ("", ".", "..") or "/" in self.name or "\0" in self.name:
-            raise ConfigError(
-                f"study.name={self.name}: must be the name of one folder (not empty, no slash); "
-                "where studies go is results_dir"
-            )
+# At their defaults a run's id is that of the days before them.
+LATER = ("label_smoothing", "accumulate", "channels_last", "compile")
+READERS_LATER = ("warm",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +61,7 @@ class RunConfig:
         if batch < ranks:
             raise ConfigError(
                 f"train.global_batch_size={batch}: must be >= {ranks}, the number of ranks "
-                f"(cluster.ranks_per_node={list(self.cluster.ranks_of_nodes)}), one sample each"
+                f"(cluster.nodes={len(self.cluster.ranks_of_nodes)}, cluster.ranks_per_node), one sample each"
             )
         if self.train.accumulate > 1 and self.launcher.sync_batch_norm != "none":
             raise ConfigError(
@@ -293,7 +145,7 @@ class RunConfig:
 
     @cached_property
     def _run_id(self) -> str:
-        return _digested(self)
+        return digested(self)
 
     @cached_property
     def _arm_id(self) -> str:
@@ -337,105 +189,14 @@ class RunConfig:
             raise ConfigError(str(error)) from error
 
 
-def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
-    """The checked run of a composed configuration; relative paths count from `cwd`. Raises ConfigError."""
-    tree = {key: value for key, value in plain(cfg).items() if key != "hydra"}
-    for key in tree:
-        if key not in TOP_LEVEL:
-            raise unknown_key("", key, TOP_LEVEL)
-    missing = [key for key in TOP_LEVEL if tree.get(key) is None and key not in OPTIONAL]
-    if missing:
-        raise ConfigError(f"{missing[0]}: must be given")
-    strategy_class = locate_target(tree["strategy"], "strategy")
-    config_class = getattr(strategy_class, "Config", None)
-    if config_class is None:
-        raise ConfigError(f"strategy.{TARGET}={strategy_class.__name__}: the class has no Config")
-    model = _part(tree, "model")
-    strategy = typed(config_class, tree["strategy"], "strategy")
-    dataset = _part(_rooted(tree, cwd), "dataset")
-    seed = _seed(tree["seed"])
-    asked = _with_metric(_with_epochs(tree["train"], model), dataset)
-    train = typed(TrainConfig, _with_phase(asked, seed), "train")
-    cluster = typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster")
-    cluster = similarity.resolve(
-        cluster,
-        model=model,
-        dataset=dataset,
-        batch=train.global_batch_size,
-        itemsize=ITEMSIZES[train.precision],
-        cwd=cwd,
-    )
-    config = RunConfig(
-        strategy_class=strategy_class,
-        strategy=strategy,
-        model=model,
-        dataset=dataset,
-        reader=reader_of(tree, cwd),
-        optimizer=_part(tree, "optimizer"),
-        schedule=_part(tree, "schedule"),
-        cluster=cluster,
-        launcher=_launcher(tree["launcher"]),
-        train=train,
-        seed=seed,
-        run=typed(RunInfo, tree["run"], "run"),
-        study=typed(StudyInfo, tree["study"], "study"),
-        results_dir=_absolute(str(tree["results_dir"]), cwd),
-    )
-    return _in_its_role(config)
-
-
-def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Any:
-    """The checked data set of a composed configuration; relative paths count from `cwd`.
-
-    Raises ConfigError.
-    """
-    return _part(_rooted({"dataset": plain(cfg)["dataset"]}, cwd), "dataset")
-
-
-def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Reader:
-    """The checked reader of a composed configuration; a relative path counts from `cwd`.
-
-    Raises ConfigError.
-    """
-    group = plain(cfg).get("reader")
-    if group is None:
-        return NoReader()
-    if isinstance(group, Mapping) and group.get("path"):
-        group = {**group, "path": str(_absolute(str(group["path"]), cwd))}
-    return _part({"reader": group}, "reader")
-
-
-def to_plain(config: RunConfig) -> dict[str, Any]:
-    """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
-    tree = _identity(config)
-    tree["run"]["id"] = run_id(config)
-    return tree
-
-
-def load(path: Path) -> RunConfig:
-    """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
-    try:
-        tree = plain_yaml.load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
-        raise ConfigError(f"{path}: is not the configuration of a run")
-    tree["run"].pop("id", None)
-    return from_composed(tree, path.absolute().parent)
-
-
-def dump(config: RunConfig) -> str:
-    """`config.yaml` as text, keys in reading order."""
-    return plain_yaml.dump(to_plain(config))
-
-
 def run_id(config: RunConfig) -> str:
     """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, a hash of what decides the result.
 
     Part of it: every key of strategy, model, dataset, reader (if there is one), optimizer, schedule, cluster
     and train, what a trace of step times holds, the launcher's name and network, seed, `run.arm`,
-    `run.repeat`. Not part of it: where results go, labels, the study, and how the launcher waits, binds and
-    divides the cores. Computed once for each `config`: a sweep asks for the same again and again.
+    `run.repeat`. Not part of it: where results and packed files lie, labels, the study, how the launcher
+    waits and divides the cores (without `pin`), and how a reader would read where it gives its order alone.
+    Computed once for each `config`: a sweep asks for the same again and again.
     """
     return config._run_id
 
@@ -445,160 +206,8 @@ def arm_id(config: RunConfig) -> str:
     return config._arm_id
 
 
-def _digested(config: RunConfig) -> str:
-    """See `run_id`."""
-    tree = _identity(config)
-    launcher: dict[str, Any] = {"name": config.launcher.name}
-    if config.launcher.timing_only:
-        launcher["timing_only"] = True
-    if config.launcher.sync_batch_norm != "none":
-        launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
-    if config.launcher.asked_network != "none":
-        launcher["network"] = config.launcher.asked_network
-    tree["launcher"] = launcher
-    for key in LATER:
-        if tree["train"][key] == getattr(TrainConfig, key):
-            del tree["train"][key]
-    tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
-    tree["cluster"].pop("like", None)  # whose ratios they are neither
-    trace = config.cluster.device.trace
-    if trace is not None:
-        tree["cluster"]["device"]["trace"] = _content(Path(trace))
-    tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
-    del tree["results_dir"], tree["study"]
-    text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    names = [strategy_name(config), _name(config.model), _name(config.dataset)]
-    return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
-
-
-def _content(path: Path) -> str:
-    """A hash of what a file holds; its path while it cannot be read, which the run itself complains about."""
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    except OSError:
-        return str(path)
-
-
-def strategy_name(config: RunConfig) -> str:
-    """The strategy's name for people: its `name` if it has one, else the name of its file."""
-    return _name(config.strategy_class)
-
-
-def _name(part: Any) -> str:
-    named = getattr(part, "name", None)
-    if isinstance(named, str) and named:
-        return named
-    kind = part if isinstance(part, type) else type(part)
-    return kind.__module__.rpartition(".")[2]
-
-
-def _part(tree: Mapping[str, Any], group: str) -> Any:
-    return typed(locate_target(tree[group], group), tree[group], group)
-
-
-def _launcher(node: Any) -> LauncherConfig:
-    """Each launcher has keys of its own; one that another launcher has is unknown to it."""
-    name = str(node.get("name")) if isinstance(node, Mapping) else ""
-    one_of("launcher.name", name, tuple(LAUNCHERS))
-    return typed(LAUNCHERS[name], node, "launcher")
-
-
-def _with_epochs(train: Any, model: Any) -> Any:
-    """`train` with `epochs: auto` resolved: what the model suggests, else 12. The record holds the number."""
-    if isinstance(train, Mapping) and train.get("epochs") == "auto":
-        return {**train, "epochs": getattr(model, "suggested_epochs", TrainConfig.epochs)}
-    return train
-
-
-def _with_metric(train: Any, dataset: Any) -> Any:
-    """`train` with `target_metric: auto` resolved: what models of the data set's task are judged by."""
-    if isinstance(train, Mapping) and train.get("target_metric") == "auto":
-        return {**train, "target_metric": choice.kind_of(dataset, "dataset").metrics[0]}
-    return train
-
-
-def _with_phase(train: Any, seed: int) -> Any:
-    """`train` with `eval_phase: auto` resolved. The record holds the number."""
-    if isinstance(train, Mapping) and train.get("eval_phase") == "auto":
-        return {**train, "eval_phase": phase_of(seed)}
-    return train
-
-
-def _in_its_role(config: RunConfig) -> RunConfig:
-    """The run with what its role in the study changes; `run.arm` says that this has been done."""
-    role, train = config.study.role, config.train
-    # Tuned settings may be the default ones: their runs have a name, and directories, of their own.
-    name = " ".join(word for word in ("tuned" if config.study.tuned else "", role) if word)
-    if not name or config.run.arm == name:
-        return config
-    if config.run.arm:
-        key = f"study.role={role}" if role else f"study.tuned={config.study.tuned}"
-        raise ConfigError(f"run.arm={config.run.arm}: {key} names the arm; leave run.arm empty")
-    changes: dict[str, Any] = {"run": dataclasses.replace(config.run, arm=name)}
-    if role == "fresh":
-        if config.seed >= FRESH:
-            raise ConfigError(
-                f"seed={config.seed}: must be below {FRESH} with study.role=fresh, which adds it"
-            )
-        changes["seed"] = config.seed + FRESH
-    if role == "overhead" and config.launcher.name == "simulated":
-        raise ConfigError("study.role=overhead: the virtual clock costs no time; real ranks can tell")
-    if role == "overhead" and config.strategy_class.sampling(config.strategy) != "global":
-        raise ConfigError(
-            f"study.role=overhead: needs a strategy whose ranks take equal steps, not {strategy_name(config)}"
-        )
-    if role == "one_core" and (config.cluster.ranks > 1 or config.launcher.threads_per_rank != 1):
-        raise ConfigError(
-            "study.role=one_core: is one process of one thread (cluster.nodes=1 cluster.ranks_per_node=1 "
-            "launcher.threads_per_rank=1)"
-        )
-    if role == "one_core" and config.launcher.name == "simulated":
-        raise ConfigError("study.role=one_core: no model tells what cores do; real ranks can")
-    if role == "clock" and config.study.clock_share < 1:
-        steps = config.plan().steps
-        if steps is None:
-            raise ConfigError(
-                f"study.clock_share={config.study.clock_share}: of a schedule whose length is known once "
-                "the data are loaded; set train.max_steps, or study.clock_share=1"
-            )
-        first = max(1, math.ceil(config.study.clock_share * steps))
-        changes["train"] = dataclasses.replace(train, max_steps=first)
-    return dataclasses.replace(config, **changes)
-
-
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"seed={shown(value)}: must be a whole number")
-    return value
-
-
-def _absolute(text: str, cwd: Path) -> Path:
-    # `..` is resolved by text and links are kept: the user's own spelling of the folder stays recognisable.
-    try:
-        return Path(os.path.normpath(cwd / Path(text).expanduser()))
-    except RuntimeError as error:
-        raise ConfigError(f"{text}: {error}") from error
-
-
-def _rooted(tree: dict[str, Any], cwd: Path) -> dict[str, Any]:
-    """The tree with the folders of the data set (where it has such keys) absolute."""
-    dataset = tree["dataset"]
-    if not isinstance(dataset, Mapping):
-        return tree
-    folders = {key: dataset[key] for key in ("root", "prepared") if dataset.get(key)}
-    return {**tree, "dataset": {**dataset, **{k: str(_absolute(str(v), cwd)) for k, v in folders.items()}}}
-
-
-def _traced(cluster: Any, cwd: Path) -> Any:
-    """The cluster with `device.trace` (if there is one) absolute."""
-    device = cluster.get("device") if isinstance(cluster, Mapping) else None
-    if not isinstance(device, Mapping) or not device.get("trace"):
-        return cluster
-    return {**cluster, "device": {**device, "trace": str(_absolute(str(device["trace"]), cwd))}}
-
-
-def _identity(config: RunConfig) -> dict[str, Any]:
+def tree_of(config: RunConfig) -> dict[str, Any]:
+    """Builtin values only: the keys of a run in reading order, `_target_` of each part."""
     parts = {
         group: _dump_part(getattr(config, group)) for group in ("model", "dataset", "optimizer", "schedule")
     }
@@ -641,3 +250,69 @@ def _builtin(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_builtin(entry) for entry in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def digested(config: RunConfig) -> str:
+    """See `run_id`."""
+    tree = tree_of(config)
+    launcher: dict[str, Any] = {"name": config.launcher.name}
+    if config.launcher.timing_only:
+        launcher["timing_only"] = True
+    if config.launcher.sync_batch_norm != "none":
+        launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
+    if config.launcher.asked_network != "none":
+        launcher["network"] = config.launcher.asked_network
+    if config.launcher.pin:
+        launcher["pin"] = True
+    tree["launcher"] = launcher
+    for key in LATER:
+        if tree["train"][key] == getattr(TrainConfig, key):
+            del tree["train"][key]
+    for key in getattr(config.model, "later", ()):  # likewise, as a model's class says
+        if tree["model"][key] == getattr(type(config.model), key):
+            del tree["model"][key]
+    if isinstance(config.reader, PackedReader):
+        _digest_reader(config.reader, config.launcher, tree["reader"])
+    tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
+    tree["cluster"].pop("like", None)  # whose ratios they are neither
+    trace = config.cluster.device.trace
+    if trace is not None:
+        tree["cluster"]["device"]["trace"] = _content(Path(trace))
+    tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
+    del tree["results_dir"], tree["study"]
+    text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    names = [strategy_name(config), _name(config.model), _name(config.dataset)]
+    return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
+
+
+def _digest_reader(reader: PackedReader, launcher: LauncherConfig, keys: dict[str, Any]) -> None:
+    """Leave of a reader's keys what decides: the data set says what is in its file, wherever that lies."""
+    usual = _dump_part(type(reader)())
+    keys["path"] = usual["path"]
+    if order_alone(launcher) is not None:
+        keys.update({key: usual[key] for key in reader.of_reading})
+    for key in READERS_LATER:
+        if keys[key] == usual[key]:
+            del keys[key]
+
+
+def _content(path: Path) -> str:
+    """A hash of what a file holds; its path while it cannot be read, which the run itself complains about."""
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return str(path)
+
+
+def strategy_name(config: RunConfig) -> str:
+    """The strategy's name for people: its `name` if it has one, else the name of its file."""
+    return _name(config.strategy_class)
+
+
+def _name(part: Any) -> str:
+    named = getattr(part, "name", None)
+    if isinstance(named, str) and named:
+        return named
+    kind = part if isinstance(part, type) else type(part)
+    return kind.__module__.rpartition(".")[2]

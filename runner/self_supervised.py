@@ -11,10 +11,10 @@ from pathlib import Path
 from ..strategies.errors import ConfigError, MachineError
 from ..strategies.topology import Topology
 from .attempt import run_attempt
+from .config_tree import load
 from .launcher_config import FarConfig
 from .remote import RemoteRanks
 from .run_directory import RunDirectory
-from .schema import load
 
 
 class _Elsewhere:
@@ -71,7 +71,9 @@ def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
             threads=None if isinstance(threads, str) else threads,
             workers=launcher.loader_workers,
             grouped=False,
-            oversubscribe=launcher.allow_oversubscription,
+            pin=launcher.pin,
+            share_gpus=launcher.share_gpus,
+            kinds=config.cluster.device.kind,
         )
         outcome = run_attempt(directory, ranks, stall_s=launcher.stall_s)
     except (ConfigError, MachineError) as error:

@@ -33,6 +33,7 @@ from .readers.base import PackedReader
 from .readers.feed import ReaderFeed
 from .readers.loader import PackedLoader
 from .readers.packed_set import PackedSet
+from .run_queue import RunQueue
 from .schedules import Watch
 from .schema import RunConfig
 from .traffic import CountedCommunicator
@@ -92,7 +93,9 @@ class World:
     this rank's batch from all ranks' sizes, where nothing is learnt and nothing judged. `parameters`: of the
     model that the run is about, where it is not the replica's. `remarks`: for the labels. `apparatus`: checks
     what makes links and devices slower than they are. `packed`: the file of the run's reader; `order_alone`:
-    why the reader gives samples an order and reads none, in words.
+    why the reader gives samples an order and reads none, in words. `untimed`: why no time of this run is to
+    be used, as its ranks found when they met; for the labels too. `queue`: how long this rank stood ready and
+    had no core; virtual time has none.
     """
 
     name: str
@@ -108,6 +111,8 @@ class World:
     apparatus: Checks | None = None
     packed: PackedSet | None = None
     order_alone: str | None = None
+    untimed: tuple[str, ...] = ()
+    queue: RunQueue | None = None
 
 
 def seed_generators(seed: int) -> None:
@@ -215,6 +220,7 @@ class Session:
         if self.world.apparatus is not None:
             self.world.apparatus.prepare(self, self.replica)
         self.clock.on_training = self._training
+        self.clock.settle = lambda: self.replica.settle()
         self.loader.prepare()
         self.comm.traffic.clear()
 
@@ -308,11 +314,11 @@ class Session:
 
     def _training(self, on: bool) -> None:
         """Training begins or pauses: who works beside it goes on or stands still."""
-        if not on:
-            self.replica.settle()  # what still runs is training
         if self.config.train.compile:
             compiled.training(on)
         self.loader.training(on)
+        if self.world.queue is not None:
+            self.world.queue.training(on)
         if self.world.apparatus is not None:
             self.world.apparatus.training(on)
 

@@ -15,8 +15,9 @@ from ..strategies.errors import ConfigError
 from . import display, dry_run, start, sweep
 from .compose import compose
 from .exit_codes import OK
+from .labels import StudyInfo
 from .prepare import Preparation
-from .schema import RunConfig, StudyInfo, strategy_name
+from .schema import RunConfig, strategy_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def run_baseline(
     base = baseline_of(sweep.requests(jobs, asked.cwd))
     refuse_far(base, what)
     wanted = [sweep.Request(tuple(asked.words), config) for config in derive(base, asked.runs)]
-    console = display.make_console()
+    console = display.make_console(goes_on=True)
     if asked.dry_run:
         return dry_run.show(console, wanted, many=True)
     ready = Preparation(console)

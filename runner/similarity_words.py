@@ -7,8 +7,9 @@ from typing import Any
 
 from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from .likeness import Likeness
-from .schema import ITEMSIZES, RunConfig, strategy_name
+from .schema import RunConfig, strategy_name
 from .similarity import Side, bucket_mib_like, likeness_of, run_side
+from .train_config import ITEMSIZES
 
 CLOSE = 0.01  # relative; of shares: of the whole. Numbers no further apart are called matched
 HOLDS_FOR = "throughputs of strategies relative to each other; samples to target never follow"

@@ -19,7 +19,7 @@ from ..strategies.gradients import by_samples, uniform
 from ..strategies.replica import Batch, Replica, StepTimes
 from .device import Device, Profile
 from .gradient_pool import GradientPool, Pending
-from .precision import outputs_of
+from .precision import is_lost, outputs_of
 from .simulated_communicator import SimulatedCommunicator
 
 
@@ -173,7 +173,7 @@ class SimulatedReplica(Replica):
         if blank:
             loss = torch.zeros_like(loss)
             self._clear_gradients()
-        self.wished = self.wish or not math.isfinite(loss.item())
+        self.wished = self.wish or not math.isfinite(loss.item()) or is_lost(self.scaler)
         return loss
 
     def _forward_and_backward(self, batch: Batch, weight: float) -> Tensor:

@@ -10,7 +10,8 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
-from . import arithmetic, checkpoint, data_file, schema, similarity_words, timing_only
+from . import arithmetic, checkpoint, config_tree, data_file, schema, similarity_words, timing_only
+from .bad_data import data_told, images_told
 from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
@@ -49,7 +50,7 @@ def run_all(
         NodeLost: this attempt has come to its time in `cluster.failures_s`.
     """
     torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
+    config = config_tree.load(run_dir / "config.yaml")
     topology = Topology.of(config.cluster.ranks_of_nodes)
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     data, spec = _data_and_spec(config)
@@ -87,7 +88,8 @@ def run_all(
             timeline=timeline,
         )
         try:
-            results, _ = play(config, data, stage)
+            with images_told(config.dataset):
+                results, _ = play(config, data, stage)
         except OutOfTime as error:
             raise NodeLost(
                 f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
@@ -107,7 +109,8 @@ def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     dataset = config.dataset
     known = told_spec(dataset) if config.launcher.timing_only else None
     if known is None:
-        data: Data = dataset.load()
+        with data_told(dataset):
+            data: Data = dataset.load()
         known = InputSpec(*data.shape, data.classes)
         sizes = len(data.train), len(data.validation), len(data.test)
         if not config.launcher.timing_only:

@@ -10,7 +10,9 @@ from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
 from . import display, estimate, far, local, study_plan, sweep
+from .bad_data import can_go_on
 from .compose import compose
+from .config_tree import load, to_plain
 from .emulated.venue import venue_of
 from .environment import commit_of
 from .exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
@@ -19,7 +21,7 @@ from .overrides import key_of
 from .overview import runs_below
 from .prepare import Preparation
 from .run_directory import RunDirectory
-from .schema import RunConfig, load, to_plain
+from .schema import RunConfig
 from .supervisor import Event
 from .threads import processes_of, threads_of
 from .verdict import Outcome
@@ -36,7 +38,7 @@ def start(
     `with_estimate`: see `run_sweep`. Returns the exit code. Raises ConfigError, MachineError where nothing
     could be started.
     """
-    console = display.make_console()
+    console = display.make_console(goes_on=True)
     composed = compose(words, sweep=many, config_dir=config_dir)
     wanted = sweep.requests(composed, cwd)
     given_away = far.elsewhere(request.config for request in wanted)
@@ -75,11 +77,13 @@ def start(
 
 def resume(folder: Path) -> int:
     """Go on with the run at `folder`, or all below it that are not finished; returns the exit code."""
-    console = display.make_console()
+    console = display.make_console(goes_on=True)
     runs = runs_below(folder)
     if len(runs) == 1 and runs[0].state() == "finished":
         raise ConfigError(f"run {runs[0].run_id} is {runs[0].status()['status']} already: {runs[0].path}")
     left = [(run, load(run.config)) for run in runs if run.state() != "finished"]
+    if not left:
+        display.say(console, f"nothing to do: {len(runs)} runs, all finished")
     away = [(run, config) for run, config in left if far.elsewhere([config]) is not None]
     code = OK
     for handler in dict.fromkeys(far.elsewhere([config]) for _, config in away):
@@ -310,6 +314,7 @@ def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Even
         entry=ALL_RANKS if virtual else local.ENTRY,
         threads=threads_of(config),
         workers=launcher.loader_workers,
+        pin=launcher.pin,
         venue=venue_of(config),
         stall_s=launcher.stall_s,
         on_event=on_event,
@@ -319,7 +324,7 @@ def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Even
 def _tell_end(console: Console, directory: RunDirectory, ending: sweep.Ending) -> None:
     console.print(display.run_table(directory.status()))
     display.say(console, f"run directory: {directory.path}")
-    if ending.status in ("failed", "cancelled", "timed_out"):
+    if ending.status in ("failed", "cancelled", "timed_out") and can_go_on(ending.reason):
         display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
 
 

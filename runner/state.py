@@ -24,9 +24,11 @@ POSITION = ("step", "epoch", "batch", "samples")
 def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str, Any]:
     """This rank's state: tensors, numbers, strings and containers only."""
     progress, clock, apparatus = session.progress, session.clock, session.world.apparatus
+    queue = session.world.queue
     return {
         "format": FORMAT,
         "ranks_of_nodes": list(session.comm.topology.ranks_of_nodes),
+        "device": session.world.device.type,
         "progress": {name: getattr(progress, name) for name in POSITION},
         "feed": session.feed.state_dict(),
         "loader": session.loader.state_dict(),
@@ -45,6 +47,7 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "traffic": session.comm.traffic.state_dict(),
         "account": asdict(account),
         "apparatus": None if apparatus is None else apparatus.state_dict(clock.segments["train"]),
+        "queue": None if queue is None else queue.state_dict(clock.segments["train"]),
         "wall_ns": account.wall_before_ns + clock.total() - begun_ns,
         "process_ns": account.process_before_ns + clock.total(),
     }
@@ -74,8 +77,20 @@ def restore(session: "Session", account: "Account") -> str | None:
             f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, "
             f"this run is format {FORMAT} on ranks {shape}"
         )
+    _check_device(path.name, session.world.device.type, state)
     _apply(session, account, state)
     return path.name
+
+
+def _check_device(name: str, here: str, state: dict[str, Any]) -> None:
+    """Refuse to go on with other arithmetic and other random numbers than those that began the run."""
+    # Checkpoints of the days before have no device; those of GPUs have a generator of theirs.
+    saved = state.get("device", "cuda" if "cuda" in state["rng"] else "cpu")
+    if saved != here:
+        raise ConfigError(
+            f"{name}: was saved on {saved}, and this rank is on {here}, whose sums round otherwise and whose "
+            f"random numbers are others; resume where ranks take {saved} (cluster.device.kind), or begin anew"
+        )
 
 
 def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> None:
@@ -100,4 +115,6 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
         setattr(account, entry.name, state["account"][entry.name])
     if session.world.apparatus is not None and state["apparatus"] is not None:
         session.world.apparatus.load_state_dict(state["apparatus"])
+    if session.world.queue is not None and state.get("queue") is not None:  # older checkpoints have none
+        session.world.queue.load_state_dict(state["queue"])
     account.wall_before_ns, account.process_before_ns = state["wall_ns"], state["process_ns"]

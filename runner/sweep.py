@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..strategies.errors import ConfigError, MachineError
+from .config_tree import from_composed, to_plain
 from .display import duration
 from .environment import usable_cores
 from .exit_codes import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from .pinning import apart_here
 from .records import read_json
 from .repetitions import block_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, arm_id, from_composed, run_id, to_plain
+from .schema import RunConfig, arm_id, run_id
+from .threads import threads_of
 
 Word = Literal["ran", "skipped", "refused", "impossible", "not started"]
 
@@ -196,12 +199,17 @@ def failures(results: Sequence[Result]) -> list[Result]:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raises MachineError when there are more ranks than cores and that is not allowed."""
+    """Raises MachineError when this machine's ranks are more than its cores and that is not allowed, or each
+    is to have cores of its own."""
+    if config.launcher.far or config.launcher.name == "simulated":
+        return
     ranks, cores = config.cluster.ranks, usable_cores()
     if not config.launcher.allow_oversubscription and ranks > cores:
         raise MachineError(
             f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
         )
+    if config.launcher.pin:
+        apart_here(ranks, threads_of(config) + config.launcher.loader_workers)
 
 
 def _request(job: Composed, cwd: Path) -> Request:

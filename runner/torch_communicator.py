@@ -19,8 +19,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from ..strategies.communicator import Channel, Work
 from ..strategies.topology import WORLD, Group, Topology, peers
-from . import modelled_network, node_memory
-from .device_work import DeviceWork, Spans, Streams
+from . import gpus, modelled_network, node_memory
+from .device_work import DeviceWork, InFlight, Spans, Streams
 from .late import Mark
 from .modelled_network import Deferrer, Held, LinkClocks
 from .network import Network
@@ -125,6 +125,8 @@ class TorchCommunicator(CountedCommunicator):
         staged: tensors go through copies on the host; None: where gloo would have to take a GPU's.
     """
 
+    ranks_on_a_gpu = 0  # the most that share one; 0 without GPUs
+
     def __init__(
         self,
         topology: Topology,
@@ -144,7 +146,7 @@ class TorchCommunicator(CountedCommunicator):
         self.backend = "nccl" if device.type == "cuda" and not mixed else "gloo"
         self._staged = device.type == "cuda" and mixed if staged is None else staged
         self.host_waits = self.backend != "nccl"
-        self._streams, self._spans = Streams(device), Spans()
+        self._streams, self._spans, self._in_flight = Streams(device), Spans(), InFlight()
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group(
             self.backend,
@@ -349,25 +351,43 @@ class TorchCommunicator(CountedCommunicator):
     ) -> Work:
         """NCCL's messages, all of one step in one call: one after the other, two ranks that both send first
         would wait for each other's receive."""
-        began, calls = self._streams.mark(), []
+        began, calls = self._timed_mark(), []
         for peer, tensor in sorted(sends.items()):
             size = tensor.numel() * tensor.element_size()
             self.traffic.count("send", "parameters", (self.rank, peer), size)
             calls.append(dist.P2POp(dist.isend, tensor, group=pg, tag=tag, group_peer=peer))
         for peer, tensor in sorted(receives.items()):
             calls.append(dist.P2POp(dist.irecv, tensor, group=pg, tag=tag, group_peer=peer))
-        return DeviceWork(
+        launched = self._in_flight.add("exchange")
+        work = DeviceWork(
             dist.batch_isend_irecv(calls) if calls else [],
             streams=self._streams,
             began=began,
             of="messages",
             tensors=[*sends.values(), *receives.values()],
             note=self._note_wait,
+            timed=self._is_timed,
         )
+        launched.over = work.is_completed
+        return work
+
+    def in_flight(self) -> str:
+        """The operation that this rank's GPU is at, "" if none; never waits. For a thread of its own."""
+        if self.host_waits:
+            return ""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # a thread begins on the first GPU and would fill memory there
+        return self._in_flight.oldest()
 
     def take_exposed_ns(self) -> int:
         """Nanoseconds that this rank's GPU waited in `Work.wait` since the last call, of what is over."""
         return self._spans.take_ns()
+
+    def _is_timed(self) -> bool:
+        return self.traffic.timing
+
+    def _timed_mark(self) -> Mark | None:
+        return self._streams.mark() if self._is_timed() else None
 
     def _note_wait(self, start: Mark, end: Mark) -> None:
         if threading.get_ident() == self.thread:  # what a helper's stream waits for holds up no computing
@@ -432,6 +452,8 @@ class TorchCommunicator(CountedCommunicator):
         here = self._here(tensor)
         work = dist.all_reduce(here, group=self._groups["gradients", members], async_op=True)
         assert work is not None
+        if not self.host_waits:
+            self._in_flight.add(f"all_reduce on gradients/{group}").over = work.is_completed
         summed = work.get_future().then(_first) if held is None else self._deferred(work, held)
         return summed if here is tensor else summed.then(lambda future: tensor.copy_(future.value()))
 
@@ -503,15 +525,17 @@ class TorchCommunicator(CountedCommunicator):
         back = [] if here is None or here[0] is here[1] else [here]
         pg, name = self._groups[channel, members], f"{verb} on {channel}/{group}"
         if not self.host_waits and channel != "control" and held is None and verb != "barrier":
-            began = self._streams.mark()
+            began, launched = self._timed_mark(), self._in_flight.add(name)
             work: Work = DeviceWork(
                 [start(pg)],
                 streams=self._streams,
                 began=began,
                 of=(channel, members),
-                tensors=[tensor],
+                tensors=[tensor] if here is None else [tensor, here[0]],
                 note=self._note_wait,
+                timed=self._is_timed,
             )
+            launched.over = work.is_completed
         else:
             work = TorchWork(self, start(pg), key, name, stamp, held, back)
         if not async_op:
@@ -562,20 +586,6 @@ def _first(future: "torch.futures.Future[list[Tensor]]") -> Tensor:
     return future.value()[0]
 
 
-def share_a_gpu(store: Store, ranks: int, rank: int, name: str) -> bool:
-    """Whether two ranks are on one GPU, which NCCL refuses; all call it, and hear the same.
-
-    `name`: of this rank's GPU, unlike any other's in the world.
-    """
-    store.set(f"gpu/{rank}", name)
-    names = store.multi_get([f"gpu/{other}" for other in range(ranks)])
-    return len(set(names)) < ranks
-
-
-def _gpu_name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_properties(device).uuid)
-
-
 def connect(
     topology: Topology,
     rank: int,
@@ -587,10 +597,15 @@ def connect(
     timeout_s: float,
     interface: str | None = None,
     mixed: bool = False,
+    share_gpus: bool = False,
     staged: bool | None = None,
 ) -> TorchCommunicator:
     """Meet the other ranks at `host:port`; rank 0 serves on the listening socket `listener_fd`, which the
     store then owns and closes, or opens the port itself. `interface`: by which gloo is to reach the others.
+    `mixed`: ranks were told to take devices of several kinds. `share_gpus`: several may be on one GPU.
+
+    Raises:
+        MachineError: some ranks have a GPU and others do not, or two share one, and neither was asked for.
     """
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
@@ -606,6 +621,11 @@ def connect(
         wait_for_workers=False,
         master_listen_fd=listener_fd if rank == 0 else None,
     )
-    if device.type == "cuda" and not mixed:
-        mixed = share_a_gpu(store, topology.ranks, rank, _gpu_name(device))
-    return TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed, staged=staged)
+    names = gpus.names_of_all(store, topology.ranks, rank, gpus.name_of(device))
+    gpus.check(names, mixed=mixed, share=share_gpus)
+    sharing = gpus.most_on_one(names)
+    comm = TorchCommunicator(
+        topology, rank, store, device, timeout_s, mixed=mixed or sharing > 1, staged=staged
+    )
+    comm.ranks_on_a_gpu, comm.some_on_gpus = sharing, sharing > 0
+    return comm

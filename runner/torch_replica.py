@@ -19,7 +19,7 @@ from ..strategies.replica import Batch, Replica, StepTimes
 from .device import Device
 from .late import LateFlag, LateTimes, Mark, StepMarks
 from .padding import Padding
-from .precision import outputs_of
+from .precision import LossScaler, outputs_of
 from .torch_communicator import GradBucket, TorchCommunicator
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
@@ -57,7 +57,7 @@ class WithLoss(nn.Module):
         weight: float,
         blank: bool = False,
         autocast: torch.dtype | None = None,
-        scaler: torch.amp.GradScaler | None = None,
+        scaler: LossScaler | None = None,
     ) -> tuple[Tensor, Tensor]:
         loss = self.criterion(outputs_of(self.model, inputs, autocast), targets)
         says = self.says
@@ -68,6 +68,7 @@ class WithLoss(nn.Module):
         weighted = loss if weight == 1 else loss * weight
         if scaler is not None:
             weighted = scaler.scale(weighted)
+            says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the wishes
         joined = weighted + (self.wish * says).sum().to(loss.dtype)
         return joined, torch.zeros_like(loss) if blank else loss.detach()
 
@@ -89,6 +90,7 @@ class TorchReplica(Replica):
         self._blank = False
         self._last_launch = 0
         self._computed: Mark = 0
+        self._timed = True  # whether events are recorded in this step
         # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
         self.late = not comm.host_waits
         self._late_times = LateTimes()
@@ -109,6 +111,7 @@ class TorchReplica(Replica):
 
     def compute_gradients(self, batch: Batch) -> Tensor:
         averaging, traffic = self.averaging, self.comm.traffic
+        self._timed = traffic.timing or not self.late
         self._members = self.comm.members(averaging.group) if averaging.group is not None else ()
         weight = averaging.weight(batch, self._members, self.comm.rank)
         self._blank = len(batch.targets) == 0
@@ -119,7 +122,7 @@ class TorchReplica(Replica):
         self._clear_gradients()
         self._with_loss.says.fill_(float(self.wish))
         padding = self.padding
-        started = self._mark()
+        started = self._stamp()
         with self.stand_in(batch) as (inputs, targets):
             *earlier, (last, share) = self.parts(len(targets))
             forwards, losses = [], []
@@ -130,27 +133,27 @@ class TorchReplica(Replica):
                 losses.append(share_of_part * loss_of_part)
             if padding is not None:
                 padding.begin(len(batch.targets[last]))
-            began = self._mark()
+            began = self._stamp()
             module = self._module if averaging.overlap else self._with_loss
             joined, loss = module(
                 inputs[last], targets[last], scale * share, self._blank, self.autocast, self.scaler
             )
             if losses:
                 loss = torch.stack([*losses, share * loss]).sum()
-        forwards.append((began, self._mark()))
+        forwards.append((began, self._stamp()))
         if padding is not None:
             padding.begin_backward()
         if len(self._members) < 2:
             joined.backward()
             if self._blank:
                 self._clear_gradients()
-            computed = self._mark()
+            computed = self._stamp()
         else:
             with self.comm.announced(f"backward, all_reduce on gradients/{averaging.group}"):
                 joined.backward()
-                computed = self._computed if averaging.overlap else self._mark()
                 if not averaging.overlap:
                     self._sum_afterwards()
+                computed = self._computed
             if self._failure is not None:
                 raise self._failure
             # The last bucket is launched when the last gradient is there: what backward() takes from then on
@@ -159,27 +162,27 @@ class TorchReplica(Replica):
             traffic.launches[key] = self._last_launch
             if not self.late:
                 traffic.block(key, self._last_launch, self.comm.now())
-        done = self._mark() if self.late else computed
+        done = self._stamp() if self.late else computed
         if padding is not None:
             padding.end()
         self.wished = self._hear()
-        self._late_times.add(
-            StepMarks(
-                samples_of_rank=batch.samples_of_rank,
-                forward=tuple(forwards),
-                started=started,
-                computed=computed,
-                done=done,
+        if self._timed:
+            self._late_times.add(
+                StepMarks(
+                    samples_of_rank=batch.samples_of_rank,
+                    forward=tuple(forwards),
+                    started=started,
+                    computed=computed,
+                    done=done,
+                )
             )
-        )
         self._keep(self._late_times.known())
         self._unscale()
         return loss
 
     def settle(self) -> None:
         self._keep(self._late_times.settle())
-        if self.late:
-            self.comm.synchronise()  # the optimizer's step and what strategies do behind it
+        self.comm.synchronise()  # the optimizer's step and what strategies do behind it
 
     def take_device_ns(self) -> tuple[int, int] | None:
         compute_ns, exposed_ns = self._late_times.take_sums()
@@ -222,9 +225,9 @@ class TorchReplica(Replica):
         """
         if self.padding is not None:
             self.padding.begin(len(targets))
-        began = self._mark()
+        began = self._stamp()
         joined, loss = self._with_loss(inputs, targets, weight * share, False, self.autocast, self.scaler)
-        forward = self._mark()
+        forward = self._stamp()
         if self.padding is not None:
             self.padding.begin_backward()
         joined.backward()
@@ -293,7 +296,8 @@ class TorchReplica(Replica):
 
     def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""
-        self._last_launch, self._computed = self.comm.now(), self._mark()
+        if bucket.is_last():
+            self._computed_here()
         shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
         if self.padding is None:
             return self.sum_bucket(bucket.buffer(), shapes)
@@ -344,7 +348,7 @@ class TorchReplica(Replica):
 
     def _sum_afterwards(self) -> None:
         """Without overlap: buckets of that size, in the order in which gradients come, one by one."""
-        self._last_launch = self.comm.now()
+        self._computed_here()
         wish = self._with_loss.wish.grad
         assert wish is not None, "the loss depends on it"
         for bucket in _buckets([wish, *reversed(self._gradients())], self.averaging.bucket_mib * 2**20):
@@ -352,6 +356,21 @@ class TorchReplica(Replica):
             flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket]).wait()
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(piece.view_as(gradient))
+
+    def _computed_here(self) -> None:
+        """The last gradient is there: all that is left of the step's backward pass is waiting for sums.
+
+        A GPU may still be at it when the host comes here. Where the host waits for sums (gloo), it waits for
+        that first: what it stands still for from then on is communication, and what came before is not.
+        """
+        self._computed = self._stamp()
+        if not self.late:
+            self.comm.synchronise()
+        self._last_launch = self.comm.now()
+
+    def _stamp(self) -> Mark:
+        """`_mark`, unless the clock is off: a GPU's events are part of what it costs (`clock_pairs`)."""
+        return self._mark() if self._timed else 0
 
     def _mark(self) -> Mark:
         """The present moment of this rank's computation; on a GPU, that of what has been launched so far."""

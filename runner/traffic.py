@@ -2,10 +2,12 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..strategies.communicator import Communicator
+from ..strategies.communicator import Communicator, Link
 from ..strategies.topology import Topology
 
 LINKS = ("intra", "inter")
@@ -13,11 +15,15 @@ LINKS = ("intra", "inter")
 
 @dataclass
 class Blocked:
-    """One stretch of time in which this rank stood still for a collective, nanoseconds on its own clock."""
+    """One stretch of time in which this rank stood still for a collective, nanoseconds on its own clock.
+
+    `booked`: the class of links that it was booked on, where that is not the collective's own.
+    """
 
     key: int
     entered: int
     left: int
+    booked: str | None = None
 
 
 @dataclass
@@ -40,6 +46,7 @@ class Traffic:
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
     blocked_on: Counter[str] = field(default_factory=Counter)  # the same by class of link, of the whole run
+    summing: str | None = None  # the class of links of the sum that this rank now takes part in
     waited_ns: int = 0  # since the last `clear_stamps`, of what was known at once
     _calls: Counter[str] = field(default_factory=Counter)
     _payload_bytes: Counter[str] = field(default_factory=Counter)
@@ -150,17 +157,38 @@ class Traffic:
         """Note that this rank stood still from `entered` to `left` for the collective `key` (-1: a message).
 
         `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
-        tell it later.
+        tell it later. What was waited counts for `summing`, if that is set, else like the transfer for the
+        collective's own links.
         """
         if not (self.training and self.timing):
             return
-        self.blocked_ns += left - entered
-        # Where a message came from nobody says, nor what a helper thread began: the widest there is.
-        self.blocked_on[self._link_of.get(key >> 32, LINKS[self.topology.nodes > 1])] += left - entered
+        own, took = self._own_link(key), left - entered
+        booked = self.summing or own
+        self.blocked_ns += took
+        self.blocked_on[booked] += took
+        blocked = Blocked(key, entered, left, None if booked == own else booked)
         if waited is None:
-            self.blocked.append(Blocked(key, entered, left))
+            self.blocked.append(blocked)
         else:
             self.waited_ns += waited
+            self.correct(blocked, waited)
+
+    def correct(self, blocked: Blocked, waited: int) -> None:
+        """So much of `blocked` was waiting; the rest, transfer, goes back to the collective's own links."""
+        transfer = blocked.left - blocked.entered - waited
+        if blocked.booked is not None and transfer > 0:
+            self.blocked_on[blocked.booked] -= transfer
+            self.blocked_on[self._own_link(blocked.key)] += transfer
+
+    def summed(self, link: str, nanoseconds: int) -> None:
+        """Note that this rank computed for a sum over `link`, with nobody to wait for."""
+        if self.training and self.timing:
+            self.blocked_ns += nanoseconds
+            self.blocked_on[link] += nanoseconds
+
+    def _own_link(self, key: int) -> str:
+        """Where a message came from nobody says, nor what a helper thread began: the widest there is."""
+        return self._link_of.get(key >> 32, LINKS[self.topology.nodes > 1])
 
     def clear(self) -> None:
         """Forget everything (after the undone warm-up step)."""
@@ -220,6 +248,19 @@ class CountedCommunicator(Communicator):
     """A communicator that keeps a traffic book; those of both worlds do."""
 
     traffic: Traffic
+
+    @contextmanager
+    def summing(self, link: Link) -> Iterator[None]:
+        traffic, before = self.traffic, self.traffic.summing
+        entered, blocked = self.now(), traffic.blocked_ns
+        link = link if self.topology.nodes > 1 else "intra"
+        traffic.summing = link
+        try:
+            yield
+        finally:
+            traffic.summing = before
+        if self.host_waits:  # else a GPU computes, and the host goes on
+            traffic.summed(link, self.now() - entered - (traffic.blocked_ns - blocked))
 
 
 def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:

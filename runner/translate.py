@@ -9,13 +9,28 @@ from hydra.errors import MissingConfigException, OverrideParseException
 
 from ..strategies.errors import ConfigError, nearest, unknown
 from . import listing
+from .config_tree import TOP_LEVEL
+from .labels import RunInfo, StudyInfo
 from .overrides import key_of, spelling
-from .schema import TOP_LEVEL, RunInfo, StudyInfo, TrainConfig
+from .train_config import TrainConfig
 from .typed import unknown_key
 
 _TYPED = {"train": TrainConfig, "run": RunInfo, "study": StudyInfo}
 _MISSING = re.compile(r"Could not find '(?P<group>[^']+)/(?P<name>[^'/]+)'")
 _NO_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
+
+
+def refuse_nonsense(words: Sequence[str]) -> None:
+    """Raises ConfigError for words of which Hydra speaks in its own errors, or in none."""
+    for word in words:
+        key, value = key_of(word), word.partition("=")[2].strip()
+        if not key and word.strip():
+            raise ConfigError(f"{word}: must be KEY=VALUE (daso-bench --help shows the commands)")
+        if key in listing.GROUPS and (value in ("", "null") or value.startswith("[")) and "=" in word:
+            names = f"`daso-bench list {listing.plural(key)}`"
+            raise ConfigError(f"{word}: must be one name of {names}; several make a sweep: -m {key}=A,B")
+        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise ConfigError(f"{word!a}: not in this terminal's encoding; use UTF-8 (LC_ALL)")
 
 
 def translate(error: Exception, words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigError:

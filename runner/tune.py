@@ -51,7 +51,7 @@ def tune(
     composed = compose(words, sweep=True, config_dir=config_dir)
     requests = sweep.requests(composed, cwd)
     tuning = tuning_plan.tuning_of(arms_of(composed, requests), requests, count, words)
-    console = display.make_console()
+    console = display.make_console(goes_on=True)
     for request in requests:
         if request.error is not None:
             display.say(console, f"not tuned: {request.error}", "red")

@@ -8,7 +8,8 @@ from typing import Any
 from ..strategies.errors import ConfigError
 from . import sweep
 from .compose import Composed
-from .schema import GROUPS, RunConfig, arm_id
+from .config_tree import GROUPS
+from .schema import RunConfig, arm_id
 from .trees import below, flatten
 from .typed import plain
 

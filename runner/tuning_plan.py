@@ -12,9 +12,10 @@ from rich.text import Text
 
 from ..strategies.errors import ConfigError
 from . import display, dry_run, sweep, trials
+from .labels import RunInfo
 from .repetitions import phase_of
 from .run_directory import RunDirectory
-from .schema import RunConfig, RunInfo
+from .schema import RunConfig
 from .scoring import search
 from .scoring.tuning import check_fair
 from .side_runs import beside, refuse_far

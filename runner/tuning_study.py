@@ -16,8 +16,9 @@ from typing import Any
 from ..strategies.errors import ConfigError
 from . import claims, convergence, plain_yaml
 from .compose import compose
+from .config_tree import GROUPS
 from .overrides import quote
-from .schema import GROUPS, strategy_name
+from .schema import strategy_name
 from .trees import below, flatten, nested
 from .tuning_arms import StudyArm
 from .typed import TARGET, plain

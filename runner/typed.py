@@ -21,6 +21,7 @@ from ..strategies.errors import ConfigError, nearest
 T = TypeVar("T")
 
 TARGET = "_target_"
+_FROM_RESOLVER = "ConfigError raised while resolving interpolation: "
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -31,7 +32,12 @@ def plain(node: DictConfig | Mapping[str, Any], where: str = "") -> dict[str, An
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{where or 'config'}: {str(error).splitlines()[0]}") from error
+        # Which key: the exception knows. What one of our own resolvers says is a sentence already.
+        key = error.full_key or where
+        if where and not key.startswith(where):
+            key = f"{where}.{key}"
+        said = str(error).splitlines()[0].removeprefix(_FROM_RESOLVER)
+        raise ConfigError(f"{key or 'config'}: {said}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: must hold keys and values")
     return {str(key): value for key, value in values.items()}

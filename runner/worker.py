@@ -145,6 +145,7 @@ def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, 
         port=answer["port"],
         threads=answer["threads"],
         entry=entry,
+        cores=tuple(answer["cores"]),
     )
     live(task, link, listener)
 

@@ -66,7 +66,8 @@ class LeaderMean(Mean):
         if self.comm.local_rank == 0:
             flat *= self.weight
             self.comm.all_reduce(flat, LEADERS).wait()
-        self.comm.broadcast(flat, 0, NODE).wait()
+        with self.comm.summing("inter"):  # the others stand here while their leader sums
+            self.comm.broadcast(flat, 0, NODE).wait()
 
 
 class PeriodicStrategy(Strategy):
@@ -256,7 +257,7 @@ class PeriodicStrategy(Strategy):
         """End the round: by the mean alone without `progress`, else as `outer` wishes."""
         flat, m = self.payload, self.replica.numel
         self.model.pack(flat)
-        flat[-1] = float(self.wished or self.replica.wished)
+        flat[-1].fill_(float(self.wished or self.replica.wished))  # assigned, it would wait for a GPU
         self.mean(flat)
         mean = flat[:m]
         off = self.replica.flat().to(mean.dtype)

@@ -228,7 +228,7 @@ class Strategy(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict` after `setup`."""
+        """Restore `state_dict` after `setup`. Its tensors are on the CPU, wherever the replica is."""
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """What this rank did in the epoch that just ended, JSON-ready; called once per epoch."""

@@ -6,6 +6,7 @@ over NCCL and in virtual time, and a test can count what it does. Implementation
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
@@ -15,6 +16,9 @@ from .topology import Group, Topology
 
 Channel = Literal["gradients", "parameters", "control"]
 """Each channel has process groups of its own: traffic of different kinds never shares an order."""
+
+Link = Literal["intra", "inter"]
+"""Between ranks of one node, and between nodes."""
 
 
 class Work(ABC):
@@ -47,6 +51,8 @@ class Communicator(ABC):
     host_waits: bool = True
     """Whether `Work.wait` holds up the host. False where a GPU's stream waits in its place: what the host's
     clock says of waiting means nothing then."""
+    some_on_gpus: bool = False
+    """Whether any rank's replica is on a GPU; alike on all ranks."""
 
     @property
     def local_rank(self) -> int:
@@ -131,6 +137,15 @@ class Communicator(ABC):
         """Return when all members have called, and see what they wrote to `shared` memory before.
 
         `in_memory`: through memory that the members share (they must be on one node), without messages.
+        """
+
+    @abstractmethod
+    def summing(self, link: Link) -> AbstractContextManager[None]:
+        """Inside, this rank takes part in a sum over links of this class, or waits for others that do.
+
+        Until all members have entered a call, standing still counts as time of that sum, whatever links the
+        call itself uses; and so does this rank's own arithmetic. On one node all links are `intra`. For the
+        thread that trains.
         """
 
     @abstractmethod

@@ -390,10 +390,12 @@ class DASO(Strategy):
             )
         self.active = state["active"]
         self.rule = PlateauRule(self.config, *state["rule"])
+        here = self.replica.here
         self.pending = [
-            Transfer(start, due, q, buffer, snapshot) for start, due, q, buffer, snapshot in state["pending"]
+            Transfer(start, due, q, here(buffer), here(snapshot))
+            for start, due, q, buffer, snapshot in state["pending"]
         ]
-        self.reference = state["reference"]
+        self.reference = here(state["reference"])
         self.equal = state["equal"]
         self.wished = state["wished"]
         self.steps_of_phase = Counter(state["steps_of_phase"])
@@ -498,7 +500,8 @@ class DASO(Strategy):
         if before is not None:
             mean = flat[:-1]
             norm = torch.linalg.vector_norm(mean)
-            self.spread = (torch.linalg.vector_norm(before - mean) / norm).item() if norm > 0 else 0.0
+            spread = torch.linalg.vector_norm(before - mean) / norm
+            self.spread = torch.where(norm > 0, spread, 0.0).item()
 
     def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
         """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of wishes last."""
@@ -535,7 +538,8 @@ class DASO(Strategy):
         return Chunks([self.comm.all_reduce(piece, peers(q), async_op=True) for piece in buffer.split(size)])
 
     def _spread_in_node(self, flat: Tensor, q: int) -> None:
-        self.comm.broadcast(flat, q, NODE).wait()
+        with self.comm.summing("inter"):  # the others stand here while their rank q sums
+            self.comm.broadcast(flat, q, NODE).wait()
         self.agreed = self.agreed or flat[-1].item() > 0
         # This node's wish travelled with the sum just used or, if it is younger, travels with the next one.
         if self.agreed:
@@ -546,7 +550,7 @@ class DASO(Strategy):
     def _filled(self, pack: Any) -> Tensor:
         flat = self.replica.parameters.empty(extra=1)
         pack(flat)
-        flat[-1] = float(self.wished or self.replica.wished)
+        flat[-1].fill_(float(self.wished or self.replica.wished))  # assigned, it would wait for a GPU
         return flat
 
     def _advance(self) -> int:

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 
 from .base import Strategy
-from .communicator import Communicator
+from .communicator import Communicator, Link
 from .errors import ConfigError, one_of
 from .progress import Plan, Progress
 from .replica import Replica
@@ -66,7 +66,7 @@ class HSGDConfig:
 
     partition: str = "column"  # of the sum in a node: column (equal parts) | tensor (whole tensors)
     shared_weights: bool = True  # one copy of weights and momenta per node, or one per rank
-    level1: str = "auto"  # shm (CPU) | collective | auto (by the device)
+    level1: str = "auto"  # shm (CPU) | collective | auto (shm where no rank is on a GPU)
     barrier: str = "shared_memory"  # or process_group
     level2_algorithm: str = "all_reduce"  # or linear: gathered by one leader and sent back
 
@@ -193,7 +193,7 @@ class HSGD(Strategy):
     def after_step(self, progress: Progress) -> None:
         self._lap("update")
         # Whoever goes on writes into its row, which others may still be reading, and reads all weights.
-        self._meet("4")
+        self._meet("4", self._behind_sums)
         # The leader writes here again only behind the next barrier 1, to which this rank has yet to come.
         self.agreed = bool(self.wished.item() != 0)
 
@@ -209,7 +209,7 @@ class HSGD(Strategy):
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`seconds`: this rank's in each barrier, in the sums of both levels and in the update."""
-        row = {"seconds": seconds(self.epoch_ns)}
+        row = {"seconds": self._told(self.epoch_ns)}
         self.epoch_ns.clear()
         return row
 
@@ -227,7 +227,7 @@ class HSGD(Strategy):
             "shared_weights": self.shares_weights,
             "imbalance": self.imbalance,
             "node_bytes": needs,
-            "seconds": seconds(self.total_ns),
+            "seconds": self._told(self.total_ns),
         }
 
     def labels(self, target_step: int | None) -> list[str]:
@@ -248,33 +248,35 @@ class HSGD(Strategy):
         first = self.arenas[0]
         self.wishes[self.local] = float(self.replica.wished)
         self._meet("1")  # all rows are written
-        for arena in self.arenas:
-            sum_columns(arena.rows, weights, *arena.sums[self.local])
+        with self.comm.summing("intra"):
+            for arena in self.arenas:
+                sum_columns(arena.rows, weights, *arena.sums[self.local])
         if self.local == 0:
             first.rows[0, first.wish] = self.wishes.sum()
         self._lap("level1")
         if self.config.partition == "tensor":
             self._sum_over_nodes()
             if not self.shares_weights:
-                self._meet("3")  # everybody applies everybody's sums
+                self._meet("3", "inter")  # everybody applies everybody's sums
             return
         self._meet("2")  # the node's sum is complete
         if self.nodes > 1:
             # Without the barrier behind it, the others would update from what the leader is still receiving.
             self._sum_over_nodes()
-            self._meet("3")
+            self._meet("3", "inter")
 
     def _sum_over_nodes(self) -> None:
         if self.nodes == 1:
             return
-        for arena in self.arenas:
-            start, stop = arena.messages[self.local]
-            if start == stop:
-                continue
-            if self.config.level2_algorithm == "linear":
-                self._through_one(arena.rows[0, start:stop])
-            else:
-                self.comm.all_reduce(arena.rows[0, start:stop], peers(self.local)).wait()
+        with self.comm.summing("inter"):
+            for arena in self.arenas:
+                start, stop = arena.messages[self.local]
+                if start == stop:
+                    continue
+                if self.config.level2_algorithm == "linear":
+                    self._through_one(arena.rows[0, start:stop])
+                else:
+                    self.comm.all_reduce(arena.rows[0, start:stop], peers(self.local)).wait()
         self._lap("level2")
 
     def _through_one(self, message: Tensor) -> None:
@@ -295,17 +297,19 @@ class HSGD(Strategy):
     def _sum_by_collectives(self, weight: float) -> None:
         """Reduce in the node, sum over leaders, broadcast in the node: for ranks that share no memory."""
         first = self.arenas[0]
-        for arena in self.arenas:
-            row = arena.rows[0, : arena.used]
-            row.mul_(weight) if weight else row.zero_()
-            if arena is first:
-                row[first.wish] = float(self.replica.wished)
-            self.comm.reduce(row, 0, NODE).wait()
+        with self.comm.summing("intra"):
+            for arena in self.arenas:
+                row = arena.rows[0, : arena.used]
+                row.mul_(weight) if weight else row.zero_()
+                if arena is first:
+                    row[first.wish].fill_(float(self.replica.wished))
+                self.comm.reduce(row, 0, NODE).wait()
         self._lap("level1")
         if self.local == 0:
             self._sum_over_nodes()
-        for arena in self.arenas:
-            self.comm.broadcast(arena.rows[0, : arena.used], 0, NODE).wait()
+        with self.comm.summing("inter"):  # the others stand here while their leader sums
+            for arena in self.arenas:
+                self.comm.broadcast(arena.rows[0, : arena.used], 0, NODE).wait()
         self._lap("spread")
 
     def _clip(self, max_norm: float) -> None:
@@ -313,7 +317,7 @@ class HSGD(Strategy):
         mine = {place: self.summed[place] for place in self.owned}
         for place, gradient in mine.items():
             self.squares[place] = torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
-        self._meet("clip")
+        self._meet("clip", self._behind_sums)
         # By tensors, and not by ranks: nodes with other numbers of ranks must come to the same bits.
         norm = math.sqrt(sum(self.squares.tolist()))
         factor = max_norm / (norm + 1e-6)  # as PyTorch's clip_grad_norm_
@@ -323,17 +327,28 @@ class HSGD(Strategy):
         if not self.shares_weights:
             self._meet("clip")  # everybody applies everybody's sums
 
-    def _meet(self, name: str) -> None:
-        """A barrier of the node; `name` is its number in the step."""
+    @property
+    def _behind_sums(self) -> Link:
+        """What the barriers behind the update wait for: by tensors nobody has yet waited for others' sums."""
+        by_tensor = self.config.partition == "tensor" and self.shares_weights
+        return "inter" if by_tensor else "intra"
+
+    def _meet(self, name: str, waits_for: Link = "intra") -> None:
+        """A barrier of the node; `name` is its number in the step. `waits_for`: where the latest is busy."""
         if not self.in_memory:
             return
         in_memory = self.config.barrier == "shared_memory"
         try:
-            self.comm.barrier(NODE, in_memory=in_memory)
+            with self.comm.summing(waits_for):
+                self.comm.barrier(NODE, in_memory=in_memory)
         except RuntimeError as error:
             where = f"node {self.comm.node}, worker {self.local}"
             raise RuntimeError(f"hsgd: barrier {name} of step {self.step}, {where}: {error}") from error
         self._lap(f"barrier_{name}")
+
+    def _told(self, nanoseconds: Counter[str]) -> dict[str, float] | None:
+        """None where the host runs ahead of its GPU: its clock says nothing of sums and updates then."""
+        return seconds(nanoseconds) if self.comm.host_waits else None
 
     def _lap(self, name: str) -> None:
         now = self.comm.now()
@@ -347,10 +362,12 @@ class HSGD(Strategy):
         level1 = self.config.level1
         if level1 == "shm" and device.type != "cpu":
             raise ConfigError(f"strategy.level1=shm: needs the model on the CPU, it is on {device}")
-        if level1 == "auto":
-            level1 = "shm" if device.type == "cpu" else "collective"
+        if level1 == "auto":  # all sum alike: a rank in a barrier does not answer another's reduce
+            level1 = "collective" if device.type != "cpu" or self.comm.some_on_gpus else "shm"
         if level1 == "collective" and self.config.partition == "tensor":
-            raise ConfigError(f"strategy.partition=tensor: needs the model on the CPU, it is on {device}")
+            raise ConfigError(
+                "strategy.partition=tensor: needs the models of all ranks on CPUs (cluster.device.kind=cpu)"
+            )
         return level1
 
     def _allocate(self) -> None:

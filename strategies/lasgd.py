@@ -192,14 +192,14 @@ class Rounds:
         steps, seconds, lag = (Tally(*values) for values in tallies)
         return cls(steps, seconds, lag, blocked_ns)
 
-    def row(self) -> dict[str, Any]:
-        """For a record."""
+    def row(self, *, host_waits: bool) -> dict[str, Any]:
+        """For a record; `host_waits`: else the host's clock does not tell for how long a GPU waited."""
         return {
             "rounds": self.staleness_steps.count,
             "staleness_steps": self.staleness_steps.row(),
             "staleness_s": self.staleness_s.row(),
             "lag_samples": self.lag_samples.row(),
-            "blocked_s": self.blocked_ns / 1e9,
+            "blocked_s": self.blocked_ns / 1e9 if host_waits else None,
         }
 
 
@@ -563,7 +563,8 @@ class LASGD(Strategy):
 
     def _fill_control(self, wished: bool) -> None:
         own = [self.own, self.steps, int(self._is_done()), int(wished)]
-        self.control.copy_(torch.tensor(own, dtype=torch.int64))
+        for slot, number in zip(self.control.unbind(), own, strict=True):
+            slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
 
     def _read_control(self, counted: int) -> None:
         self.total, self.total_steps, self.done, wishes = self.control.tolist()
@@ -579,7 +580,8 @@ class LASGD(Strategy):
 
     def _spread_in_node(self, tensor: Tensor) -> None:
         if len(self.members) > 1:
-            self.comm.broadcast(tensor, 0, NODE).wait()
+            with self.comm.summing("inter"):  # the others stand here while their leader waits for a sum
+                self.comm.broadcast(tensor, 0, NODE).wait()
 
     def _average(self) -> None:
         """A blocking average of parameters and floating-point buffers, loaded into the replica."""
@@ -727,7 +729,7 @@ class LASGD(Strategy):
         """
         row = {
             "phase": "warm-up" if self.warm else "local",
-            **self.epoch.row(),
+            **self.epoch.row(host_waits=self.comm.host_waits),
             "launched": self.launched - self.before[0],
             "steps": self.steps - self.before[1],
             "samples": self.own - self.before[2],
@@ -740,7 +742,7 @@ class LASGD(Strategy):
 
     def summary(self) -> dict[str, Any]:
         return {
-            **self.run.row(),
+            **self.run.row(host_waits=self.comm.host_waits),
             "launched": self.launched,
             "steps": self.steps,
             "samples": self.own,

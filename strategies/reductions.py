@@ -142,10 +142,11 @@ class PowerSGD(Reduction):
             self.inner.sum(bucket, index, shapes, comm)
             return
         matrices, others = self._parted(bucket, shapes)
-        factors = self._held(self.factors, index, [(m.shape[1], self._rank_of(m.shape)) for m in matrices])
+        wanted = [(m.shape[1], self._rank_of(m.shape)) for m in matrices]
+        factors = self._held(self.factors, index, wanted, bucket.device)
         if factors is None or not self.warm_start:
             factors = [self._random(matrix, self._rank_of(matrix.shape)) for matrix in matrices]
-        errors = self._held(self.errors, index, [tuple(matrix.shape) for matrix in matrices])
+        errors = self._held(self.errors, index, [tuple(matrix.shape) for matrix in matrices], bucket.device)
         if errors is not None and matrices:
             torch._foreach_add_(matrices, errors)  # pyright: ignore[reportPrivateImportUsage] (no public name)
         products = [matrix @ factor for matrix, factor in zip(matrices, factors, strict=True)]
@@ -206,15 +207,17 @@ class PowerSGD(Reduction):
 
     @staticmethod
     def _held(
-        held: dict[int, list[Tensor]], index: int, shapes: Sequence[tuple[int, ...]]
+        held: dict[int, list[Tensor]], index: int, shapes: Sequence[tuple[int, ...]], device: torch.device
     ) -> list[Tensor] | None:
         """What was kept for bucket `index`; None before its first compressed step."""
         tensors = held.get(index)
-        if tensors is not None and [tuple(tensor.shape) for tensor in tensors] != list(shapes):
+        if tensors is None:
+            return None
+        if [tuple(tensor.shape) for tensor in tensors] != list(shapes):
             raise RuntimeError(
                 f"PowerSGD: bucket {index} has other matrices than before: it was resumed with other buckets"
             )
-        return tensors
+        return [tensor.to(device) for tensor in tensors]  # a checkpoint's come on the CPU
 
     def _sum(self, tensors: Sequence[Tensor], index: int, comm: Communicator) -> list[Tensor]:
         """Their sums over all ranks, in one message."""

@@ -79,6 +79,10 @@ class Replica(ABC):
         """Set the trainable parameters from `flat[:m]`."""
         self.parameters.unpack(flat)
 
+    def here(self, tensor: Tensor | None) -> Tensor | None:
+        """A checkpoint's tensor, which comes on the CPU, on this replica's device."""
+        return None if tensor is None else tensor.to(self.parameters.device)
+
     def gradients(self, out: Tensor | None = None) -> Tensor:
         """The gradients as a vector [m]; a parameter without a gradient counts as zero."""
         return self.parameters.pack(out, self._gradients())

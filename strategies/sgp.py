@@ -22,7 +22,7 @@ gossip; `graph`, `direction: push_pull` (symmetric averaging, as D-PSGD's) and `
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +169,7 @@ class SGP(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.weight, self.numerator = state["weight"], state["numerator"]
+        self.weight, self.numerator = state["weight"], self.replica.here(state["numerator"])
         self.steps, self.first_wish = state["steps"], state["first_wish"]
         self.lowest, self.highest = state["range"]
 
@@ -192,14 +192,14 @@ class SGP(Strategy):
         sends = {
             (rank + hop) % ranks: self._payload(x, share * count) for hop, count in counts.items() if hop
         }
-        receives = {(rank - hop) % ranks: torch.empty_like(self._payload(x, 0.0)) for hop in counts if hop}
+        size = x.numel() + 1 + self.sends_weight
+        receives = {(rank - hop) % ranks: x.new_empty(size) for hop in counts if hop}
         # Every rank sends and receives as often; the step's number pairs the messages.
         self.comm.exchange(sends, receives, tag=self.steps).wait()
         kept = share * (1 + counts[0])
         x *= kept
         self.weight *= kept
-        for source in sorted(receives):
-            self._take_in(x, receives[source])
+        self._take_in(x, [receives[source] for source in sorted(receives)])
         if not self.sends_weight:
             self.weight = 1.0  # a regular graph, nothing delayed: what is sent is what comes
         self.lowest, self.highest = min(self.lowest, self.weight), max(self.highest, self.weight)
@@ -214,17 +214,24 @@ class SGP(Strategy):
         """[m+1] or [m+2]: share of x, steps since the earliest wish (0: none, 1: made now), share of w."""
         age = 0 if self.first_wish is None else self.steps - self.first_wish + 1
         tail = [float(age), self.weight * share] if self.sends_weight else [float(age)]
-        return torch.cat([x * share, x.new_tensor(tail)])
+        message = x.new_empty(x.numel() + len(tail))
+        torch.mul(x, share, out=message[: x.numel()])
+        for slot, number in zip(message[x.numel() :].unbind(), tail, strict=True):
+            slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
+        return message
 
-    def _take_in(self, x: Tensor, message: Tensor) -> None:
+    def _take_in(self, x: Tensor, messages: Sequence[Tensor]) -> None:
         m = x.numel()
-        x += message[:m]
-        age = int(message[m])
-        if age:
-            since = self.steps - age + 1
-            self.first_wish = since if self.first_wish is None else min(self.first_wish, since)
-        if self.sends_weight:
-            self.weight += message[m + 1].item()
+        for message in messages:
+            x += message[:m]
+        # One read for all: each would wait for a GPU.
+        tails = torch.stack([message[m:] for message in messages]).tolist() if messages else []
+        for age, *weight in tails:
+            if age:
+                since = self.steps - int(age) + 1
+                self.first_wish = since if self.first_wish is None else min(self.first_wish, since)
+            if self.sends_weight:
+                self.weight += weight[0]
 
     # ---------------------------------------------------------------- the model
 

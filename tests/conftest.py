@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -11,6 +12,13 @@ for folder in ("strategies", "runner", "datasets"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Ranks of ordinary tests are CPUs, also where there is a GPU: `-m gpu` alone asks for it."""
+    if config.getoption("markexpr") != "gpu" and torch.cuda.device_count():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 
 # A developer's run explores; a landing must not hang on which examples are drawn today.
 settings.register_profile("ci", derandomize=True)

@@ -1,7 +1,7 @@
 """What reading costs: bytes, jumps, seconds."""
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 from .orders import Records
 
@@ -30,25 +30,30 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counters = Counters()
+        self._sums: dict[str, float] = asdict(Counters())
         self._end = -1
 
     def asked(self, firsts: Records, ends: Records) -> None:
         """Count reads of the records [first, end), in the order in which they are made; int64 [reads]."""
+        self.jumped(firsts, ends)
+        self.add(reads=len(firsts))
+
+    def jumped(self, firsts: Records, ends: Records) -> None:
+        """Of such reads, count the jumps alone."""
         if len(firsts) == 0:
             return
         with self._lock:
             jumps = int(firsts[0] != self._end) + int((firsts[1:] != ends[:-1]).sum())
             self._end = int(ends[-1])
-            before = self._counters
-            self._counters = replace(before, reads=before.reads + len(firsts), jumps=before.jumps + jumps)
+            self._sums["jumps"] += jumps
 
     def add(self, **amounts: float) -> None:
         """Add to the counters so named."""
         with self._lock:
-            grown = {name: getattr(self._counters, name) + amount for name, amount in amounts.items()}
-            self._counters = replace(self._counters, **grown)
+            for name, amount in amounts.items():
+                self._sums[name] += amount
 
     def counters(self) -> Counters:
         """What was counted so far."""
-        return self._counters
+        with self._lock:
+            return Counters(**self._sums)  # pyright: ignore[reportArgumentType] (of its own fields)

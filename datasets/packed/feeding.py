@@ -15,6 +15,7 @@ forked while lines are open keep the ends open: start them before, or by spawn o
 """
 
 import contextlib
+import logging
 import mmap
 import os
 import socket
@@ -31,6 +32,8 @@ from .counters import Counters, Tally
 from .loads import Load, Reader
 from .packed_file import Packed
 from .slots import Geometry, Part, Slot, anonymous
+
+_log = logging.getLogger(__name__)
 
 
 class FeederGone(OSError):
@@ -79,7 +82,11 @@ class Feeder:
         return self._tally.counters()
 
     def hold(self, on: bool) -> None:
-        """Fill no further slot (but the one in work) until it is called with False."""
+        """Fill no further slot, and let reads and announcements wait, until it is called with False.
+
+        What was announced before may still come: at most 32 MiB, or 128 records.
+        """
+        self._packed.hold(on)
         if on:
             self._open.clear()
         else:
@@ -88,7 +95,7 @@ class Feeder:
     def close(self) -> None:
         """End the thread, members or no members; whoever still waits gets `FeederGone`."""
         self._hang_up()
-        self._open.set()
+        self.hold(False)
         self._ended()
 
     def join(self) -> None:
@@ -105,13 +112,17 @@ class Feeder:
     def _run(self) -> None:
         try:
             with contextlib.closing(self._reader):
-                self._feed()
+                try:
+                    self._feed()
+                finally:
+                    self._packed.hold(False)  # the reader ends once its threads have
         except BaseException as error:
             self._failure = error
+            told = _told(error)
             traceback.clear_frames(error.__traceback__)  # they hold the slots
             for line in self._lines:
                 with contextlib.suppress(OSError):  # it may be this one that has gone
-                    line.send(str(error) or repr(error))
+                    line.send(told)
         finally:
             self._hang_up()
 
@@ -183,6 +194,14 @@ class Feeder:
         for line in self._lines:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def _told(error: BaseException) -> str:
+    """What members hear of what ended the reader; the traceback of a fault in the code goes to the log."""
+    if isinstance(error, OSError):  # of files and processes: its words say all
+        return str(error) or repr(error)
+    _log.error("the reader has failed", exc_info=error)
+    return f"{type(error).__name__}: {error} (the log of the process that reads has the traceback)"
 
 
 class Member:

@@ -41,6 +41,14 @@ class DamagedFile(OSError):
         self.path, self.reason, self.record, self.offset = path, reason, record, offset
 
 
+def located(error: OSError, path: Path, offset: int | None = None) -> OSError:
+    """The system's error with the file, and the byte at which it was, in its words, unless it names one."""
+    if error.errno is None or error.filename is not None:
+        return error
+    where = "" if offset is None else f" at byte {offset}"
+    return OSError(error.errno, f"{error.strerror}{where}", str(path))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """What a file holds.
@@ -145,3 +153,19 @@ def parse(path: Path, start: bytes, file_bytes: int) -> tuple[Header, Descriptio
         reason = f"{kind}: {file_bytes} bytes where {header.file_bytes} belong; make it again"
         raise DamagedFile(path, reason, offset=min(file_bytes, header.file_bytes))
     return header, Description.from_bytes(description)
+
+
+def described(start: bytes) -> Description | None:
+    """What a file says that it holds, also one that is damaged elsewhere; None where nothing can be made out.
+
+    start: as of `parse`, or less.
+    """
+    if not start.startswith(MAGIC) or len(start) < HEADER_BYTES:
+        return None
+    _, version, size, *_ = _LAYOUT.unpack_from(start)
+    if version > VERSION:
+        return None
+    try:
+        return Description.from_bytes(start[HEADER_BYTES : HEADER_BYTES + size])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -2,8 +2,9 @@
 
 import itertools
 import os
+import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,10 +21,12 @@ from .format import (
     DamagedFile,
     Description,
     Header,
+    located,
     parse,
 )
 
 START_BYTES = 64 * 2**10  # mostly holds header and description at once
+READ_BYTES = 4 * 2**20  # at most in one call, so that `hold` is heeded soon
 
 
 class Packed:
@@ -37,6 +40,8 @@ class Packed:
 
     def __init__(self, path: Path, *, random_access: bool = False) -> None:
         self.path = path
+        self._open = threading.Event()
+        self._open.set()
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._header, self.description = self._start()
@@ -83,11 +88,19 @@ class Packed:
             return self._starts
         return np.arange(len(self) + 1, dtype=np.int64) * self._header.record_bytes
 
+    def hold(self, on: bool) -> None:
+        """Let all threads' reads and announcements that are not begun yet wait until called with False."""
+        if on:
+            self._open.clear()
+        else:
+            self._open.set()
+
     def will_need(self, first: int, count: int) -> None:
         """Tell the system that these records are read soon: it begins at once.
 
         Nobody waits, unless the disk's queue is full.
         """
+        self._open.wait()
         if count and hasattr(os, "posix_fadvise"):  # for the system 0 bytes are all there are
             offset = self._header.data_offset + self.start_of(first)
             os.posix_fadvise(self._descriptor, offset, self.size_of(first, count), os.POSIX_FADV_WILLNEED)
@@ -112,17 +125,28 @@ class Packed:
         Raises DamagedFile as `read` does.
         """
         begin, preadv, descriptor = self._header.data_offset, os.preadv, self._descriptor
+        may_read = self._open.is_set
         offsets = [begin + self.start_of(record) for record in records]
         for offset, view, later in itertools.zip_longest(offsets, into, upcoming):
             if later is not None:
                 self.will_need(later, 1)
-            if preadv(descriptor, (view,), offset) != len(view):
+            if not may_read():
+                self._open.wait()
+            try:
+                got = preadv(descriptor, (view,), offset)
+            except OSError as error:
+                raise located(error, self.path, offset) from error
+            if got != len(view):
                 self._read_at(offset, view)
 
     def _read_at(self, offset: int, into: memoryview) -> None:
         done = 0
-        while done < len(into):  # the system may give less than asked for, beyond 2 GiB always
-            got = os.preadv(self._descriptor, [into[done:]], offset + done)
+        while done < len(into):  # the system may give less than asked for
+            self._open.wait()
+            try:
+                got = os.preadv(self._descriptor, [into[done : done + READ_BYTES]], offset + done)
+            except OSError as error:
+                raise located(error, self.path, offset + done) from error
             if got == 0:
                 raise DamagedFile(self.path, "cut short while it is read", offset=offset + done)
             done += got
@@ -132,16 +156,20 @@ class Packed:
 
         Raises DamagedFile that names the first wrong one.
         """
-        crc32, place = zlib.crc32, 0
-        for number, (end, checksum) in enumerate(
-            zip(self.ends_in(records), self._checksums[records].tolist(), strict=True)
+        ends = itertools.pairwise(itertools.chain((0,), self.ends_in(records)))
+        self.check_each(records, (content[begin:end] for begin, end in ends))
+
+    def check_each(self, records: NDArray[np.int64], contents: Iterable[memoryview]) -> None:
+        """As `check`, of records that lie anywhere."""
+        crc32 = zlib.crc32
+        for number, (content, checksum) in enumerate(
+            zip(contents, self._checksums[records].tolist(), strict=True)
         ):
-            if crc32(content[place:end]) != checksum:
+            if crc32(content) != checksum:
                 record = int(records[number])
                 offset = self._header.data_offset + self.start_of(record)
                 reason = "checksum is wrong; make the file again"
                 raise DamagedFile(self.path, reason, record=record, offset=offset)
-            place = end
 
     def ends_in(self, records: NDArray[np.int64]) -> Sequence[int]:
         """Where each of `records` ends when they lie one after another, in bytes."""

@@ -4,14 +4,17 @@ A reader is a generator of `Load`s for one or more epochs, started at any step o
 `feeding.Feeder`, a thread that fills slots ahead of those who use them.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
+
+import numpy as np
 
 from . import orders
 from .counters import Tally
 from .loads import Load, Reader, Stretch, steps
-from .orders import Epoch, Run
+from .orders import Epoch, Run, Window
 from .packed_file import Packed
 from .reading import announced, read_runs
 from .windows import Windows
@@ -50,22 +53,42 @@ def chunked_shuffle(
 ) -> Reader:
     """Chunks in an order drawn for each epoch, shuffled in memory `window_chunks` at a time.
 
-    seed: common to all nodes. A window is read while the one before is given out.
+    seed: common to all nodes. A window is read while the one before is given out, also the next epoch's.
     """
+    stretches = list(stretches)
     all_chunks = orders.chunks(packed.starts(), chunk_bytes)
+
+    @lru_cache(maxsize=2)  # reading is at most one epoch ahead of giving out
+    def planned(stretch: Stretch) -> list[Window]:
+        return orders.windows(stretch.epoch, all_chunks, seed, stretch.number, node, window_chunks)
+
     with ThreadPoolExecutor(2) as pool:
+        first = stretches[0]
+        begun, passed = _begins(planned(first), first.epoch.node_before(node, first.step))
+        later = (window for stretch in stretches[1:] for window in planned(stretch))
+        most_bytes = window_bytes(packed, all_chunks, window_chunks)
+        memory = Windows(packed, itertools.chain(begun, later), passed, most_bytes, tally, pool)
         for stretch in stretches:
-            epoch = stretch.epoch
-            windows = orders.windows(epoch, all_chunks, seed, stretch.number, node, window_chunks)
-            skipped = epoch.node_before(node, stretch.step)
-            memory = Windows(packed, windows, skipped, tally, pool)
-            order = orders.given_out(windows)
-            for step in range(stretch.step, epoch.steps):
-                counts = _counts(epoch, node, step)
-                records = order[skipped : skipped + sum(counts)]
-                skipped += sum(counts)
+            order, given = orders.given_out(planned(stretch)), stretch.epoch.node_before(node, stretch.step)
+            for step in range(stretch.step, stretch.epoch.steps):
+                counts = _counts(stretch.epoch, node, step)
+                records = order[given : given + sum(counts)]
+                given += sum(counts)
                 fill = partial(memory.copy, sum(counts))
                 yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
+
+
+def window_bytes(packed: Packed, all_chunks: Sequence[Run], window_chunks: int) -> int:
+    """Of a window, at most; two are in memory."""
+    largest = max(packed.size_of(chunk.first, chunk.count) for chunk in all_chunks)
+    return min(window_chunks * largest, packed.size_of(0, len(packed)))
+
+
+def _begins(windows: list[Window], given: int) -> tuple[list[Window], int]:
+    """The windows that are left after so many records, and how many of the first one's are among those."""
+    ends = np.cumsum([len(window.order) for window in windows])
+    first = int(np.searchsorted(ends, given, side="right"))
+    return windows[first:], given - (int(ends[first - 1]) if first else 0)
 
 
 def _counts(epoch: Epoch, node: int, step: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from .orders import Run, records_of
 from .packed_file import Packed
 
 READ_AHEAD_BYTES = 32 * 2**20
+WORTH_HELP_BYTES = 512 * 2**10
 
 Item = TypeVar("Item")
 
@@ -22,9 +23,8 @@ def announced(
     items: Iterable[Item],
     runs_of: Callable[[Item], Sequence[Run]],
     tally: Tally,
-    ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[Item]:
-    """The items, each given out once the runs of those that follow are announced, as far as `ahead_bytes` go.
+    """The items, each given out once the runs of the next `READ_AHEAD_BYTES` of items are announced.
 
     So the disk has several reads at hand while one thread reads, checks and copies.
     """
@@ -38,7 +38,7 @@ def announced(
         tally.add(read_s=time.perf_counter() - began)
         waiting.append((item, size))
         ahead += size
-        while ahead > ahead_bytes:
+        while ahead > READ_AHEAD_BYTES:
             first, size = waiting.popleft()
             ahead -= size
             yield first
@@ -48,11 +48,14 @@ def announced(
 def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally, helper: Executor) -> int:
     """Read runs one after another to the beginning of `into` and check them; returns how many bytes.
 
-    A checksum takes longer than the copy that it checks, so `helper`, another thread, does one half.
+    A checksum takes longer than the copy that it checks, so `helper`, another thread, does one half, unless
+    there is so little to do that it costs more to ask for help.
     Raises DamagedFile.
     """
     runs = [run for run in runs if run.count]  # a rank may have no record in a short last step
     tally.asked(np.array([run.first for run in runs]), np.array([run.end for run in runs]))
+    if sum(packed.size_of(run.first, run.count) for run in runs) < WORTH_HELP_BYTES:
+        return _read_checked(packed, runs, into, tally)
     ours, theirs = _halves(runs)
     begin = sum(packed.size_of(run.first, run.count) for run in ours)
     half = helper.submit(_read_checked, packed, theirs, into[begin:], tally)

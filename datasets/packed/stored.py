@@ -7,6 +7,7 @@ are applied to what comes back, by the split itself. So a batch is, bit for bit,
 import hashlib
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +20,14 @@ from .slots import Part
 
 
 class Stored(ABC):
-    """encoding: of a record, as the file's description says it; record_bytes: None where sizes differ."""
+    """encoding: of a record, as the file's description says it; record_bytes: None where sizes differ.
+
+    work: what it takes to get images from records, in words.
+    """
 
     encoding: str
     record_bytes: int | None
+    work: ClassVar[str]
 
     @abstractmethod
     def sample(self, index: int) -> tuple[bytes, int]:
@@ -46,16 +51,21 @@ def stored(samples: Samples) -> Stored:
         return _Images(samples)
     if isinstance(samples, ImageFiles):
         return _Files(samples)
+    _, label = samples.batch(torch.tensor([0]))
+    if label.dim() != 1:
+        raise ValueError("has a label for each pixel, and a packed file has one an image; take reader=none")
     if isinstance(samples, Augmentable):
         raise ValueError(
-            f"{type(samples).__name__}: its images are changed at random in a way of its own, which a packed "
-            "file does not know; take reader=none"
+            "changes its images at random in a way of its own, which a packed file does not know; take "
+            "reader=none"
         )
     return _Made(samples)
 
 
 class _Images(Stored):
     """Images in memory, as they are stored there."""
+
+    work = "changing and converting images"
 
     def __init__(self, split: Split) -> None:
         self._split, self._shape = split, split.images.shape[1:]
@@ -81,6 +91,7 @@ class _Files(Stored):
 
     encoding = "image file"
     record_bytes = None
+    work = "decoding and changing images"
 
     def __init__(self, files: ImageFiles) -> None:
         self._files = files
@@ -106,12 +117,11 @@ class _Made(Stored):
     """Images that are made when they are asked for: as the model takes them."""
 
     encoding = "float32"
+    work = "copying images"
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        image, label = self._one(0)
-        if label.dim() != 1:
-            raise ValueError("has a label for each pixel; only one label an image can be packed")
+        image, _ = self._one(0)
         self._shape = image.shape[1:]
         self.record_bytes = self._shape.numel() * 4
 

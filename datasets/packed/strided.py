@@ -9,8 +9,8 @@ checksum: a task of a thread, or a drained queue at the end of a small step, cos
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,52 +60,66 @@ def _announced(packed: Packed, wanted: Iterator[_Wanted], tally: Tally) -> Reade
 
 
 def _fill(packed: Packed, records: Records, upcoming: list[int], tally: Tally, into: memoryview) -> None:
-    began = time.perf_counter()
-    packed.read_each(records.tolist(), _cut(packed, records, into), upcoming)
-    tally.add(read_s=time.perf_counter() - began)
-    _check(packed, records, into, tally)
-    _count(packed, records, tally)
+    _read(packed, records, _cut(packed, records, into), tally, upcoming)
+    _given_out(packed, records, tally)
 
 
 def _by_threads(packed: Packed, wanted: Iterator[_Wanted], tally: Tally) -> Reader:
-    """Threads read lots of steps ahead."""
+    """Threads read lots of steps ahead, each thread every 32nd record of a lot."""
     with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
         started: deque[_Lot] = deque()
-        for parts in _lots(packed, wanted):
-            started.append(_Lot(packed, parts, tally, pool))
-            if len(started) > LOTS_AHEAD:
-                yield from started.popleft().loads()
-        for lot in started:
-            yield from lot.loads()
+        try:
+            for parts in _lots(packed, wanted):
+                if _size(packed, parts[0].records) >= LOT_BYTES:
+                    # Such a step needs no others beside it, and no memory but that of its slot.
+                    yield from _given(started)
+                    yield _load(parts[0], partial(_read_step, packed, parts[0].records, tally, pool))
+                    continue
+                started.append(_Lot(packed, parts, tally, pool))
+                if len(started) > LOTS_AHEAD:
+                    yield from started.popleft().loads()
+            yield from _given(started)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def lots_bytes(step_bytes: int) -> int:
+    """Memory of lots, at most, for steps of so many bytes."""
+    return 0 if step_bytes >= LOT_BYTES else (LOTS_AHEAD + 1) * LOT_BYTES
+
+
+def _given(started: "deque[_Lot]") -> Reader:
+    """The steps of all lots that are started."""
+    while started:
+        yield from started.popleft().loads()
 
 
 def _lots(packed: Packed, wanted: Iterator[_Wanted]) -> Iterator[list[_Wanted]]:
-    """Steps in lots of about `LOT_BYTES`."""
+    """Steps in lots of at most `LOT_BYTES`, larger ones alone; the first has one step.
+
+    Each has at most twice as many as the one before: a step waits for all of its lot.
+    """
     lot: list[_Wanted] = []
-    size = 0
+    size, most = 0, 1
     for one in wanted:
-        lot.append(one)
-        size += _size(packed, one.records)
-        if size >= LOT_BYTES:
+        own = _size(packed, one.records)
+        if lot and (len(lot) == most or size + own > LOT_BYTES):
             yield lot
-            lot, size = [], 0
+            most, lot, size = 2 * len(lot), [], 0
+        lot.append(one)
+        size += own
     if lot:
         yield lot
 
 
 class _Lot:
-    """Some steps whose records threads read already, to memory of their own, each thread a piece of them."""
+    """Some steps whose records threads read already, to memory of their own."""
 
     def __init__(self, packed: Packed, parts: list[_Wanted], tally: Tally, pool: ThreadPoolExecutor) -> None:
         self._packed, self._parts, self._tally = packed, parts, tally
         records = np.concatenate([part.records for part in parts])
         self._content = np.empty(_size(packed, records), dtype=np.uint8).data
-        self._pieces: list[Future[None]] = []
-        begin = 0
-        for piece in np.array_split(records, READS_IN_FLIGHT):
-            end = begin + _size(packed, piece)
-            self._pieces.append(pool.submit(self._read, piece, self._content[begin:end]))
-            begin = end
+        self._reads = _begun(packed, records, self._content, tally, pool)
 
     def loads(self) -> Reader:
         """The steps in their order."""
@@ -115,17 +129,46 @@ class _Lot:
             yield _load(part, partial(self._give, part.records, begin, end))
             begin = end
 
-    def _read(self, records: Records, into: memoryview) -> None:
-        began = time.perf_counter()
-        self._packed.read_each(records.tolist(), _cut(self._packed, records, into))
-        self._tally.add(read_s=time.perf_counter() - began)
-        _check(self._packed, records, into, self._tally)
-
     def _give(self, records: Records, begin: int, end: int, into: memoryview) -> None:
-        for piece in self._pieces:
-            piece.result()
+        for read in self._reads:
+            read.result()
         into[: end - begin] = self._content[begin:end]
-        _count(self._packed, records, self._tally)
+        _given_out(self._packed, records, self._tally)
+
+
+def _read_step(
+    packed: Packed, records: Records, tally: Tally, pool: ThreadPoolExecutor, into: memoryview
+) -> None:
+    reads = _begun(packed, records, into, tally, pool)
+    wait(reads)  # nobody writes to `into` once this returns
+    for read in reads:
+        read.result()
+    _given_out(packed, records, tally)
+
+
+def _begun(
+    packed: Packed, records: Records, content: memoryview, tally: Tally, pool: ThreadPoolExecutor
+) -> list[Future[None]]:
+    """The records are read to `content`, dealt to the threads: those of the first steps come first."""
+    cut = _cut(packed, records, content)
+    hands = range(min(READS_IN_FLIGHT, len(records)))
+    return [
+        pool.submit(_read, packed, records[hand::READS_IN_FLIGHT], cut[hand::READS_IN_FLIGHT], tally)
+        for hand in hands
+    ]
+
+
+def _read(
+    packed: Packed, records: Records, into: list[memoryview], tally: Tally, upcoming: Sequence[int] = ()
+) -> None:
+    """Read, count and check."""
+    began = time.perf_counter()
+    packed.read_each(records.tolist(), into, upcoming)
+    read = time.perf_counter()
+    size = _size(packed, records)
+    tally.add(reads=len(records), requested_bytes=size, read_s=read - began)
+    packed.check_each(records, into)
+    tally.add(checked_s=time.perf_counter() - read)
 
 
 def _load(wanted: _Wanted, fill: "partial[None]") -> Load:
@@ -145,14 +188,7 @@ def _cut(packed: Packed, records: Records, content: memoryview) -> list[memoryvi
     return [content[begin:end] for begin, end in itertools.pairwise([0, *packed.ends_in(records)])]
 
 
-def _check(packed: Packed, records: Records, content: memoryview, tally: Tally) -> None:
-    began = time.perf_counter()
-    packed.check(records, content)
-    tally.add(checked_s=time.perf_counter() - began)
-
-
-def _count(packed: Packed, records: Records, tally: Tally) -> None:
-    """Of reads that were made: in the order of the steps, whichever thread made them."""
-    tally.asked(records, records + 1)
-    size = _size(packed, records)
-    tally.add(requested_bytes=size, useful_bytes=size)
+def _given_out(packed: Packed, records: Records, tally: Tally) -> None:
+    """Count what is used, and jumps: in the order of the steps, whichever thread read."""
+    tally.jumped(records, records + 1)
+    tally.add(useful_bytes=_size(packed, records))

@@ -1,6 +1,6 @@
 """Windows of chunks in memory: read ahead by a thread, given out record after record in their drawn order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,30 +13,28 @@ from .reading import announced, read_runs
 
 
 class Windows:
-    """Copies the records of `windows` out, one after another, from the record number `skipped` on.
+    """Copies the records of `windows` out, one after another, but for the first `passed` ones.
 
-    Two windows are in memory: one is read while the other is given out. pool: two threads that read.
+    Two windows are in memory: one is read while the other is given out, whatever epochs they belong to.
+    most_bytes: of a window. pool: two threads that read.
     """
 
     def __init__(
         self,
         packed: Packed,
-        windows: Sequence[Window],
-        skipped: int,
+        windows: Iterator[Window],
+        passed: int,
+        most_bytes: int,
         tally: Tally,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._packed, self._tally, self._pool = packed, tally, pool
-        ends = np.cumsum([len(window.order) for window in windows])
-        first = int(np.searchsorted(ends, skipped, side="right"))
-        most = max((_size(packed, window) for window in windows[first:]), default=0)
-        self._memory = np.empty((2, most), dtype=np.uint8)
-        self._coming = _one_ahead(self._read(windows[first:]), pool)
+        self._memory = np.empty((2, most_bytes), dtype=np.uint8)  # pages that are never used cost nothing
+        self._coming = _one_ahead(self._read(windows), pool)
         self._order: Records = np.empty(0, dtype=np.int64)
         self._starts: Records = self._order
         self._content: NDArray[np.uint8] = self._memory[0]
-        # Of the window in which reading begins, what was given out before is passed over.
-        self._passed = skipped - (int(ends[first - 1]) if first else 0)
+        self._passed = passed
         self._cursor = 0
 
     def copy(self, count: int, into: memoryview) -> None:
@@ -72,17 +70,13 @@ class Windows:
             done += end - first
         return done
 
-    def _read(self, windows: Sequence[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+    def _read(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
         for number, window in enumerate(
             announced(self._packed, windows, lambda window: window.runs, self._tally)
         ):
             content = self._memory[number % 2]
             read_runs(self._packed, window.runs, content.data, self._tally, self._pool)
             yield window, content
-
-
-def _size(packed: Packed, window: Window) -> int:
-    return sum(packed.size_of(run.first, run.count) for run in window.runs)
 
 
 def _one_ahead(

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from .format import ALIGNMENT, HEADER_BYTES, INDEX_ALIGNMENT, Description, Header, aligned
+from .format import ALIGNMENT, HEADER_BYTES, INDEX_ALIGNMENT, Description, Header, aligned, located
 
 BUFFER_BYTES = 4 * 2**20
 
@@ -19,7 +19,8 @@ class Writer:
 
     The records go to a temporary file beside it; of each, 12 bytes of the index (20 where sizes differ) stay
     in memory. record_bytes: the size of all records, None if sizes differ.
-    Raises ValueError: a record of another size, an empty record, a label that is no class, no records.
+    Raises ValueError: a record of another size, an empty record, a label that is no class, no records;
+    OSError that names the file.
     """
 
     def __init__(self, path: Path, description: Description, *, record_bytes: int | None = None) -> None:
@@ -47,7 +48,10 @@ class Writer:
         if not 0 <= label < self._description.classes:
             highest = self._description.classes - 1
             raise ValueError(f"{self._path}: record {number} has label {label}: must be 0 to {highest}")
-        self._file.write(record)
+        try:
+            self._file.write(record)
+        except OSError as error:
+            raise located(error, self._path) from error
         self._bytes += size
         self._labels.append(label)
         self._checksums.append(zlib.crc32(record))
@@ -64,6 +68,8 @@ class Writer:
             if error is None:
                 os.replace(self._partial, self._path)
                 _flush_folder(self._path.parent)
+        except OSError as failure:
+            raise located(failure, self._path) from failure
         finally:
             self._partial.unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ from . import (
     shared_memory,
     start,
     virtual_time,
+    webdataset,
 )
 from .figures import Bench, Figure
 
@@ -30,6 +31,7 @@ BENCHES: dict[str, Bench] = {
     "modelled_network": modelled_network.measure,
     "loader": loader.measure,
     "readers": readers.measure,
+    "webdataset": webdataset.measure,
 }
 
 

@@ -19,13 +19,14 @@ from ...strategies.ddp import DDP
 from ...strategies.lasgd import LASGD
 from ...strategies.replica import Batch
 from ...strategies.topology import WORLD
-from .. import schema
+from ..labels import RunInfo
 from ..loop import Loop
 from ..optimizers import SGD
 from ..session import Session, World
 from ..simulated_world import Recorded
 from ..torch_communicator import TorchCommunicator
 from ..torch_replica import TorchReplica
+from ..train_config import TrainConfig
 from .figures import Figure
 from .processes import configuration, joined, summary_of
 
@@ -88,14 +89,14 @@ def _run(
         model=MLP(hidden=[32]),
         dataset=Synthetic(samples=samples, channels=1, height=8, width=8, test_samples=256),
         optimizer=SGD(lr=0.01),
-        train=schema.TrainConfig(
+        train=TrainConfig(
             epochs=1,
             global_batch_size=BATCH * ranks,
             eval_every_samples=every,
             checkpoint_every_samples=None,
             max_steps=samples // (BATCH * ranks),
         ),
-        run=schema.RunInfo(tag="slow" if slow else ""),
+        run=RunInfo(tag="slow" if slow else ""),
     )
     return summary_of(config, f"{__name__}:train")
 

@@ -21,6 +21,7 @@ from ..session import Session, World
 from ..simulated_world import Recorded
 from ..torch_communicator import TorchCommunicator
 from ..torch_replica import TorchReplica
+from ..train_config import TrainConfig
 from .figures import Figure, geometric_mean, upper_limit
 from .processes import configuration, joined, summary_of
 
@@ -49,7 +50,7 @@ def arrangement() -> schema.RunConfig:
     return configuration(
         model=Torchvision(name="resnet18", small_images="resize"),
         dataset=Synthetic(samples=BATCH * STEPS * (PAIRS + 2)),
-        train=schema.TrainConfig(epochs=2, global_batch_size=BATCH, eval_every_samples=10**9),
+        train=TrainConfig(epochs=2, global_batch_size=BATCH, eval_every_samples=10**9),
     )
 
 

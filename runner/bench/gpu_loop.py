@@ -2,67 +2,85 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from ...datasets.synthetic import Synthetic
-from ...models.small import SmallCNN
 from ...models.spec import InputSpec
-from ...models.torchvision_zoo import Torchvision
 from ...strategies.replica import Batch
 from .. import schema
+from ..labels import RunInfo
 from ..launcher_config import LocalConfig
 from ..loop import Loop
 from ..optimizers import SGD
-from ..precision import AUTOCAST
+from ..precision import AUTOCAST, DTYPES
 from ..rank import meet
 from ..session import Session, World
 from ..simulated_world import Recorded
+from ..torch_communicator import TorchCommunicator
 from ..torch_replica import TorchReplica
+from ..train_config import TrainConfig
 from .figures import Figure, geometric_mean
 from .gpu_options import Options, cluster_of
-from .processes import configuration, summary_of
+from .gpu_time import Time
+from .processes import configuration
 
 LIMIT = 0.95  # of the bare loop's images/s
 
+Arms = dict[str, Callable[[], None]]
 
-def loop(options: Options) -> list[Figure]:
-    """Ratio of images/s, and the bare loop's own."""
-    took = summary_of(_of_loop(options), f"{__name__}:blocks")
-    ratios = [bare / ours for ours, bare in zip(took["ours"], took["bare"], strict=True)]
-    images = options.steps * options.batch
-    rates = {name: images / median(took[name]) for name in ("ours", "bare")}
-    what = f"{options.model}, batch {options.batch}, {options.precision}, channels last, {took['device']}"
-    detail = (
-        f"{what}: {rates['ours']:.0f} of {rates['bare']:.0f} images/s; geometric mean of {len(ratios)} "
-        f"pairs of {options.steps} steps in turn, {min(ratios):.3f} to {max(ratios):.3f}"
-    )
+
+def loop(options: Options, time_left: Time) -> Iterator[Figure]:
+    """Ratio of images/s, the bare loop's own, and how fast it is with `torch.backends.cudnn.benchmark`."""
+    took = time_left.summary_of(of_loop(options), f"{__name__}:blocks")
     limit = LIMIT if options.device == "cuda" else None
-    return [
-        Figure("gpu_loop_over_bare", geometric_mean(ratios), limit, detail, at_least=True),
-        Figure("gpu_bare_images_per_s", rates["bare"], None, what),
-    ]
+    what = f"{options.model}, batch {options.batch}, {options.precision}, channels last, {took['device']}"
+    yield ratio("gpu_loop_over_bare", options, took, ("ours", "bare"), limit, what)
+    rates = {name: options.steps * options.batch / median(took[name]) for name in ("bare", "searching")}
+    yield Figure("gpu_bare_images_per_s", rates["bare"], None, what)
+    searching = "the bare loop with cudnn.benchmark, which no key of a run turns on"
+    yield Figure("gpu_searching_images_per_s", rates["searching"], None, f"{what}; {searching}")
 
 
-def _of_loop(options: Options) -> schema.RunConfig:
+def ratio(
+    name: str,
+    options: Options,
+    took: dict[str, Any],
+    arms: tuple[str, str],
+    limit: float | None,
+    what: str,
+) -> Figure:
+    """Images/s of the first arm over those of the second: the geometric mean over pairs of blocks."""
+    ours, theirs = (took[arm] for arm in arms)
+    ratios = [other / own for own, other in zip(ours, theirs, strict=True)]
+    images = options.steps * options.batch
+    detail = (
+        f"{what}: {images / median(ours):.0f} of {images / median(theirs):.0f} images/s; geometric mean of "
+        f"{len(ratios)} pairs of {options.steps} steps in turn, {min(ratios):.3f} to {max(ratios):.3f}"
+    )
+    return Figure(name, geometric_mean(ratios), limit, detail, at_least=True)
+
+
+def of_loop(options: Options) -> schema.RunConfig:
     """One rank of ddp of which only steps are taken: no evaluation, no end of an epoch."""
     samples = options.batch * options.steps * (options.blocks + 2)
     side = options.image
-    model = SmallCNN() if options.model == "small_cnn" else Torchvision(name=options.model)
     return configuration(
         ranks=1,
-        model=model,
+        model=options.of_model(),
         dataset=Synthetic(samples=samples, height=side, width=side, classes=1000),
         optimizer=SGD(),
         cluster=cluster_of(options.device, ranks=(1,)),
         launcher=LocalConfig(),
-        train=schema.TrainConfig(
+        train=TrainConfig(
             epochs=2,
             global_batch_size=options.batch,
             eval_every_samples=10**9,
@@ -70,41 +88,58 @@ def _of_loop(options: Options) -> schema.RunConfig:
             precision=options.precision,
             channels_last=True,
         ),
-        run=schema.RunInfo(tag=f"{options.blocks} {options.steps}"),
+        run=RunInfo(tag=f"{options.blocks} {options.steps}"),
     )
 
 
 def blocks(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Any
 ) -> None:
-    """The rank of the measurement: ours and bare in turn, each on the same batch on the device."""
+    """The rank of the measurement: ours, bare, and bare with kernels searched for, in turn."""
     config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
-    pairs, steps = map(int, config.run.tag.split())
-    device = comm.device
-    world = World("bench", comm, lambda model, criterion: TorchReplica(model, criterion, comm), device, True)
+    session, ours, batch = begun(config, comm)
+    steps = steps_of(config)
+    bare = bare_block(config, session, batch, steps)
+    in_turn(config, comm, link, {"ours": our_block(ours, steps), "bare": bare, "searching": _searching(bare)})
+
+
+def begun(config: schema.RunConfig, comm: TorchCommunicator) -> tuple[Session, Loop, Batch]:
+    """Our loop, ready for its first step, which gets the same batch on the device again and again."""
+    world = World("bench", comm, lambda model, loss: TorchReplica(model, loss, comm), comm.device, True)
     session = Session(config, world, config.dataset.load(), Recorded(), None)
     ours = Loop(session)
     session.prepare()
     assert session.replica.noise is not None, "the session gives noise"
-    inputs, targets = session.replica.noise(config.train.global_batch_size)
-    session.world = replace(world, batch=lambda sizes: Batch(inputs, targets, sizes))
+    sizes = session.feed.sizes(session.progress)
+    batch = Batch(*session.replica.noise(sizes[comm.rank]), sizes)
+    session.world = replace(world, batch=lambda sizes: replace(batch, samples_of_rank=sizes))
     ours.begin(None)
-    arms = {"ours": _ours(ours, steps), "bare": _bare(config, session, inputs, targets, steps)}
+    return session, ours, batch
+
+
+def in_turn(config: schema.RunConfig, comm: TorchCommunicator, link: Any, arms: Arms) -> None:
+    """Report the seconds of each block of each arm: the order is turned around from turn to turn."""
     took: dict[str, list[float]] = {name: [] for name in arms}
-    for pair in range(-1, pairs):  # the first is a warm-up of both
-        for name in list(arms) if pair % 2 else reversed(list(arms)):
+    turns = int(config.run.tag.split()[0])
+    for turn in range(-1, turns):  # the first is a warm-up of all
+        for place, name in enumerate(list(arms) if turn % 2 else reversed(list(arms))):
             comm.synchronise()
             started = time.perf_counter()
             arms[name]()
             comm.synchronise()
-            if pair >= 0:
+            if turn >= 0:
                 took[name].append(time.perf_counter() - started)
-        link.progress(step=pair + 2)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    link.finish("finished", {**took, "device": name}, None)
+            link.progress(step=len(arms) * (turn + 1) + place + 1)
+    device = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "CPU"
+    link.finish("finished", {**took, "device": device}, None)
 
 
-def _ours(trained: Loop, steps: int) -> Callable[[], None]:
+def steps_of(config: schema.RunConfig) -> int:
+    """Steps of a block."""
+    return int(config.run.tag.split()[1])
+
+
+def our_block(trained: Loop, steps: int) -> Callable[[], None]:
     def block() -> None:
         for _ in range(steps):
             trained.step()
@@ -113,24 +148,42 @@ def _ours(trained: Loop, steps: int) -> Callable[[], None]:
     return block
 
 
-def _bare(
-    config: schema.RunConfig, session: Session, inputs: torch.Tensor, targets: torch.Tensor, steps: int
+def bare_block(
+    config: schema.RunConfig, session: Session, batch: Batch, steps: int, group: Any = None
 ) -> Callable[[], None]:
-    """PyTorch's own recipe for one device: autocast, channels last, a fused optimizer."""
-    device, autocast = inputs.device, AUTOCAST.get(config.train.precision)
-    channels, height, width = session.data.shape
-    model = config.model.build(InputSpec(channels, height, width, session.data.classes))
-    model = model.to(device, memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True
-    )
+    """What one writes without us: autocast, a scaled loss with fp16, channels last, a fused optimizer.
+
+    `group`: over which PyTorch's own DDP averages gradients; None: one device alone.
+    """
+    inputs, targets, precision = batch.inputs, batch.targets, config.train.precision
+    device, autocast = inputs.device, AUTOCAST.get(precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    model: nn.Module = config.model.build(InputSpec(*session.data.shape, session.data.classes))
+    model = model.to(device, DTYPES[precision]).to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub leaves it out)
+    optimizer = config.optimizer.build(model.parameters())
+    if group is not None:
+        model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
 
     def block() -> None:
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
                 loss = functional.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
 
     return block
+
+
+def _searching(block: Callable[[], None]) -> Callable[[], None]:
+    """`block` while cuDNN tries its kernels and takes the fastest: the first block pays for that."""
+
+    def searched() -> None:
+        torch.backends.cudnn.benchmark = True
+        try:
+            block()
+        finally:
+            torch.backends.cudnn.benchmark = False
+
+    return searched

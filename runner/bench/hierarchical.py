@@ -3,7 +3,9 @@
 from ...datasets.synthetic import Synthetic
 from ...strategies.ddp import DDP
 from .. import schema
+from ..hardware import ClusterConfig
 from ..simulated_world import simulate
+from ..train_config import TrainConfig
 from .figures import Figure
 from .processes import configuration
 
@@ -50,6 +52,6 @@ def arrangement(algorithm: str) -> schema.RunConfig:
     return configuration(
         strategy=DDP.Config(algorithm=algorithm),
         dataset=Synthetic(samples=BATCH * STEPS),
-        cluster=schema.ClusterConfig(nodes=NODES, ranks_per_node=(RANKS,)),
-        train=schema.TrainConfig(epochs=1, global_batch_size=BATCH),
+        cluster=ClusterConfig(nodes=NODES, ranks_per_node=(RANKS,)),
+        train=TrainConfig(epochs=1, global_batch_size=BATCH),
     )

@@ -71,6 +71,11 @@ class Decoded:
         return 3, HEIGHT, WIDTH
 
     @property
+    def target_bytes(self) -> int:
+        """See `datasets.data.Compact`."""
+        return 0
+
+    @property
     def normalise(self) -> Callable[[Tensor], Tensor]:
         """See `datasets.data.Compact`."""
         return torch.clone

@@ -24,11 +24,11 @@ from ...models.small import SmallCNN
 from ...models.spec import InputSpec
 from ...strategies.replica import Batch
 from ...strategies.topology import WORLD
-from .. import local, schema
+from .. import config_tree, local
 from ..compose import compose
 from ..emulated.ability import impossible
 from ..emulated.venue import venue_of
-from ..hardware import LinkConfig, LinksConfig
+from ..hardware import ClusterConfig, LinkConfig, LinksConfig
 from ..network import ClusterNetwork
 from ..run_directory import RunDirectory
 from ..torch_communicator import TorchCommunicator
@@ -125,7 +125,7 @@ def exactness() -> list[Figure]:
     """Per cluster and rate: the worst deviation of a long message, and how late short ones are."""
     figures: list[Figure] = []
     for ranks_of_nodes in ARRANGEMENTS:
-        cluster = schema.ClusterConfig(nodes=len(ranks_of_nodes), ranks_per_node=ranks_of_nodes)
+        cluster = ClusterConfig(nodes=len(ranks_of_nodes), ranks_per_node=ranks_of_nodes)
         found = summary_of(configuration(cluster=cluster), f"{__name__}:messages")
         for rate_gbit in RATES_GBIT:
             rows = [row for row in found["rows"] if row["rate_gbit"] == rate_gbit]
@@ -223,8 +223,8 @@ def _run(network: str) -> tuple[float, list[str]]:
         (job,) = compose(words, sweep=False, config_dir=None)
         if job.config is None:
             raise job.error or RuntimeError("not composed")
-        config = schema.from_composed(job.config, Path(folder))
-        directory = RunDirectory.create(schema.to_plain(config), config.results_dir)
+        config = config_tree.from_composed(job.config, Path(folder))
+        directory = RunDirectory.create(config_tree.to_plain(config), config.results_dir)
         outcome = local.launch(
             directory, ranks=config.cluster.ranks, threads=1, venue=venue_of(config), stall_s=300
         )

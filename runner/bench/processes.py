@@ -12,11 +12,15 @@ from ...datasets.synthetic import Synthetic
 from ...models.small import MLP
 from ...strategies.ddp import DDP
 from ...strategies.topology import Topology
-from .. import local, schema
+from .. import config_tree, local, schema
+from ..hardware import ClusterConfig
+from ..labels import RunInfo, StudyInfo
+from ..launcher_config import LauncherConfig
 from ..optimizers import SGD
 from ..run_directory import RunDirectory
 from ..schedules import Constant
 from ..torch_communicator import TorchCommunicator, connect
+from ..train_config import TrainConfig
 from ..verdict import Outcome
 
 
@@ -29,12 +33,12 @@ def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
         dataset=Synthetic(),
         optimizer=SGD(lr=1e-3),
         schedule=Constant(),
-        cluster=schema.ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
-        launcher=schema.LauncherConfig(),
-        train=schema.TrainConfig(epochs=1),
+        cluster=ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
+        launcher=LauncherConfig(),
+        train=TrainConfig(epochs=1),
         seed=0,
-        run=schema.RunInfo(),
-        study=schema.StudyInfo(),
+        run=RunInfo(),
+        study=StudyInfo(),
         results_dir=Path("/nowhere"),
     )
     return dataclasses.replace(plain, **changes)
@@ -51,7 +55,7 @@ def summary_of(config: schema.RunConfig, entry: str) -> dict[str, Any]:
 def outcome_of(config: schema.RunConfig, entry: str = local.ENTRY) -> Outcome:
     """How a run ends whose ranks do `entry`, by default the run itself."""
     with tempfile.TemporaryDirectory() as folder:
-        directory = RunDirectory.create(schema.to_plain(config), Path(folder))
+        directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
         return local.launch(
             directory, ranks=config.cluster.ranks, threads=1, port=None, stall_s=300, entry=entry
         )
@@ -62,7 +66,7 @@ def joined(
 ) -> tuple[schema.RunConfig, TorchCommunicator]:
     """The configuration of a rank of such a run, and its communicator."""
     torch.set_num_threads(threads)
-    config = schema.load(run_dir / "config.yaml")
+    config = config_tree.load(run_dir / "config.yaml")
     comm = connect(
         Topology.of(config.cluster.ranks_of_nodes),
         rank,

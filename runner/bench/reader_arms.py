@@ -6,6 +6,7 @@ loaded, so that the memory of the process is that of the reader.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -62,6 +63,7 @@ class Reading:
     """What a read cost. disk_bytes: of the process, from the disk; None where the system does not tell.
 
     peak_mb: most resident memory of the whole process, in 10**6 bytes; grown_mb: of that, by reading.
+    cpu_s: of the process, in all its threads.
     """
 
     seconds: float
@@ -70,6 +72,7 @@ class Reading:
     jumps: int
     peak_mb: float
     grown_mb: float
+    cpu_s: float = math.nan
 
     @property
     def rate(self) -> float:
@@ -94,21 +97,22 @@ def read_alone(arm: Arm) -> Reading:
 def read(arm: Arm) -> Reading:
     """Do it in this process."""
     if arm.reader in (SEQUENTIAL, ANNOUNCED):
-        return _measured(lambda: (_plain(Path(arm.path), announced=arm.reader == ANNOUNCED), 1))
+        return measured(lambda: (_plain(Path(arm.path), announced=arm.reader == ANNOUNCED), 1))
     share = arm.batch // sum(arm.ranks_of_nodes)
     sizes = (share,) * sum(arm.ranks_of_nodes)
     epoch = Epoch(batch=arm.batch, steps=arm.steps, full=sizes, last=sizes, ranks_of_nodes=arm.ranks_of_nodes)
     by_rank = arm.reader.startswith("strided")
     members = 1 if by_rank else arm.ranks_of_nodes[0]
     with Packed(Path(arm.path), random_access=by_rank) as packed:
-        return _measured(lambda: _fed(packed, READERS[arm.reader], epoch, members))
+        return measured(lambda: _fed(packed, READERS[arm.reader], epoch, members))
 
 
-def _measured(reading: Callable[[], tuple[int, int]]) -> Reading:
+def measured(reading: Callable[[], tuple[int, int]]) -> Reading:
     """What `reading`, which returns useful bytes and jumps, costs."""
-    before_mb, from_disk, began = _peak_mb(), _disk_bytes(), time.perf_counter()
+    before_mb, from_disk = _peak_mb(), _disk_bytes()
+    cpu_began, began = time.process_time(), time.perf_counter()
     useful_bytes, jumps = reading()
-    seconds, until = time.perf_counter() - began, _disk_bytes()
+    seconds, cpu_s, until = time.perf_counter() - began, time.process_time() - cpu_began, _disk_bytes()
     return Reading(
         seconds=seconds,
         useful_bytes=useful_bytes,
@@ -116,6 +120,7 @@ def _measured(reading: Callable[[], tuple[int, int]]) -> Reading:
         jumps=jumps,
         peak_mb=_peak_mb(),
         grown_mb=_peak_mb() - before_mb,
+        cpu_s=cpu_s,
     )
 
 

@@ -52,6 +52,21 @@ def cold_read(arm: Arm, read: Callable[[Arm], Reading] = read_alone) -> Reading:
     return read(arm)
 
 
+def cold_and_warm(arm: Arm, read: Callable[[Arm], Reading] = read_alone) -> tuple[Reading, Reading]:
+    """As `cold_read`, and the same read once more, of what lies in the page cache now."""
+    return cold_read(arm, read), read(arm)
+
+
+def warm_refusal(readings: list[Reading]) -> str | None:
+    """Why these reads had to do with a disk; None if none of them had."""
+    shares = [reading.cold_share for reading in readings]
+    cold = [share for share in shares if not share <= 1 - COLD]
+    if not cold:
+        return None
+    told = ", ".join("not known" if share != share else f"{share:.1%}" for share in cold)
+    return f"refused: {len(cold)} of {len(shares)} reads not warm: of their bytes came from the disk: {told}"
+
+
 def refusal(readings: list[Reading]) -> str | None:
     """Why these reads say nothing of a disk; None if each of them was cold."""
     shares = [reading.cold_share for reading in readings]

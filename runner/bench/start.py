@@ -10,7 +10,8 @@ from typing import Any
 from ...datasets.digits import Digits
 from ...models.small import SmallCNN
 from ...strategies.topology import WORLD
-from .. import local, schema
+from .. import config_tree, local
+from ..hardware import ClusterConfig
 from ..run_directory import RunDirectory
 from ..session import Session, World
 from ..simulated_world import Recorded
@@ -26,10 +27,8 @@ def measure() -> list[Figure]:
     took = []
     for start in range(STARTS + 1):
         with tempfile.TemporaryDirectory() as folder:
-            config = configuration(
-                model=SmallCNN(), dataset=Digits(), cluster=schema.ClusterConfig(), seed=start
-            )
-            directory = RunDirectory.create(schema.to_plain(config), Path(folder))
+            config = configuration(model=SmallCNN(), dataset=Digits(), cluster=ClusterConfig(), seed=start)
+            directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
             started = time.perf_counter()
             outcome = local.launch(
                 directory, ranks=4, threads=1, port=None, stall_s=60, entry=f"{__name__}:ready"

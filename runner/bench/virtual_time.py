@@ -18,6 +18,7 @@ from ..device import ClusterDevice, Profile
 from ..hardware import ClusterConfig, DeviceConfig
 from ..network import AlphaBeta
 from ..simulated_world import Stage, play
+from ..train_config import TrainConfig
 from .figures import Figure
 from .processes import configuration
 
@@ -62,7 +63,7 @@ def with_numbers(kind: type[Any], *, ranks: int, steps: int) -> float:
         model=SmallCNN(),
         dataset=Digits(),
         cluster=ClusterConfig(nodes=ranks // 4, ranks_per_node=(4,)),
-        train=schema.TrainConfig(
+        train=TrainConfig(
             epochs=1000,
             global_batch_size=SAMPLES_OF_RANK * ranks,
             max_steps=steps,
@@ -84,7 +85,7 @@ def imagenet_epoch(ranks: int) -> float:
         model=Torchvision(name="resnet50"),
         dataset=Synthetic(samples=IMAGENET, height=224, width=224, classes=1000),
         cluster=ClusterConfig(nodes=ranks // 4, ranks_per_node=(4,)),
-        train=schema.TrainConfig(
+        train=TrainConfig(
             epochs=1,
             global_batch_size=BATCH_OF_RANK * ranks,
             max_steps=min(steps_of(ranks), FEW_STEPS),

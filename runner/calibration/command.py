@@ -21,14 +21,16 @@ from rich.text import Text
 
 from ...strategies.ddp import DDP
 from ...strategies.errors import ConfigError
-from .. import display, listing, local, schema
+from .. import config_tree, display, listing, local, schema
 from ..compose import compose
 from ..environment import usable_cores
 from ..exit_codes import INTERRUPTED
 from ..hardware import ClusterConfig
+from ..launcher_config import LauncherConfig
 from ..overrides import key_of
 from ..records import write_json
 from ..run_directory import RunDirectory
+from ..schema import strategy_name
 from ..start import ALL_RANKS
 from ..sweep import check_machine
 from ..threads import threads_of
@@ -95,7 +97,7 @@ def calibrate(
 
     `effort`: of the usual number of rounds. Raises ConfigError, MachineError where nothing could be started.
     """
-    console = display.make_console()
+    console = display.make_console(goes_on=True)
     file = _file(output, name, force, cwd)
     config, names = _config(words, config_dir, cwd)
     local.warm()
@@ -190,7 +192,7 @@ class Machine:
             _step_s(self._launch(f"4/4 hold-out, run {number + 1}", real, self.ranks, local.ENTRY))
             for number in range(_runs(self._effort))
         ]
-        launcher = schema.LauncherConfig(name="simulated", timing_only=True)
+        launcher = LauncherConfig(name="simulated", timing_only=True)
         virtual = dataclasses.replace(real, cluster=cluster, launcher=launcher)
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, ALL_RANKS))
         task = Task(part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS)
@@ -214,7 +216,7 @@ class Machine:
         self, title: str, config: schema.RunConfig, ranks: int, entry: str, task: Task | None = None
     ) -> dict[str, Any]:
         self._launches += 1
-        directory = RunDirectory.create(schema.to_plain(config), self._scratch / str(self._launches))
+        directory = RunDirectory.create(config_tree.to_plain(config), self._scratch / str(self._launches))
         if task is not None:
             write_json(directory.path / measure.TASK, dataclasses.asdict(task))
         display.say(self._console, title, "bold")
@@ -336,14 +338,14 @@ def _config(
     (composed,) = compose(words, sweep=False, config_dir=config_dir)
     if composed.config is None:
         raise composed.error or ConfigError("nothing to measure")
-    config = schema.from_composed(composed.config, cwd)
+    config = config_tree.from_composed(composed.config, cwd)
     if config.launcher.name != "local":
         raise ConfigError(
             f"launcher={config.launcher.name}: calibrate measures real processes; leave launcher=local"
         )
     if config.strategy_class is not DDP or config.strategy != DDP.Config():
         raise ConfigError(
-            f"strategy={schema.strategy_name(config)}: calibrate measures the machine by plain ddp, for all "
+            f"strategy={strategy_name(config)}: calibrate measures the machine by plain ddp, for all "
             "strategies; leave strategy and its keys out"
         )
     check_machine(config)

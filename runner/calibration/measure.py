@@ -21,8 +21,7 @@ from ...strategies.ddp import DDP
 from ...strategies.progress import Progress
 from ...strategies.replica import Batch
 from ...strategies.topology import WORLD, Topology
-from .. import arithmetic, gathering, schema, timing_only
-from ..environment import device_index
+from .. import arithmetic, config_tree, gathering, gpus, schema, timing_only
 from ..loop import Loop
 from ..precision import DTYPES
 from ..rank import Link
@@ -73,7 +72,7 @@ def measure(
     """
     torch.set_num_threads(threads)
     task = Task(**read_json(run_dir / TASK))
-    config = schema.load(run_dir / "config.yaml")
+    config = config_tree.load(run_dir / "config.yaml")
     topology = Topology.of(config.cluster.ranks_of_nodes)
     comm = connect(
         topology,
@@ -81,7 +80,9 @@ def measure(
         host="127.0.0.1",
         port=port,
         listener_fd=listener.detach() if listener else None,
-        device=_device(topology.local_ranks[rank], config.launcher.allow_oversubscription),
+        device=gpus.device_of(config.cluster, config.launcher, topology, rank),
+        mixed=len(set(config.cluster.device.kind)) > 1,
+        share_gpus=config.launcher.share_gpus,
         timeout_s=_TIMEOUT_S,
     )
     arithmetic.choose(config.train.precision, comm.device)
@@ -315,11 +316,3 @@ def turned(sizes: tuple[int, ...], number: int) -> list[int]:
 def turned_back(columns: Tensor, number: int) -> Tensor:
     """[ranks, sizes] of a round in the order of the sizes."""
     return columns.roll(number % columns.shape[1], 1)
-
-
-def _device(local_rank: int, oversubscribe: bool) -> torch.device:
-    index = device_index(local_rank, torch.cuda.device_count(), oversubscribe=oversubscribe)
-    if index is None:
-        return torch.device("cpu")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)

@@ -34,14 +34,14 @@ def cluster_findings(
     *,
     pairs: Sequence[Mapping[str, Any]] = (),
     floor_gbit: float = cluster_network.FLOOR_GBIT,
-    oversubscribe: bool = False,
+    share_gpus: bool = False,
 ) -> list[Finding]:
     """What is wrong with a job that started.
 
     `rows`: `rank_facts` of every rank that started, in any order, with `sees_token`, `clock_offset_s` and
     `node` where a launcher knows them. `ranks_of_nodes`: what was asked for. `threads`: of each rank.
     `pairs`: measured links, each {a, b, rate_gbit, latency_us, backend}; a and b are host names of rows.
-    `floor_gbit`: what is below it is an error. `oversubscribe`: ranks may share GPUs.
+    `floor_gbit`: what is below it is an error. `share_gpus`: ranks may share GPUs.
     """
     job = Job(
         rows=rows,
@@ -49,13 +49,13 @@ def cluster_findings(
         threads=threads,
         pairs=pairs,
         floor_gbit=floor_gbit,
-        oversubscribe=oversubscribe,
+        share_gpus=share_gpus,
     )
     return worst_first(finding for rule in JOB_RULES for finding in rule(job))
 
 
 def short_findings(
-    rows: Sequence[Facts], ranks_of_nodes: Sequence[int], threads: int | None, *, oversubscribe: bool = False
+    rows: Sequence[Facts], ranks_of_nodes: Sequence[int], threads: int | None, *, share_gpus: bool = False
 ) -> list[Finding]:
     """Errors and warnings that need no measurement: what is looked at before every training."""
-    return troubles(cluster_findings(rows, ranks_of_nodes, threads, oversubscribe=oversubscribe))
+    return troubles(cluster_findings(rows, ranks_of_nodes, threads, share_gpus=share_gpus))

@@ -165,7 +165,7 @@ def devices(job: Job) -> Iterator[Finding]:
             short.setdefault((len(rows), count), []).append(host)
     for (ranks, count), hosts in short.items():
         yield Finding(
-            "warning" if job.oversubscribe else "error",
+            "warning" if job.share_gpus else "error",
             "devices",
             f"{on(hosts, len(job.hosts))}: {ranks} ranks see {count} GPU{'s' * (count != 1)}",
             "ranks share a GPU and slow each other down; NCCL refuses two ranks on one",

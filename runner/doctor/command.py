@@ -26,7 +26,7 @@ def doctor(words: Sequence[str], *, cwd: Path, as_json: bool = False) -> int:
     """Print what this machine can do and what is wrong with it; 3 if an error or a warning was found, else 0.
 
     `words`: what is meant to run here, as for a run: results_dir, launcher, launcher.port,
-    launcher.threads_per_rank, launcher.allow_oversubscription, cluster.nodes, cluster.ranks_per_node.
+    launcher.threads_per_rank, launcher.share_gpus, cluster.nodes, cluster.ranks_per_node.
     Raises ConfigError for anything else.
     """
     facts = machine_facts(wanted(words, cwd))
@@ -57,7 +57,7 @@ def wanted(words: Sequence[str], cwd: Path) -> Wanted:
         "launcher": lambda key, text: text,
         "launcher.port": _whole,
         "launcher.threads_per_rank": lambda key, text: None if text == "auto" else _whole(key, text),
-        "launcher.allow_oversubscription": _yes,
+        "launcher.share_gpus": _yes,
         "cluster.nodes": _whole,
         "cluster.ranks_per_node": _several,
     }
@@ -76,7 +76,7 @@ def wanted(words: Sequence[str], cwd: Path) -> Wanted:
         port=given.get("launcher.port"),
         threads=given.get("launcher.threads_per_rank"),
         ranks_of_nodes=ClusterConfig(**cluster).ranks_of_nodes if cluster else None,
-        oversubscribe=given.get("launcher.allow_oversubscription", True),
+        share_gpus=given.get("launcher.share_gpus", False),
     )
 
 

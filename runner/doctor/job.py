@@ -14,7 +14,7 @@ class Job:
 
     `rows`: `rank_facts` of every rank that started. `threads`: of each rank, None: not known. `pairs`: links
     measured between hosts, each {a, b, rate_gbit, latency_us, backend}, a and b being host names.
-    `oversubscribe`: whether ranks may share a GPU.
+    `share_gpus`: whether ranks may share a GPU.
     """
 
     rows: Sequence[Facts]
@@ -22,7 +22,7 @@ class Job:
     threads: int | None
     pairs: Sequence[Mapping[str, Any]] = ()
     floor_gbit: float = 0.0
-    oversubscribe: bool = False
+    share_gpus: bool = False
 
     @property
     def asked(self) -> int:

@@ -48,7 +48,7 @@ class Wanted:
     port: int | None = None
     threads: int | None = None
     ranks_of_nodes: tuple[int, ...] | None = None
-    oversubscribe: bool = True
+    share_gpus: bool = False
 
     def __post_init__(self) -> None:
         if self.launcher is not None:
@@ -83,7 +83,7 @@ def machine_facts(wanted: Wanted) -> dict[str, Any]:
                 "threads": wanted.threads,
                 "ranks_of_nodes": None if wanted.ranks_of_nodes is None else list(wanted.ranks_of_nodes),
                 "ranks_here": wanted.ranks_here,
-                "oversubscribe": wanted.oversubscribe,
+                "share_gpus": wanted.share_gpus,
                 "results_dir": str(wanted.results_dir),
             },
             "commands": {name: shutil.which(name) for name in SLURM_COMMANDS},

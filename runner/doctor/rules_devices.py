@@ -66,7 +66,7 @@ def fewer_than_ranks(facts: Facts) -> Iterator[Finding]:
     in_step = "SLURM_PROCID" in facts["variables"]  # there, each task may see its own
     if ranks is None or not 0 < seen < ranks or in_step or wanted.get("launcher") in ("slurm", "simulated"):
         return
-    shared = wanted.get("oversubscribe", True)
+    shared = wanted.get("share_gpus", False)
     yield Finding(
         "warning" if shared else "error",
         "devices",

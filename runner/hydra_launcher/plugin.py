@@ -121,6 +121,13 @@ class CollectingSweeper(Sweeper):
         own = {o.get_key_element(): o for o in parser.parse_overrides(list(self._collector.words))}
         swept = {o.get_key_element(): o for o in parser.parse_overrides(study)} | own
         swept |= {key_of(key): swept.pop(key) for key in list(swept) if key_of(key).startswith("study.")}
+        if "study" in map(key_of, own):
+            for name in SETS:
+                if f"study.{name}" in own and name not in self._sets:
+                    raise HydraException(
+                        f"study.{name}: the study has no {name}s by name to choose from; choose by the keys "
+                        "it sweeps over, as in strategy=ddp,daso"
+                    )
         choices: dict[str, list[list[str]]] = {}
         for key, override in swept.items():
             if key.removeprefix("study.") not in self._sets:

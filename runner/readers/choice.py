@@ -48,8 +48,14 @@ def check(reader: Reader, strategy_class: Any, strategy: Any, launcher: Launcher
             f"{start}: reads ahead by itself (reader.prefetch_batches); take launcher.loader_workers=0, not "
             f"{launcher.loader_workers}"
         )
-    if reader.cold and not reads(reader, launcher):
-        raise ConfigError(f"reader.cold=true: nothing is read with launcher={launcher.name}; take false")
+    if launcher.prefetch_batches != LauncherConfig.prefetch_batches:
+        raise ConfigError(
+            f"{start}: launcher.prefetch_batches={launcher.prefetch_batches} is of launcher.loader_workers, "
+            "which read no packed file; take reader.prefetch_batches"
+        )
+    for key in ("cold", "warm"):
+        if getattr(reader, key) and not reads(reader, launcher):
+            raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
     if choice.kind_of(dataset, "dataset") is not Classification:
         raise ConfigError(
             f"{start}: a packed file has one label an image, and the data set is for "

@@ -20,7 +20,7 @@ from .packed_set import PackedSet
 class ReaderFeed(GlobalFeed):
     """Steps and sizes of a `GlobalFeed`; the samples are those of `reader`, by their numbers in the data set.
 
-    seed: of the run's order of the data.
+    seed: of the run's order of the data. Raises ConfigError: a file that the reader cannot deal to the nodes.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class ReaderFeed(GlobalFeed):
         super().__init__(sampler, rank)
         self.reader, self.set, self.seed = reader, packed_set, seed
         self._ranks_of_nodes = ranks_of_nodes
+        reader.check(packed_set.packed, len(ranks_of_nodes))
         self._pieces = reader.pieces(packed_set.packed, seed)
 
     def piece(self, progress: Progress) -> Tensor:

@@ -1,5 +1,6 @@
 """Training batches from a packed file: read ahead by a thread, decoded by the rank that uses them."""
 
+import math
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...strategies.progress import Progress
 from ...strategies.topology import NODE
 from ..loader import Images, Loader
 from . import page_cache
+from .base import PackedReader
 from .feed import ReaderFeed
 from .lines import NodeLines, open_alone
 
@@ -38,10 +40,10 @@ class PackedLoader(Loader):
         self._useful_bytes, self._waited_s = 0, 0.0
 
     def prepare(self) -> None:
-        """Get to know the ranks of the node, which all call it; drop the file from the cache if asked."""
-        reader, packed = self._feed.reader, self._feed.set.packed
-        if reader.cold and self._comm.local_rank == 0:
-            self.still_cached = page_cache.drop(packed.path)
+        """Get to know the ranks of the node, which all call it; bring the cache to the state asked for."""
+        reader = self._feed.reader
+        if self._comm.local_rank == 0:
+            self._look_at_cache(reader)
         if reader.by_node:
             self._lines = NodeLines(self._comm)
 
@@ -93,12 +95,21 @@ class PackedLoader(Loader):
         return Counters(**{name: getattr(here, name) + getattr(self._before, name) for name in names})
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters."""
-        return asdict(self.counters())
+        """The counters, and how the cache was."""
+        return {**asdict(self.counters()), "lacking": self.lacking}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting from there."""
-        self._before = Counters(**state)
+        counts = dict(state)
+        self.lacking = _worse(self.lacking, counts.pop("lacking", 0.0))  # earlier versions have not looked
+        self._before = Counters(**counts)
+
+    def _look_at_cache(self, reader: PackedReader) -> None:
+        make = page_cache.drop if reader.cold else page_cache.read_in if reader.warm else page_cache.cached
+        self.still_cached = make(self._feed.set.packed.path)
+        if reader.cold or reader.warm:
+            share = math.nan if self.still_cached is None else self.still_cached
+            self.lacking = _worse(self.lacking, share if reader.cold else 1 - share)
 
     def _begin(self, progress: Progress) -> None:
         feed, reader = self._feed, self._feed.reader
@@ -126,3 +137,8 @@ class PackedLoader(Loader):
         records = torch.from_numpy(part.records).clone()
         labels = torch.from_numpy(part.labels).clone()
         return self._feed.set.stored.images(part, self._feed.set.order[records], key), labels
+
+
+def _worse(one: float, other: float) -> float:
+    """The larger; what is not known is worse than any."""
+    return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)

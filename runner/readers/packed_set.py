@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import glob
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ...datasets.packed.writer import Writer
 from ...datasets.preparation import locked
 from ...strategies.errors import ConfigError, MachineError
 from .base import PackedReader
+from .free_path import refuse_taken
 from .none import NoReader
 
 OWN_FOLDER = ".daso-bench"
@@ -71,28 +71,29 @@ def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
 
     Raises ConfigError: there is none, it is damaged, or it is of other samples; MachineError: unreadable.
     """
-    path = path_of(dataset, reader)
-    again = command(dataset, reader)
-    try:
-        packed = Packed(path, random_access=reader.random_access)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"reader={reader.name}: there is no packed file {path}; make it: {again}"
-        ) from error
-    except DamagedFile as error:
-        raise ConfigError(f"{error}: {again}") from error
-    except OSError as error:
-        raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
+    packed = _opened(dataset, reader)
     try:
         form = _form(data, reader)
         wanted = _description(dataset, reader, data, form)
         difference = _difference(packed, wanted, len(data.train))
         if difference is not None:
-            raise ConfigError(f"{path}: {difference}; make the file again: {again}")
+            raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
     except BaseException:
         packed.close()
         raise
     return PackedSet(packed=packed, stored=form, order=_order(data, reader))
+
+
+def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
+    """Refuse a packed file as far as that goes without the data set: missing, damaged, of another order.
+
+    nodes: as many as there are to deal it to. Raises as `open_set` does.
+    """
+    with _opened(dataset, reader) as packed:
+        difference = _other_order(packed, reader.shuffle_seed)
+        if difference is not None:
+            raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+        reader.check(packed, nodes)
 
 
 def of_run(dataset: Any, reader: NoReader | PackedReader, data: Data) -> PackedSet | None:
@@ -103,22 +104,39 @@ def of_run(dataset: Any, reader: NoReader | PackedReader, data: Data) -> PackedS
 def write_set(dataset: Any, reader: PackedReader, data: Data, tell: Tell) -> bool:
     """Write the packed file of `data`, unless it is there and whole; returns whether it was written.
 
+    One of the same set and order that is damaged or of other samples is replaced, anything else is left.
     One process at a time does so, others wait. `tell` hears how many samples are done, checked or written.
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
     path, form = path_of(dataset, reader), _form(data, reader)
+    description, count = _description(dataset, reader, data, form), len(data.train)
     with locked(path.parent):
+        refuse_taken(path, description)
         with contextlib.suppress(ConfigError, DamagedFile), open_set(dataset, reader, data).packed as packed:
             _check_records(packed, tell)
             return False
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
             left.unlink()
-        description, count = _description(dataset, reader, data, form), len(data.train)
         with Writer(path, description, record_bytes=form.record_bytes) as writer:
             for done, index in enumerate(_order(data, reader).tolist(), start=1):
                 writer.add(*form.sample(index))
                 tell(done, count)
     return True
+
+
+def _opened(dataset: Any, reader: PackedReader) -> Packed:
+    """The file, whatever it holds."""
+    path, again = path_of(dataset, reader), command(dataset, reader)
+    try:
+        return Packed(path, random_access=reader.random_access)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"reader={reader.name}: there is no packed file {path}; make it: {again}"
+        ) from error
+    except DamagedFile as error:
+        raise ConfigError(f"{error}: {again}") from error
+    except OSError as error:
+        raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
 
 
 def _check_records(packed: Packed, tell: Tell) -> None:
@@ -177,8 +195,8 @@ def _difference(packed: Packed, wanted: Description, samples: int) -> str | None
     found = packed.description
     if found.name != wanted.name:
         return f"holds {found.name}, and the data set is {wanted.name}"
-    if found.shuffle_seed != wanted.shuffle_seed:
-        return f"its order is that of shuffle_seed {found.shuffle_seed}, asked for is {wanted.shuffle_seed}"
+    if (difference := _other_order(packed, wanted.shuffle_seed)) is not None:
+        return difference
     if len(packed) != samples:
         return f"holds {len(packed)} samples, and the training split has {samples}"
     if (found.encoding, found.classes) != (wanted.encoding, wanted.classes):
@@ -191,19 +209,11 @@ def _difference(packed: Packed, wanted: Description, samples: int) -> str | None
     return None
 
 
+def _other_order(packed: Packed, wanted: int | None) -> str | None:
+    found = packed.description.shuffle_seed
+    return None if found == wanted else f"its order is that of shuffle_seed {found}, asked for is {wanted}"
+
+
 def _name(dataset: Any) -> str:
     name = getattr(dataset, "name", None)
     return name if isinstance(name, str) and name else type(dataset).__module__.rpartition(".")[2]
-
-
-@contextlib.contextmanager
-def told_plainly() -> Iterator[None]:
-    """What goes wrong with files, as ConfigError or MachineError."""
-    try:
-        yield
-    except (ConfigError, MachineError):
-        raise
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigError(str(error)) from error
-    except OSError as error:
-        raise MachineError(str(error)) from error

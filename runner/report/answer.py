@@ -6,7 +6,7 @@ Source: the measuring rules (time to accuracy); the arithmetic is in `runner/sco
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -17,6 +17,7 @@ from ..scoring.floor import NoiseFloor
 from ..scoring.quality import Difference
 from ..scoring.ratio import FEWEST_RUNS, Ratio
 from ..scoring.validity import Cadence
+from . import busy
 from .arms import Arm, Comparison
 from .bounds import Bound, bound_of
 from .cadence import cadences
@@ -56,6 +57,7 @@ class Answer:
 
     `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`: of the final accuracy.
     `evaluations`: up to the crossing, of the median run, by arm. `forbidden`: why no arm gets a verdict.
+    `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them.
     `guard`: what stored samples to target say; None without a target. `cadence`: by label, of arms that also
     ran with their evaluations closer together or further apart. `clock_cost`: what the clock costs; None
     where no run of the study asked.
@@ -72,6 +74,8 @@ class Answer:
     bound: Bound
     budget_s: float | None
     forbidden: tuple[str, ...]
+    faster: tuple[Arm, ...]
+    wrong: tuple[str, ...]
     guard: Guarded | None
     cadence: Mapping[str, Cadence] = field(default_factory=dict)
     clock_cost: ClockCost | None = None
@@ -80,7 +84,8 @@ class Answer:
         """Why there is no verdict between these arms, whatever their numbers say."""
         found = self.guard.reasons(*arms) if self.guard else ()
         seen = [(arm.label, one) for arm in arms if (one := self.cadence.get(arm.label)) is not None]
-        return (*found, *(cadence_reason(label, one) for label, one in seen if one.fails))
+        stood = [said for arm in arms if (said := busy.reason(arm))]
+        return (*found, *(cadence_reason(label, one) for label, one in seen if one.fails), *stood)
 
     @property
     def level(self) -> float:
@@ -123,6 +128,7 @@ def answer(
     weak = [held.weak] if held and held.weak else []
     cost = clock_cost(comparison)
     slow = [cost.forbids] if cost and cost.forbids else []
+    better = _better(lines, fixed_floor, target_floor)
     return Answer(
         comparison=comparison,
         baseline=baseline,
@@ -134,7 +140,9 @@ def answer(
         fresh_points=fresh_quality.estimate.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=how.budget_s,
-        forbidden=(*weak, *slow, *_forbidden(comparison, lines, placebo, fixed_floor, target_floor)),
+        forbidden=(*weak, *slow, *_forbidden(comparison, placebo, fixed_floor, target_floor)),
+        faster=tuple(arm for arm in others if arm.label in {arm.label for arm, _ in better}),
+        wrong=tuple(f"{WRONG}: {arm.label} is faster in {said}" for arm, said in better),
         guard=held,
         cadence=cadences(comparison, beside, clock.floor if clock else None),
         clock_cost=cost,
@@ -225,19 +233,29 @@ def _same_part(one: Run, other: Run) -> tuple[float, float] | None:
     return (1 / rates[0], 1 / rates[1]) if rates[0] and rates[1] else None
 
 
+_OF: tuple[tuple[str, Callable[[Line], Ratio | None]], ...] = (
+    ("time of all work", lambda line: line.fixed_work),
+    ("time to target", lambda line: line.to_target),
+)
+
+
+def _better(lines: Sequence[Line], fixed: NoiseFloor, target: NoiseFloor) -> list[tuple[Arm, str]]:
+    """The other arms of ddp that beat the baseline, and in what."""
+    return [
+        (line.arm, said)
+        for (said, of), noise in zip(_OF, (fixed, target), strict=True)
+        for line in lines
+        if line.arm.runs[0].strategy == "ddp" and (seen := of(line)) and noise.floor is not None
+        if guard.wrong_baseline(seen.interval, noise.floor)
+    ]
+
+
 def _forbidden(
-    comparison: Comparison,
-    lines: Sequence[Line],
-    placebo: Line | None,
-    fixed: NoiseFloor,
-    target: NoiseFloor,
+    comparison: Comparison, placebo: Line | None, fixed: NoiseFloor, target: NoiseFloor
 ) -> list[str]:
     """Why no arm gets a verdict: what the study's own checks say."""
     found: list[str] = []
-    for said, noise, of in (
-        ("time of all work", fixed, lambda line: line.fixed_work),
-        ("time to target", target, lambda line: line.to_target),
-    ):
+    for (said, of), noise in zip(_OF, (fixed, target), strict=True):
         m = noise.floor
         if m is None:
             continue
@@ -246,10 +264,6 @@ def _forbidden(
             found.append(
                 f"the placebo differs from the baseline in {said}: {seen.low:.3f} to {seen.high:.3f}"
             )
-        for line in lines:
-            other = of(line)
-            if line.arm.runs[0].strategy == "ddp" and other and guard.wrong_baseline(other.interval, m):
-                found.append(f"{WRONG}: {line.arm.label} is faster in {said}")
     reasons = {reason for run in comparison.runs if run.counted for reason in run.timing_reasons}
     found += [f"times of some runs are not valid: {reason}" for reason in sorted(reasons)]
     return found

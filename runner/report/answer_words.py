@@ -42,6 +42,8 @@ def sentences(answer: Answer) -> list[str]:
         )
     if answer.guard is not None:
         found.append(answer.guard.sentence)
+    better = "no verdict against it, but on claims that name it"
+    found += [f"{reason[0].upper()}{reason[1:]}: {better}." for reason in answer.wrong]
     found += [f"{reason}." for reason in answer.reasons(answer.baseline)]
     return found
 
@@ -130,11 +132,7 @@ def _row(answer: Answer, line: Line) -> dict[str, Any]:
     comparison, parts, difference = answer.comparison, line.parts, line.quality
     better = answer.guard.shifts.get(line.arm.label) if answer.guard else None
     return {
-        "study": comparison.study,
-        "model": comparison.model,
-        "dataset": comparison.dataset,
-        "world": comparison.world,
-        "size": comparison.size,
+        **comparison.place,
         "baseline": answer.baseline.label,
         "arm": line.arm.label,
         "placebo": line is answer.placebo,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ..scoring.ratio import Times
 from ..trees import flatten
 from .load import Run
 from .look import COLOURS
@@ -28,7 +29,10 @@ NOT_THE_ARM = (
 BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 MANY_RUNS = 100
-APART = ("overhead", "one_core")
+ONE_CORE = "one_core"
+REAL = ("local", "torchrun", "slurm")  # worlds whose cores are what they are
+WORLD = 3  # the place of the world in what tells groups of runs apart
+APART = ("overhead", ONE_CORE)
 """Roles of runs that answer a question of their own, and are no arms to be shown beside the others."""
 
 
@@ -70,6 +74,11 @@ class Comparison:
     arms: list[Arm]
     tuned: bool = False
 
+    @property
+    def place(self) -> dict[str, str]:
+        """The columns that every row about it begins with."""
+        return {name: getattr(self, name) for name in ("study", "model", "dataset", "world", "size")}
+
     @cached_property
     def runs(self) -> list[Run]:
         return [run for arm in self.arms for run in arm.runs]
@@ -87,6 +96,11 @@ class Comparison:
     @property
     def targets(self) -> list[float]:
         return sorted({run.target for run in self.runs if run.target is not None})
+
+
+def per_sample(runs: Iterable[Run]) -> Times:
+    """Seconds a sample, of the runs that recorded how many they did."""
+    return Times(tuple(1 / run.samples_per_s for run in runs if run.samples_per_s))
 
 
 def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
@@ -122,6 +136,7 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
         workload = (run.study, run.name("model"), run.name("dataset"), run.world)
         kind = "tuned" if run.tuned else ""
         groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)
+    _bring_home(groups)
     places = sorted(groups, key=lambda place: [natural(name) for name in place])
     arms = [_arms(groups[place]) for place in places]
     looks = _looks([list(labelled) for labelled in arms])
@@ -139,6 +154,21 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
         for place, labelled in zip(places, arms, strict=True)
         for study, model, dataset, world, size, assumption, tuned, _ in [place]
     ]
+
+
+def _bring_home(groups: dict[tuple[str, ...], list[Run]]) -> None:
+    """Put runs of one core that stand alone beside the study's others: a core does what it does, whichever
+    launcher started its process. Only where it is plain which others, and these have none of their own."""
+    of_core = {place: {run.role == ONE_CORE for run in runs} for place, runs in groups.items()}
+    for place, kinds in of_core.items():
+        work = (*place[:WORLD], *place[WORLD + 1 :])
+        homes = [
+            other
+            for other, theirs in of_core.items()
+            if theirs == {False} and other[WORLD] in REAL and (*other[:WORLD], *other[WORLD + 1 :]) == work
+        ]
+        if kinds == {True} and place[WORLD] in REAL and len(homes) == 1:
+            groups[homes[0]] += groups.pop(place)
 
 
 def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -1,11 +1,11 @@
 """`report(directory, output)`: one offline page, tables and figures as files, from run directories alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -17,10 +17,9 @@ from . import words
 from .across import Across, across, across_rows, mean_words, profile_rows
 from .answer import Answer, answers
 from .answer_words import cells, sentences, speedup_rows
-from .arms import MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings, shown
+from .arms import APART, MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings, shown
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .command import command_of, script_of
-from .efficiency import PARTS as EFFICIENCY_PARTS
 from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
 from .epochs import epochs_rows, has_spread, has_staleness
 from .facts import environments, facts_of, untimed, warnings_of, world_of
@@ -35,10 +34,14 @@ from .neighbours import Neighbours, at_words, neighbour_rows, neighbours
 from .pictures import Picture, picture, pictures
 from .rank_times import is_uneven, ranks_rows
 from .reach_table import READINGS, reached_rows
+from .reader_matrix import Readings, reader_rows, readings, record_sizes
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
+from .split import PARTS
 from .tables import arms_rows, evaluations_rows, runs_rows, write_table
 from .tuned import regret_words, row_of, tuned_arms, tuning_rows, winner_words
 from .verdict_words import claim_rows, fairness_rows, remarks, workload
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,7 @@ class Section:
     pictures: list[Picture]
     common: dict[str, str]
     own: list[OwnSettings]
+    apart: list[Run]
 
 
 def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
@@ -77,43 +81,77 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     folders = [config_dir] if config_dir else []
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
-    assumed = sensitivities(comparisons)
-    by_rate = bandwidths(comparisons)
     found = answers(comparisons, convergence.load(folders))
     judged = judge(claims.load(folders), found)
-    over_workloads = across(found)
-    by_jitter, efficient = jittered(comparisons), matrices(comparisons)
+    over = _Over.of(comparisons, found)
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
-        tables = _tables(comparisons, assumed, by_rate, found, judged, over_workloads, by_jitter, efficient)
+        tables = _tables(comparisons, found, judged) | over.tables
         for name, rows in tables.items():
             write_table(output / f"{name}.csv", rows)
         page = output / "index.html"
-        parts = (
-            _answered(found, output),
-            judged,
-            _sections(comparisons, output),
-            _drawn(assumed, output),
-            _over_rates(by_rate, output),
-            _profiled(over_workloads, output),
-            by_jitter,
-            efficient,
+        sections, answered = _sections(comparisons, output), _each_drawn("speedups", found, output)
+        drawn = over.drawn(output)
+        text = _render(
+            answered, judged, sections, drawn, comparisons, runs, list(tables), files_of(config_dir)
         )
-        text = _render(*parts, comparisons, runs, list(tables), files_of(config_dir))
         page.write_text(text, encoding="utf-8")
     return page
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Over:
+    """What is found over several comparisons, or of some alone."""
+
+    assumed: list[Sensitivity]
+    by_rate: list[Bandwidth]
+    workloads: list[Across]
+    jitter: list[Jittered]
+    efficient: list[Matrix]
+    read: list[Readings]
+
+    @classmethod
+    def of(cls, comparisons: list[Comparison], found: Sequence[Answer]) -> "_Over":
+        return cls(
+            assumed=sensitivities(comparisons),
+            by_rate=bandwidths(comparisons),
+            workloads=across(found),
+            jitter=jittered(comparisons),
+            efficient=matrices(comparisons),
+            read=readings(comparisons),
+        )
+
+    @property
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of each table by its name, where there are any."""
+        all_rows = {
+            "efficiency": efficiency_rows(self.efficient),
+            "readers": reader_rows(self.read),
+            "jitter": jitter_rows(self.jitter),
+            "sensitivity": sensitivity_rows(self.assumed),
+            "bandwidth": bandwidth_rows(self.by_rate),
+            "crossings": crossing_rows(self.by_rate),
+            "across": across_rows(self.workloads),
+            "profile": profile_rows(self.workloads),
+        }
+        return {name: rows for name, rows in all_rows.items() if rows}
+
+    def drawn(self, output: Path) -> dict[str, Any]:
+        """What the page shows of it: the parts by the names that the templates have for them."""
+        return {
+            "assumed": _drawn(self.assumed, output),
+            "by_rate": _each_drawn("bandwidth", self.by_rate, output),
+            "over_workloads": _each_drawn("profile", self.workloads, output),
+            "jittered": self.jitter,
+            "efficient": self.efficient,
+            "readers": self.read,
+            "record_sizes": _each_drawn("readers", record_sizes(self.read), output),
+        }
+
+
 def _tables(
-    comparisons: Sequence[Comparison],
-    assumed: Sequence[Sensitivity],
-    by_rate: Sequence[Bandwidth],
-    found: Sequence[Answer],
-    judged: Sequence[Judged],
-    over_workloads: Sequence[Across],
-    by_jitter: Sequence[Jittered],
-    efficient: Sequence[Matrix],
+    comparisons: Sequence[Comparison], found: Sequence[Answer], judged: Sequence[Judged]
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table by its name; of those beyond the first three only what has any."""
     configured = _configured(comparisons)
@@ -129,13 +167,6 @@ def _tables(
         "fairness": fairness_rows(told),
         "epochs": epochs_rows(c for c in configured if has_spread(c) or has_staleness(c)),
         "ranks": ranks_rows(c for c in configured if is_uneven(c)),
-        "efficiency": efficiency_rows(efficient),
-        "jitter": jitter_rows(by_jitter),
-        "sensitivity": sensitivity_rows(assumed),
-        "bandwidth": bandwidth_rows(by_rate),
-        "crossings": crossing_rows(by_rate),
-        "across": across_rows(over_workloads),
-        "profile": profile_rows(over_workloads),
     }
     return {
         "runs": runs_rows(comparisons),
@@ -172,14 +203,15 @@ def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> S
     return Section(
         comparison=comparison,
         title=title,
-        facts=facts_of(comparison),
-        warnings=warnings_of(seen),
+        facts=facts_of(seen),
+        warnings=warnings_of(comparison),
         lines=lines,
         readings=any(line.readings for line in lines),
         neighbours=neighbours(seen),
         pictures=pictures(seen, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
+        apart=[run for run in runs if run.role in APART],
     )
 
 
@@ -202,16 +234,10 @@ def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivi
     ]
 
 
-def _answered(found: Sequence[Answer], output: Path) -> list[tuple[Answer, Picture]]:
+def _each_drawn(name: str, found: Sequence[_T], output: Path) -> list[tuple[_T, Picture]]:
     """Each with its figure."""
-    names = (f"speedups_{number}.svg" if len(found) > 1 else "speedups.svg" for number in count(1))
-    return [(one, picture("speedups", output / next(names), one)) for one in found]
-
-
-def _profiled(found: Sequence[Across], output: Path) -> list[tuple[Across, Picture]]:
-    """Each with its figure."""
-    names = (f"profile_{number}.svg" if len(found) > 1 else "profile.svg" for number in count(1))
-    return [(one, picture("profile", output / next(names), one)) for one in found]
+    names = (f"{name}_{number}.svg" if len(found) > 1 else f"{name}.svg" for number in count(1))
+    return [(one, picture(name, output / next(names), one)) for one in found]
 
 
 def files_of(config_dir: Path | None) -> list[str]:
@@ -231,12 +257,6 @@ def _ledgers(judged: Sequence[Judged]) -> list[tuple[str, Ledger]]:
     return list(found.items())
 
 
-def _over_rates(by_rate: Sequence[Bandwidth], output: Path) -> list[tuple[Bandwidth, Picture]]:
-    """Each with its figure."""
-    names = (f"bandwidth_{number}.svg" if len(by_rate) > 1 else "bandwidth.svg" for number in count(1))
-    return [(one, picture("bandwidth", output / next(names), one)) for one in by_rate]
-
-
 def _anchors(sections: Sequence[Section], members: Sequence[Comparison]) -> list[tuple[str, str]]:
     """Where the page has the commands of these comparisons, each with the title of its section."""
     return [
@@ -250,11 +270,7 @@ def _render(
     answered: Sequence[tuple[Answer, Picture]],
     judged: Sequence[Judged],
     sections: Sequence[Section],
-    assumed: Sequence[tuple[Sensitivity, list[Picture]]],
-    by_rate: Sequence[tuple[Bandwidth, Picture]],
-    over_workloads: Sequence[tuple[Across, Picture]],
-    by_jitter: Sequence[Jittered],
-    efficient: Sequence[Matrix],
+    drawn: Mapping[str, Any],
     comparisons: Sequence[Comparison],
     runs: Sequence[Run],
     tables: Sequence[str],
@@ -289,13 +305,9 @@ def _render(
         cells=cells,
         sentences=sentences,
         sections=sections,
-        assumed=assumed,
-        by_rate=by_rate,
-        over_workloads=over_workloads,
-        jittered=by_jitter,
+        **drawn,
         shapes=SHAPES,
-        efficient=efficient,
-        efficiency_parts=EFFICIENCY_PARTS,
+        parts_of_time=PARTS,
         efficiency_words=efficiency_words,
         mean_words=mean_words,
         anchors=lambda members: _anchors(sections, members),

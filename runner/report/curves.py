@@ -115,7 +115,7 @@ def _legend_rows(arms: Sequence[Arm], labels: dict[str, str]) -> int:
 
 def _legend_label(arm: Arm, series: Series | None) -> str:
     note = "" if series is None or any(series(run) for run in arm.runs) else ", nothing to show"
-    return plain(f"{short(arm.label, 80)} ({words.count(len(arm.runs), 'run')}{note})")
+    return plain(f"{short(arm.label, 48)} ({words.count(len(arm.runs), 'run')}{note})")
 
 
 def _handle(arm: Arm, label: str) -> Line2D:

@@ -1,13 +1,18 @@
-"""What a strategy's class declares that it may change, read from its source: reports do without torch."""
+"""What classes declare, read from their source: what a strategy may change, the task of a data set.
+
+Reports do without torch.
+"""
 
 import ast
 import importlib.util
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "daso_bench"
 DEFAULT = ("strategy",)
+CLASSIFICATION = "classification"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,12 +22,24 @@ def may_differ(target: str) -> tuple[str, ...]:
     The default of all strategies where its source, or a plain tuple of texts in it, cannot be found: a
     strategy that nobody can read is allowed nothing beyond its own keys.
     """
+    found = _declared(target, "may_differ")
+    plain = isinstance(found, tuple | list) and all(isinstance(entry, str) for entry in found)
+    return tuple(found) if plain else DEFAULT
+
+
+def task_of(target: str) -> str:
+    """`task` of the data set that `target` names; classification where it says nothing or is not found."""
+    found = _declared(target, "task")
+    return found if isinstance(found, str) else CLASSIFICATION
+
+
+def _declared(target: str, attribute: str) -> Any:
+    """The literal that the class, or one it is made from, gives the attribute; None without one."""
     module, _, name = target.rpartition(".")
-    found = _of_class(module, name, set())
-    return DEFAULT if found is None else found
+    return _of_class(module, name, attribute, set())
 
 
-def _of_class(module: str, name: str, seen: set[tuple[str, str]]) -> tuple[str, ...] | None:
+def _of_class(module: str, name: str, attribute: str, seen: set[tuple[str, str]]) -> Any:
     if (module, name) in seen:
         return None
     seen.add((module, name))
@@ -31,30 +48,30 @@ def _of_class(module: str, name: str, seen: set[tuple[str, str]]) -> tuple[str, 
         return None
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            stated = _stated(node)
+            stated = _stated(node, attribute)
             if stated is not None:
                 return stated
             bases = (base.id for base in node.bases if isinstance(base, ast.Name))
-            inherited = (_of_class(*place, seen) for base in bases for place in _places(tree, module, base))
+            from_ = (place for base in bases for place in _places(tree, module, base))
+            inherited = (_of_class(*place, attribute, seen) for place in from_)
             return next((entry for entry in inherited if entry is not None), None)
     # Not defined here: perhaps taken in from elsewhere, under this name.
     places = (place for place in _places(tree, module, name) if place[0] != module)
-    return next((entry for place in places if (entry := _of_class(*place, seen)) is not None), None)
+    found = (_of_class(*place, attribute, seen) for place in places)
+    return next((entry for entry in found if entry is not None), None)
 
 
-def _stated(node: ast.ClassDef) -> tuple[str, ...] | None:
+def _stated(node: ast.ClassDef, attribute: str) -> Any:
     for line in node.body:
         targets = line.targets if isinstance(line, ast.Assign) else []
         targets = [line.target] if isinstance(line, ast.AnnAssign) else targets
-        if not any(isinstance(target, ast.Name) and target.id == "may_differ" for target in targets):
+        if not any(isinstance(target, ast.Name) and target.id == attribute for target in targets):
             continue
         assert isinstance(line, ast.Assign | ast.AnnAssign)
         try:
-            value = ast.literal_eval(line.value) if line.value is not None else None
+            return ast.literal_eval(line.value) if line.value is not None else None
         except ValueError:
             return None
-        if isinstance(value, tuple | list) and all(isinstance(entry, str) for entry in value):
-            return tuple(value)
     return None
 
 

@@ -15,6 +15,7 @@ from . import words
 from .arms import Arm, common_settings, compare
 from .load import Run, load_runs
 from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from .tables import LINK_WORDS, LINKS
 
 MISSING = "not there"
 SEVERAL = "several"
@@ -106,9 +107,8 @@ def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
             _number("time of all work", a, b, train_mean, words.seconds, lambda run: run.train_s),
             _number("time to target", a, b, target_mean, words.seconds, _crossed),
             _number("samples per second", a, b, rate_mean, words.rate, lambda run: run.samples_per_s),
-            _number(f"final {a.runs[0].judged_by.name}", a, b, final_mean, words.share, None),
-            _number("bytes inside nodes", a, b, lambda arm: bytes_mean(arm, "intra"), words.size, None),
-            _number("bytes between nodes", a, b, lambda arm: bytes_mean(arm, "inter"), words.size, None),
+            _number(f"final {a.runs[0].judged_by.name}", a, b, final_mean, words.share, _final, timed=False),
+            *(_number(f"bytes {LINK_WORDS[link]}", a, b, *_bytes(link), timed=False) for link in LINKS),
         ],
     )
 
@@ -119,17 +119,34 @@ def _number(
     b: Arm,
     mean: Callable[[Arm], float | None],
     say: Callable[[float | None], str],
-    of_run: Callable[[Run], float | None] | None,
+    of_run: Callable[[Run], float | None],
+    *,
+    timed: bool = True,
 ) -> Number:
-    one, other = mean(a), mean(b)
+    """Means of the arms; of an arm with one run what it has, for which there is no mean."""
+    one, other = (mean(arm) if len(arm.counted) > 1 else _single(arm, of_run) for arm in (a, b))
     ratio = ""
     if one and other is not None:
         ratio = words.ratio(other / one)
-    if of_run is not None and one is not None and other is not None:
+    if timed and one is not None and other is not None:
         values = [tuple(v for run in arm.counted if (v := of_run(run))) for arm in (b, a)]
         found = welch(Times(values[0]), Times(values[1])) if all(values) else None
         ratio = words.interval(found) if found is not None else ratio
     return Number(name=name, a=say(one), b=say(other), ratio=ratio)
+
+
+def _single(arm: Arm, of_run: Callable[[Run], float | None]) -> float | None:
+    return of_run(arm.counted[0]) if arm.counted else None
+
+
+def _final(run: Run) -> float | None:
+    return run.final
+
+
+def _bytes(
+    link: str,
+) -> tuple[Callable[[Arm], float | None], Callable[[float | None], str], Callable[[Run], float | None]]:
+    return lambda arm: bytes_mean(arm, link), words.size, lambda run: run.payload_bytes(link)
 
 
 def _crossed(run: Run) -> float | None:

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ..scoring import ratio
 from ..scoring.estimate import Interval
-from ..scoring.ratio import Times
 from . import recorded
-from .arms import Arm, Comparison
+from .alone import FEWEST, ROLE, alone_of
+from .arms import Arm, Comparison, per_sample
 from .load import Run
-from .target import baseline_of, study_of
+from .method import Method, rated
+from .split import PARTS, shares
+from .target import baseline_of
 
-ROLE = "one_core"
-FEWEST = 2  # runs; there is no mean of one
-PARTS = ("compute", "data", "blocked on intra", "blocked on inter", "other")
+SLOWER = "the machine was busy, or its threads are in each other's way"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,10 @@ class Efficient:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """All arms of a comparison, the baseline among them; `alone`: samples a second of one core."""
+    """All arms of a comparison, the baseline among them; `alone`: samples a second of one core.
+
+    `left_out`: arms that have no line, and why.
+    """
 
     comparison: Comparison
     cores: int
@@ -59,43 +61,103 @@ class Matrix:
     level: float
     lines: list[Efficient]
     baseline: Efficient
+    left_out: tuple[str, ...] = ()
 
     def of(self, arm: Arm) -> Efficient | None:
-        """The line of an arm, None if it has too few complete runs."""
+        """The line of an arm, None if it has none."""
         return next((line for line in self.lines if line.arm is arm), None)
 
     @property
-    def sentence(self) -> str:
-        """What the baseline leaves to be gained."""
-        base, limit = self.baseline, self.baseline.headroom_limit
-        upper = "" if limit is None else f" (at most {limit:.3g})"
+    def no_headroom(self) -> str:
+        """Why nobody's headroom is known; "" where it is: no arm may be shown to do more than all cores."""
+        above = next((line for line in self.lines if line.interval and line.interval.low > 1), None)
+        if above is None:
+            return ""
         return (
-            f"{base.arm.label} gets {base.value:.1%} of what {self.cores} cores could do, each as fast as "
-            f"one alone: nothing on these cores can be more than {base.headroom:.3g} times as fast{upper}."
+            f"{above.arm.label} gets {efficiency_words(above)} of what {self.cores} cores could do, each as "
+            "fast as one alone: the core was not alone, or did other work, and what is left to be gained is "
+            "not known"
         )
+
+    @property
+    def sentence(self) -> str:
+        """What the baseline leaves to be gained, and who is not in the matrix."""
+        out = f" Not in the matrix: {'; '.join(self.left_out)}." if self.left_out else ""
+        return (f"{self.no_headroom}." if self.no_headroom else self._headroom) + out
+
+    @property
+    def _headroom(self) -> str:
+        base, limit, ends = self.baseline, self.baseline.headroom_limit, self.baseline.interval
+        upper = "" if limit is None else f" (at most {limit:.3g})"
+        gets = (
+            f"{base.arm.label} gets {base.value:.1%} of what {self.cores} cores could do, each as fast as "
+            "one alone: "
+        )
+        if ends is not None and ends.high * self.cores < 1:
+            return f"{gets}it is slower than one of them; {SLOWER}."
+        return f"{gets}nothing on these cores can be more than {base.headroom:.3g} times as fast{upper}."
 
 
 def matrix(comparison: Comparison) -> Matrix | None:
-    """None without two runs of one core and of a baseline, or where the number of cores is not recorded."""
+    """None where `why_none` says why."""
+    found = _matrix(comparison)
+    return found if isinstance(found, Matrix) else None
+
+
+def why_none(comparison: Comparison) -> str:
+    """Why there is no matrix; "" where there is one."""
+    found = _matrix(comparison)
+    return "" if isinstance(found, Matrix) else found
+
+
+def warning(comparison: Comparison) -> str:
+    """That runs of one core lie there and give no matrix; "" where they do, or there are none."""
+    asked = any(arm.runs[0].role == ROLE for arm in comparison.arms)
+    return f"No computing efficiency: {why}." if asked and (why := why_none(comparison)) else ""
+
+
+def cores_of(arm: Arm) -> int | None:
+    """Cores that all complete runs of an arm could use; None where they differ, or one is not known."""
+    counts = {recorded.cores(run) for run in rated(arm)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _matrix(comparison: Comparison) -> Matrix | str:
+    """The matrix, or why there is none."""
     baseline = baseline_of(comparison)
-    alone = [run for arm in comparison.arms if arm.runs[0].role == ROLE for run in _done(arm)]
-    arms = [arm for arm in comparison.arms if not arm.runs[0].role and len(_done(arm)) >= FEWEST]
-    if baseline is None or len(alone) < FEWEST or baseline not in arms:
-        return None
-    counts = [recorded.cores(run) for arm in arms for run in _done(arm)]
-    if None in counts:
-        return None
-    cores = max(count for count in counts if count is not None)
-    level = float(study_of(baseline.runs[0], "level", 0.95))
-    lines = [_line(arm, alone, cores, level) for arm in arms]
+    if baseline is None:
+        return "no baseline (study.baseline)"
+    if len(rated(baseline)) < FEWEST:
+        return f"{baseline.label} has fewer than {FEWEST} complete runs"
+    cores = cores_of(baseline)
+    if cores is None:
+        return f"the cores of {baseline.label} are not recorded, or not the same in all runs"
+    alone = alone_of(comparison, baseline, cores)
+    if alone.arm is None:
+        return alone.why
+    arms = [arm for arm in comparison.arms if not arm.runs[0].role]
+    left_out = {arm.label: why for arm in arms if (why := _left_out(arm, cores))}
+    # Its plan chose how intervals are made; level and choice are the same in all of a study.
+    against = Method(comparison, alone.arm)
+    lines = [_line(arm, against, cores) for arm in arms if arm.label not in left_out]
     return Matrix(
         comparison=comparison,
         cores=cores,
-        alone=_rate(alone),
-        level=level,
+        alone=_rate(rated(alone.arm)),
+        level=against.level,
         lines=lines,
-        baseline=lines[arms.index(baseline)],
+        baseline=next(line for line in lines if line.arm is baseline),
+        left_out=tuple(f"{label} ({why})" for label, why in left_out.items()),
     )
+
+
+def _left_out(arm: Arm, cores: int) -> str:
+    if len(rated(arm)) < FEWEST:
+        return f"fewer than {FEWEST} complete runs"
+    own = cores_of(arm)
+    if own is None:
+        return "its cores are not recorded, or not the same in all runs"
+    return "" if own == cores else f"{own} cores, the others {cores}"
 
 
 def matrices(comparisons: Iterable[Comparison]) -> list[Matrix]:
@@ -107,13 +169,9 @@ def efficiency_rows(found: Iterable[Matrix]) -> list[dict[str, Any]]:
     """One row per arm, for `efficiency.csv`."""
     return [
         {
-            "study": one.comparison.study,
-            "model": one.comparison.model,
-            "dataset": one.comparison.dataset,
-            "world": one.comparison.world,
-            "size": one.comparison.size,
+            **one.comparison.place,
             "arm": line.arm.label,
-            "runs": len(_done(line.arm)),
+            "runs": len(rated(line.arm)),
             "cores": one.cores,
             "samples_per_s": line.samples_per_s,
             "one_core_samples_per_s": one.alone,
@@ -138,45 +196,18 @@ def efficiency_words(line: Efficient) -> str:
     return f"{100 * line.value:.1f} %{interval}"
 
 
-def _line(arm: Arm, alone: Sequence[Run], cores: int, level: float) -> Efficient:
-    runs = _done(arm)
-    found = ratio.welch(_seconds(alone), _seconds(runs), level=level)
+def _line(arm: Arm, alone: Method, cores: int) -> Efficient:
+    runs, found = rated(arm), alone.per_sample(arm)
     ends = found.interval if found else None
     return Efficient(
         arm=arm,
         samples_per_s=_rate(runs),
-        value=_rate(runs) / _rate(alone) / cores,
+        value=_rate(runs) / _rate(rated(alone.baseline)) / cores,
         interval=None if ends is None else Interval(ends.low / cores, ends.high / cores),
-        shares=_shares(runs),
+        shares=shares(runs),
     )
-
-
-def _shares(runs: Sequence[Run]) -> dict[str, float] | None:
-    each = []
-    for run in runs:
-        parts, blocked = run.parts_s, run.summary.get("blocked_s")
-        total = sum(parts.values())
-        if not isinstance(blocked, Mapping) or total <= 0:
-            return None
-        seconds = [
-            parts.get("compute", 0.0),
-            parts.get("data", 0.0),
-            float(blocked.get("intra", 0.0)),
-            float(blocked.get("inter", 0.0)),
-        ]
-        each.append([value / total for value in [*seconds, max(0.0, total - sum(seconds))]])
-    return dict(zip(PARTS, map(fmean, zip(*each, strict=True)), strict=True))
-
-
-def _done(arm: Arm) -> list[Run]:
-    return [run for run in arm.complete if run.samples_per_s]
 
 
 def _rate(runs: Sequence[Run]) -> float:
     """Geometric mean of samples a second."""
-    return math.exp(-fmean(_seconds(runs).logs))
-
-
-def _seconds(runs: Sequence[Run]) -> Times:
-    """Seconds a sample."""
-    return Times(tuple(1 / run.samples_per_s for run in runs if run.samples_per_s))
+    return math.exp(-fmean(per_sample(runs).logs))

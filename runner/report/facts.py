@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..validation import reference
-from .arms import Comparison
+from . import busy, efficiency
+from .arms import Comparison, shown
 from .load import Run
 from .metric import target_words
 
@@ -59,9 +60,10 @@ def _cluster(run: Run) -> str:
     return ", ".join([f"{nodes} nodes {shape}", *described, *kinds])
 
 
-def warnings_of(comparison: Comparison) -> list[str]:
-    """What makes the arms of a comparison less than comparable."""
-    found = []
+def warnings_of(everything: Comparison) -> list[str]:
+    """What makes the arms of a comparison less than comparable, those that stand apart beside."""
+    found = [said for said in (busy.warning(everything), efficiency.warning(everything)) if said]
+    comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
     cadences = {str(t.get("eval_every_samples")) for t in train}
     phases: dict[Any, set[str]] = defaultdict(set)

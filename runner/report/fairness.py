@@ -38,8 +38,15 @@ BY_DESIGN: Mapping[str, tuple[str, ...]] = {
 BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "clock": ("train.max_steps", "data.samples", "evaluation.count"),
     "fresh": ("seed", "model.initial", "data.order"),
+    # Of the same work a core's part, on one of the same machines: `alone` asks for both.
+    "one_core": (
+        *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),
+        *("evaluation.count", "train.global_batch_size", "train.max_steps", "train.max_seconds"),
+        *("cluster.nodes", "hardware.hosts"),
+        *("launcher", "rules.clock"),  # whoever started its process; see `arms.compare`
+    ),
 }
-"""By `study.role` of a second baseline: what makes it a second one."""
+"""By `study.role` of a second baseline, or of one core: what makes it that."""
 
 BY_TUNING = ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs")
 """What two equally tuned arms differ in: each has the best of its own search."""

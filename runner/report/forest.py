@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import NullFormatter
 
 from . import words
 from .answer import Answer, Line, ratios
@@ -18,8 +19,9 @@ TITLE = "How many times as fast"
 CAPTION = (
     "Ratio of times, baseline over arm, with its interval. Full mark: time of all work; open mark: time to"
     " target. Grey: nothing in here is more than noise (dark: all work, light: to the target). Dashed: the"
-    " bound, which no arm can exceed here."
+    " bound, which no saving of communication can exceed here (with uneven devices: no division of the work)."
 )
+_DECADE = 10  # of ratios; over more of them labels between powers of ten would lie on one another
 _FLOORS, _BOUND = ("#c9cfd8", "#e9ebef"), "#444444"
 
 
@@ -50,7 +52,8 @@ def forest(answer: Answer) -> Figure:
     _limits(axes, answer, shown)
     axes.set_xlabel(f"times as fast as {plain(short(answer.baseline.label, 40))} (logarithmic)")
     axes.xaxis.set_major_formatter(numbers())
-    axes.xaxis.set_minor_formatter(numbers())
+    few = axes.get_xlim()[1] < _DECADE * axes.get_xlim()[0]
+    axes.xaxis.set_minor_formatter(numbers() if few else NullFormatter())
     axes.tick_params(axis="x", which="minor", labelsize=8)
     figure.legend(handles=_legend(answer), loc="outside lower left", ncols=2, frameon=False, fontsize=8.5)
     return figure

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 from .. import claims as records
 from ..scoring.claims import Claim, Conditions, Verdict, differences
-from . import measured
+from . import measured, recorded
 from .answer import Answer, Line, evaluations, held_against
 from .arms import Arm
-from .efficiency import matrix
 from .fairness import BY_DESIGN, Ledger, fairness
 from .grids import over_sizes
 from .judged import Judged
 from .load import Run
 
 TIME = ("fixed_work", "time_to_target", "efficiency")
+NATIVE = "native"
 _MISSING = "no arm or comparator of three runs or more"
 
 
@@ -71,8 +71,9 @@ def _of_answer(claim: records.Claim, pairs: _Pairs) -> list[Judged]:
     comparators = [arm for arm in given.comparison.arms if _is(arm, claim.comparator)]
     if claim.comparator == "ddp" and given.baseline.runs[0].strategy == "ddp":
         comparators = [given.baseline]
-    elif claim.headline in TIME and comparators and given.baseline not in comparators:
-        comparators.append(given.baseline)
+    elif claim.headline in TIME and comparators:
+        # Beside the one that is named, the better ddp: the baseline, or what beat it.
+        comparators += [arm for arm in (given.baseline, *given.faster) if arm not in comparators]
     found: list[Judged] = []
     for comparator in comparators:
         rebased = pairs.against(comparator)
@@ -115,12 +116,7 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
     noise = given.target_floor if claim.headline == "time_to_target" else given.fixed_floor
     counts = [evaluations(arm) for arm in (given.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
-    bound, limit = given.bound.value, given.bound.limit
-    # Of cores that idle in the baseline a saving of communication knows nothing.
-    cores = matrix(given.comparison) if claim.headline == "efficiency" else None
-    alone = cores.of(given.against) if cores is not None else None
-    if alone is not None:
-        bound, limit = alone.headroom, alone.headroom_limit
+    most = measured.most(claim.headline, given, noise.floor)
     unequal = [f"not equal: {row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
     return Conditions(
         runs=min(len(given.against.counted), len(line.arm.counted)),
@@ -128,15 +124,19 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
         fresh_floor=noise.fresh.floor if noise.fresh else None,
         biased=noise.biased,
         evaluations=None if None in counts else min(count for count in counts if count is not None),
-        bound=bound,
-        bound_limit=limit,
-        uneven=given.bound.uneven,
-        headroom=alone is not None,
+        bound=most.value,
+        bound_limit=most.limit,
+        uneven=most.uneven,
+        headroom=most.headroom,
+        bound_unknown=most.unknown if claim.gain is not None else "",
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,
         forbidden=(
             *given.forbidden,
+            *(given.wrong if given.against is given.baseline and not _named(claim, given.against) else ()),
+            *([most.impossible] if most.impossible else []),
+            *(why for arm in (given.against, line.arm) if (why := _no_native(claim, arm))),
             *given.reasons(given.against, line.arm),
             *unequal,
         ),
@@ -146,8 +146,9 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
 def _stated(claim: records.Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """(what differs of the machine, what the source does not state, what differs of the workload).
 
-    Model and data do not make a claim untestable: it may be about more than its own workload, and the verdict
-    says which one it is on. Device and network are words of the paper, which no record can be held against.
+    Model, data and metric do not make a claim untestable: it may be about more than its own workload, and the
+    verdict says which one it is on. Device and network are words of the paper, which no record can be held
+    against.
     """
     cluster = run.config.get("cluster") or {}
     ranks = cluster.get("ranks_per_node")
@@ -159,6 +160,8 @@ def _stated(claim: records.Claim, run: Run) -> tuple[tuple[str, ...], tuple[str,
     silent = (*silent, *(key for key in ("device", "network") if getattr(stated, key) is None))
     workload = {key: run.name(key).lower() for key in ("model", "dataset")}
     wanted = {key: value.lower() if (value := getattr(stated, key)) else None for key in workload}
+    if claim.headline != "efficiency":
+        workload["metric"], wanted["metric"] = run.judged_by.key, claim.metric
     other, _ = differences(wanted, workload)
     return differs, ((", ".join(silent),) if silent else ()), other
 
@@ -173,3 +176,22 @@ def _is(arm: Arm, name: str) -> bool:
         return run.strategy == "heterogeneous" and settings.get("weighting") == "uniform"
     plain = run.strategy == name and settings.get("weighting") != "uniform"
     return (run.tuned or run.arm_name) == name or plain
+
+
+def _named(claim: records.Claim, arm: Arm) -> bool:
+    """Whether the claim is about this comparator, and not about the better ddp, whichever that is."""
+    return claim.comparator != "ddp" and _is(arm, claim.comparator)
+
+
+def _no_native(claim: records.Claim, arm: Arm) -> str:
+    """Why an arm that a claim calls native is not ddp with one process a node and all its cores."""
+    if claim.comparator != NATIVE or not _is(arm, NATIVE):
+        return ""
+    run = arm.runs[0]
+    asked = (run.config.get("cluster") or {}).get("ranks_per_node")
+    ranks = sorted(set(asked if isinstance(asked, list) else [asked or 1]))
+    if run.strategy != "ddp" or ranks != [1]:
+        processes = " or ".join(map(str, ranks))
+        return f"{arm.label} is not native: {run.strategy}, {processes} processes a node; it is ddp with one"
+    idle = next((said for run in arm.counted if (said := recorded.idle_cores(run))), "")
+    return f"{arm.label} is not native: {idle}; one process a node is to use all its cores" if idle else ""

@@ -16,6 +16,7 @@ from ..records import Crossing, Row, crossing, read_json, surviving
 from ..repetitions import block_of
 from ..stages import declared
 from .bytes_so_far import with_bytes
+from .declared import task_of
 from .metric import Metric, metric_of
 from .reading import environment_of, mapping_of, read_yaml, rows_of
 
@@ -31,8 +32,9 @@ class Run:
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
     `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
-    `environment` is that of all attempts, what differs between them as text. `declared_unix`: when the plan
-    of the study declared the run, s since 1970; None if it did not, or nobody looked (`load_runs` does).
+    `environment` is that of all attempts, what differs between them as text; `start` the row with which the
+    first began. `declared_unix`: when the plan of the study declared the run, s since 1970; None if it did
+    not, or nobody looked (`load_runs` does).
     """
 
     place: str
@@ -45,6 +47,7 @@ class Run:
     replaced_rows: int
     damage: list[str]
     epochs: list[Row] = field(default_factory=list)
+    start: Row = field(default_factory=dict)
     declared_unix: float | None = None
 
     @property
@@ -194,7 +197,8 @@ class Run:
     @cached_property
     def judged_by(self) -> Metric:
         """What its models are judged by."""
-        return metric_of(self.metric, self.evaluations, self.summary)
+        target = _get(self.config, "dataset", "_target_")
+        return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
 
     @property
     def final(self) -> float | None:
@@ -329,6 +333,7 @@ def load_run(path: Path, place: str) -> Run:
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
         epochs=[row for row in kept if row.get("kind") == "epoch"],
+        start=next((row for row in rows if row.get("kind") == "start"), {}),
         replaced_rows=len(rows) - len(kept),
         damage=damage,
     )

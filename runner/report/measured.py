@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..scoring import decide, quality, ratio
+from ..scoring import decide, quality
 from ..scoring.claims import Claim, Conditions, Verdict
 from ..scoring.decide import Forecast
 from ..scoring.estimate import Interval
 from ..scoring.quality import Difference
-from ..scoring.ratio import Ratio, Times
-from . import words
+from ..scoring.ratio import Ratio
+from . import recorded, words
 from .answer import Answer, Line
-from .arms import Arm
+from .efficiency import SLOWER, cores_of, matrix, why_none
 from .load import Run
+from .method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def time_to_target(claim: Claim, given: Answer, line: Line, conditions: Conditio
 
 def efficiency(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """Samples per second, of the runs that did all their work; the ledger holds the machines equal."""
-    found = ratio.welch(_per_sample(given.against), _per_sample(line.arm), level=given.level)
+    found = _rates(given, line)
     made = _time(claim, found, conditions, None)
     return Measured(verdict=made, said=f"{words.interval(found)} in samples per second", ratio=found)
 
@@ -89,7 +90,7 @@ def quality_at_time(claim: Claim, given: Answer, line: Line, conditions: Conditi
     limit_s = median(spent)
     base, arm = (_points_at(one.counted, limit_s) for one in (given.against, line.arm))
     found = quality.difference(base, arm, level=given.level)
-    steps = ratio.welch(_per_sample(given.against), _per_sample(line.arm), level=given.level)
+    steps = _rates(given, line)
     interval, forecast = _of(found)
     made = quality.quality_at_time(
         claim,
@@ -113,6 +114,62 @@ HEADLINES: dict[str, Headline] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Most:
+    """Times as fast as the comparator, and its upper limit. `headroom`, `uneven`: see `Conditions`.
+
+    `unknown`: why the limit is not known as well as it could be. `impossible`: why it is none, and nothing
+    that was measured here is to be judged.
+    """
+
+    value: float | None
+    limit: float | None
+    headroom: bool = False
+    uneven: bool = False
+    unknown: str = ""
+    impossible: str = ""
+
+
+def most(headline: str, given: Answer, floor: float | None) -> Most:
+    """What a claim with that headline cannot exceed on this machine; `floor`: the study's noise, m."""
+    # Of cores that idle a saving of communication knows nothing. Where computing is modelled none idles.
+    if headline == "efficiency" and not _modelled(given):
+        return _of_cores(given, floor or 0.0)
+    return Most(value=given.bound.value, limit=given.bound.limit, uneven=given.bound.uneven)
+
+
+def _of_cores(given: Answer, floor: float) -> Most:
+    """The comparator's headroom; where that is not known the number of cores, which it cannot exceed."""
+    found, against = matrix(given.comparison), given.against
+    line = found.of(against) if found else None
+    cores = cores_of(against)
+    if found is None or line is None or found.no_headroom:
+        why = why_none(given.comparison) or (found and found.no_headroom) or f"no line of {against.label}"
+        return Most(
+            value=None if cores is None else float(cores),
+            limit=None,
+            headroom=True,
+            unknown=f"headroom not known: {why}",
+        )
+    impossible = ""
+    if line.headroom > found.cores * (1 + floor):
+        impossible = (
+            f"{against.label} on {found.cores} cores is slower than one core alone (headroom "
+            f"{line.headroom:.3g}): {SLOWER}"
+        )
+    return Most(value=line.headroom, limit=line.headroom_limit, headroom=True, impossible=impossible)
+
+
+def _modelled(given: Answer) -> bool:
+    """Whether how fast ranks compute was put in."""
+    return all(recorded.paced(run) for run in given.against.runs)
+
+
+def _rates(given: Answer, line: Line) -> Ratio | None:
+    """Of seconds a sample, in the way that the plan chose."""
+    return Method(given.comparison, given.against).per_sample(line.arm)
+
+
 def _time(claim: Claim, found: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
     made = decide.verdict(
         claim,
@@ -127,11 +184,6 @@ def _time(claim: Claim, found: Ratio | None, conditions: Conditions, holm: float
 def _of(found: Difference | None) -> tuple[Interval | None, Forecast | None]:
     """The interval of a difference, and what more runs would make of it."""
     return (found.interval, found.with_runs) if found else (None, None)
-
-
-def _per_sample(arm: Arm) -> Times:
-    """Seconds a sample, of the runs that did all their work."""
-    return Times(tuple(1 / run.samples_per_s for run in arm.complete if run.samples_per_s))
 
 
 def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:

@@ -10,7 +10,7 @@ from ..scoring import decompose, quality, ratio, reached
 from ..scoring.decompose import Decomposition, Work
 from ..scoring.quality import Difference
 from ..scoring.ratio import FEWEST_RUNS, Ratio, Times
-from .arms import Arm, Comparison
+from .arms import Arm, Comparison, per_sample
 from .load import Run
 from .target import budget_s, study_of, way
 
@@ -34,6 +34,11 @@ class Method:
             return None
         base, other = self._matched(self.baseline.complete, arm.complete)
         return self._ratio(_times(base), _times(other))
+
+    def per_sample(self, arm: Arm) -> Ratio | None:
+        """Of seconds a sample, over the runs of both that did all their work."""
+        base, other = self._matched(rated(self.baseline), rated(arm))
+        return self._ratio(per_sample(base), per_sample(other))
 
     def to_target(self, arm: Arm, target: float | None = None) -> Ratio | None:
         """Of the scored crossing times, runs that missed the target at the budget.
@@ -105,17 +110,24 @@ def _all_complete(arm: Arm) -> bool:
     return len(_whole(arm)) == len(arm.counted) >= FEWEST_RUNS
 
 
+def rated(arm: Arm) -> list[Run]:
+    """The runs that did all their work, count, and say how fast."""
+    return [run for run in arm.complete if run.counted and (run.samples_per_s or 0) > 0]
+
+
 def _times(runs: Sequence[Run]) -> Times:
     return Times(tuple(run.train_s for run in runs if run.train_s))
 
 
 def _points(arm: Arm) -> list[float]:
     found = (run.final for run in arm.counted if not diverged(run))
-    return [100 * value for value in found if value is not None]
+    return [100 * value for value in found if value is not None and math.isfinite(value)]
 
 
 def diverged(run: Run) -> bool:
     """Whether its model came to nothing: it says so, or its last metric is no number."""
+    if (run.config.get("launcher") or {}).get("timing_only"):  # nothing is learnt, so nothing can be lost
+        return run.state == "diverged"
     last = run.final  # None: nothing was evaluated
     return run.state == "diverged" or (last is not None and not math.isfinite(last))
 

@@ -29,19 +29,25 @@ ACCURACY = Metric(key="accuracy", name="accuracy", title="Accuracy", beside=("co
 MIOU = Metric(key="miou", name="mIoU", title="mIoU", beside=("pixel_accuracy",))
 TOP5 = Metric(key="top5", name="top-5 accuracy", title="Top-5 accuracy", beside=("accuracy", "correct"))
 PIXELS = Metric(key="pixel_accuracy", name="pixel accuracy", title="Pixel accuracy", beside=("miou",))
+HEADLINES = {"segmentation": MIOU}
+"""By task, where models are not judged by accuracy."""
 METRICS = {metric.key: metric for metric in (ACCURACY, MIOU, TOP5, PIXELS)}
 
 
-def metric_of(target_metric: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Metric:
+def metric_of(
+    target_metric: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, task: str = ""
+) -> Metric:
     """The metric of a target; where that is of another kind (a loss) or not known, the one that is recorded.
 
-    rows: evaluations; summary: of the whole run. Accuracy where nothing is recorded.
+    rows: evaluations; summary: of the whole run. Where nothing is recorded, that of `task`.
     """
     if target_metric in METRICS and target_metric != ACCURACY.key:
         return METRICS[target_metric]
     last = rows[-1] if rows else {}
+    if ACCURACY.key in last:
+        return ACCURACY
     recorded = MIOU.key in last or f"final_{MIOU.key}" in summary
-    return MIOU if recorded and ACCURACY.key not in last else ACCURACY
+    return MIOU if recorded else HEADLINES.get(task, ACCURACY)
 
 
 def target_words(key: str, target: float) -> str:

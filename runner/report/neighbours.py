@@ -153,11 +153,7 @@ def _row(one: Neighbours, arm: Arm, at: At) -> dict[str, Any]:
     comparison, found, ratio = one.comparison, at.found, at.ratio
     ends = reached.wilson(found.reached, found.runs) if found else None
     return {
-        "study": comparison.study,
-        "model": comparison.model,
-        "dataset": comparison.dataset,
-        "world": comparison.world,
-        "size": comparison.size,
+        **comparison.place,
         "baseline": one.baseline.label if one.baseline else None,
         "arm": arm.label,
         "target": at.target,

@@ -23,6 +23,7 @@ MODULES = {
     "speedups": "forest",
     "profile": "profile",
     "bandwidth": "bandwidth_figure",
+    "readers": "record_sizes",
 }
 
 

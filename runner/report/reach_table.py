@@ -75,12 +75,8 @@ def _row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
     scored = found["scored"]
     ends = reached.wilson(scored.reached, scored.runs)
     row: dict[str, Any] = {
-        "study": comparison.study,
-        "model": comparison.model,
-        "dataset": comparison.dataset,
+        **comparison.place,
         "arm": arm.label,
-        "world": comparison.world,
-        "size": comparison.size,
         "target": comparison.targets[0] if len(comparison.targets) == 1 else None,
         "budget_s": budget_s(comparison),
         "runs": scored.runs,

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
-from .look import look
-from .style import WIDTH, drawn, numbers
+from .record_sizes import with_ranges
+from .style import WIDTH, drawn
 
 ARMS = ("chunked_shuffle", "node_batch", "strided")
 LIMIT = 0.8
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 def curves(rows: Mapping[str, dict]) -> Figure:
     """Two panels with one axis of ratios."""
-    figure = Figure(figsize=(WIDTH, 3.4))
+    figure = Figure(figsize=(WIDTH, 3.7))
     left, right = figure.subplots(1, 2, sharey=True)
     for place, arm in enumerate(ARMS):
         _curve(
@@ -50,13 +49,18 @@ def curves(rows: Mapping[str, dict]) -> Figure:
             f"{arm}, its better way" if arm == "strided" else arm,
         )
     _curve(right, points(rows, r"(\d+)_kib_runs_over_sequential"), ARMS.index("node_batch"), "node_batch")
+    warm = points(rows, r"(\d+)_kib_runs_over_sequential_warm")
+    if warm:
+        _curve(right, warm, len(ARMS), "node_batch, both from the page cache")
     left.set_xlabel("record in kB")
     right.set_xlabel("run of a node in KiB, on two nodes")
     left.set_ylabel("part of a plain sequential read")
     for axes in (left, right):
         axes.axhline(LIMIT, color="#444444", linewidth=1.1, linestyle=(0, (1.5, 2)), zorder=1)
         axes.set_ylim(bottom=0)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
+    known = [axes.get_legend_handles_labels() for axes in (left, right)]
+    labels = {label: handle for handles, names in known for handle, label in zip(handles, names, strict=True)}
+    figure.legend(labels.values(), labels.keys(), loc="outside lower left", ncols=2, frameon=False)
     return figure
 
 
@@ -71,31 +75,8 @@ def points(rows: Mapping[str, dict], pattern: str) -> Points:
 
 
 def _curve(axes: Axes, found: Points, place: int, label: str) -> None:
-    style = look(place)
-    sizes = sorted(found)
-    medians = [found[size][0] for size in sizes]
-    ranges = [
-        [median - min(found[size][1]) for size, median in zip(sizes, medians, strict=True)],
-        [max(found[size][1]) - median for size, median in zip(sizes, medians, strict=True)],
-    ]
-    line = (0, style.dashes) if style.dashes else "-"
-    axes.errorbar(
-        sizes,
-        medians,
-        yerr=ranges,
-        color=style.colour,
-        linestyle=line,
-        marker=style.marker,
-        markersize=5,
-        linewidth=1.6,
-        elinewidth=0.8,
-        capsize=2,
-        label=label,
-    )
-    axes.set_xscale("log")
-    axes.set_xticks(sizes)
-    axes.xaxis.set_major_formatter(numbers())
-    axes.xaxis.set_minor_locator(NullLocator())
+    ends = {size: (median, min(samples), max(samples)) for size, (median, samples) in found.items()}
+    with_ranges(axes, ends, place, label)
 
 
 if __name__ == "__main__":

@@ -68,17 +68,41 @@ def cores(run: Run) -> int | None:
     return sum(found.values()) or None
 
 
+def idle_cores(run: Run) -> str:
+    """`1 thread on 4 cores`, of a host with fewer threads than cores; "" if none is so, or not known.
+
+    A process that makes batches has a core of its own.
+    """
+    workers = (run.config.get("launcher") or {}).get("loader_workers")
+    threads = _threads_of_hosts(run, beside=workers if isinstance(workers, int) else 0)
+    least = _cores_of_hosts(run)
+    if paced(run) or not threads or not least:
+        return ""
+    found = [(threads[host], least[host]) for host in threads if threads[host] < least[host]]
+    return next((f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in found), "")
+
+
+def paced(run: Run) -> bool:
+    """Whether how fast its ranks compute was put in: in virtual time, or on modelled devices."""
+    return run.world == "simulated" or bool(run.network and modelled_speed(run))
+
+
 def _worst_host(run: Run) -> tuple[int, int] | None:
     """(threads, cores) of the host with most threads a core, from the ranks' own rows."""
+    threads, least = _threads_of_hosts(run), _cores_of_hosts(run)
+    if not threads or not least:
+        return None
+    return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
+
+
+def _threads_of_hosts(run: Run, *, beside: int = 0) -> dict[str, int]:
+    """Threads by host, and so many beside each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
     for row in _ranks(run):
         if not isinstance(row.get("threads"), int):
-            return None
-        threads[str(row.get("host"))] += row["threads"]
-    least = _cores_of_hosts(run)
-    if not least:
-        return None
-    return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
+            return {}
+        threads[str(row.get("host"))] += row["threads"] + beside
+    return threads
 
 
 def _cores_of_hosts(run: Run) -> dict[str, int]:
@@ -93,19 +117,27 @@ def _cores_of_hosts(run: Run) -> dict[str, int]:
         return {}
     # A container's quota may be below its affinity; it is recorded for rank 0's host.
     quota, first = run.environment.get("cores"), next(iter(least))
-    if isinstance(quota, int):
-        least[first] = min(least[first], quota)
-    return least
+    if not isinstance(quota, int):
+        return least
+    if (run.config.get("launcher") or {}).get("pin"):
+        # Ranks that are bound to their part say nothing of the rest; the nodes of a run are alike.
+        return dict.fromkeys(least, quota)
+    return least | {first: min(least[first], quota)}
 
 
-def _hosts(run: Run) -> str | None:
+def hosts(run: Run) -> list[str]:
+    """The machines of a run's nodes, each once; empty if one is not known."""
     nodes: dict[str, str] = {}
     for row in _ranks(run):
         if row.get("host") is None:
-            return None
+            return []
         nodes.setdefault(str(row.get("node")), str(row["host"]))
     # Nodes of one machine are one host.
-    return ", ".join(dict.fromkeys(nodes.values())) or None
+    return list(dict.fromkeys(nodes.values()))
+
+
+def _hosts(run: Run) -> str | None:
+    return ", ".join(hosts(run)) or None
 
 
 def _distinct(field: str) -> Callable[[Run], str | None]:
@@ -218,15 +250,24 @@ def _tuning(run: Run) -> str | None:
 
 def node_speed(run: Run) -> str | None:
     """`0.96 Tflop/s`, by node where they differ; `the machines' own` where no device is modelled."""
-    cluster = run.config.get("cluster") or {}
-    device, ranks = cluster.get("device") or {}, cluster.get("ranks_per_node")
+    ranks = (run.config.get("cluster") or {}).get("ranks_per_node")
     if not isinstance(ranks, list) or not all(isinstance(count, int) for count in ranks):
         return None
+    speed = modelled_speed(run)
+    if speed is None:
+        return "the machines' own"
+    each, unit = speed
+    return ", ".join(dict.fromkeys(f"{each * count:.6g} {unit}" for count in ranks))
+
+
+def modelled_speed(run: Run) -> tuple[float, str] | None:
+    """How fast a rank's modelled device is, and its unit; None where the machine's own computes."""
+    device = (run.config.get("cluster") or {}).get("device") or {}
     for name, unit in (("samples_per_second", "samples/s"), ("tflops", "Tflop/s")):
         each = device.get(name)
         if isinstance(each, int | float) and not isinstance(each, bool):
-            return ", ".join(dict.fromkeys(f"{each * count:.6g} {unit}" for count in ranks))
-    return "the machines' own"
+            return each, unit
+    return None
 
 
 def _samples(run: Run) -> str | None:

@@ -68,11 +68,9 @@ def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     metrics = metrics_of(comparisons)
     return [
         {
-            "study": comparison.study,
-            "model": comparison.model,
-            "dataset": comparison.dataset,
+            **comparison.place,
+            "assumption": comparison.assumption,
             "arm": arm.label,
-            **_where(comparison),
             "runs": len(arm.counted),
             "runs_not_counted": len(arm.runs) - len(arm.counted),
             "runs_complete": len(arm.complete),
@@ -99,18 +97,12 @@ def walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]
 def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
     """The columns that every row about a run begins with."""
     return {
-        "study": comparison.study,
-        "run_id": run.run_id,
-        "model": comparison.model,
-        "dataset": comparison.dataset,
+        **comparison.place,
+        "assumption": comparison.assumption,
         "arm": arm.label,
+        "run_id": run.run_id,
         "seed": run.seed,
-        **_where(comparison),
     }
-
-
-def _where(comparison: Comparison) -> dict[str, Any]:
-    return {"world": comparison.world, "size": comparison.size, "assumption": comparison.assumption}
 
 
 def _run_row(comparison: Comparison, arm: Arm, run: Run, metrics: Sequence[Metric]) -> dict[str, Any]:

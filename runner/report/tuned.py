@@ -72,11 +72,7 @@ def tuning_rows(found: Iterable[TunedArm]) -> list[dict[str, Any]]:
     """One row per tuned arm, for `tuning.csv`."""
     return [
         {
-            "study": one.comparison.study,
-            "model": one.comparison.model,
-            "dataset": one.comparison.dataset,
-            "world": one.comparison.world,
-            "size": one.comparison.size,
+            **one.comparison.place,
             "arm": one.name,
             "trials": one.trials,
             "failed_trials": one.failed,

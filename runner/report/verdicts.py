@@ -12,6 +12,7 @@ from ..display import make_console, say
 from .answer import answers
 from .answer_words import sentences
 from .arms import compare
+from .efficiency import matrix
 from .judge import judge
 from .judged import Judged
 from .load import load_runs
@@ -36,6 +37,9 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
         say(console, f"{title}, {row}" if row else title, "bold")
         for sentence in (*sentences(one), *(f"No verdicts: {reason}." for reason in one.forbidden)):
             say(console, f"  {sentence}")
+        cores = matrix(one.comparison)
+        if cores is not None:
+            say(console, f"  {cores.sentence}")
     return 0
 
 

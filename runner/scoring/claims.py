@@ -65,7 +65,8 @@ class Conditions:
     run, the smaller of both arms; only time_to_target needs it. `bound`: T / (T - exposed - waiting) of the
     baseline, where devices differ (`uneven`) that of perfect balance, of an efficiency all cores at work as
     one alone is (`headroom`), None if unknown;
-    `bound_limit`: its upper 95 % limit. `own_conditions`: these are the claim's own stated ones. `differs`:
+    `bound_limit`: its upper 95 % limit. `bound_unknown`: why it is none, or not as low as it could be.
+    `own_conditions`: these are the claim's own stated ones. `differs`:
     what differs from them beyond the declared error of an emulation, `not_stated`: what the source does not
     give. `forbidden`: why sections on study design and validity forbid a verdict ("weak baseline"). Raises
     ConfigError for a negative number or a bound below 1.
@@ -80,6 +81,7 @@ class Conditions:
     bound_limit: float | None = None
     uneven: bool = False
     headroom: bool = False
+    bound_unknown: str = ""
     own_conditions: bool = False
     differs: tuple[str, ...] = ()
     not_stated: tuple[str, ...] = ()

@@ -56,15 +56,15 @@ def not_judged(claim: Claim, conditions: Conditions) -> Verdict | None:
         return Verdict(word="no verdict", reasons=reasons)
     reasons = untestable_reasons(claim, conditions)
     if reasons:
-        return Verdict(word="not testable here", reasons=(*reasons, *_not_stated(conditions)))
+        return Verdict(word="not testable here", reasons=(*reasons, *_left_open(conditions)))
     return None
 
 
 def standing(found: Verdict, conditions: Conditions) -> Verdict:
-    """`found` with what holds for every verdict of the study: provisional, and conditions not stated."""
+    """`found` with what holds for every verdict of the study: provisional, and what could not be asked."""
     remarks = (PROVISIONAL,) if conditions.biased else ()
     return replace(
-        found, remarks=(*found.remarks, *remarks), reasons=(*found.reasons, *_not_stated(conditions))
+        found, remarks=(*found.remarks, *remarks), reasons=(*found.reasons, *_left_open(conditions))
     )
 
 
@@ -83,8 +83,9 @@ def smallest_n(decided: Callable[[Interval], bool], forecast: Forecast, runs: in
     return next((n for n in range(runs + 1, MOST_RUNS + 1) if decided(forecast(n))), None)
 
 
-def _not_stated(conditions: Conditions) -> tuple[str, ...]:
-    return tuple(f"not stated: {what}" for what in conditions.not_stated)
+def _left_open(conditions: Conditions) -> tuple[str, ...]:
+    unknown = (conditions.bound_unknown,) if conditions.bound_unknown else ()
+    return (*unknown, *(f"not stated: {what}" for what in conditions.not_stated))
 
 
 def _number(

@@ -17,6 +17,7 @@ from rich.text import Text
 from ...strategies.errors import ConfigError, MachineError
 from .. import display
 from ..compose import compose
+from ..config_tree import from_composed, to_plain
 from ..conformance.candidates import candidates
 from ..conformance.findings import Candidate
 from ..conformance.gloo import plain_of
@@ -29,7 +30,7 @@ from ..launcher_config import SlurmConfig
 from ..overrides import key_of
 from ..records import read_json, write_json
 from ..run_directory import RunDirectory
-from ..schema import RunConfig, from_composed, to_plain
+from ..schema import RunConfig
 from ..typed import plain, typed
 from . import story
 from .follow import last_words
@@ -222,7 +223,8 @@ def tell(console: Console, path: Path, config: RunConfig, status: Mapping[str, A
         found = read_json(path / RESULT)
     except (OSError, ValueError):
         found = {}
-    what = findings(found, oversubscribe=config.launcher.allow_oversubscription) if found else []
+    shared = config.launcher.share_gpus or "cpu" in config.cluster.device.kind  # told, they take no GPU
+    what = findings(found, share_gpus=shared) if found else []
     if found:
         show(console, found)
         show_findings(console, what)
@@ -242,7 +244,7 @@ def tell(console: Console, path: Path, config: RunConfig, status: Mapping[str, A
     return FAILED if failed else FOUND if bad else OK
 
 
-def findings(found: Mapping[str, Any], *, oversubscribe: bool = True) -> list[Finding]:
+def findings(found: Mapping[str, Any], *, share_gpus: bool = False) -> list[Finding]:
     """What is wrong, worst first: the rules on the job, and contracts that are not kept."""
     broken = [
         Finding(
@@ -260,7 +262,7 @@ def findings(found: Mapping[str, Any], *, oversubscribe: bool = True) -> list[Fi
         found["ranks_of_nodes"],
         found["threads"],
         pairs=found.get("pairs", ()),
-        oversubscribe=oversubscribe,
+        share_gpus=share_gpus,
     )
     return worst_first([*broken, *rules])
 

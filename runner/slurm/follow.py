@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from .. import display
+from ..bad_data import can_go_on
 from ..handler import Handler, Runs
 from ..launcher_config import SlurmConfig
 from ..run_directory import RunDirectory
@@ -117,7 +118,8 @@ def _tell(console: Console, ended: Mapping[Path, Mapping[str, Any]]) -> None:
             text = last_words(path, status.get("reason")) if status["status"] == "failed" else ""
             if text:
                 display.say(console, text, "dim")
-            display.say(console, f"go on with: daso-bench resume {shlex.quote(str(path))}")
+            if can_go_on(status.get("reason")):
+                display.say(console, f"go on with: daso-bench resume {shlex.quote(str(path))}")
 
 
 def last_words(path: Path, reason: str | None = None) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +17,12 @@ from typing import Any, Literal, Self
 from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..attempt import Conclusion, run_attempt
+from ..config_tree import load
 from ..launcher_config import SlurmConfig
 from ..records import read_json
 from ..remote import RemoteProcess, RemoteRanks
 from ..run_directory import SUPERVISOR_GONE, RunDirectory
-from ..schema import RunConfig, load
+from ..schema import RunConfig
 from ..supervisor import Event
 from ..verdict import Outcome, Rank
 from . import origin, queue
@@ -139,7 +140,8 @@ def run_here(
             f"cluster.nodes={topology.nodes}: job {allocation.id} has {len(allocation.hosts)} nodes "
             f"({', '.join(allocation.hosts)}); submit with --nodes={topology.nodes}"
         )
-    ranks = SlurmRanks(directory, topology, request_of(config), allocation, entry)
+    kinds = config.cluster.device.kind
+    ranks = SlurmRanks(directory, topology, request_of(config), allocation, entry, kinds)
     kill_wait_s = 30
     with suppress(MachineError):
         kill_wait_s = queue.limits().kill_wait_s or kill_wait_s
@@ -157,6 +159,7 @@ class SlurmRanks(RemoteRanks):
         request: Request,
         allocation: Allocation,
         entry: str | None = None,
+        kinds: Sequence[str] = (),
     ) -> None:
         self._request, self._allocation, self._launcher = request, allocation, request.launcher
         self._born: list[Rank] = []
@@ -184,7 +187,9 @@ class SlurmRanks(RemoteRanks):
             start_s=self._launcher.start_s,
             threads=None if isinstance(threads, str) else threads,
             workers=self._launcher.loader_workers,
-            oversubscribe=self._launcher.allow_oversubscription,
+            pin=self._launcher.pin,
+            share_gpus=self._launcher.share_gpus,
+            kinds=kinds,
             known={"job": allocation.id, "restarts": allocation.restarts},
         )
 

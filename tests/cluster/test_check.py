@@ -14,7 +14,7 @@ def test_a_job_looks_at_the_cluster_and_finds_nothing_to_mend(site: Site):
     assert any(row.startswith("0 0 n1 ") for row in rows)
     assert any(row.startswith("3 1 n3 ") for row in rows)
     assert any(row.startswith("n1 - n3 ") and " Gbit/s " in row for row in rows)
-    assert any(row.startswith("16.0 MiB ") for row in rows)
+    assert any(row.startswith("16.8 MB ") for row in rows)
     assert any(row.startswith("ddp: ok (") for row in rows)
     assert any(row.startswith("daso: ok (") for row in rows)
     assert "Nothing has to be mended." in rows

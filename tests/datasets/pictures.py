@@ -1,10 +1,13 @@
 """Small image folders made by the tests: FA1 of the field cases, and what else they need."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+PNG_GREY, PNG_COLOUR, PNG_GREY_ALPHA = 0, 2, 4
 CLASSES = ["0", "180", "270", "90"]
 
 
@@ -18,6 +21,12 @@ def put(path: Path, image: Image.Image, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, **options)  # pyright: ignore[reportArgumentType] (options of Pillow's writers)
     return path
+
+
+def noise(height: int = 60, width: int = 80) -> Image.Image:
+    """A colour picture of which no two pixels are alike."""
+    drawn = np.random.default_rng(0).normal(128, 40, (height, width, 3))
+    return Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
 
 
 def ramp() -> Image.Image:
@@ -43,3 +52,16 @@ def field_images(root: Path) -> Path:
     (root / "train" / "90" / "._0.jpg").write_bytes(b"\0\5\x16\7")
     (root / "train" / ".ipynb_checkpoints").mkdir()
     return root
+
+
+def png(bits: int, kind: int, row: bytes, *, width: int = 1, transparent: bytes = b"") -> bytes:
+    """A PNG file of one row, which Pillow cannot write with 16 bits per channel or fewer than 8."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    size = struct.pack(">IIBBBBB", width, 1, bits, kind, 0, 0, 0)
+    clear = chunk(b"tRNS", transparent) if transparent else b""
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + clear + pixels + chunk(b"IEND", b"")

@@ -19,6 +19,7 @@ import torchvision.datasets
 import torchvision.datasets.utils
 
 from daso_bench.datasets import cifar
+from daso_bench.datasets.bad_file import BadFile
 from daso_bench.datasets.cifar import CIFAR10, CIFAR100
 from daso_bench.datasets.data import Split
 from daso_bench.datasets.preparation import LOCK, TEMPORARY
@@ -142,7 +143,7 @@ def test_a_folder_that_somebody_left_half_is_named_and_replaced(root: Path) -> N
     folder = root / "cifar-10-batches-py"
     batch = folder / "data_batch_3"
     batch.write_bytes(batch.read_bytes()[:100])
-    with pytest.raises(OSError, match=f"{batch}: damaged or cut short .* daso-bench prepare dataset=cifar10"):
+    with pytest.raises(BadFile, match=f"{batch}: damaged or cut short .* daso-bench prepare dataset=cifar10"):
         at(root).load()
     (folder / "test_batch").unlink()
     at(root).prepare()
@@ -157,7 +158,7 @@ def test_without_an_archive_what_is_damaged_is_named(root: Path) -> None:
     batch.write_bytes(whole[:100])
     for call in (at(root).prepare, at(root).load):
         with pytest.raises(
-            OSError, match=f"{batch}: damaged or cut short .* daso-bench prepare dataset=cifar"
+            BadFile, match=f"{batch}: damaged or cut short .* daso-bench prepare dataset=cifar"
         ):
             call()
     batch.unlink()
@@ -168,7 +169,7 @@ def test_without_an_archive_what_is_damaged_is_named(root: Path) -> None:
 def test_a_damaged_archive_is_named(root: Path) -> None:
     path = root / archive_name()
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(OSError, match=f"{path}: damaged or cut short"):
+    with pytest.raises(BadFile, match=f"{path}: damaged or cut short"):
         at(root).prepare()
     assert not (root / "cifar-10-batches-py").exists()
 

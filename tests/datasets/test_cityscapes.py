@@ -1,6 +1,7 @@
 """Cityscapes' layout, on small trees made here: ids, cities held out, bad files by name, inspection."""
 
 import dataclasses
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pictures import PNG_GREY, png
 from PIL import Image
 from streets import CITIES, SIDE, ids, image_of, mask_of, pair, streets
 
@@ -247,6 +249,31 @@ def test_a_label_has_eight_bits(tmp_path: Path) -> None:
         LABELS.decode(str(tmp_path / "clear.png"))
 
 
+@pytest.mark.parametrize("bits", [2, 4])
+def test_labels_of_fewer_bits_would_be_scaled_and_are_refused(tmp_path: Path, bits: int) -> None:
+    path = tmp_path / "few.png"
+    path.write_bytes(png(bits, PNG_GREY, b"\x01", width=8 // bits))  # the last pixel is label id 1
+    for read in (LABELS.header, LABELS.decode):
+        with pytest.raises(BadImage, match=r"few\.png: mode L, its numbers are scaled.*of 8 bits"):
+            read(str(path))
+
+
+def test_labels_that_are_inverted_or_lossy_are_refused_and_exact_ones_are_read(tmp_path: Path) -> None:
+    grey = Image.fromarray(np.arange(34, dtype=np.uint8).reshape(2, 17))
+    lossy, inverted = tmp_path / "lossy.png", tmp_path / "inverted.png"
+    grey.save(lossy, "JPEG")
+    grey.save(inverted, "TIFF", tiffinfo={262: 0})  # white is zero
+    with Image.open(inverted) as image:
+        assert "L;I" in (image.tile[0].args or ())
+    for path in (lossy, inverted):
+        with pytest.raises(BadImage, match=r"mode L, its numbers are scaled, inverted or lossy"):
+            LABELS.header(str(path))
+    for kind in ("PNG", "TIFF", "BMP"):
+        grey.save(tmp_path / "exact.png", kind)
+        read = LABELS.decode(str(tmp_path / "exact.png"))
+        assert read.flatten().tolist() == [LABELS.label_of[number] for number in range(34)]
+
+
 def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,9 +288,44 @@ def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
     pair(tmp_path, "train", "ulm", 9)
     dataset.prepare()
     assert len(looked) == 2 * images + 1
-    Image.fromarray(ids("other")).save(mask_of(tmp_path, "train", "ulm", 9))
+    for number, path_of in enumerate((image_of, mask_of)):
+        path = path_of(tmp_path, "train", "ulm", 9)
+        before = path.stat()
+        path.write_bytes(path.read_bytes() + b"\0")  # another size, behind the end
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        dataset.prepare()
+        assert len(looked) == (3 + 2 * number) * (images + 1) - 1
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        dataset.prepare()
+        assert len(looked) == (4 + 2 * number) * (images + 1) - 1
+
+
+def test_an_empty_citys_folder_is_no_other_data(tmp_path: Path) -> None:
+    """Tools that copy files alone leave such folders out."""
+    dataset = small(streets(tmp_path))
     dataset.prepare()
-    assert len(looked) == 3 * images + 2
+    before = dataset.about()
+    for folder in ("leftImg8bit", "gtFine"):
+        (tmp_path / folder / "train" / "aaa").mkdir()
+    prepared_elsewhere = dataclasses.replace(dataset, prepared=str(tmp_path / "kept"))
+    prepared_elsewhere.prepare()
+    after = prepared_elsewhere.about()
+    assert before is not None
+    assert after is not None
+    assert after["files"] == before["files"]
+    assert prepared_elsewhere.manifest().labels["train"].unique().tolist() == [0]
+
+
+def test_what_has_no_counterpart_is_bad_in_an_inspection_too(tmp_path: Path) -> None:
+    streets(tmp_path)
+    mask_of(tmp_path, "train", "ulm", 0).unlink()
+    image_of(tmp_path, "val", "lindau", 0).unlink()
+    found = inspect_cityscapes(small(tmp_path), threads=1)
+    image, mask = image_of(tmp_path, "train", "ulm", 0), mask_of(tmp_path, "val", "lindau", 0)
+    assert [(str(tmp_path / path), reason.split(" gtFine")[0]) for path, reason in found.bad] == [
+        (str(image), "has no mask"),
+        (str(mask), "is the mask of no image"),
+    ]
 
 
 def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
@@ -288,7 +350,7 @@ def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
             r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop_flip, ",
         ),
         ({"check": "all"}, r"^dataset\.check=all: unknown; must be one of headers, decode, none$"),
-        ({"mean": (0.5,)}, r"^dataset\.mean=\[0\.5\]: must be 3 numbers"),
+        ({"mean": (0.5,)}, r"^dataset\.mean=\[0\.5\]: must be 3 numbers, one per channel on .* 0 to 1$"),
     ],
 )
 def test_bad_values_are_refused(keys: dict[str, Any], message: str) -> None:
@@ -303,6 +365,9 @@ def test_inspect_counts_pixels_by_class_and_finds_what_check_does_not(tmp_path: 
     unknown[0, 0] = 77
     Image.fromarray(unknown).save(mask_of(tmp_path, "val", "lindau", 0))
     (tmp_path / "leftImg8bit" / "train" / "ulm" / "notes.txt").touch()
+    grey = image_of(tmp_path, "train", "aachen", 0)
+    with Image.open(grey) as image:
+        image.convert("L").save(grey)
     found = inspect_cityscapes(small(tmp_path, check="none"), threads=2)
     assert found.images == {"train": 7, "validation": 4, "test": 4}
     assert found.bad == [
@@ -324,6 +389,7 @@ def test_inspect_counts_pixels_by_class_and_finds_what_check_does_not(tmp_path: 
     for split, images in found.images.items():
         assert sum(found.counts[split]) + found.unlabelled[split] == images * SIDE[0] * SIDE[1]
     assert found.sizes == {"32 x 16": 15}
+    assert (found.modes, found.conversions) == ({"RGB": 14, "L": 1}, {"grey to colour": 1})
     assert found.others == {".txt": 1}
     assert found.held_out == ["validation"]
     ulm, munster = "leftImg8bit/train/ulm/ulm_000002", "leftImg8bit/val/munster/munster_000002"

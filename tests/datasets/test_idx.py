@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daso_bench.datasets.idx import read_idx
+from daso_bench.datasets.bad_file import BadFile
+from daso_bench.datasets.idx import content_of, read_idx
 
 ARRAY = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
 
@@ -21,7 +22,7 @@ def test_plain_and_compressed_files_are_read(tmp_path: Path) -> None:
     plain.write_bytes(idx_bytes(ARRAY))
     compressed.write_bytes(gzip.compress(idx_bytes(ARRAY)))
     for path in (plain, compressed):
-        read = read_idx(path)
+        read = read_idx(path, content_of(path))
         np.testing.assert_array_equal(read, ARRAY)
         assert read.dtype == np.uint8
         assert read.flags.writeable  # torch.from_numpy warns about arrays that are not
@@ -42,8 +43,8 @@ def test_plain_and_compressed_files_are_read(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "train-images"
     path.write_bytes(content)
-    with pytest.raises(OSError, match=f"train-images: .*{message}"):
-        read_idx(path)
+    with pytest.raises(BadFile, match=f"train-images: .*{message}"):
+        read_idx(path, content_of(path))
 
 
 @pytest.mark.parametrize(
@@ -52,5 +53,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, message: str) -
 def test_a_damaged_compressed_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "train-images.gz"
     path.write_bytes(content)
-    with pytest.raises(OSError, match=r"train-images\.gz: "):
-        read_idx(path)
+    with pytest.raises(BadFile, match=r"train-images\.gz: "):
+        read_idx(path, content_of(path))

@@ -17,6 +17,7 @@ from PIL import Image
 from daso_bench.datasets import folder_dataset, prepared_folder
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.inspection import inspect_folder
 from daso_bench.datasets.pixels import BadImage
 
 
@@ -146,7 +147,7 @@ def test_what_an_earlier_version_held_out_is_drawn_anew(three: Path) -> None:
     kept.about["format"] = 1
     kept.write(dataset.manifest_file)
     dataset.prepare()
-    assert dataset.manifest().about["format"] == 2
+    assert dataset.manifest().about["format"] == 3
 
 
 def test_ranks_only_read_and_all_read_the_same(three: Path) -> None:
@@ -359,6 +360,29 @@ def test_two_spellings_of_one_class_are_refused_in_every_split(three: Path) -> N
         small(three / "two").tree()
 
 
+def test_a_class_too_small_to_be_held_out_of_is_told(three: Path) -> None:
+    for n in range(2):
+        put(three / "cows" / f"{n}.png", plain(n, side=8))
+    dataset = small(three)
+    dataset.prepare()
+    told = [f"{name} (held out of train): no image of class 'cows'" for name in ("validation", "test")]
+    assert (dataset.about() or {})["warnings"] == told
+    found = inspect_folder(dataset, threads=1)
+    assert found.counts["test"] == [1, 0, 2]
+    assert found.warnings == told
+
+
+def test_many_classes_that_a_split_lacks_are_one_warning(three: Path) -> None:
+    for number in range(25):
+        put(three / f"x{number:02}" / "0.png", plain(number, side=8))
+    dataset = small(three)
+    dataset.prepare()
+    validation, test = (dataset.about() or {})["warnings"]
+    shown = ", ".join(f"'x{n:02}'" for n in range(20))
+    assert validation == f"validation (held out of train): no image of classes {shown} and 5 more"
+    assert test.startswith("test (held out of train): no image of classes 'x00'")
+
+
 def test_an_image_in_no_class_is_bad(three: Path) -> None:
     put(three / "lost.png", plain(1))
     with pytest.raises(ValueError, match=r"lost\.png: lies in no class's folder"):
@@ -407,6 +431,17 @@ def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest
         small(three, holdout=0.3).prepare()
 
 
+def test_files_that_cannot_be_read_are_no_matter_of_where_the_manifest_is(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: ImageFolder, paths: object, tell: object) -> object:
+        raise OSError("Stale file handle")
+
+    monkeypatch.setattr(ImageFolder, "examine", gone)
+    with pytest.raises(OSError, match=r"^Stale file handle$"):
+        small(three).prepare()
+
+
 def test_one_channel_gives_grey(three: Path) -> None:
     put(three / "cats" / "0.png", Image.new("RGB", (8, 8), (255, 0, 0)))
     dataset = small(three, channels=1, mean=(0.0,), std=(1.0,))
@@ -431,7 +466,7 @@ def test_a_split_reaches_a_worker_process_whole(three: Path) -> None:
         ({"bad_files": "ignore"}, r"dataset.bad_files=ignore: unknown; must be one of stop, skip"),
         ({"holdout": 0.5}, r"dataset.holdout=0.5: must be above 0 and below 0.5"),
         ({"class_names": ("a", "a")}, r"each must be there once"),
-        ({"channels": 1}, r"dataset.mean=.*: must be 1 numbers"),
+        ({"channels": 1}, r"dataset.mean=.*: must be 1 number, one per channel .* \(ImageNet in grey: "),
         ({"crop": 9}, r"dataset.resize=8: must be >= dataset.crop=9"),
     ],
 )

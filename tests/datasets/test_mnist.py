@@ -1,12 +1,17 @@
 """MNIST: torchvision's layout is read, and the ways out are told; the rest is as for Fashion-MNIST."""
 
+import gzip
+import hashlib
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 from daso_bench.datasets import idx_folder
+from daso_bench.datasets.bad_file import BadFile
 from daso_bench.datasets.data import Split
+from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.mnist import MNIST
 
 
@@ -15,6 +20,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of a hundredth of the size, 5 validation images of each class."""
     monkeypatch.setattr(idx_folder, "PARTS", {"train": 600, "t10k": 100})
     monkeypatch.setattr(idx_folder, "VALIDATION_PER_CLASS", 5)
+    monkeypatch.setattr(MNIST, "md5s", dict.fromkeys(idx_folder.NAMES, ANY))  # of files made here
 
 
 def write_files(folder: Path) -> None:
@@ -56,13 +62,42 @@ def test_a_missing_file_and_a_damaged_one_are_named_before_a_run(tmp_path: Path,
     labels = folder / "t10k-labels-idx1-ubyte"
     whole = labels.read_bytes()
     labels.write_bytes(whole[:-1])
-    with pytest.raises(OSError, match=f"{labels}: 107 bytes where 108 belong"):
+    with pytest.raises(BadFile, match=f"{labels}: 107 bytes where 108 belong"):
         MNIST(root=str(tmp_path)).prepare()
     labels.unlink()
     with pytest.raises(
         FileNotFoundError, match=rf"incomplete: {folder} has no {labels.name} \(nor .gz\): put"
     ):
         MNIST(root=str(tmp_path)).prepare()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_files_of_the_same_names_with_another_content_are_refused(
+    tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    folder = tmp_path / "MNIST" / "raw"
+    write_files(folder)
+    known = {
+        name: hashlib.md5((folder / name).read_bytes(), usedforsecurity=False).hexdigest()
+        for name in idx_folder.NAMES
+    }
+    monkeypatch.setattr(MNIST, "md5s", known)
+    if suffix:
+        for name in idx_folder.NAMES:
+            (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+            (folder / name).unlink()
+    dataset = MNIST(root=str(tmp_path))
+    dataset.prepare()
+    for name in idx_folder.NAMES:
+        monkeypatch.setattr(MNIST, "md5s", {**known, name: "0" * 32})
+        for call in (dataset.prepare, dataset.load):
+            with pytest.raises(BadFile, match=rf"{folder / name}{suffix}: .* MD5 {known[name]}, not 0{{32}}"):
+                call()
+
+
+def test_fashion_mnists_files_are_not_taken_for_mnists() -> None:
+    assert MNIST.md5s.keys() == FashionMNIST.md5s.keys() == set(idx_folder.NAMES)
+    assert not set(MNIST.md5s.values()) & set(FashionMNIST.md5s.values())
 
 
 def test_a_download_fills_the_folder(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torchvision import models
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_segmentation import TorchvisionSegmentation
@@ -20,6 +22,52 @@ def test_every_pixel_gets_logits_of_the_datas_classes(channels: int):
 def test_there_is_no_auxiliary_classifier():
     built = TorchvisionSegmentation(name="deeplabv3_mobilenet_v3_large").build(InputSpec(3, 64, 64, 19))
     assert not any("aux" in name for name, _ in built.named_parameters())
+
+
+def last_norms(built: nn.Module) -> list[Tensor]:
+    """The weights of the last norm of each ResNet block."""
+    named = dict(built.named_parameters())
+    return [weight for name, weight in named.items() if name.endswith("bn3.weight")]
+
+
+@pytest.mark.parametrize(("zero", "value"), [(True, 0.0), (False, 1.0)])
+def test_blocks_of_a_resnet_backbone_start_as_the_identity_where_that_is_asked_for(zero: bool, value: float):
+    with torch.device("meta"):
+        made = TorchvisionSegmentation(name="fcn_resnet101").build(InputSpec(3, 32, 32, 4))
+    assert len(last_norms(made)) == 33
+    model = TorchvisionSegmentation(name="fcn_resnet50", zero_init_residual=zero)
+    built = model.build(InputSpec(3, 32, 32, 4))
+    assert len(last_norms(built)) == 16
+    assert all((weight == value).all() for weight in last_norms(built))
+    others = [weight for name, weight in built.named_parameters() if name.endswith("bn2.weight")]
+    assert all((weight == 1).all() for weight in others)
+
+
+def test_zero_init_is_no_matter_of_other_backbones():
+    torch.manual_seed(0)
+    plain = TorchvisionSegmentation(name="lraspp_mobilenet_v3_large").build(InputSpec(3, 32, 32, 4))
+    torch.manual_seed(0)
+    zeroed = TorchvisionSegmentation(name="lraspp_mobilenet_v3_large", zero_init_residual=True)
+    for one, other in zip(
+        plain.parameters(), zeroed.build(InputSpec(3, 32, 32, 4)).parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", models.list_models(module=models.segmentation))
+def test_no_weights_are_fetched(name: str, monkeypatch: pytest.MonkeyPatch):
+    """A trained backbone would be downloaded, and a machine with a copy would train from it."""
+    fetched: list[str] = []
+
+    def fetch(url: str, *args: object, **keys: object) -> dict[str, Tensor]:
+        fetched.append(url)
+        raise AssertionError(url)
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fetch)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fetch)
+    with torch.device("meta"):
+        TorchvisionSegmentation(name=name).build(InputSpec(3, 32, 32, 4))
+    assert fetched == []
 
 
 def test_an_unknown_name_names_the_known_ones():

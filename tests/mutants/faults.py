@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "wish forgotten when a sum passes",
         "daso",
-        "        flat[-1] = float(self.wished or self.replica.wished)",
-        "        flat[-1] = float(self.replica.wished)",
+        "        flat[-1].fill_(float(self.wished or self.replica.wished))",
+        "        flat[-1].fill_(float(self.replica.wished))",
     ),
     Fault(
         "merge waits where it starts",
@@ -173,7 +173,13 @@ FAULTS = [
         "norm = math.sqrt(sum(self.squares.tolist()))",
         "norm = math.sqrt(self.squares[self.local].item())",
     ),
-    Fault("no barrier before the weights are read", "hsgd", '        self._meet("4")\n', "", timing=True),
+    Fault(
+        "no barrier before the weights are read",
+        "hsgd",
+        '        self._meet("4", self._behind_sums)\n',
+        "",
+        timing=True,
+    ),
     Fault(
         "one barrier more",
         "hsgd",
@@ -280,8 +286,8 @@ FAULTS = [
     Fault(
         "wishes are not sent",
         "local_sgd",
-        "        flat[-1] = float(self.wished or self.replica.wished)\n",
-        "        flat[-1] = 0.0\n",
+        "        flat[-1].fill_(float(self.wished or self.replica.wished))",
+        "        flat[-1].fill_(0.0)",
         "averaging.py",
     ),
     Fault(

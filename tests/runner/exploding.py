@@ -18,12 +18,13 @@ MARK = 100.0
 class Marked(Blobs):
     """`Blobs` with one marked training sample: a step of each epoch has it, on one rank."""
 
+    all_of_them: bool = False
     name: str = "marked"
 
     def load(self) -> Data:
         data = super().load()
         assert isinstance(data.train, Split)
-        data.train.images[7, 0, 0, 0] = MARK
+        data.train.images[slice(None) if self.all_of_them else 7, 0, 0, 0] = MARK
         return data
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from gloo_entries import batch, meet
+from runs import dies_after
 from torch import nn
 
-from daso_bench.runner import compiled
+from daso_bench.runner import compiled, gpus
+from daso_bench.runner import rank as training
 from daso_bench.runner.torch_replica import TorchReplica
 from daso_bench.strategies.topology import WORLD
 
@@ -52,3 +54,15 @@ def compiled_steps(
     except RuntimeError as error:
         raised = "recompile" in str(error)
     link.finish("finished", {"graphs": graphs, "raised": raised}, None)
+
+
+def dies_after_9_steps(*args: Any) -> None:
+    """A rank of a real run that breaks off; what it has saved by then stays."""
+    training.Loop = dies_after(9)
+    training.run_rank(*args)
+
+
+def on_one_gpu(*args: Any) -> None:
+    """A rank of a real run that takes its CPU for a GPU that all have in common."""
+    gpus.name_of = lambda device: "GPU-0"
+    training.run_rank(*args)

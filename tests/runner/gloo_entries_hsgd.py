@@ -12,6 +12,8 @@ from gloo_entries import batch, meet, net
 from torch import Tensor, nn
 
 from daso_bench.runner import node_memory
+from daso_bench.runner.clock import waiting_of
+from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.torch_communicator import TorchCommunicator
 from daso_bench.runner.torch_replica import TorchReplica
 from daso_bench.runner.warmup import undone_step
@@ -222,6 +224,43 @@ class _As:
 
     def __init__(self, comm: TorchCommunicator, rank: int) -> None:
         self.topology, self.rank = comm.topology, rank
+
+
+def levels(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
+    comm = meet([2, 2], rank, port, listener)
+    replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
+    strategy, progress = HSGD(HSGDConfig()), Progress(1, STEPS)
+    strategy.setup(replica, comm, progress)
+    replica.optimizer = torch.optim.SGD(replica.stepped or [torch.zeros(0)], lr=0.1)
+    undone_step(replica, piece(comm, 77), comm)
+    comm.model(AlphaBeta(inter_latency_s=0.05))  # a sum over two nodes takes two of them
+    comm.barrier(WORLD)
+    comm.traffic.clear()
+    for step in range(STEPS):
+        current = piece(comm, step)
+        progress.step, progress.samples_of_rank = step, current.samples_of_rank
+        replica.compute_gradients(current)
+        strategy.before_step(progress)
+        replica.optimizer.step()
+        strategy.after_step(progress)
+    traffic, level2 = comm.traffic, STEPS * 100_000_000
+    assert traffic.blocked_on["inter"] > 0.9 * level2, traffic.blocked_on
+    assert traffic.blocked_on["intra"] < 0.5 * level2, traffic.blocked_on
+    assert traffic.blocked_on.total() == traffic.blocked_ns
+    strategy_ns = strategy.total_ns
+    assert traffic.blocked_on["intra"] >= 0.9 * strategy_ns["level1"], "what a rank adds up itself"
+    # What was transfer goes back to the node's own link: of a barrier in memory next to nothing.
+    stamps = torch.tensor([list(traffic.launches.items())]).view(-1, 2)
+    others = torch.zeros(ranks, 64, 2, dtype=torch.int64)
+    own = torch.zeros(64, 2, dtype=torch.int64)
+    own[: len(stamps)] = stamps
+    comm.all_gather(others.view(-1), own.view(-1), WORLD, channel="control").wait()
+    waiting_of(traffic, [{k: t for k, t in one.tolist() if k} for one in others])
+    assert traffic.blocked_on["inter"] > 0.9 * level2, traffic.blocked_on
+    assert traffic.blocked_on.total() == traffic.blocked_ns
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
 
 
 def killed(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:

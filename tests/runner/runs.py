@@ -13,12 +13,15 @@ from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Data, Split
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
+from daso_bench.runner.hardware import ClusterConfig
+from daso_bench.runner.labels import RunInfo, StudyInfo
 from daso_bench.runner.launcher_config import LAUNCHERS
 from daso_bench.runner.listing import CONF
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.schedules import Constant
-from daso_bench.runner.schema import ClusterConfig, RunConfig, RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.schema import RunConfig
+from daso_bench.runner.train_config import TrainConfig
 from daso_bench.runner.typed import locate_target
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))

@@ -11,7 +11,7 @@ from runs import NAMES, Awkward, Blobs, config
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local, schema
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
 from daso_bench.strategies.errors import ConfigError
@@ -38,7 +38,7 @@ def virtual(cfg: schema.RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
 
 
 def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], Model]:
-    directory = RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
     return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
@@ -136,13 +136,21 @@ def test_parts_of_two_samples_are_not():
             r"^train\.accumulate=100: must be <= 4, the samples of a rank in a batch \(16 over 4 ",
         ),
         (5, Blobs(), r"=5: must be <= 4"),
-        (4, Synthetic(samples=12), r"=4: must be <= 3, the samples of a rank in a batch \(12 over 4 ranks"),
     ],
 )
 def test_more_parts_than_a_rank_has_samples_are_refused(parts: int, dataset: Any, said: str):
     with pytest.raises(ConfigError, match=said):
         config(accumulate=parts, dataset=dataset)
     config(accumulate=parts - 1 if parts < 100 else 4, dataset=dataset)
+
+
+def test_a_batch_of_more_samples_than_there_are_is_refused():
+    """Else the record says one batch size and the run has another."""
+    with pytest.raises(
+        ConfigError, match=r"^train\.global_batch_size=16: the data set has 12 training samples; take at most"
+    ):
+        config(dataset=Synthetic(samples=12))
+    config(dataset=Synthetic(samples=16))
 
 
 def test_statistics_over_ranks_are_not_modelled_for_parts():

@@ -11,7 +11,8 @@ import pytest
 from daso_bench.runner.bench import reader_sets, readers
 from daso_bench.runner.bench.figures import Figure
 from daso_bench.runner.bench.reader_arms import ANNOUNCED, READERS, SEQUENTIAL, Arm, Reading, read, read_alone
-from daso_bench.runner.bench.reader_sets import cold_read, packed_set, refusal
+from daso_bench.runner.bench.reader_sets import cold_and_warm, cold_read, packed_set, refusal
+from daso_bench.runner.bench.readers import WARM
 
 MB = 10**6
 
@@ -25,6 +26,7 @@ def reading(mb_s: float, cold: float | None = 1.0, peak_mb: float = 50) -> Readi
         jumps=1,
         peak_mb=peak_mb,
         grown_mb=10,
+        cpu_s=0.02,
     )
 
 
@@ -33,7 +35,11 @@ def rounds(**rates: list[float]) -> list[readers.Round]:
     names = [*readers.arms(Path("x"), 4096, 2560)]
     count = len(next(iter(rates.values())))
     return [
-        {name: reading(rates.get(name, [100] * count)[place]) for name in names} for place in range(count)
+        {
+            **{name: reading(rates.get(name, [100] * count)[place]) for name in names},
+            **{name + WARM: reading(rates.get(f"{name}_warm", [800] * count)[place], 0.0) for name in names},
+        }
+        for place in range(count)
     ]
 
 
@@ -66,9 +72,9 @@ def test_limits_are_the_ones_promised() -> None:
     assert not slow["node_batch_over_strided_4_kb"].ok
     assert slow["chunked_shuffle_over_strided_4_kb"].limit == 1
     assert slow["strided_over_sequential_4_kb"].limit is None
-    runs = [
-        {SEQUENTIAL: reading(100), ANNOUNCED: reading(200), **{str(run): reading(75) for run in readers.RUNS}}
-    ]
+    by_arm = {SEQUENTIAL: 100, ANNOUNCED: 200, **{str(run): 75 for run in readers.RUNS}}
+    warm = {f"{name}{WARM}": reading(2 * rate, 0) for name, rate in by_arm.items()}
+    runs = [{**{name: reading(rate) for name, rate in by_arm.items()}, **warm}]
     short = {figure.name for figure in readers.of_runs(runs) if not figure.ok}
     assert short == {"4096_kib_runs_over_sequential", "16384_kib_runs_over_sequential"}
 
@@ -108,16 +114,62 @@ def test_before_every_read_the_file_is_read_plainly_and_dropped(monkeypatch: pyt
     assert seen == [SEQUENTIAL, "drop x", "node_batch"]
 
 
-def test_every_arm_reads_once_a_round_and_rounds_begin_with_another() -> None:
+def test_the_same_read_comes_once_more_from_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
+    monkeypatch.setattr(reader_sets, "drop", lambda path: seen.append("drop"))
 
     def note(arm: Arm) -> Reading:
         seen.append(arm.reader)
-        return reading(100)
+        return reading(len(seen))
+
+    cold, warm = cold_and_warm(Arm(path="x", reader="block"), note)
+    assert seen == [SEQUENTIAL, "drop", "block", "block"]
+    assert (cold.rate, warm.rate) == pytest.approx((3 * MB, 4 * MB))
+
+
+def test_warm_ratios_are_of_warm_reads_alone_and_refused_where_one_had_a_disk() -> None:
+    several = rounds(
+        node_batch=[300, 300, 300],
+        node_batch_warm=[1500, 1600, 1800],
+        strided_threads_warm=[500, 100, 400],
+        strided_announced_warm=[400, 800, 600],
+    )
+    found = by_name(readers.of_size(several, "4_kb"))
+    assert found["node_batch_over_strided_4_kb_warm"].samples == pytest.approx((3, 2, 3))
+    assert found["read_mb_s_node_batch_4_kb_warm"].value == pytest.approx(1600)
+    assert "0.20 CPU s a GB" in found["read_mb_s_node_batch_4_kb_warm"].detail
+    several[2] = {**several[2], f"node_batch{WARM}": reading(1800, 0.021)}
+    refused = by_name(readers.of_size(several, "4_kb"))["node_batch_over_strided_4_kb_warm"]
+    assert math.isnan(refused.value)
+    assert refused.detail == "refused: 1 of 6 reads not warm: of their bytes came from the disk: 2.1%"
+    runs = by_name(
+        readers.of_runs(
+            [
+                {
+                    name + how: reading(40 if how and name == "65536" else 100, 0.0 if how else 1.0)
+                    for name in (SEQUENTIAL, ANNOUNCED, *map(str, readers.RUNS))
+                    for how in ("", WARM)
+                }
+            ]
+        )
+    )
+    assert runs["64_kib_runs_over_sequential_warm"].value == pytest.approx(0.4)
+    assert runs["64_kib_runs_over_sequential"].value == pytest.approx(1)
+
+
+def test_every_arm_reads_once_a_round_and_rounds_begin_with_another() -> None:
+    seen: list[str] = []
+
+    def note(arm: Arm) -> tuple[Reading, Reading]:
+        seen.append(arm.reader)
+        return reading(100), reading(300, 0)
 
     arms = {name: Arm(path="x", reader=name) for name in "abc"}
-    assert len(readers.alternate(arms, [], note, clock=lambda: 1e9 if seen else 0)) == readers.ROUNDS
+    assert len(readers.alternate(arms, [], note, clock=lambda: 100 if seen else 0)) == readers.ROUNDS
     assert "".join(seen) == "abcbcacababcbca"
+    (first, *others) = readers.alternate(arms, [], note, clock=lambda: 200 if len(seen) > 20 else 0)
+    assert 1 + len(others) == readers.LEAST_ROUNDS
+    assert (first["b"].rate, first[f"b{WARM}"].rate) == pytest.approx((100 * MB, 300 * MB))
     seen.clear()
     assert len(readers.alternate(arms, [], note, clock=lambda: 0)) == readers.MOST_ROUNDS
 
@@ -175,4 +227,5 @@ def test_every_arm_gives_all_its_bytes_in_a_process_without_torch(
     assert useful[SEQUENTIAL] >= whole
     assert set(READERS) < set(arms)
     assert alone.useful_bytes == whole
+    assert 0 < alone.cpu_s < 10
     assert alone.peak_mb < 200 or math.isnan(alone.peak_mb)  # with torch it would be 400

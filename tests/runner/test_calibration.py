@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from daso_bench.runner import local, schema
+from daso_bench.runner import config_tree, local, schema
 from daso_bench.runner.calibration import command, fit, write
 from daso_bench.runner.calibration.command import Plan, calibrate, link_of, overlap_of, steps_of
 from daso_bench.runner.calibration.found import About, Calibration, HoldOut
@@ -396,7 +396,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 def run_of(folder: Path, *words: str) -> schema.RunConfig:
     (composed,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
     assert composed.config is not None, composed.error
-    return schema.from_composed(composed.config, folder)
+    return config_tree.from_composed(composed.config, folder)
 
 
 def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):

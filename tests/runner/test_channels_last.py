@@ -7,7 +7,7 @@ import pytest
 import torch
 from runs import Dies, SmallCNN, config, dies_after
 
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local, schema
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 
@@ -79,7 +79,7 @@ def test_real_ranks_train_the_same_model(tmp_path: Path, strategy: str):
     cfg = config(
         strategy, ranks=[2, 1], epochs=2, model=CNN, precision="fp64", channels_last=True, results=tmp_path
     )
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=3, threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
     model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]

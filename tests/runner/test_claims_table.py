@@ -97,7 +97,7 @@ def test_a_claim_of_ones_own_is_tested_with_the_folder_it_is_in(tmp_path: Path) 
     mine = next(claim for claim in claims.load() if claim.id == "daso_time")
     moved = claims.Claim(**{**vars(mine), "file": tmp_path / "a b" / "claims" / "x.yaml"})
     assert claims_table.command(moved, [tmp_path / "a b"]) == (
-        f"daso-bench --config-dir '{tmp_path / 'a b'}' +study=paper_daso"
+        f"daso-bench --config-dir '{tmp_path / 'a b'}' +study=mission"
     )
 
 

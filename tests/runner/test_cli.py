@@ -13,8 +13,8 @@ import daso_bench
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.runner import cli, listing, local, start, sweep
 from daso_bench.runner.cli import main
+from daso_bench.runner.config_tree import load
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import load
 from daso_bench.strategies.errors import MachineError
 
 COMMAND = [sys.executable, "-c", "from daso_bench.runner.cli import main; main()"]
@@ -248,13 +248,20 @@ def test_a_failed_run_is_resumed_and_a_finished_one_is_not(
     assert "finished already" in capsys.readouterr().err
 
 
-def test_resume_of_a_folder_goes_on_with_all_that_is_not_finished(machine: Machine) -> None:
+def test_resume_of_a_folder_goes_on_with_all_that_is_not_finished(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.fate = {"ddp s1": "failed", "ddp s2": "failed"}
     assert code_of("-m", "seed=0,1,2") == 1
     machine.fate = {"ddp s2": "failed"}
     machine.launched.clear()
     assert code_of("resume", "results") == 1
     assert sorted(machine.launched) == ["ddp s1", "ddp s2"]
+    machine.fate = {}
+    assert code_of("resume", "results") == 0
+    capsys.readouterr()
+    assert code_of("resume", "results") == 0
+    assert capsys.readouterr().out == "nothing to do: 3 runs, all finished\n"
 
 
 def test_a_sweep_with_a_bad_name_and_a_failure_runs_the_rest_and_repeats_only_what_is_missing(

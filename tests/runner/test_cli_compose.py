@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.compose import Composed, compose
-from daso_bench.runner.schema import from_composed
+from daso_bench.runner.config_tree import from_composed
 from daso_bench.strategies.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -273,7 +273,32 @@ def test_a_point_that_is_not_there_is_told_with_those_that_are(sets: Path) -> No
     assert str(caught.value).startswith("study.arm=mine: the study has 'ddp, plain', \"it's daso\"")
 
 
+def test_a_study_without_named_arms_has_none_to_choose(tmp_path: Path) -> None:
+    """Else all of its runs would be recorded as that arm."""
+    for name in ("arm", "size", "assumption"):
+        with pytest.raises(ConfigError, match=rf"study.{name}: the study has no {name}s by name"):
+            compose(["+study=quick", f"study.{name}=daso"], sweep=True)
+    (made,) = compose(["study.arm=mine", "strategy=ddp"], sweep=True)
+    assert made.config is not None
+    assert made.config.study.arm == "mine", "a sweep of one's own is called what one likes"
+
+
 def test_a_set_of_another_name_is_refused(sets: Path) -> None:
     (sets / "study" / "sets.yaml").write_text(SETS.replace("assumption:", "assumptions:"))
     with pytest.raises(ConfigError, match="must be one of arm, assumption, size"):
         compose(["+study=sets"], sweep=True, config_dir=sets)
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("strategy=null", "strategy=null: must be one name of `daso-bench list strategies`"),
+        ("strategy=", "strategy=: must be one name of"),
+        ("model=[mlp,resnet20]", r"model=\[mlp,resnet20\]: must be one name of .* -m model=A,B"),
+        ("=3", "=3: must be KEY=VALUE"),
+        ("run.name=Z\udcfcrich", r"'run.name=Z\\udcfcrich': not in this terminal's encoding"),
+    ],
+)
+def test_words_that_hydra_would_answer_with_a_traceback_or_not_at_all(word: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        compose([word], sweep=False)

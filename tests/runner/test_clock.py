@@ -134,3 +134,29 @@ def test_keys_tell_channels_and_groups_apart(traffic: Traffic):
     ]
     assert len(set(keys)) == 4
     assert all(0 <= key < 2**63 for key in keys)
+
+
+def test_what_is_told_of_training_takes_none_of_its_time(hands: Hands, traffic: Traffic):
+    """Else it is training time that no part accounts for."""
+    clock = Clock(hands, traffic, started=0)
+
+    def looks(_: bool) -> None:
+        hands.time += 5
+
+    def settles() -> None:
+        hands.time += 1
+
+    clock.on_training = looks
+    clock.settle = settles
+    clock.enter("train")
+    hands.time += 100
+    clock.lap("compute")
+    clock.enter("eval")
+    hands.time += 10
+    clock.enter("train")
+    hands.time += 50
+    clock.lap("compute")
+    clock.enter("eval")
+    assert clock.segments["train"] == 152, "what the device still computes is training"
+    assert clock.end_stretch().compute == 150
+    assert sum(clock.closed().values()) == hands.time == 182

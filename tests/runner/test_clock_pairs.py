@@ -9,8 +9,10 @@ from runs import Blobs, config
 from test_torch_world import final_model, launch
 
 from daso_bench.runner.clock_pairs import STEPS, PairedClock
+from daso_bench.runner.labels import StudyInfo
 from daso_bench.runner.launcher_config import LauncherConfig
-from daso_bench.runner.schema import RunConfig, StudyInfo, _in_its_role
+from daso_bench.runner.roles import in_its_role
+from daso_bench.runner.schema import RunConfig
 from daso_bench.runner.traffic import Traffic
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
@@ -89,10 +91,10 @@ def with_role(cfg: RunConfig, launcher: LauncherConfig | None = None) -> RunConf
 
 def test_where_it_cannot_be_told_it_is_refused():
     with pytest.raises(ConfigError, match=r"^study\.role=overhead: the virtual clock costs no time"):
-        _in_its_role(with_role(config(), LauncherConfig(name="simulated")))
+        in_its_role(with_role(config(), LauncherConfig(name="simulated")))
     with pytest.raises(ConfigError, match=r"^study\.role=overhead: needs .* equal steps, not lasgd$"):
-        _in_its_role(with_role(config("lasgd")))
-    assert _in_its_role(with_role(config())).run.arm == "overhead"
+        in_its_role(with_role(config("lasgd")))
+    assert in_its_role(with_role(config())).run.arm == "overhead"
 
 
 def test_real_ranks_train_the_same_with_a_clock_that_measures_itself(tmp_path: Path):

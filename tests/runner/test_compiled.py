@@ -10,7 +10,7 @@ from runs import config
 from torch._dynamo.exc import TorchDynamoException
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import compiled, computing, local, schema
+from daso_bench.runner import compiled, computing, config_tree, local
 from daso_bench.runner.feed import GlobalFeed, OwnFeed
 from daso_bench.runner.hardware import ClusterConfig
 from daso_bench.runner.launcher_config import LocalConfig
@@ -22,7 +22,7 @@ from daso_bench.strategies.topology import Topology
 
 def test_a_compiled_model_takes_the_same_steps_under_the_same_names(tmp_path: Path):
     cfg = config(ranks=[2], results=tmp_path)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(
         directory, ranks=2, threads=1, port=None, stall_s=60, entry="gloo_entries_gpu:compiled_steps"
     )

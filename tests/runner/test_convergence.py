@@ -8,8 +8,8 @@ import yaml
 from asking import requests
 
 from daso_bench.runner import listing
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.convergence import Reference, load, match, read, workload_of, write
-from daso_bench.runner.schema import to_plain
 from daso_bench.runner.side_runs import baseline_of
 from daso_bench.strategies.errors import ConfigError
 

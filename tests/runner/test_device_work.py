@@ -1,13 +1,12 @@
 """Operations of NCCL: streams wait for each other, the host for none, and ends are known without asking."""
 
+import weakref
 from typing import Any
 
 from fake_gpu import FakeGPU, FakeWork
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore
 
-from daso_bench.runner.device_work import DeviceWork, Spans
-from daso_bench.runner.torch_communicator import share_a_gpu
+from daso_bench.runner.device_work import DeviceWork, InFlight, Spans
 
 
 def started(gpu: FakeGPU, ends: float, of: Any = "world", spans: Spans | None = None) -> DeviceWork:
@@ -57,6 +56,33 @@ def test_its_end_and_length_are_known_once_it_is_over_and_waited_for_or_not():
     assert gpu.host_waits == []
 
 
+def test_an_operation_that_is_not_timed_is_waited_for_and_notes_nothing():
+    gpu, spans = FakeGPU(), Spans()
+    streams: Any = gpu
+    work = DeviceWork(
+        [FakeWork(gpu, 25)], streams=streams, began=None, of="world", tensors=[], note=spans.add, timed=bool
+    )
+    marks = gpu.marks
+    work.wait()
+    assert gpu.marks == marks, "the one that `wait` is for has been made"
+    assert gpu.clocks["computing"] == 25
+    gpu.now = 30
+    assert work.is_completed()
+    assert work.transfer_ns() is None
+    assert spans.take_ns() == 0
+
+
+def test_tensors_are_kept_until_they_are_waited_for_and_no_longer():
+    gpu, tensor = FakeGPU(), Tensor([1.0])
+    theirs = weakref.ref(tensor)
+    given: dict[str, Any] = {"streams": gpu, "began": gpu.mark(), "of": "world", "note": Spans().add}
+    work = DeviceWork([], tensors=[tensor], **given)
+    del tensor
+    assert theirs() is not None, "its memory would go to others while the operation uses it"
+    work.wait()
+    assert theirs() is None
+
+
 def test_groups_do_not_tell_of_their_ends_behind_each_other():
     gpu = FakeGPU()
     slow, quick = started(gpu, ends=1000, of="world"), started(gpu, ends=5, of="node")
@@ -67,12 +93,24 @@ def test_groups_do_not_tell_of_their_ends_behind_each_other():
     assert gpu.clocks["computing"] == 5
 
 
-def test_ranks_that_share_a_gpu_hear_of_it_alike():
-    def meet(names: list[str]) -> list[bool]:
-        store = HashStore()
-        for rank, name in enumerate(names):
-            store.set(f"gpu/{rank}", name)
-        return [share_a_gpu(store, len(names), rank, name) for rank, name in enumerate(names)]
+def test_the_oldest_operation_that_is_not_over_says_where_a_gpu_stands_still():
+    gpu, flight = FakeGPU(), InFlight()
+    assert flight.oldest() == ""
+    for name, ends in (("all_reduce on gradients/world", 5), ("broadcast on parameters/node", 25)):
+        launched = flight.add(name)
+        launched.over = started(gpu, ends).is_completed
+    third = flight.add("reduce on parameters/node")
+    assert flight.oldest() == "all_reduce on gradients/world"
+    gpu.now = 6
+    assert flight.oldest() == "broadcast on parameters/node"
+    gpu.now = 30
+    assert flight.oldest() == "reduce on parameters/node", "it is still being launched"
 
-    assert meet(["a", "b", "c"]) == [False] * 3
-    assert meet(["a", "b", "a"]) == [True] * 3
+    def broken() -> bool:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    third.over = broken
+    assert flight.oldest() == "reduce on parameters/node", "the thread of the beats outlives a broken GPU"
+    third.over = lambda: True
+    assert flight.oldest() == ""
+    assert gpu.host_waits == []

@@ -1,6 +1,7 @@
 """What people see: plain lines at a bearable rate, tables that show what is known and nothing made up."""
 
 import io
+import os
 from typing import Any
 
 import pytest
@@ -116,12 +117,12 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_sizes_and_rates() -> None:
-    assert [size(n) for n in (0, 1023, 1024, 3 * 2**20, 5 * 2**40)] == [
+    assert [size(n) for n in (0, 999, 1000, 3_145_728, 5 * 10**12)] == [
         "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "3.0 MiB",
-        "5.0 TiB",
+        "999 B",
+        "1.0 kB",
+        "3.1 MB",
+        "5.0 TB",
     ]
     assert [rate(n) for n in (0.1234, 12.34, 1234.5)] == ["0.123", "12.3", "1,234"]
 
@@ -136,7 +137,7 @@ def test_the_summary_of_a_run_has_every_number() -> None:
         "2 min 05 s",
         "1,234",
         "512 B",
-        "3.0 MiB",
+        "3.1 MB",
         "timing not valid: 4 ranks x 1 thread share 2 cores",
     ]:
         assert part in text
@@ -193,6 +194,23 @@ def test_a_segmentation_run_is_shown_by_its_miou() -> None:
     assert numbers(running["progress"]) == "step 3/9  miou 25.00 %"
 
 
+@pytest.mark.parametrize(("own", "judged"), [("accuracy", "top5"), ("miou", "pixel_accuracy")])
+def test_a_run_whose_target_is_of_another_share_is_shown_by_that(own: str, judged: str) -> None:
+    summary = {key: value for key, value in STATUS["summary"].items() if "accuracy" not in key}
+    summary |= {f"final_{own}": 0.5, f"best_{own}": 0.6}
+    run = {**STATUS, "summary": {**summary, f"final_{judged}": 0.9123, f"best_{judged}": 0.9234}}
+    assert one_line(run) == f"finished  {judged} 91.23 %  to target 1 min 15 s  train 2 min 05 s"
+    shown = rendered(run_table(run))
+    assert f"final {judged}" in shown
+    assert f"best {judged}" in shown
+    assert "50.00 %" not in shown
+    for table in (runs_table, states_table):
+        header = rendered(table([("a", run)])).splitlines()[0]
+        assert judged in header
+        assert f"{own} " not in header.replace(judged, "")
+    assert numbers({"step": 3, "steps": 9, own: 0.1, judged: 0.25}) == f"step 3/9  {judged} 25.00 %"
+
+
 def test_the_status_table_shows_state_attempt_progress_accuracy_and_reason() -> None:
     running = {"status": "running", "attempts": [{}], "progress": {"step": 3, "steps": 9, "accuracy": 0.25}}
     failed = {"status": "failed", "reason": "supervisor gone", "attempts": [], "progress": {}}
@@ -220,3 +238,20 @@ def test_the_live_line_takes_every_event_and_shows_the_numbers() -> None:
     assert "ddp-[x]-s0" in text
     assert "epoch 2/4  step 50/100  100 samples/s  loss 0.5000" in text
     assert "trouble: rank 1 [gone]" in text
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_reader_that_has_gone_ends_what_only_prints_and_no_run(goes_on: bool) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        console = display._Console(goes_on=goes_on, file=stream, width=80)
+        console.print("the first line")
+        os.close(reader)
+        if not goes_on:
+            with pytest.raises(BrokenPipeError):
+                console.print("the second")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for what Python still holds
+            return
+        for _ in range(3):
+            console.print("nobody reads this")
+        print("nor this", file=stream, flush=True)

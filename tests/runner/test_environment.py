@@ -34,7 +34,7 @@ def test_devices_are_given_out_in_order_and_shared_only_if_asked() -> None:
     assert device_index(3, 0) is None
     with pytest.raises(MachineError, match="local rank 2 has no device of its own: 2 are visible"):
         device_index(2, 2)
-    assert [device_index(rank, 2, oversubscribe=True) for rank in range(4)] == [0, 1, 0, 1]
+    assert [device_index(rank, 2, share=True) for rank in range(4)] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(

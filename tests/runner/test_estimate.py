@@ -11,10 +11,11 @@ import pytest
 from daso_bench.runner import estimate, start, sweep
 from daso_bench.runner.cli import main
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.estimate import Costs, Pace
 from daso_bench.runner.records import read_json, write_json
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import RunConfig, to_plain
+from daso_bench.runner.schema import RunConfig
 from daso_bench.runner.stages import declared
 from daso_bench.strategies.errors import ConfigError
 

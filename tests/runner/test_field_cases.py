@@ -9,7 +9,7 @@ import torch
 from runs import Awkward, Blobs, Dies, Raises, config, dies_after
 
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner import local, schema
+from daso_bench.runner import config_tree, local, schema
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.records import read_json, read_records
@@ -28,7 +28,7 @@ def test_a01_the_default_port_of_others_does_not_matter_and_a_taken_port_is_name
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         directory = RunDirectory.create(
-            schema.to_plain(config(ranks=[2], results=tmp_path, epochs=1)), tmp_path
+            config_tree.to_plain(config(ranks=[2], results=tmp_path, epochs=1)), tmp_path
         )
         with pytest.raises(MachineError, match=f"launcher.port={port}: cannot be used"):
             local.launch(directory, ranks=2, threads=1, port=port, stall_s=60)
@@ -38,7 +38,9 @@ def test_a01_the_default_port_of_others_does_not_matter_and_a_taken_port_is_name
 
 
 def test_a04_threads_and_cores_of_each_rank_are_in_the_record(tmp_path: Path):
-    directory = RunDirectory.create(schema.to_plain(config(ranks=[1], results=tmp_path, epochs=1)), tmp_path)
+    directory = RunDirectory.create(
+        config_tree.to_plain(config(ranks=[1], results=tmp_path, epochs=1)), tmp_path
+    )
     outcome = local.launch(directory, ranks=1, threads=2, port=None, stall_s=60)
     assert outcome.status == "finished", outcome.details
     row = read_json(directory.environment)["ranks"][0]
@@ -49,7 +51,7 @@ def test_a04_threads_and_cores_of_each_rank_are_in_the_record(tmp_path: Path):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a05_a_model_that_raises_on_any_rank_fails_the_run(tmp_path: Path, rank: int):
     cfg = config(ranks=[2], results=tmp_path, model=Raises(rank=rank), eval_every_samples=32)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert outcome.reason == f"rank {rank}: RuntimeError: this model does not like me"

@@ -9,7 +9,7 @@ import pytest
 from runs import config
 
 from daso_bench.runner.hardware import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.schema import LauncherConfig
+from daso_bench.runner.launcher_config import LauncherConfig
 from daso_bench.strategies.errors import ConfigError
 
 NAN = math.nan

@@ -1,7 +1,9 @@
 """What a GPU tells late: nobody waits for the step just launched; on CPUs nothing is late."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from fake_gpu import FakeGPU
 from runs import config
@@ -65,6 +67,14 @@ def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
                 gpu.now = gpu.clocks["computing"]
         assert heard == [0, 0, 1, 0]
         assert gpu.host_waits == [5, 10, 15], "for the step before, never for the one just launched"
+
+
+def test_a_wish_whose_memory_the_next_step_writes_to_is_heard_as_it_was():
+    flag, wish = LateFlag(FakeGPU().event, pinned=False), torch.zeros(1)
+    heard = []
+    for value in (1.0, 0.0, 2.0, 0.0):
+        heard.append(flag.next(wish.fill_(value)))
+    assert heard == [0, 1, 0, 2]
 
 
 def test_parts_of_a_late_stretch_are_the_devices_and_sum_to_its_time():
@@ -144,6 +154,27 @@ def test_no_step_waits_for_itself_and_a_loss_that_is_no_number_is_heard_in_the_n
     assert exposed_ns > 0
 
 
+def test_a_clock_that_is_off_records_no_event_but_the_wishes():
+    gpu, comm, replica = on_fake_gpu()
+    comm.traffic.timing = False
+    for value in (float("nan"), 1.0):
+        replica.compute_gradients(batch_of(value))
+    assert replica.wished
+    assert gpu.clocks["computing"] == 0, "no mark, and a pass is one"
+    comm.traffic.timing = True
+    replica.compute_gradients(batch_of(1.0))
+    replica.settle()
+    assert len(replica.take_times()) == 1
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_pause_waits_for_what_is_behind_backward_whoever_sums(late: bool):
+    _, comm, replica = on_fake_gpu()
+    replica.late = late  # not where gloo joins GPUs: their optimizer's step is as late as any other's
+    replica.settle()
+    assert comm.synchronised == 1
+
+
 def test_a_step_that_is_undone_changes_nothing_of_what_is_told_late():
     _, _, replica = on_fake_gpu()
     replica.compute_gradients(batch_of(float("nan")))
@@ -191,6 +222,28 @@ def test_where_wishes_are_late_everybody_is_asked_before_the_last_step_counts():
     done = simulate(cfg, cfg.dataset.load(), loop=Late)
     assert {result.status for result in done.results} == {"diverged"}
     assert "step 6" in (done.results[0].reason or "")
+
+
+@pytest.mark.parametrize("due", ["eval_every_samples", "checkpoint_every_samples"])
+def test_where_wishes_are_late_nothing_is_judged_or_saved_unasked(due: str, tmp_path: Path):
+    class Late(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            self.s.replica.late = True
+            super().begin(resumed_from)
+
+        def step(self) -> None:
+            super().step()
+            self.s.replica.wished = False
+            if self.s.progress.step == 2 and self.s.comm.rank == 2:
+                self.s.all_losses.fill_(float("nan"))
+
+    every: dict[str, Any] = {"eval_every_samples": 960, "checkpoint_every_samples": 960, due: 48}
+    cfg = config(epochs=2, **every)
+    done = simulate(cfg, cfg.dataset.load(), loop=Late, checkpoints=tmp_path)
+    assert {result.status for result in done.results} == {"diverged"}
+    assert "step 3" in (done.results[0].reason or "")
+    assert not [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+    assert not list(tmp_path.glob("step_*"))
 
 
 def test_a_pause_waits_for_the_device_before_the_clock_reads_the_time():

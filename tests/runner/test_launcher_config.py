@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from slurm.slurm_cases import composed, config
 
+from daso_bench.runner.config_tree import load
 from daso_bench.runner.launcher_config import OWN_OPTIONS, SlurmConfig
-from daso_bench.runner.schema import load, run_id
+from daso_bench.runner.schema import run_id
 from daso_bench.strategies.errors import ConfigError
 
 DAY_MIN = 24 * 60

@@ -19,7 +19,7 @@ from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Split
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import local, schema
+from daso_bench.runner import config_tree, local, schema
 from daso_bench.runner.feed import Feed, GlobalFeed, OwnFeed
 from daso_bench.runner.launcher_config import LauncherConfig, LocalConfig
 from daso_bench.runner.loader import Ahead, Direct, Loader
@@ -96,6 +96,32 @@ def test_batches_made_ahead_are_those_made_on_demand(make: Any) -> None:
     with ahead(feed) as loader:
         assert_same(batches(feed, progress, loader, steps), expected)
     assert len({labels.numpy().tobytes() for _, labels in expected}) > steps // 2, "batches differ"
+
+
+def _as_lists(item: Any) -> Any:
+    return [_as_lists(part) for part in item] if isinstance(item, tuple) else item
+
+
+class PinsIntoLists:
+    """A data loader that pins as that of PyTorch 2.9 does: tuples come as lists."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.num_workers = loader, loader.num_workers
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_as_lists, self.loader)
+
+
+def test_batches_come_pinned_from_every_pytorch_that_we_take() -> None:
+    direct_feed, direct_progress = global_feed()
+    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), 4)
+    feed, progress = global_feed()
+    with ahead(feed) as loader:
+        loader._slots = 0  # as where batches are pinned
+        loader._loader = PinsIntoLists(loader._loader)  # pyright: ignore[reportAttributeAccessIssue]
+        found = batches(feed, progress, loader, 4)
+    assert_same(found, expected)
+    assert {type(batch) for batch in found} == {tuple}
 
 
 def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None:
@@ -267,7 +293,7 @@ def test_where_time_is_modelled_there_are_no_workers(cls: Any, fields: dict[str,
 
 
 def history(cfg: schema.RunConfig) -> list[tuple[Any, ...]]:
-    directory = RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     workers = cfg.launcher.loader_workers
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, workers=workers, stall_s=60)
     assert outcome.status == "finished", outcome.details

@@ -354,6 +354,27 @@ def test_workers_at_their_own_pace_end_by_their_rule_and_not_by_a_limit(rule: st
     assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
 
 
+def test_workers_at_other_steps_save_together_and_go_on(tmp_path: Path):
+    cfg = config("lasgd", keys={"draw": "shard"}, checkpoint_every_samples=100)
+
+    def train(attempt: int, loop: type[Loop] = Loop) -> SimulatedRun:
+        # The last worker is five times as slow: when all meet, it is at an earlier step.
+        slow = {"network": SLOW, "step_time": lambda rank, n: 2_000_000 * (5 if rank == 3 else 1)}
+        return run(cfg, checkpoints=tmp_path, attempt=attempt, loop=loop, **slow)
+
+    with pytest.raises(Dies):
+        train(1, dies_after(30))
+    path, damage = checkpoint.newest_valid(tmp_path)
+    assert path is not None
+    assert damage == []
+    steps = [checkpoint.read(path / checkpoint.rank_file(rank))["progress"]["step"] for rank in range(4)]
+    assert path.name == f"step_{steps[0]:010d}", "rank 0's"
+    assert steps[3] < steps[0]
+    done = train(2)
+    assert done.metrics.rows[0]["resumed_from"] == path.name
+    assert {result.status for result in done.results} == {"finished"}
+
+
 def test_a_round_may_end_several_epochs():
     cfg = config("lasgd", dataset=Blobs(samples=16))
     done = run(cfg, network=SLOW, step_time=lambda rank, n: 10_000)

@@ -20,7 +20,7 @@ import pytest
 import torch
 from runs import config
 
-from daso_bench.runner import checkpoint, local, modelled_network, schema
+from daso_bench.runner import checkpoint, config_tree, local, modelled_network, schema
 from daso_bench.runner.emulated.venue import venue_of
 from daso_bench.runner.hardware import LinkConfig, LinksConfig
 from daso_bench.runner.launcher_config import LocalConfig
@@ -426,7 +426,7 @@ def test_sleeping_ends_at_the_moment_even_where_a_sleep_comes_back_early(monkeyp
 
 def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]:
     """Real ranks over gloo that do what `gloo_entries_network` says."""
-    directory = RunDirectory.create(schema.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
     outcome = local.launch(
         directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_network:{name}"
     )
@@ -472,7 +472,7 @@ def modelled(cfg: schema.RunConfig, rate_gbit: float = 0.01) -> schema.RunConfig
 
 def run(cfg: schema.RunConfig) -> dict[str, Any]:
     """Run it as `daso-bench run` does; its final model."""
-    directory = RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60)
     assert outcome.status == "finished", outcome.details
     network = cfg.launcher.asked_network

@@ -11,7 +11,7 @@ from runs import config
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from daso_bench.runner import local, schema
+from daso_bench.runner import config_tree, local
 from daso_bench.runner.device import ClusterDevice, Device, Profile, Scripted
 from daso_bench.runner.hardware import DeviceConfig
 from daso_bench.runner.padding import Marks, Padding
@@ -486,7 +486,7 @@ def test_real_layers_end_at_their_shares_of_100_ms():
 
 def entry(tmp_path: Path, name: str) -> dict[str, Any]:
     """What rank 0 of two says."""
-    directory = RunDirectory.create(schema.to_plain(config(ranks=[1, 1], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(config(ranks=[1, 1], results=tmp_path)), tmp_path)
     outcome = local.launch(
         directory, ranks=2, threads=1, port=None, stall_s=60, entry=f"gloo_entries_padding:{name}"
     )

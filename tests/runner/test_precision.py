@@ -9,7 +9,7 @@ from exploding import MARK, Exploding, Marked
 from runs import Dies, SmallCNN, config, dies_after
 from torch import nn
 
-from daso_bench.runner import arithmetic, checkpoint, local, schema
+from daso_bench.runner import arithmetic, checkpoint, config_tree, ledger, local, schema
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.precision import LossScaler, outputs_of, scaler_of
 from daso_bench.runner.run_directory import RunDirectory
@@ -26,7 +26,7 @@ def virtual(cfg: schema.RunConfig, **more: Any) -> SimulatedRun:
 
 
 def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    directory = RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
     return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
@@ -156,6 +156,38 @@ def test_a_resume_has_the_scale_bit_for_bit(tmp_path: Path):
     assert resumed.results[0].summary["loss_scaling"] == {"scale": 2.0**12, "skipped_steps": 4}
 
 
+@pytest.mark.parametrize("world", ["virtual", "real"])
+def test_a_run_whose_gradients_overflow_without_a_scale_ends_as_diverged(tmp_path: Path, world: str):
+    cfg = config(
+        ranks=[1, 1],
+        model=Exploding(),
+        dataset=Marked(all_of_them=True),
+        results=tmp_path,
+        epochs=5,
+        precision="fp16",
+    )
+    if world == "virtual":
+        result = virtual(cfg).results[0]
+    else:
+        directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
+        result = local.launch(directory, ranks=2, threads=1, stall_s=60)
+    assert result.status == "diverged", result
+    assert "gradients overflow in float16 with the loss as it is (found at step 18)" in (result.reason or "")
+    summary = result.summary or {}
+    assert summary["loss_scaling"] == {"scale": 0.25, "skipped_steps": 18}
+    assert "fp16: 18 of 18 steps left out" in summary["labels"]
+
+
+def test_steps_left_out_are_in_the_labels_where_they_are_more_than_one_in_a_hundred():
+    for epochs, skipped, limit in ((2, 2, 0.01), (2, 2, 0.2)):
+        cfg = config(ranks=[2, 1], epochs=epochs, **EXPLODES)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ledger, "MUCH_LEFT_OUT", limit)
+            labels = virtual(cfg).results[0].summary["labels"]
+        assert (f"fp16: {skipped} of 12 steps left out" in labels) == (limit == 0.01)
+    assert ledger.MUCH_LEFT_OUT == 0.01
+
+
 def test_a_step_that_is_undone_leaves_the_scale_alone():
     class Undoes(Loop):
         def begin(self, resumed_from: str | None) -> None:
@@ -217,7 +249,8 @@ def test_only_fp16_has_a_scale():
 @pytest.mark.parametrize(
     ("strategy", "keys", "more", "words"),
     [
-        ("daso", {}, {"precision": "fp16"}, r"fp16: .* strategy=daso ranks step on .* their own; take bf16"),
+        ("daso", {}, {"precision": "fp16"}, r"strategy=daso not all would see it: .* all ranks; take bf16"),
+        ("hsgd", {}, {"precision": "fp16"}, r"strategy=hsgd not all would see it: backward does not end"),
         ("lasgd", {}, {"precision": "fp16"}, r"fp16: .*take bf16"),
         ("ddp", {"hook": "powersgd"}, {"precision": "fp16"}, r"fp16: strategy.hook=powersgd remembers"),
         ("ddp", {}, {"precision": "tf32", "launcher": {"name": "simulated"}}, r"tf32: .* take fp32"),
@@ -249,11 +282,16 @@ def test_tf32_is_refused_by_a_rank_on_a_cpu_and_nothing_else_is():
 def test_on_a_gpu_float32_is_float32_unless_tf32_is_asked_for():
     before = arithmetic.flags()
     conv: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    older = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
-        arithmetic.choose("tf32", torch.device("cuda", 0))  # sets words: no GPU is asked
-        assert {arithmetic.flags()[key] for key in ("fp32_cuda_matmul", "fp32_cudnn_conv")} == {"tf32"}
-        arithmetic.choose("bf16", torch.device("cuda", 0))
-        assert {arithmetic.flags()[key] for key in ("fp32_cuda_matmul", "fp32_cudnn_conv")} == {"ieee"}
+        for precision, word in (("tf32", "tf32"), ("bf16", "ieee"), ("tf32", "tf32"), ("fp32", "ieee")):
+            arithmetic.choose(precision, torch.device("cuda", 0))  # sets words: no GPU is asked
+            assert {arithmetic.flags()[key] for key in ("fp32_cuda_matmul", "fp32_cudnn_conv")} == {word}
+            # The older words can be read, and say the same; PyTorch raises where they do not.
+            taken = word == "tf32"
+            assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == taken
+            assert torch.get_float32_matmul_precision() == ("high" if taken else "highest")
     finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = older
         conv.fp32_precision = before["fp32_cudnn_conv"]
         torch.backends.cuda.matmul.fp32_precision = before["fp32_cuda_matmul"]

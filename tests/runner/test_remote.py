@@ -16,6 +16,7 @@ from test_local import alive
 from daso_bench.runner import remote, supervisor, worker
 from daso_bench.runner.attempt import Conclusion, run_attempt
 from daso_bench.runner.doctor.facts import rank_facts
+from daso_bench.runner.doctor.findings import Finding
 from daso_bench.runner.faults import LOST
 from daso_bench.runner.remote import ADDRESS, RemoteRanks, threads_of, timing_of
 from daso_bench.runner.run_directory import RunDirectory
@@ -331,3 +332,18 @@ def test_facts_of_a_rank_are_small_and_quick():
     begin = time.monotonic()
     assert len(json.dumps(rank_facts(None))) < 20_000
     assert time.monotonic() - begin < 3
+
+
+def test_ranks_that_are_told_to_take_a_cpu_are_not_asked_for_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    short = Finding("error", "devices", "2 ranks see 1 GPU", "they share it", "sbatch --gpus-per-node=2")
+    slow = Finding("warning", "threads", "2 ranks on 1 core", "they share it", "fewer")
+    monkeypatch.setattr(remote, "short_findings", lambda *_, **__: [short, slow])
+    directory = make(tmp_path)
+    here = {"node": 0, "host": "h", "boot": "b", "facts": {}}
+    hellos = [{"rank": rank, "local_rank": rank, **here} for rank in range(2)]
+    told = ranks_of(directory, Tasks(directory, [0, 0], "works"), [2], kinds=("cpu",))
+    assert told._look(hellos, 1) == ["2 ranks on 1 core"]
+    with pytest.raises(MachineError, match="2 ranks see 1 GPU"):
+        ranks_of(directory, Tasks(directory, [0, 0], "works"), [2], kinds=("cuda",))._look(hellos, 1)

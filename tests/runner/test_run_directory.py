@@ -219,3 +219,17 @@ def test_status_is_valid_json_for_any_reader(tmp_path: Path) -> None:
 
     loaded = json.loads(directory.status_file.read_text(), parse_constant=refuse)
     assert loaded["summary"] == {"loss": "NaN"}
+
+
+def test_a_run_that_another_start_is_just_setting_up_is_waited_for(tmp_path: Path) -> None:
+    directory = RunDirectory.create(config(), tmp_path)
+    status = directory.status_file.read_text()
+    directory.status_file.unlink()
+    with directory.lock():
+        later = threading.Timer(0.1, lambda: directory.status_file.write_text(status))
+        later.start()
+        assert RunDirectory(directory.path).status()["status"] == "queued"
+        later.join()
+    directory.status_file.unlink()
+    with pytest.raises(ConfigError, match=r"no status\.json"):
+        RunDirectory(directory.path).status()

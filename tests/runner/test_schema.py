@@ -15,22 +15,12 @@ from omegaconf import OmegaConf
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner import listing, schema
-from daso_bench.runner.hardware import DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.launcher_config import LocalConfig
-from daso_bench.runner.schema import (
-    ClusterConfig,
-    LauncherConfig,
-    RunConfig,
-    RunInfo,
-    StudyInfo,
-    TrainConfig,
-    arm_id,
-    dump,
-    from_composed,
-    load,
-    run_id,
-    to_plain,
-)
+from daso_bench.runner.config_tree import dump, from_composed, load, to_plain
+from daso_bench.runner.hardware import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.labels import RunInfo, StudyInfo
+from daso_bench.runner.launcher_config import LauncherConfig, LocalConfig
+from daso_bench.runner.schema import RunConfig, arm_id, run_id
+from daso_bench.runner.train_config import TrainConfig
 from daso_bench.runner.typed import typed
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
@@ -125,13 +115,16 @@ def test_yaml_keys_are_the_fields() -> None:
     ]:
         names = [field.name for field in dataclasses.fields(kind)]
         described = HARDWARE | {"like"}
-        assert [n for n in composed[group] if n != "like"] == [n for n in names if n not in described]
+        shown = [n for n in composed[group] if n not in ("like", "device")]
+        assert shown == [n for n in names if n not in described]
+    assert composed["cluster"]["device"] == {"kind": ""}, "real ranks can be told one"
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_cluster_describes_all_of_its_hardware_or_none(path: Path) -> None:
     given = yaml.safe_load(path.read_text("utf-8"))
-    if not HARDWARE & given.keys():
+    if not (HARDWARE - {"device"}) & given.keys():
+        assert given["device"] == {"kind": ""}, "of a real machine only the kind can be told"
         return
     cluster = typed(ClusterConfig, given, "cluster")
     cluster.check_virtual()
@@ -199,6 +192,7 @@ DECIDES_NOT = {
     "launcher__stall_s": 1,
     "launcher__port": 2000,
     "launcher__allow_oversubscription": False,
+    "launcher__share_gpus": True,
     "cluster__ranks_per_node": [2, 2],
 }
 
@@ -223,7 +217,7 @@ def test_the_run_id_of_a_configuration_is_computed_once(monkeypatch: pytest.Monk
     ids = run_id(made), arm_id(made), run_id(other), arm_id(other)
     assert ids[0] != ids[2]
     assert ids[1] == ids[3]
-    monkeypatch.setattr(schema, "_identity", lambda config: pytest.fail("once more"))
+    monkeypatch.setattr(schema, "tree_of", lambda config: pytest.fail("once more"))
     assert (run_id(made), arm_id(made), run_id(other), arm_id(other)) == ids
     assert made == dataclasses.replace(made), "what is kept is no part of what the run is"
 

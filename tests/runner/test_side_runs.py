@@ -129,7 +129,7 @@ def test_they_start_without_an_estimate_where_that_is_asked(
 def test_a_target_of_another_metric_is_refused_of_pilots_by_its_name_and_has_references(
     metric: str, words: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
 ):
-    asked = ("pilot", "+study=quick", "study.arm=ddp", "seed=0", *words, "--dry-run")
+    asked = ("pilot", "+study=quick", "strategy=ddp", "seed=0", *words, "--dry-run")
     assert code_of(*asked) == WRONG_REQUEST
     said = " ".join(capsys.readouterr().err.split())
     assert f"train.target_metric={metric}: a pilot sets targets of accuracy alone; take" in said

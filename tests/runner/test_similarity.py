@@ -17,11 +17,12 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.runner import listing, similarity
 from daso_bench.runner.cli import main
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import dump, from_composed, load, to_plain
 from daso_bench.runner.hardware import LinkConfig
 from daso_bench.runner.likeness import LikeConfig, Likeness
 from daso_bench.runner.network import ClusterNetwork
 from daso_bench.runner.records import read_json
-from daso_bench.runner.schema import RunConfig, dump, from_composed, load, run_id, to_plain
+from daso_bench.runner.schema import RunConfig, run_id
 from daso_bench.runner.similarity_words import describe, lines
 from daso_bench.runner.typed import typed
 from daso_bench.strategies.errors import ConfigError

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from runs import config
 
+from daso_bench.runner.config_tree import dump, load
 from daso_bench.runner.device import ClusterDevice, Profile
 from daso_bench.runner.hardware import (
     ClusterConfig,
@@ -17,7 +18,8 @@ from daso_bench.runner.hardware import (
     LinksConfig,
     StragglerConfig,
 )
-from daso_bench.runner.schema import LauncherConfig, RunConfig, dump, load, run_id
+from daso_bench.runner.launcher_config import LauncherConfig
+from daso_bench.runner.schema import RunConfig, run_id
 from daso_bench.strategies.errors import ConfigError
 
 MS = 1_000_000

@@ -7,9 +7,10 @@ import pytest
 
 from daso_bench.runner import environment, listing, simulated_worker, sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.report.build import report
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import RunConfig, to_plain
+from daso_bench.runner.schema import RunConfig
 
 # Study: its arms (by name, or by strategy where it has no names) and seeds, and a few arms for a short run.
 PAPERS = {

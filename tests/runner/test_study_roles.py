@@ -9,8 +9,10 @@ from runs import config
 
 from daso_bench.runner import sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import dump, from_composed, load, to_plain
+from daso_bench.runner.labels import StudyInfo
 from daso_bench.runner.repetitions import FRESH, PILOT, TRIAL, phase_of, repetition_of
-from daso_bench.runner.schema import RunConfig, StudyInfo, dump, from_composed, load, run_id, to_plain
+from daso_bench.runner.schema import RunConfig, run_id
 from daso_bench.strategies.errors import ConfigError
 
 

@@ -11,19 +11,16 @@ from typing import Any
 import pytest
 
 from daso_bench.runner import sweep
-from daso_bench.runner.launcher_config import LocalConfig
+from daso_bench.runner.config_tree import load
+from daso_bench.runner.hardware import ClusterConfig
+from daso_bench.runner.labels import RunInfo, StudyInfo
+from daso_bench.runner.launcher_config import LauncherConfig, LocalConfig, SlurmConfig, TorchrunConfig
 from daso_bench.runner.records import write_json
 from daso_bench.runner.repetitions import SEEDS
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import (
-    ClusterConfig,
-    RunConfig,
-    RunInfo,
-    StudyInfo,
-    TrainConfig,
-    load,
-)
+from daso_bench.runner.schema import RunConfig
 from daso_bench.runner.sweep import Request, arrange, exit_code, failures, run_all, run_one
+from daso_bench.runner.train_config import TrainConfig
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
@@ -258,6 +255,9 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
     assert world.run([Request((), strict)])[0].word == "impossible"
     run_one(config, world.start)
     assert world.started == ["A0"]
+    for elsewhere in (LauncherConfig(name="simulated"), TorchrunConfig(), SlurmConfig()):
+        asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
+        sweep.check_machine(types.SimpleNamespace(cluster=config.cluster, launcher=asked))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)

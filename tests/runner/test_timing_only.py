@@ -13,9 +13,10 @@ from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner import timing_only
 from daso_bench.runner.device import Profile, Scripted
 from daso_bench.runner.hardware import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.launcher_config import LauncherConfig
 from daso_bench.runner.loop import Result
 from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.schema import LauncherConfig, RunConfig
+from daso_bench.runner.schema import RunConfig
 from daso_bench.runner.similarity import told_spec
 from daso_bench.runner.simulated_world import Stage, play
 from daso_bench.strategies.errors import ConfigError

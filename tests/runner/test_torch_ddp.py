@@ -7,14 +7,14 @@ import pytest
 import torch
 from runs import Dies, config, dies_after
 
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
 from daso_bench.runner.verdict import Outcome
 
 
 def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
-    directory = RunDirectory.create(schema.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
     return local.launch(
         directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_ddp:{name}"
     )
@@ -55,7 +55,7 @@ def test_one_ranks_failing_sum_ends_the_run_and_is_told(tmp_path: Path):
 )
 def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[str, Any], ranks: list[int]):
     cfg = config("ddp", keys=keys, ranks=ranks, precision="fp64", results=tmp_path, epochs=2)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load())

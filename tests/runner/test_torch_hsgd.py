@@ -10,7 +10,7 @@ import pytest
 import torch
 from runs import Awkward, config
 
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local, schema
 from daso_bench.runner.records import read_records, surviving
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.simulated_world import simulate
@@ -32,7 +32,7 @@ def left_behind() -> set[str]:
 
 
 def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
-    directory = RunDirectory.create(schema.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
     return local.launch(
         directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_hsgd:{name}"
     )
@@ -41,7 +41,7 @@ def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
 def launch(
     cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
 ) -> tuple[RunDirectory, Outcome]:
-    directory = directory or RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = directory or RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     return directory, local.launch(
         directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60, **more
     )
@@ -53,7 +53,10 @@ def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [("memory", 4), ("refused", 1), ("named", 2), ("barrier", 4), ("late", 4), ("train", 4), ("train", 3)],
+    [
+        *[("memory", 4), ("refused", 1), ("named", 2), ("barrier", 4), ("late", 4)],
+        *[("train", 4), ("train", 3), ("levels", 4)],
+    ],
 )
 def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
     outcome = entry(tmp_path, name, ranks)

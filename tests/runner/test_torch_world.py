@@ -12,7 +12,7 @@ import pytest
 import torch
 from runs import Awkward, config
 
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local, schema
 from daso_bench.runner.clock import PARTS
 from daso_bench.runner.rank import evaluate
 from daso_bench.runner.records import read_json, read_records, surviving
@@ -26,14 +26,14 @@ CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 def launch(
     cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
 ) -> tuple[RunDirectory, Outcome]:
-    directory = directory or RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = directory or RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60, **more)
     return directory, outcome
 
 
 def entry(tmp_path: Path, name: str, ranks: int) -> dict[str, Any]:
     cfg = config(ranks=[ranks], results=tmp_path)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(
         directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries:{name}"
     )

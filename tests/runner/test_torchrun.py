@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from runs import Awkward, config
 
-from daso_bench.runner import cli, local, schema
+from daso_bench.runner import cli, config_tree, local
 from daso_bench.runner.launcher_config import TorchrunConfig
 from daso_bench.runner.records import read_json, read_records, surviving
 from daso_bench.runner.run_directory import RunDirectory
@@ -40,10 +40,12 @@ def learnt(directory: RunDirectory) -> list[tuple[object, ...]]:
 
 def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     cfg = config("ddp", ranks=[1, 1], results=tmp_path, model=Awkward(), epochs=2)
-    own = RunDirectory.create(schema.to_plain(cfg), tmp_path / "local")
+    own = RunDirectory.create(config_tree.to_plain(cfg), tmp_path / "local")
     assert local.launch(own, ranks=2, threads=1, port=None, stall_s=60).status == "finished"
-    other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1))
-    directory = RunDirectory.create(schema.to_plain(other), tmp_path / "torchrun")
+    # On a core each, where there are as many: torchrun binds nobody.
+    pin = len(os.sched_getaffinity(0)) > 1
+    other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1, pin=pin))
+    directory = RunDirectory.create(config_tree.to_plain(other), tmp_path / "torchrun")
     done = torchrun(directory, 2)
     assert done.returncode == 0, done.stderr
     assert directory.status()["status"] == "finished"
@@ -51,6 +53,8 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     environment = read_json(directory.environment)
     assert environment["world"] == "torchrun"
     assert [row["rank"] for row in environment["ranks"]] == [0, 1]
+    assert not pin or [len(row["cores"]) for row in environment["ranks"]] == [1, 1]
+    assert not pin or environment["ranks"][0]["cores"] != environment["ranks"][1]["cores"]
     again = torchrun(directory, 2)  # a finished run is not trained again, and nobody waits for ever
     assert "finished already" in again.stderr
 
@@ -58,7 +62,7 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
 def test_a_failing_rank_fails_torchrun_and_the_run(tmp_path: Path):
     cfg = config("ddp", ranks=[2], results=tmp_path, epochs=2)
     other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1))
-    directory = RunDirectory.create(schema.to_plain(other), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(other), tmp_path)
     done = torchrun(directory, 3)
     assert done.returncode != 0
     assert "3 processes were started, the run asks for 2 ranks" in done.stderr

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.device import Scripted
 from daso_bench.runner.hardware import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.launcher_config import LauncherConfig
 from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import LauncherConfig, run_id, to_plain
+from daso_bench.runner.schema import run_id
 from daso_bench.runner.session import Nobody, Session
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_worker import NodeLost, run_all

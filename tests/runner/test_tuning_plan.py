@@ -7,9 +7,9 @@ from asking import code_of
 
 from daso_bench.runner import start, sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.repetitions import TRIAL
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import to_plain
 from daso_bench.runner.tuning_arms import StudyArm, arms_of
 from daso_bench.runner.tuning_plan import Plan, planned
 

@@ -14,7 +14,7 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local
 from daso_bench.runner.evaluation import score
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.run_directory import RunDirectory
@@ -834,7 +834,7 @@ def test_evaluating_more_often_changes_nothing():
 
 
 def test_over_gloo_it_is_ddp_in_the_node_and_pytorchs_periodic_averager(tmp_path: Path):
-    directory = RunDirectory.create(schema.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
     outcome = local.launch(
         directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_ednncomm:two_levels"
     )

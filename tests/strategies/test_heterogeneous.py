@@ -17,7 +17,7 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import local, schema
+from daso_bench.runner import config_tree, local
 from daso_bench.runner.device import Scripted
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.network import AlphaBeta
@@ -1119,7 +1119,7 @@ def test_bytes_are_those_of_ddp():
 
 def entry(tmp_path: Path, name: str) -> None:
     cfg = config(ranks=[2, 1], results=tmp_path)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(
         directory, ranks=3, threads=1, port=None, stall_s=20, entry=f"gloo_entries_heterogeneous:{name}"
     )
@@ -1146,7 +1146,7 @@ def test_over_gloo_a_calibrated_run_ends_with_equal_steps_and_its_times_on_recor
         epochs=2,
         results=tmp_path,
     )
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=3, threads=1, port=None, stall_s=20)
     assert outcome.status == "finished", outcome.details
     summary = outcome.summary or {}

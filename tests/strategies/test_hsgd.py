@@ -5,6 +5,7 @@ import itertools
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies import hsgd
+from daso_bench.strategies.communicator import Link
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.hsgd import HSGD, HSGDConfig
@@ -433,10 +435,10 @@ class Jittery(HSGD):
             if awake % 2:  # half of the time not at all, so that some are fast for long
                 self.comm.simulator.advance(self.comm.rank, time)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _meet(self, name: str) -> None:
+    def _meet(self, name: str, waits_for: Link = "intra") -> None:
         self.sleep()
         if name != self.without:
-            super()._meet(name)
+            super()._meet(name, waits_for)
         self.sleep()
 
 
@@ -703,11 +705,19 @@ def test_ragged_nodes_are_refused_by_tensors_alone():
 
 def test_level_1_follows_the_device():
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert [HSGD(HSGDConfig())._level1(device) for device in (cpu, gpu)] == ["shm", "collective"]
+
+    def level1(device: torch.device, *, others_on_gpus: bool = False, **keys: str) -> str:
+        strategy: Any = HSGD(HSGDConfig(**keys))  # pyright: ignore[reportArgumentType] (no bools here)
+        strategy.comm = SimpleNamespace(some_on_gpus=others_on_gpus)
+        return strategy._level1(device)
+
+    assert [level1(device) for device in (cpu, gpu)] == ["shm", "collective"]
+    assert level1(cpu, others_on_gpus=True) == "collective", "beside a rank on a GPU, which shares no memory"
     with pytest.raises(ConfigError, match="level1=shm: needs the model on the CPU, it is on cuda:0"):
-        HSGD(HSGDConfig(level1="shm"))._level1(gpu)
-    with pytest.raises(ConfigError, match="partition=tensor: needs the model on the CPU, it is on cuda:0"):
-        HSGD(HSGDConfig(partition="tensor"))._level1(gpu)
+        level1(gpu, level1="shm")
+    for device in (gpu, cpu):
+        with pytest.raises(ConfigError, match="partition=tensor: needs the models of all ranks on CPUs"):
+            level1(device, others_on_gpus=True, partition="tensor")
 
 
 @pytest.mark.parametrize(

@@ -108,5 +108,23 @@ def test_a_record_that_is_no_image_is_named_by_its_file(tmp_path: Path) -> None:
 
 
 def test_what_has_a_label_for_each_pixel_cannot_be_packed() -> None:
-    with pytest.raises(ValueError, match="MaskedSplit: its images are changed at random in a way of its own"):
+    with pytest.raises(ValueError, match=r"^has a label for each pixel, and a packed file has one an image"):
         stored(Shapes(samples=4, validation_samples=2, test_samples=2).load().train)
+
+
+class OwnChanges:
+    """Samples of a user's own class, changed at random."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """As a `Split`."""
+        return torch.zeros(len(indices), 1, 2, 2), torch.zeros(len(indices), dtype=torch.int64)
+
+    augmented = batch
+
+
+def test_what_changes_its_images_in_a_way_of_its_own_cannot_be_packed() -> None:
+    with pytest.raises(ValueError, match=r"^changes its images at random in a way of its own"):
+        stored(OwnChanges())

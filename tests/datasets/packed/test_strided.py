@@ -1,6 +1,7 @@
 """One by one, many in flight: what the two ways of `strided` ask of the system, and when."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -83,11 +84,65 @@ def test_announced_records_stay_as_many_from_step_to_step_and_none_is_announced_
     assert packed.ahead[:full] == [ANNOUNCED] * full
 
 
-def test_a_thread_reads_many_small_records_in_one_task(make_packed: MakePacked) -> None:
+def test_the_first_step_waits_for_its_own_records_and_soon_a_thread_reads_many_in_one_task(
+    make_packed: MakePacked,
+) -> None:
+    # Lots of 1, 2, 4, 8, 16 steps and the 9 that are left, each dealt to the threads.
+    lots = [SHARE * steps for steps in (1, 2, 4, 8, 16, 9)]
+    dealt = [-(-(lot - hand) // READS_IN_FLIGHT) for lot in lots for hand in range(READS_IN_FLIGHT)]
     with Watched(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
         contents(packed, threads=True)
-    assert packed.read_by_one_task == [len(OWN) // READS_IN_FLIGHT] * READS_IN_FLIGHT
+    assert sorted(packed.read_by_one_task) == sorted(count for count in dealt if count > 0)
     assert packed.announced == []
+
+
+class Slow(Packed):
+    """A disk that takes 20 ms for each record, whoever else reads."""
+
+    def read_each(
+        self, records: Sequence[int], into: Sequence[memoryview], upcoming: Sequence[int] = ()
+    ) -> None:
+        for record, view in zip(records, into, strict=True):
+            time.sleep(0.02)
+            super().read_each([record], [view])
+
+
+def test_records_of_a_step_are_read_at_once_by_all_threads(make_packed: MakePacked) -> None:
+    size = RANKS * SHARE
+    epoch = Epoch(batch=size, steps=STEPS, full=(size,), last=(size,), ranks_of_nodes=(1,))
+    with Slow(make_packed(size * STEPS, SIZE)) as packed:
+        reader = strided(packed, [Stretch(number=0, epoch=epoch)], 0, Tally(), threads=True)
+        began = time.monotonic()
+        next(reader).fill(memoryview(bytearray(size * SIZE)))
+        assert time.monotonic() - began < 0.2, "one after another they take 0.64 s"
+        reader.close()
+
+
+def test_a_step_as_large_as_a_lot_is_read_to_where_it_is_wanted(
+    make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_lot(*_: object) -> None:
+        raise AssertionError("memory beside that of the slot")
+
+    monkeypatch.setattr(module, "LOT_BYTES", SHARE * SIZE)
+    monkeypatch.setattr(module, "_Lot", no_lot)
+    with Packed(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
+        assert len(contents(packed, threads=True)) == STEPS
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_bytes_that_were_read_are_counted_though_their_step_is_never_used(
+    make_packed: MakePacked, threads: bool
+) -> None:
+    with Watched(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
+        tally = Tally()
+        reader = strided(packed, [stretch()], 1, tally, threads=threads)
+        next(reader).fill(memoryview(bytearray(SHARE * SIZE)))
+        reader.close()
+        counted, read = tally.counters(), sum(packed.read_by_one_task)
+    assert read > SHARE or not threads
+    assert (counted.reads, counted.requested_bytes) == (read, read * SIZE)
+    assert (counted.useful_bytes, counted.jumps) == (SHARE * SIZE, SHARE)
 
 
 @pytest.mark.parametrize("threads", [True, False])

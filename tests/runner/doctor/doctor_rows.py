@@ -78,7 +78,7 @@ def machine(**changes: Any) -> Row:
                 "threads": None,
                 "ranks_of_nodes": None,
                 "ranks_here": None,
-                "oversubscribe": True,
+                "share_gpus": False,
             },
             "route": None,
             "commands": dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")),

@@ -127,7 +127,7 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
         "sbatch --gpus-per-node=2 (or cluster.ranks_per_node=1)",
     ),
     "devices: fewer, and they may share": (
-        visible(job(2, 2), [["0"]] * 4), {"oversubscribe": True}, "warning", "devices",
+        visible(job(2, 2), [["0"]] * 4), {"share_gpus": True}, "warning", "devices",
         "2 ranks see 1 GPU", "sbatch",
     ),
     "devices: one a task": (

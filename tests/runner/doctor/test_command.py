@@ -118,7 +118,7 @@ def test_words_are_read_as_those_of_a_run(tmp_path: Path) -> None:
         ("launcher.port=70000", "between 1 and 65535"),
         ("cluster.ranks_per_node=0", "must be a whole number"),
         ("cluster.ranks_per_node=[1,2,3]", "must be one number or 2 numbers"),
-        ("launcher.allow_oversubscription=maybe", "must be true or false"),
+        ("launcher.share_gpus=maybe", "must be true or false"),
     ],
 )
 def test_words_that_are_wrong_are_refused_in_a_sentence(word: str, says: str, tmp_path: Path) -> None:

@@ -139,12 +139,12 @@ SPOILED: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
         "error", "devices", "CUDA_VISIBLE_DEVICES=0,7, and 2 GPUs are here",
         "export CUDA_VISIBLE_DEVICES=0,1",
     ),
-    "fewer_than_ranks": (
-        GPUS | {"wanted__ranks_here": 4},
+    "fewer_than_ranks: and they may share": (
+        GPUS | {"wanted__ranks_here": 4, "wanted__share_gpus": True},
         "warning", "devices", "4 ranks on this host, 2 visible GPUs", "cluster.ranks_per_node=2",
     ),
-    "fewer_than_ranks: and they may not share": (
-        GPUS | {"wanted__ranks_here": 4, "wanted__oversubscribe": False},
+    "fewer_than_ranks": (
+        GPUS | {"wanted__ranks_here": 4},
         "error", "devices", "4 ranks on this host, 2 visible GPUs", "cluster.ranks_per_node=2",
     ),
     "one_per_task": (

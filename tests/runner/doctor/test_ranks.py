@@ -14,6 +14,7 @@ from torch import nn
 
 from daso_bench.runner import display, local
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import from_composed, to_plain
 from daso_bench.runner.conformance import gloo
 from daso_bench.runner.conformance.candidates import candidates
 from daso_bench.runner.conformance.findings import Candidate
@@ -21,7 +22,6 @@ from daso_bench.runner.conformance.trial import problem
 from daso_bench.runner.doctor import ranks
 from daso_bench.runner.records import read_json, write_json
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import from_composed, to_plain
 from daso_bench.runner.slurm import check
 from daso_bench.runner.slurm.job import ENTRY_FILE, entry_of
 from daso_bench.strategies.errors import ConfigError
@@ -327,7 +327,7 @@ def test_tables_and_the_exit_code_tell_the_same(
     assert "rank node host cores threads device clock sees rank 0's file" in rows
     assert any(row.startswith("3 1 n2 1: 1 1 cpu ") for row in rows)
     assert any(row.startswith("n1 - n2 100 µs 10 Gbit/s ") for row in rows)
-    assert any(row.startswith("16.0 MiB ") for row in rows)
+    assert any(row.startswith("16.8 MB ") for row in rows)
     assert any(row.startswith("daso: ok (") for row in rows)
     assert "Nothing has to be mended." in rows
     cluster["contracts"][0].update(status="FAILED", text="fp32 over gloo: other numbers")

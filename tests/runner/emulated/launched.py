@@ -15,7 +15,7 @@ import torch
 from leftovers import members
 from runs import config
 
-from daso_bench.runner import checkpoint, local, schema
+from daso_bench.runner import checkpoint, config_tree, local, schema
 from daso_bench.runner.emulated.venue import venue_of
 from daso_bench.runner.hardware import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.launcher_config import EmulatedConfig
@@ -60,7 +60,7 @@ def launch(
     cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
 ) -> tuple[RunDirectory, Outcome]:
     """Run it as the command does, with this process as its supervisor."""
-    directory = directory or RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = directory or RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(
         directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60, **more
     )

@@ -16,7 +16,7 @@ from people import may_administer, nobody, this_user
 from runs import Awkward, config
 
 from daso_bench.datasets.digits import Digits
-from daso_bench.runner import schema
+from daso_bench.runner import config_tree
 from daso_bench.runner.cli import main
 from daso_bench.runner.emulated import venue
 from daso_bench.runner.emulated.ability import has_netem
@@ -102,7 +102,7 @@ def test_an_ordinary_users_run_and_this_users_train_the_same_side_by_side(tmp_pa
     slow = {"samples_per_second": 160.0}
     with nobody() if may_administer() else this_user() as person:
         cfg = emulated(dataset=Digits(), device=slow, max_steps=4, results=person.folder / "results")
-        theirs = RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+        theirs = RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
         for path in (cfg.results_dir, *cfg.results_dir.rglob("*")):
             os.chown(path, person.uid, -1)
         command = [*person.python, "-c", PROGRAM, "resume", str(theirs.path)]

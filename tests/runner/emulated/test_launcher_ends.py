@@ -14,7 +14,7 @@ from launched import emulated, history, launch, same_model, supervised, wait_for
 from leftovers import all_gone, holders, living, members, networks
 from runs import Raises, config
 
-from daso_bench.runner import checkpoint, schema
+from daso_bench.runner import checkpoint, config_tree
 from daso_bench.runner.run_directory import RunDirectory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
@@ -90,7 +90,7 @@ def test_a_run_whose_nodes_lose_their_links_fails_soon_with_the_reason_and_leave
 def test_nothing_is_left_of_a_run_whose_supervisor_is_killed(tmp_path: Path):
     before = networks()
     cfg = emulated(results=tmp_path, **LONG)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     with supervised(directory) as process:
         wait_for_checkpoint(directory)
         assert len(members(process.pid)) >= 5  # with its forkserver, its holder and two ranks
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_run_whose_supervisor_is_killed(tmp_path: Path):
 def test_nothing_is_left_of_a_run_that_ctrl_c_stopped(tmp_path: Path):
     before = networks()
     cfg = emulated(results=tmp_path, **LONG)
-    directory = RunDirectory.create(schema.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
     with supervised(directory) as process:
         wait_for_checkpoint(directory)
         os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to all of them

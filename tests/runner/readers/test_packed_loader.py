@@ -1,5 +1,7 @@
 """Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
 
+import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from torch import Tensor
 from daso_bench.datasets.packed.stored import stored
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.loader import Direct, Images, Loader
+from daso_bench.runner.readers import page_cache
 from daso_bench.runner.readers.base import PackedReader
 from daso_bench.runner.readers.block import Block
 from daso_bench.runner.readers.chunked_shuffle import ChunkedShuffle
@@ -35,11 +38,11 @@ DATA, EPOCHS, BATCH = Blobs(), 3, 20
 NODES = (3, 1)
 READERS: list[PackedReader] = [
     Strided(),
-    Strided(threads=False),
+    Strided(threads=True),
     Block(),
     NodeBatch(),
     NodeBatch(prefetch_batches=1),
-    ChunkedShuffle(chunk_mib=500 / 2**20, window_chunks=2),
+    ChunkedShuffle(chunk_mib=300 / 2**20, window_chunks=2),
 ]
 
 
@@ -192,6 +195,29 @@ def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_on
         assert torch.equal(*orders) == reader.same_every_epoch, reader.name
 
 
+def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
+    reader, opened = open_file(ChunkedShuffle())
+    sampler = Sampler(96, BATCH, 4, seed=1)
+    with pytest.raises(
+        ConfigError,
+        match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
+        r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
+    ) as caught:
+        ReaderFeed(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
+    found = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
+    assert found is not None
+    fitting = replace(reader, chunk_mib=float(found[1]))
+    feed = ReaderFeed(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
+    taken = [
+        torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
+        for epoch in (0, 1)
+    ]
+    assert {*taken[0].tolist()} != {*taken[1].tolist()}
+    ReaderFeed(sampler, 0, (4,), reader, opened, 9)
+    with pytest.raises(ConfigError, match=r"; take another reader$"):
+        reader.check(opened.packed, 25)
+
+
 def test_layouts_that_deal_the_same_batches_have_one_digest(open_file: Any) -> None:
     digests = {}
     for reader in READERS:
@@ -233,6 +259,49 @@ def test_the_reader_stands_still_while_training_pauses(
     loader.training(True)
     assert filled() == 5
     loader.close()
+
+
+def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
+    """The loader of a rank that is a node by itself."""
+    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader.prepare()
+    loader.close()
+    return loader
+
+
+def test_the_cache_is_looked_at_before_training_and_made_as_it_is_asked_for(open_file: Any) -> None:
+    plain, opened = open_file(Block())
+    assert of_one_rank(replace(plain, warm=True), opened).still_cached == 1
+    assert of_one_rank(plain, opened).still_cached == 1, "looked at, not dropped"
+    cold = of_one_rank(replace(plain, cold=True), opened)
+    assert cold.still_cached == cold.lacking == 0
+    assert of_one_rank(plain, opened).still_cached == 0, "looked at, not read"
+    warm = of_one_rank(replace(plain, warm=True), opened)
+    assert (warm.still_cached, warm.lacking) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "keys", "lacking"),
+    [(0.3, {"cold": True}, 0.3), (0.3, {"warm": True}, 0.7), (0.3, {}, 0), (None, {"cold": True}, math.nan)],
+)
+def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
+    open_file: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    told: float | None,
+    keys: dict[str, bool],
+    lacking: float,
+) -> None:
+    for name in ("drop", "read_in", "cached"):
+        monkeypatch.setattr(page_cache, name, lambda path: told)
+    plain, opened = open_file(Block())
+    first = of_one_rank(replace(plain, **keys), opened)
+    assert first.lacking == pytest.approx(lacking, nan_ok=True)
+    for name in ("drop", "read_in"):
+        monkeypatch.setattr(page_cache, name, lambda path: float(bool(keys.get("warm"))))
+    again = of_one_rank(replace(plain, **keys), opened)
+    again.load_state_dict(first.state_dict())
+    assert again.lacking == pytest.approx(lacking, nan_ok=True)
 
 
 def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: Any) -> None:

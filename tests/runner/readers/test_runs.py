@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.models.spec import InputSpec
-from daso_bench.runner import checkpoint, local, schema, simulated_world
+from daso_bench.runner import checkpoint, config_tree, local, simulated_world
+from daso_bench.runner.readers import page_cache
 from daso_bench.runner.readers.base import PackedReader
 from daso_bench.runner.readers.block import Block
 from daso_bench.runner.readers.chunked_shuffle import ChunkedShuffle
@@ -61,9 +62,9 @@ def with_reader(cfg: RunConfig, reader: PackedReader, folder: Path) -> RunConfig
 
 
 def launched(cfg: RunConfig, again: RunDirectory | None = None) -> tuple[RunDirectory, Outcome]:
-    directory = again or RunDirectory.create(schema.to_plain(cfg), cfg.results_dir)
+    directory = again or RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
     if again is not None:
-        again.renew(schema.to_plain(cfg))
+        again.renew(config_tree.to_plain(cfg))
     return directory, local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
 
 
@@ -104,7 +105,23 @@ def _assert_recorded(directory: RunDirectory) -> None:
     )
     assert next(row for row in rows if row["kind"] == "epoch")["reader"]["useful_bytes"] == 36 * 64
     start = next(row for row in rows if row["kind"] == "start")
-    assert 0 <= start["still_cached"] <= 1
+    assert start["still_cached"] == 0
+    assert not [label for label in summary["labels"] if "reader.cold" in label]
+
+
+@pytest.mark.parametrize("asked", ["cold", "warm"])
+def test_a_run_whose_cache_was_not_as_asked_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr(simulated_world, "ORDER_ALONE", None)
+    cfg = with_reader(config(ranks=[1, 1], epochs=1), NodeBatch(), tmp_path)
+    assert isinstance(cfg.reader, PackedReader)
+    reader = replace(cfg.reader, **{asked: True})
+    object.__setattr__(cfg, "reader", reader)  # a run in virtual time is refused it, for nothing is read
+    for name in ("drop", "read_in"):
+        monkeypatch.setattr(page_cache, name, lambda path: 0.5)
+    labels = simulate(cfg, cfg.dataset.load()).results[0].summary["labels"]
+    assert [label for label in labels if label.startswith(f"reader.{asked}=true: it was not so: 50%")]
 
 
 def in_virtual_time(cfg: RunConfig, **keys: Any) -> dict[str, Tensor]:
@@ -178,7 +195,7 @@ def test_in_virtual_time_a_reader_gives_the_order_and_reads_nothing(tmp_path: Pa
 
 @pytest.mark.parametrize("strategy", ["hsgd", "daso", "local_sgd", "heterogeneous", "sgp"])
 def test_strategies_of_a_common_pace_take_a_reader_as_it_is(tmp_path: Path, strategy: str) -> None:
-    cfg = with_reader(config(strategy), ChunkedShuffle(), tmp_path)
+    cfg = with_reader(config(strategy), READERS[3], tmp_path)
     assert simulate(cfg, Blobs().load()).results[0].status == "finished"
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from daso_bench.runner import sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.readers.base import PackedReader
 from daso_bench.runner.report.command import command_of
 from daso_bench.runner.report.load import load_run
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import to_plain
 
 
 def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) -> None:
@@ -21,6 +21,22 @@ def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) 
         assert run.study.arm.startswith(run.reader.name)
     assert len({(run.strategy, repr(run.model), run.dataset, run.train, run.launcher) for run in runs}) == 1
     assert len({run.reader.name for run in runs}) == 4
+
+
+def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_bytes(tmp_path: Path) -> None:
+    wanted = sweep.requests(compose(["+study=paper_hsgd_record_sizes", "seed=0"], sweep=True), tmp_path)
+    runs = [request.config for request in wanted if request.config is not None]
+    assert len(runs) == len(wanted) == 15
+    record = {}
+    for run in runs:
+        assert isinstance(run.reader, PackedReader)
+        assert run.reader.cold
+        data = run.dataset
+        record[run.study.size] = 4 * data.channels * data.height * data.width
+        assert 200e6 < data.samples * record[run.study.size] < 210e6
+    assert record == {"4 KiB": 4096, "16 KiB": 16_384, "100 KiB": 102_400}
+    places = {(run.study.size, run.reader.path) for run in runs if isinstance(run.reader, PackedReader)}
+    assert len(places) == 3
 
 
 def test_a_report_knows_arms_by_their_readers_and_repeats_them(tmp_path: Path) -> None:

@@ -159,6 +159,22 @@ def test_runs_that_evaluated_nothing_have_not_diverged(make_run: Make, tmp_path:
     assert not any(line.diverged for line in found.lines)
 
 
+def test_clocks_alone_have_no_model_that_could_come_to_nothing(make_run: Make, tmp_path: Path):
+    nothing = (math.nan,) * 4
+    for arm, role in (("ddp", ""), ("daso", "")):
+        for seed in range(3):
+            make_run(
+                tmp_path,
+                arm,
+                seed,
+                nothing,
+                target=None,
+                place={"arm": arm, "role": role},
+                launcher={"timing_only": True},
+            )
+    assert not any(line.diverged for line in answered(tmp_path).lines)
+
+
 def test_a_run_that_stopped_at_the_target_has_no_time_of_all_work(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, train={"stop": "confirmed"})
     (line,) = answered(tmp_path).lines
@@ -195,7 +211,11 @@ def test_another_ddp_that_is_faster_than_the_baseline_is_a_wrong_baseline(make_r
         )
     found = answered(tmp_path)
     assert found.baseline.label == "ddp"
-    assert any(reason.startswith("wrong baseline: ddp by nodes") for reason in found.forbidden)
+    assert [arm.label for arm in found.faster] == ["ddp by nodes"]
+    assert found.wrong == tuple(
+        f"wrong baseline: ddp by nodes is faster in {said}" for said in ("time of all work", "time to target")
+    )
+    assert found.forbidden == (), "a claim that names its comparator is not about the better ddp"
 
 
 def test_the_study_names_its_baseline(make_run: Make, tmp_path: Path):

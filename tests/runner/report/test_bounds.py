@@ -13,6 +13,7 @@ from test_simulated_studies import Link
 from daso_bench.runner import environment, simulated_worker
 from daso_bench.runner.claims import load
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.report.answer import Answer, answers
 from daso_bench.runner.report.answer_words import sentences, speedup_rows
 from daso_bench.runner.report.arms import compare
@@ -20,7 +21,6 @@ from daso_bench.runner.report.bounds import Bound, bound_of, differ
 from daso_bench.runner.report.judge import judge
 from daso_bench.runner.report.load import Run, find_runs, load_run
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import to_plain
 from daso_bench.runner.sweep import requests
 
 Make = Callable[..., Path]

@@ -1,4 +1,4 @@
-"""What strategies say they may change: read from source as the class has it, in words the ledger knows."""
+"""What classes say of themselves: read from source as the class has it, in words the ledger knows."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ import yaml
 
 from daso_bench.runner.listing import CONF, entries
 from daso_bench.runner.report import fairness, recorded
-from daso_bench.runner.report.declared import DEFAULT, may_differ
+from daso_bench.runner.report.declared import DEFAULT, may_differ, task_of
 
 NAMES = [entry.name for entry in entries("strategy")]
 
@@ -27,6 +27,19 @@ def module(folder: Path, text: str, name: str = "own_strategy") -> str:
 def test_what_is_read_is_what_the_class_says(name: str) -> None:
     place, _, cls = target_of(name).rpartition(".")
     assert may_differ(target_of(name)) == getattr(importlib.import_module(place), cls).may_differ
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in entries("dataset")])
+def test_the_task_that_is_read_is_the_data_sets(name: str) -> None:
+    target = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text(encoding="utf-8"))["_target_"]
+    place, _, cls = target.rpartition(".")
+    said = getattr(getattr(importlib.import_module(place), cls), "task", "classification")
+    assert task_of(target) == said
+
+
+@pytest.mark.parametrize("target", ["", "nowhere.Data", "daso_bench.datasets.nothing.Data"])
+def test_a_data_set_that_cannot_be_read_is_for_classification(target: str) -> None:
+    assert task_of(target) == "classification"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -32,6 +32,16 @@ def test_numbers_of_both_stand_side_by_side_with_a_ratio_and_its_interval(make_r
     assert numbers["final accuracy"].ratio == "1.000"
 
 
+def test_of_single_runs_their_own_numbers_stand_there_and_no_interval(make_run: Make, tmp_path: Path):
+    make_run(tmp_path / "a", train_s=100)
+    make_run(tmp_path / "b", train_s=50, accuracies=(0.60, 0.76, 0.74, 0.39))
+    (arm,) = diff(runs(tmp_path / "a"), runs(tmp_path / "b")).arms
+    numbers = {number.name: (number.a, number.b, number.ratio) for number in arm.numbers}
+    assert numbers["time of all work"] == ("400.0 s", "200.0 s", "0.500")
+    assert numbers["final accuracy"] == ("0.7800", "0.3900", "0.500")
+    assert numbers["bytes between nodes"] == ("6.00 MB", "6.00 MB", "1.000")
+
+
 def test_settings_and_environment_that_changed_are_named_with_both_values(make_run: Make, tmp_path: Path):
     make_run(tmp_path / "a", "daso")
     other = make_run(tmp_path / "b", "daso", settings={"sync_every": 8, "new_key": "x"})

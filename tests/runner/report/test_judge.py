@@ -1,12 +1,13 @@
 """Verdicts from run directories: which arm answers which claim, and what keeps a verdict away."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_answer import ARM, BASE, study
 
-from daso_bench.runner.claims import Claim, load
+from daso_bench.runner.claims import Claim, Conditions, load
 from daso_bench.runner.report import judge as judge_module
 from daso_bench.runner.report.answer import answers
 from daso_bench.runner.report.arms import compare
@@ -52,6 +53,20 @@ def test_a_gain_above_what_communication_could_save_was_not_testable(make_run: M
 def test_a_smaller_gain_contradicts_no_claim_of_up_to(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=BASE, fresh=1.0, exposed=0.5)
     assert only(tmp_path).verdict.word == "smaller here"
+
+
+def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make, tmp_path: Path):
+    """A paper's mIoU says what becomes of mIoU; accuracy of the same model is another workload."""
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    here = Conditions(
+        model=None, dataset=None, nodes=2, devices_per_node=2, device="of a test", network="of a test"
+    )
+    for metric, own in (("accuracy", True), ("miou", False)):
+        (found,) = judge([replace(claim, metric=metric, conditions=here)], given)
+        assert found.conditions is not None
+        assert found.conditions.own_conditions is own
 
 
 def test_a_loss_of_accuracy_takes_the_gain_away(make_run: Make, tmp_path: Path):

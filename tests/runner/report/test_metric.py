@@ -1,6 +1,7 @@
 """A study is shown by what its models are judged by, under one name, and two metrics share nothing."""
 
 import csv
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -176,6 +177,22 @@ def test_which_metric_a_run_is_judged_by(
     target_metric: str, row: dict[str, float], summary: dict[str, float], expected: Any
 ) -> None:
     assert metric_of(target_metric, [row] if row else [], summary) == expected
+
+
+@pytest.mark.parametrize("dataset", ["cityscapes.Cityscapes", "shapes.Shapes"])
+def test_a_run_that_failed_early_is_judged_by_its_task(make_run: Make, tmp_path: Path, dataset: str) -> None:
+    """It has recorded nothing, and its target is of a loss."""
+    made = tmp_path
+    for seed in range(2):
+        made = make_run(tmp_path, seed=seed, metric="miou", train={"target_metric": "loss"})
+        config = (made / "config.yaml").read_text()
+        (made / "config.yaml").write_text(config.replace("digits.Digits", dataset))
+    (made / "metrics.jsonl").write_text("")
+    status = json.loads((made / "status.json").read_text())
+    (made / "status.json").write_text(json.dumps(status | {"status": "failed"}))
+    (comparison,) = compare(load_runs(tmp_path, "report"))
+    assert comparison.metric == MIOU
+    assert [run.judged_by for run in comparison.runs] == [MIOU, MIOU]
 
 
 def test_words_and_columns() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cadence import held, verdict, whole
@@ -11,22 +12,39 @@ from test_cadence import held, verdict, whole
 Make = Callable[..., Path]
 
 
-def measured(make_run: Make, root: Path, mean: float, pairs: int = 30) -> None:
-    """A run of the baseline whose pairs have this mean and a standard deviation of 0.02."""
+def measured(
+    make_run: Make,
+    root: Path,
+    mean: float,
+    pairs: int = 30,
+    *,
+    arm: str = "clock's cost",
+    seed: int = 7,
+    steps: Any = 20,
+    **more: Any,
+) -> Path:
+    """A run of an arm whose pairs have this mean and a standard deviation of 0.02."""
     path = make_run(
         root,
         "ddp",
-        7,
+        seed,
         (0.60, 0.70, 0.74, 0.78),
-        place={"arm": "clock's cost", "role": "overhead"},
+        place={"arm": arm, "role": "overhead"},
         world="local",
         exposed=0.5,
+        **more,
     )
     spread = 0.02 * math.sqrt((pairs - 1) / pairs)
     ratios = [math.log(mean) + (spread if number % 2 else -spread) for number in range(pairs)]
+    return recorded(path, {"steps": steps, "log_ratios": ratios})
+
+
+def recorded(path: Path, pairs: Any) -> Path:
+    """The run with other pairs in its summary."""
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    rows[-1]["clock_pairs"] = {"steps": 20, "log_ratios": ratios}
+    rows[-1]["clock_pairs"] = pairs
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def test_a_light_clock_is_told_and_forbids_nothing(make_run: Make, tmp_path: Path):
@@ -66,5 +84,87 @@ def test_too_few_pairs_say_so_and_forbid_nothing(make_run: Make, tmp_path: Path)
     measured(make_run, tmp_path, 1.5, pairs=29)
     found = held(tmp_path)
     assert found.clock_cost is not None
-    assert found.clock_cost.sentence == "What the clock costs is not known: 29 pairs of blocks of 30."
+    assert found.clock_cost.sentence == (
+        "What the clock costs is not known: 29 pairs of blocks: must be 30 or more (clock's cost)."
+    )
     assert verdict(found) == before
+
+
+def test_every_arm_is_judged_by_itself_and_the_worst_decides(make_run: Make, tmp_path: Path):
+    """Two hundred light pairs make no heavy arm light."""
+    whole(make_run, tmp_path)
+    measured(make_run, tmp_path, 1.0, pairs=200, arm="ddp, clock's cost")
+    measured(make_run, tmp_path, 1.05, pairs=40, arm="daso, clock's cost", settings={"algorithm": "flat"})
+    word, reasons = verdict(held(tmp_path))
+    assert word == "no verdict"
+    (said,) = [reason for reason in reasons if "too heavy" in reason]
+    assert "steps take 1.0500 times as long with the clock" in said
+    assert "40 pairs of daso, clock's cost" in said
+
+
+def test_an_arm_that_is_not_known_is_told_unless_another_is_heavy(make_run: Make, tmp_path: Path):
+    whole(make_run, tmp_path)
+    measured(make_run, tmp_path, 1.0, arm="ddp, clock's cost")
+    measured(make_run, tmp_path, 1.5, 29, arm="daso, clock's cost", settings={"algorithm": "flat"})
+    found = held(tmp_path)
+    assert found.clock_cost is not None
+    assert (found.clock_cost.arm, found.clock_cost.forbids) == ("daso, clock's cost", "")
+    measured(make_run, tmp_path, 1.5, arm="sgp, clock's cost", settings={"algorithm": "hierarchical"})
+    assert "sgp, clock's cost" in "".join(verdict(held(tmp_path))[1])
+
+
+def test_runs_of_an_arm_are_taken_together_and_those_that_do_not_count_are_not(
+    make_run: Make, tmp_path: Path
+):
+    whole(make_run, tmp_path)
+    for seed in (7, 8):
+        measured(make_run, tmp_path, 1.0, pairs=16, seed=seed)
+    failed = measured(make_run, tmp_path, 2.0, seed=9) / "status.json"
+    failed.write_text(json.dumps(json.loads(failed.read_text()) | {"status": "failed"}))
+    found = held(tmp_path)
+    assert found.clock_cost is not None
+    assert (found.clock_cost.pairs, found.clock_cost.forbids) == (32, "")
+    assert found.clock_cost.sentence.startswith("The clock is light: steps take 1.0000")
+
+
+def test_the_shortest_blocks_of_an_arm_count(make_run: Make, tmp_path: Path):
+    whole(make_run, tmp_path)
+    measured(make_run, tmp_path, 1.0, seed=7, steps=40)
+    measured(make_run, tmp_path, 1.0, seed=8, steps=5)
+    found = held(tmp_path)
+    assert found.clock_cost is not None
+    assert "blocks of 5 steps: must be 20 or more" in found.clock_cost.sentence
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        {"steps": 20, "log_ratios": [math.nan] * 240},
+        {"steps": 20, "log_ratios": [0.01] * 30 + [None]},
+        {"steps": 20, "log_ratios": ["0.01"] * 30},
+        {"steps": 20, "log_ratios": 5},
+        {"steps": 20, "log_ratios": None},
+        {"steps": None, "log_ratios": [0.01] * 30},
+        {"log_ratios": [0.01] * 30},
+        {},
+    ],
+)
+def test_an_odd_record_is_no_cost_and_costs_no_report(make_run: Make, tmp_path: Path, pairs: Any):
+    whole(make_run, tmp_path)
+    before = verdict(held(tmp_path))
+    recorded(measured(make_run, tmp_path, 1.0), pairs)
+    found = held(tmp_path)
+    assert found.clock_cost is not None
+    assert found.clock_cost.sentence == (
+        "What the clock costs is not known: not all of its pairs are numbers (clock's cost)."
+    )
+    assert verdict(found) == before
+
+
+@pytest.mark.parametrize("pairs", [None, 5, [1.0]])
+def test_a_run_without_pairs_has_none(make_run: Make, tmp_path: Path, pairs: Any):
+    whole(make_run, tmp_path)
+    recorded(measured(make_run, tmp_path, 1.0), pairs)
+    found = held(tmp_path)
+    assert found.clock_cost is not None
+    assert "0 pairs of blocks: must be 30" in found.clock_cost.sentence

@@ -19,13 +19,14 @@ import torch
 
 from daso_bench.runner import claims, environment, simulated_worker, sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.device import ClusterDevice
 from daso_bench.runner.report.answer import Answer, answers
 from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.judge import Judged, judge
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import RunConfig, to_plain
+from daso_bench.runner.schema import RunConfig
 
 STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "8"))
 HOLDS = ("supported", "reproduced", "partly")

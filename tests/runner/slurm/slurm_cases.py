@@ -8,9 +8,10 @@ import runs
 
 from daso_bench.runner import sweep
 from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.launcher_config import SlurmConfig
 from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import RunConfig, to_plain
+from daso_bench.runner.schema import RunConfig
 
 
 def composed(*words: str) -> RunConfig:

@@ -121,6 +121,21 @@ def test_the_exit_code_is_that_of_the_runs(
     )
 
 
+def test_a_run_that_met_a_bad_file_is_not_to_be_resumed(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = play.runs[:2]
+
+    def end() -> None:
+        play.ends(runs[0], "failed", "rank 0: BadData: a.jpg: empty")
+        play.ends(runs[1], "failed", "rank 0: killed by SIGKILL")
+
+    play.acts = [lambda: None, end]
+    _, shown = followed(runs, capsys)
+    assert shown.count("go on with: daso-bench resume") == 1
+    assert f"go on with: daso-bench resume {runs[1].path}" in shown
+
+
 def test_each_change_is_told_once_from_waiting_to_the_end(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:

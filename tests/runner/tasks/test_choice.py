@@ -13,10 +13,12 @@ from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.models.small_fcn import SmallFCN
-from daso_bench.runner import schema, sweep
+from daso_bench.models.torchvision_segmentation import TorchvisionSegmentation
+from daso_bench.runner import config_tree, schema, sweep
 from daso_bench.runner.compose import compose
 from daso_bench.runner.report.metric import METRICS as REPORTED
 from daso_bench.runner.schema import RunConfig
+from daso_bench.runner.simulated_world import simulate
 from daso_bench.runner.tasks.choice import TASKS
 from daso_bench.runner.tasks.classification import Classification
 from daso_bench.runner.tasks.segmentation import Segmentation
@@ -27,10 +29,10 @@ PIXELS: dict[str, Any] = {"dataset": Shapes(), "model": SmallFCN(), "target_metr
 
 def loaded(asked: RunConfig, **train: Any) -> RunConfig:
     """`asked` as composed with these keys of `train`."""
-    tree = schema.to_plain(asked)
+    tree = config_tree.to_plain(asked)
     tree["run"].pop("id")
     tree["train"].update(train)
-    return schema.from_composed(tree, Path("/nowhere"))
+    return config_tree.from_composed(tree, Path("/nowhere"))
 
 
 def test_a_data_set_that_says_nothing_is_for_classification():
@@ -52,6 +54,16 @@ def test_runs_without_smoothing_keep_the_id_that_they_had():
     assert loaded(config(dataset=Digits())).train.label_smoothing == 0
     assert schema.run_id(config(dataset=Digits())) == "ddp-mlp-digits-s0-6621ab9a"
     assert schema.run_id(config(dataset=Digits(), label_smoothing=0.1)) != "ddp-mlp-digits-s0-6621ab9a"
+
+
+def test_a_models_later_key_at_its_default_leaves_the_id_that_runs_had():
+    """The id was computed before `model.zero_init_residual` was there."""
+    plain, zeroed = (
+        config(**{**PIXELS, "model": TorchvisionSegmentation(name="fcn_resnet50", zero_init_residual=zero)})
+        for zero in (False, True)
+    )
+    assert schema.run_id(plain) == "ddp-fcn_resnet50-shapes-s0-de93d264"
+    assert schema.run_id(zeroed) != schema.run_id(plain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +140,28 @@ def test_the_page_on_tasks_lists_each_tasks_metrics_as_they_are() -> None:
     for kind in TASKS.values():
         assert tuple(re.findall(r"`(\w+)`", rows[kind.name])) == kind.metrics
         assert not set(kind.metrics) - {*REPORTED, "loss"}, "a report names each"
+
+
+@pytest.mark.parametrize(
+    ("keys", "own", "asked"),
+    [
+        ({"dataset": Digits()}, "accuracy", "top5"),
+        (
+            {**PIXELS, "dataset": Shapes(samples=32, validation_samples=8, test_samples=8)},
+            *("miou", "pixel_accuracy"),
+        ),
+    ],
+)
+def test_a_summary_has_the_share_that_the_target_is_of_and_the_tasks_own(
+    keys: dict[str, Any], own: str, asked: str
+):
+    for metric in (asked, own, "loss"):
+        asking = config(epochs=1, **{**keys, "target_metric": metric})
+        played = simulate(asking, asking.dataset.load())
+        summary = played.results[0].summary
+        (*_, last) = [row for row in played.metrics.rows if row["kind"] == "evaluation"]
+        told = {key for key in summary if key.startswith(("final_", "best_"))}
+        wanted = {own, asked} if metric == asked else {own}
+        assert told == {f"{word}_{name}" for word in ("final", "best") for name in wanted}
+        for name in wanted:
+            assert summary[f"final_{name}"] == last[name] is not None

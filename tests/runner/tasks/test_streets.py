@@ -92,7 +92,7 @@ def test_prepare_tells_of_the_splits_and_names_bad_pairs(
     assert run(["prepare", *KEYS, "dataset.bad_files=skip"]) == 0
     shown = capsys.readouterr().out
     assert "6 test" not in shown
-    assert "left out, on all ranks: 1 bad files" in shown
+    assert "left out, on all ranks: 1 bad file\n" in shown
 
 
 def test_inspect_shows_pixels_by_class(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

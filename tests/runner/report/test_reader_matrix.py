@@ -1,0 +1,130 @@
+"""The report's table of readers, and the curve of their gain over the size of a record."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.report.arms import compare
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.load import load_runs
+from daso_bench.runner.report.reader_matrix import readings, record_sizes
+from daso_bench.runner.report.record_sizes import alternative, gains
+
+Make = Callable[..., Path]
+SIZES = {"4 KiB": 4096, "100 KiB": 102_400}
+RATES = {"strided": 1000.0, "node_batch": 2000.0}
+SPREAD = (0.99, 1.0, 1.01)
+
+
+def make(make_run: Make, root: Path, *, cold: bool = True, sizes: dict[str, int] = SIZES) -> None:
+    """Three runs of each arm and size; the gain of `node_batch` halves with the larger record."""
+    for place, (size, record) in enumerate(sizes.items()):
+        for arm, rate in RATES.items():
+            for seed, factor in enumerate(SPREAD):
+                path = make_run(
+                    root,
+                    "hsgd",
+                    seed,
+                    arm=f"{arm} {size}",
+                    place={"arm": arm, "size": size, "baseline": "strided"},
+                    target=None,
+                )
+                told = rate * factor / (2**place if arm == "node_batch" else 1)
+                _spoil(path, arm, record, told, 0.01 * seed if cold else None)
+
+
+def _spoil(path: Path, arm: str, record: int, rate: float, cached: float | None) -> None:
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    samples = rows[-1]["samples"]
+    reads = samples if arm == "strided" else 10
+    rows[-1] |= {
+        "samples_per_s": rate,
+        "blocked_s": {"intra": 0.0, "inter": 0.0},
+        "reader": {
+            "requested_bytes": 2 * record * samples,
+            "useful_bytes": record * samples,
+            "reads": reads,
+            "jumps": reads,
+            "read_s": 1.5,
+            "checked_s": 0.5,
+            "waited_s": 0.25,
+        },
+    }
+    start: dict[str, Any] = {"kind": "start", "attempt": 1, "step": 0}
+    if cached is not None:
+        start["still_cached"] = cached
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [start, *rows]))
+
+
+def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(make_run: Make, tmp_path: Path):
+    make(make_run, tmp_path)
+    small, large = sorted(readings(compare(load_runs(tmp_path, "report"))), key=lambda one: one.record_bytes)
+    assert [one.record_bytes for one in (small, large)] == [4100.0, 102_000.0], "to three digits"
+    lines = {line.arm.label: line for line in small.lines}
+    assert set(lines) == {"strided", "node_batch"}
+    assert lines["node_batch"].counts["reads"] == 10
+    assert lines["strided"].counts["reads"] == 4000
+    assert lines["strided"].counts["requested_bytes"] == 2 * 4096 * 4000
+    assert lines["strided"].cached == pytest.approx(0.01), "the mean of 0, 1 and 2 %"
+    assert lines["strided"].gain is None, "the baseline has none"
+    gain = lines["node_batch"].gain
+    assert gain is not None
+    assert gain.point == pytest.approx(2.0)
+    # ln rates scatter by 1 % in both arms: Welch with 4 degrees of freedom, t = 2.776.
+    half = 2.776 * math.sqrt(2 * 0.01**2 / 3)
+    assert (gain.low, gain.high) == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-3)
+    assert large.lines[0].gain is None or large.lines[0].gain.point == pytest.approx(1.0)
+    shares = lines["strided"].shares
+    assert shares is not None
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_the_curve_has_a_point_for_each_size_and_none_where_there_is_one_size(make_run: Make, tmp_path: Path):
+    make(make_run, tmp_path / "both")
+    (found,) = record_sizes(readings(compare(load_runs(tmp_path / "both", "report"))))
+    assert list(found.arms) == ["node_batch"]
+    assert {size: round(one.point, 6) for size, one in found.gains("node_batch").items()} == {
+        4100.0: 2.0,
+        102_000.0: 1.0,
+    }
+    axes = gains(found).axes[0]
+    (line,) = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_marker() != "None"][:1]  # pyright: ignore
+    assert list(line.get_xdata()) == [4100.0, 102_000.0]  # pyright: ignore
+    assert "2.000 [" in alternative(found)
+    assert "at 102 kB" in alternative(found)
+    make(make_run, tmp_path / "one", sizes={"4 KiB": 4096})
+    assert record_sizes(readings(compare(load_runs(tmp_path / "one", "report")))) == []
+
+
+def test_runs_that_were_dropped_from_the_cache_and_others_are_no_one_curve(make_run: Make, tmp_path: Path):
+    make(make_run, tmp_path, sizes={"4 KiB": 4096})
+    make(make_run, tmp_path, sizes={"100 KiB": 102_400}, cold=False)
+    found = readings(compare(load_runs(tmp_path, "report")))
+    assert sorted(one.cold for one in found) == [False, True]
+    assert record_sizes(found) == []
+
+
+def test_the_report_has_table_figure_and_words(make_run: Make, tmp_path: Path):
+    make(make_run, tmp_path / "runs")
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "Reading a packed file" in page
+    assert "Reading over the size of a record" in page
+    assert (tmp_path / "out" / "readers.svg").is_file()
+    with open(tmp_path / "out" / "readers.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4
+    node = next(row for row in rows if (row["arm"], row["size"]) == ("node_batch", "4 KiB"))
+    assert float(node["times_as_fast"]) == pytest.approx(2.0)
+    assert (float(node["waited_s"]), node["baseline"]) == (0.25, "strided")
+
+
+def test_runs_without_a_reader_have_no_table(make_run: Make, tmp_path: Path):
+    make_run(tmp_path / "runs", "ddp", 0)
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "Reading a packed file" not in page
+    assert not (tmp_path / "out" / "readers.csv").exists()

@@ -1,0 +1,236 @@
+"""Strategies on a GPU of shapes and devices alone: PyTorch's fake tensors, which raise on a mix of devices.
+
+No number is real: whatever is read is 1. Other ranks say nothing, and every message is there at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from daso_bench.runner.simulated_communicator import Done
+from daso_bench.runner.traffic import CountedCommunicator, Traffic
+from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.communicator import Channel, Work
+from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.replica import Batch, Replica
+from daso_bench.strategies.topology import Group, Topology
+
+DEVICE = torch.device("cuda", 0)
+STEPS, EPOCHS, BATCH = 4, 4, 16
+
+
+def _ones(shape: tuple[int, ...]) -> Any:
+    return [_ones(shape[1:]) for _ in range(shape[0])] if shape else 1.0
+
+
+class Read(TorchFunctionMode):
+    """Whoever reads a fake tensor is told 1."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if args and isinstance(args[0], FakeTensor):
+            match getattr(func, "__name__", ""):
+                case "item" | "__float__":
+                    return 1.0
+                case "__int__" | "__index__":
+                    return 1
+                case "__bool__":
+                    return True
+                case "tolist":
+                    return _ones(tuple(args[0].shape))
+                case "unique":
+                    return args[0][:1]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def fake_cuda() -> Iterator[None]:
+    """Inside, `cuda` exists, and tensors have a shape, a type and a device and no numbers."""
+    with FakeTensorMode(allow_non_fake_inputs=True), Read():
+        yield
+
+
+class Alone(CountedCommunicator):
+    """A rank's communicator that only looks where tensors are: `control` is the host's, the rest a GPU's."""
+
+    host_waits = False
+
+    def __init__(self, topology: Topology, rank: int) -> None:
+        self.topology, self.rank = topology, rank
+        self.traffic = Traffic(topology, rank)
+        self.time = 0
+
+    def now(self) -> int:
+        self.time += 1
+        return self.time
+
+    def _seen(self, channel: Channel, *tensors: Tensor) -> Work:
+        for tensor in tensors:
+            assert tensor.device.type == ("cpu" if channel == "control" else "cuda"), (channel, tensor.device)
+        return Done()
+
+    def all_reduce(
+        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
+    ) -> Work:
+        return self._seen(channel, tensor)
+
+    def reduce(
+        self,
+        tensor: Tensor,
+        destination: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
+    ) -> Work:
+        return self._seen(channel, tensor)
+
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
+    ) -> Work:
+        return self._seen(channel, output, tensor)
+
+    def broadcast(
+        self,
+        tensor: Tensor,
+        source: int,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
+    ) -> Work:
+        return self._seen(channel, tensor)
+
+    def all_gather(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        group: Group,
+        *,
+        channel: Channel = "parameters",
+        async_op: bool = False,
+    ) -> Work:
+        return self._seen(channel, output, tensor)
+
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
+        return self._seen("parameters", *sends.values(), *receives.values())
+
+    def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
+        return
+
+    def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
+        raise AssertionError("ranks on GPUs share no memory")
+
+
+class GPUReplica(Replica):
+    """Its gradients are zeros on the GPU, summed as the strategy asked; its times are a second a step."""
+
+    comm: Alone
+
+    def _averaging_changed(self) -> None:
+        return
+
+    def compute_gradients(self, batch: Batch) -> Tensor:
+        tensors = self.parameters.tensors
+        for parameter, bound in zip(tensors, self._bound_gradients or [None] * len(tensors), strict=True):
+            parameter.grad = torch.zeros_like(parameter) if bound is None else bound
+        reduction = self.averaging.reduction
+        if reduction is not None:
+            gradients = [parameter.grad for parameter in tensors if parameter.grad is not None]
+            bucket = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            reduction.sum(bucket, 0, [tuple(g.shape) for g in gradients], self.comm)
+        self.wished = False
+        return torch.zeros((), device=DEVICE)
+
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        return [1.0] * steps
+
+    def rng_state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_rng_state(self, state: dict[str, Tensor]) -> None:
+        return
+
+
+class Walk:
+    """One rank's strategy on the fake GPU, through the calls of the loop. Live in `fake_cuda`."""
+
+    def __init__(self, kind: type[Strategy], config: Any, ranks_of_nodes: list[int], rank: int) -> None:
+        with DEVICE:
+            model = nn.Sequential(nn.Linear(30, 40), nn.BatchNorm1d(40), nn.Linear(40, 3))
+        self.topology = Topology.of(ranks_of_nodes)
+        self.replica = GPUReplica(model, nn.CrossEntropyLoss())
+        self.replica.comm = comm = Alone(self.topology, rank)
+        self.replica.late = True
+        self.progress = Progress(EPOCHS, STEPS, budget=EPOCHS * STEPS * BATCH, global_batch_size=BATCH)
+        self.strategy = kind(config)
+        self.strategy.setup(self.replica, comm, self.progress)
+        stepped = self.replica.stepped or [torch.zeros(0)]
+        self.replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9)
+        self.strategy.deferred(self.progress, BATCH)
+        self.strategy.reserve(2)
+        self.strategy.shares(self.progress)
+
+    def step(self) -> None:
+        """As `Loop.step` and `Loop.after_step`."""
+        strategy, progress = self.strategy, self.progress
+        strategy.before_batch(progress)
+        progress.samples_of_rank = (BATCH // self.topology.ranks,) * self.topology.ranks
+        images = torch.zeros(progress.samples_of_rank[0], 30, device=DEVICE)
+        targets = torch.zeros(len(images), dtype=torch.long, device=DEVICE)
+        self.replica.compute_gradients(Batch(images, targets, progress.samples_of_rank))
+        strategy.before_step(progress)
+        self.replica.step()
+        strategy.after_step(progress)
+        strategy.agree(progress, False)
+        strategy.meets(progress)
+        progress.samples += BATCH
+        progress.step += 1
+        last = progress.last_batch
+        if last:
+            progress.epoch_loss = 1.0
+            strategy.after_epoch(progress)
+            strategy.record(progress)
+        progress.epoch, progress.batch = progress.epoch + last, 0 if last else progress.batch + 1
+
+    def saved(self) -> tuple[dict[str, Any], Progress]:
+        """What a checkpoint gives back: its tensors are on the CPU."""
+        self.strategy.settle()
+        with self.strategy.consensus():
+            pass
+        return on_cpu(self.strategy.state_dict()), self.progress
+
+    def resume(self, saved: tuple[dict[str, Any], Progress]) -> None:
+        """Go on from `saved`, of another walk."""
+        state, progress = saved
+        for name in ("step", "epoch", "batch", "samples"):
+            setattr(self.progress, name, getattr(progress, name))
+        self.strategy.load_state_dict(state)
+
+    def end(self) -> None:
+        """The rest of the run."""
+        while self.progress.epoch < EPOCHS:
+            self.step()
+        self.strategy.finish()
+        self.strategy.summary()
+
+
+def on_cpu(value: Any) -> Any:
+    """The tensors in it on the CPU, as `checkpoint.read` loads them."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: on_cpu(entry) for key, entry in value.items()}
+    return type(value)(map(on_cpu, value)) if isinstance(value, list | tuple) else value
