@@ -2,12 +2,12 @@
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from . import words
 from .bandwidth import Bandwidth
 from .look import look
-from .style import WIDTH, Drawn, drawn, numbers, plain, short, where
+from .style import WIDTH, Drawn, drawn, label_logarithmic, numbers, plain, short, where
 
 TITLE = "Time to target against the rate between nodes"
 CAPTION = (
@@ -58,10 +58,9 @@ def rates(found: Bandwidth) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(found.rates)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(numbers())
-        axis.set_minor_formatter(numbers() if axis is axes.yaxis else NullFormatter())
+    axes.xaxis.set_major_formatter(numbers())
     axes.xaxis.set_minor_locator(NullLocator())
+    label_logarithmic(axes.yaxis)
     axes.set_xlabel("rate of a card between nodes in Gbit/s")
     axes.set_ylabel("time to target in seconds")
     figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False, handlelength=3.5)

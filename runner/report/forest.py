@@ -7,13 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullFormatter
 
 from . import words
 from .answer import Answer, Line, ratios
 from .lanes import lanes
 from .look import look
-from .style import Drawn, drawn, numbers, plain, short, where
+from .style import Drawn, drawn, label_logarithmic, plain, round_numbers, short, where
 
 TITLE = "How many times as fast"
 CAPTION = (
@@ -21,7 +20,7 @@ CAPTION = (
     " target. Grey: nothing in here is more than noise (dark: all work, light: to the target). Dashed: the"
     " bound, which no saving of communication can exceed here (with uneven devices: no division of the work)."
 )
-_DECADE = 10  # of ratios; over more of them labels between powers of ten would lie on one another
+_ROUNDING = 1e-9
 _FLOORS, _BOUND = ("#c9cfd8", "#e9ebef"), "#444444"
 
 
@@ -51,10 +50,7 @@ def forest(answer: Answer) -> Figure:
             )
     _limits(axes, answer, shown)
     axes.set_xlabel(f"times as fast as {plain(short(answer.baseline.label, 40))} (logarithmic)")
-    axes.xaxis.set_major_formatter(numbers())
-    few = axes.get_xlim()[1] < _DECADE * axes.get_xlim()[0]
-    axes.xaxis.set_minor_formatter(numbers() if few else NullFormatter())
-    axes.tick_params(axis="x", which="minor", labelsize=8)
+    label_logarithmic(axes.xaxis)
     figure.legend(handles=_legend(answer), loc="outside lower left", ncols=2, frameon=False, fontsize=8.5)
     return figure
 
@@ -111,7 +107,14 @@ def _limits(axes: Axes, answer: Answer, shown: Sequence[Line]) -> None:
     ends += [answer.bound.value] if answer.bound.value is not None else []
     low, high = min([*ends, 0.95]), max([*ends, 1.05])
     room = (high / low) ** 0.06
-    axes.set_xlim(low / room, high * room)
+    low, high = low / room, high * room
+    # A label on each side of 1, also where all arms are slower, or faster, than the baseline.
+    labels = round_numbers(low, high)
+    below, above = (
+        max(one for one in labels if one < 1 - _ROUNDING),
+        min(one for one in labels if one > 1 + _ROUNDING),
+    )
+    axes.set_xlim(min(low, below), max(high, above))
 
 
 def _legend(answer: Answer) -> list[Line2D | Patch]:

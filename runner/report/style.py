@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from ..validation import reference
 from . import words
 
 WIDTH = 6.2  # inches
+_ALMOST_LINEAR, _THREE_DECADES = 5, 1000  # from end to end of a logarithmic axis
 PART_COLOURS = {
     "compute": "#0072B2",
     "exposed": "#D55E00",
@@ -101,6 +103,26 @@ def drawn(salt: str, make: Callable[[], Figure], *, told: str) -> Drawn:
 def numbers() -> FuncFormatter:
     """Axis labels without powers of ten."""
     return FuncFormatter(lambda value, _: f"{value:,.10g}")
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Round numbers for the labels of a logarithmic axis, up to one beyond each end; `low` is above 0.
+
+    Matplotlib labels multiples of powers of ten, of which none lies between 1 and 2: of an axis from 0.7 to
+    1.4 it leaves one half without a label.
+    """
+    if high < _ALMOST_LINEAR * low:
+        return MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high).tolist()
+    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
+    return LogLocator(subs=subs).tick_values(low, high).tolist()
+
+
+def label_logarithmic(axis: Axis) -> None:
+    """Label a logarithmic axis at round numbers within its present limits."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_ticks([value for value in round_numbers(low, high) if low <= value <= high])
+    axis.set_major_formatter(numbers())
+    axis.set_minor_locator(NullLocator())
 
 
 def short(label: str, most: int) -> str:

@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from daso_bench.runner.report.answer import Answer, answer, answers
 from daso_bench.runner.report.answer_words import cells, sentences, speedup_rows
 from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.forest import forest
 from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.style import drawing
 
 Make = Callable[..., Path]
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)
@@ -257,6 +260,54 @@ def test_the_page_begins_with_the_answer_and_the_table_has_its_numbers(make_run:
     assert [(row["arm"], row["placebo"]) for row in rows] == [("daso", "False"), ("placebo placebo", "True")]
     assert float(rows[0]["fixed_work_low"]) == pytest.approx(1.1393, abs=1e-4)
     assert (tmp_path / "out" / "speedups.pdf").is_file()
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        (0.82,),
+        (0.97,),
+        (1.6,),
+        (1.9,),
+        (0.75, 1.4),
+        (0.62,),
+        (0.5,),
+        (0.09, 1.05),
+        (0.5, 3.0),
+        (9.0,),
+        (0.003, 40.0),
+    ],
+)
+def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
+    make_run: Make, tmp_path: Path, times: Sequence[float]
+):
+    """times: of each arm, over the baseline's."""
+    study(make_run, tmp_path, arm=())
+    for number, factor in enumerate(times):
+        for seed, whole_s in enumerate(BASE):
+            make_run(
+                tmp_path,
+                "daso",
+                seed,
+                train_s=factor * whole_s / 4,
+                place={"arm": f"daso {number}", "role": ""},
+                settings={"sync_every": number + 1},
+            )
+    with drawing("test"):
+        figure = forest(answered(tmp_path))
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    labels = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)]
+    shown = [label for label in labels if label.get_text() and low <= label.get_position()[0] <= high]
+    values = sorted(float(label.get_text().replace(",", "")) for label in shown)
+    assert values[0] < 1 < values[-1]
+    assert 1 in values
+    # From the least to the greatest ratio no great part of the axis is without a label.
+    ends = [math.log(value) for value in (low, *values, high)]
+    assert max(b - a for a, b in pairwise(ends)) < 0.4 * (ends[-1] - ends[0])
+    boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), "labels lie on one another"
 
 
 def test_a_comparison_without_a_baseline_has_no_answer(make_run: Make, tmp_path: Path):

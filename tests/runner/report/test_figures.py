@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.curves import ARMS_PER_PANEL, by_samples, by_time, curves
 from daso_bench.runner.report.lanes import link_bytes, target_strip, throughput
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.look import look
-from daso_bench.runner.report.style import drawing, numbers, wrapped
+from daso_bench.runner.report.style import drawing, label_logarithmic, numbers, wrapped
 
 Make = Callable[..., Path]
 
@@ -152,3 +153,19 @@ def test_axis_labels_are_what_they_stand_at() -> None:
     assert [format_tick(value) for value in (0, 0.1 + 0.2, 12.5, 20, 1e6, 12345.5)] == [
         *("0", "0.3", "12.5", "20", "1,000,000", "12,345.5")
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(75, 190), (105, 160), (0.63, 0.88), (0.9, 45), (0.02, 300), (1e-4, 1e5)]
+)
+def test_a_logarithmic_axis_has_labels_in_both_halves(low: float, high: float) -> None:
+    axes = Figure().subplots()
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    label_logarithmic(axes.yaxis)
+    middle = (low * high) ** 0.5
+    ticks = axes.get_yticks()
+    assert any(low <= tick < middle for tick in ticks)
+    assert any(middle < tick <= high for tick in ticks)
+    assert len(ticks) <= 14
+    assert axes.get_ylim() == (low, high)
