@@ -121,8 +121,8 @@ def answer(
     placebo = _lines(how, placebos)[0] if placebos else None
     fresh = next((arm for arm in comparison.arms if _role(arm) == FRESH), None)
     clock = _clock(baseline, next((arm for arm in comparison.arms if _role(arm) == CLOCK), None), how.level)
-    fixed_floor = NoiseFloor(clock=clock, fresh=floor.fresh_floor(fresh and how.fixed_work(fresh)))
-    target_floor = NoiseFloor(clock=clock, fresh=floor.fresh_floor(fresh and how.to_target(fresh)))
+    fixed_floor = _floor(clock, fresh and how.fixed_work(fresh), how.not_whole(fresh) if fresh else [])
+    target_floor = _floor(clock, fresh and how.to_target(fresh), how.missed(fresh) if fresh else [])
     fresh_quality = how.quality(fresh) if fresh else None
     held = guarded(comparison, baseline, references)
     weak = [held.weak] if held and held.weak else []
@@ -220,6 +220,12 @@ def _clock(baseline: Arm, again: Arm | None, level: float) -> floor.ClockFloor |
         if pair:
             ratios.append(math.log(pair[0] / pair[1]))
     return floor.clock_floor(ratios, level=level)
+
+
+def _floor(clock: floor.ClockFloor | None, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
+    """`again`: the baseline over the one with fresh seeds. `why`: what may stand against a ratio of them."""
+    fresh = floor.fresh_floor(again)
+    return NoiseFloor(clock=clock, fresh=fresh, unknown="" if fresh else "; ".join(why))
 
 
 def _same_part(one: Run, other: Run) -> tuple[float, float] | None:

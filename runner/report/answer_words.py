@@ -114,14 +114,20 @@ def _noise(answer: Answer) -> list[str]:
         what = " and ".join(missing)
         return [f"No noise floor: {what} missing (study.role=clock and fresh make them), so no verdict."]
     assert fixed.clock is not None
-    assert fixed.fresh is not None
-    told = f"same seeds {fixed.clock.floor:.2%}, other seeds {fixed.fresh.floor:.2%} in the time of all work"
-    if target.fresh is not None:
-        told += f" and {target.fresh.floor:.2%} in the time to target"
-    found = [f"Noise floor, what two runs of the baseline itself differ by: {told}."]
+    floors = {"time of all work": fixed, **({"time to target": target} if answer.budget_s else {})}
+    seeds = " and ".join(
+        f"{one.fresh.floor:.2%} in the {said}" for said, one in floors.items() if one.fresh is not None
+    )
+    told = [f"same seeds {fixed.clock.floor:.2%}", *([f"other seeds {seeds}"] if seeds else [])]
+    found = [f"Noise floor, what two runs of the baseline itself differ by: {', '.join(told)}."]
+    found += [
+        f"No noise floor in the {said}, so no verdict on it: {one.unknown}."
+        for said, one in floors.items()
+        if one.unknown
+    ]
     if fixed.biased:
         found.append("The two runs with the same seeds differ by order or slot: verdicts are provisional.")
-    if fixed.fresh.misses_one:
+    if fixed.fresh is not None and fixed.fresh.misses_one:
         found.append(
             "The interval of the baseline against itself with other seeds misses 1, as it does in 1 of 20."
         )

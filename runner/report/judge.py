@@ -122,6 +122,7 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
         runs=min(len(given.against.counted), len(line.arm.counted)),
         clock_floor=noise.clock.floor if noise.clock else None,
         fresh_floor=noise.fresh.floor if noise.fresh else None,
+        fresh_unknown=noise.unknown,
         biased=noise.biased,
         evaluations=None if None in counts else min(count for count in counts if count is not None),
         bound=most.value,

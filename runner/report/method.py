@@ -80,13 +80,21 @@ class Method:
         both = sorted(by_block[0].keys() & by_block[1].keys(), key=str)
         return [by_block[0][block] for block in both], [by_block[1][block] for block in both]
 
+    def not_whole(self, arm: Arm) -> list[str]:
+        """How many runs of the baseline, and of `arm`, did not do all their work, where some did not."""
+        pairs = ((one, len(one.counted) - len(_whole(one))) for one in (self.baseline, arm))
+        return [_of(one, short, "did not do all their work") for one, short in pairs if short]
+
+    def missed(self, arm: Arm) -> list[str]:
+        """How many runs of the baseline, and of `arm`, missed the target, where some did."""
+        if self.budget_s is None:
+            return ["the study has no target"]
+        pairs = ((one, len(one.counted) - len(one.reached)) for one in (self.baseline, arm))
+        return [_of(one, short, "missed the target") for one, short in pairs if short]
+
     def notes(self, arm: Arm, fixed_work: Ratio | None, to_target: Ratio | None) -> list[str]:
         """Why a ratio is missing, or is to be read with care."""
-        found: list[str] = []
-        for one in (self.baseline, arm):
-            missing = len(one.counted) - len(_whole(one))
-            if missing:
-                found.append(f"{missing} of {len(one.counted)} runs of {one.label} did not do all their work")
+        found = self.not_whole(arm)
         if self.budget_s is not None and to_target is None:
             found.append(
                 f"reached the target: {len(self.baseline.reached)} of {len(self.baseline.counted)} runs of "
@@ -99,6 +107,10 @@ class Method:
                     f"time to {said}: sensitive to outliers (ratio of medians {made.ratio_of_medians:.3f})"
                 )
         return found
+
+
+def _of(arm: Arm, some: int, what: str) -> str:
+    return f"{some} of {len(arm.counted)} runs of {arm.label} {what}"
 
 
 def _whole(arm: Arm) -> list[Run]:

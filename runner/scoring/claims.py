@@ -61,20 +61,21 @@ class Conditions:
     """All that decides on a verdict besides the interval.
 
     `runs`: n of the compared arm with fewer. `clock_floor`, `fresh_floor`: m_clock and m_fresh as shares,
-    None if A′ or A″ was not run. `biased`: A/A′ misses 1. `evaluations`: before the crossing, of the median
-    run, the smaller of both arms; only time_to_target needs it. `bound`: T / (T - exposed - waiting) of the
-    baseline, where devices differ (`uneven`) that of perfect balance, of an efficiency all cores at work as
-    one alone is (`headroom`), None if unknown;
-    `bound_limit`: its upper 95 % limit. `bound_unknown`: why it is none, or not as low as it could be.
-    `own_conditions`: these are the claim's own stated ones. `differs`:
-    what differs from them beyond the declared error of an emulation, `not_stated`: what the source does not
-    give. `forbidden`: why sections on study design and validity forbid a verdict ("weak baseline"). Raises
-    ConfigError for a negative number or a bound below 1.
+    None if A′ or A″ was not run. `fresh_unknown`: why m_fresh is None although A″ was run. `biased`: A/A′
+    misses 1. `evaluations`: before the crossing, of the median run, the smaller of both arms; only
+    time_to_target needs it. `bound`: T / (T - exposed - waiting) of the baseline, where devices differ
+    (`uneven`) that of perfect balance, of an efficiency all cores at work as one alone is (`headroom`), None
+    if unknown; `bound_limit`: its upper 95 % limit. `bound_unknown`: why it is none, or not as low as it
+    could be. `own_conditions`: these are the claim's own stated ones. `differs`: what differs from them
+    beyond the declared error of an emulation, `not_stated`: what the source does not give. `forbidden`: why
+    sections on study design and validity forbid a verdict ("weak baseline"). Raises ConfigError for a
+    negative number or a bound below 1.
     """
 
     runs: int
     clock_floor: float | None
     fresh_floor: float | None
+    fresh_unknown: str = ""
     biased: bool = False
     evaluations: float | None = None
     bound: float | None = None
@@ -125,7 +126,8 @@ def no_verdict_reasons(conditions: Conditions, headline: str) -> tuple[str, ...]
         found.append(f"{conditions.runs} runs per arm: a verdict needs {FEWEST_RUNS}")
     for name, value in (("A′", conditions.clock_floor), ("A″", conditions.fresh_floor)):
         if value is None:
-            found.append(f"{name} is missing: no noise floor")
+            unknown = conditions.fresh_unknown if name == "A″" else ""
+            found.append(f"no noise floor: {unknown}" if unknown else f"{name} is missing: no noise floor")
     if headline == "time_to_target":
         if conditions.evaluations is None:
             found.append("the evaluations before the crossing were not counted")

@@ -50,10 +50,14 @@ class FreshFloor:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseFloor:
-    """Both floors of a study; None where A′ or A″ was not run (or below 3 runs): then no verdict."""
+    """Both floors of a study; None where A′ or A″ was not run (or below 3 runs): then no verdict.
+
+    `unknown`: why `fresh` is None although A″ was run; "" else.
+    """
 
     clock: ClockFloor | None
     fresh: FreshFloor | None
+    unknown: str = ""
 
     @property
     def floor(self) -> float | None:
@@ -64,8 +68,9 @@ class NoiseFloor:
 
     @property
     def missing(self) -> list[str]:
-        """Which of the two are missing: "A′", "A″"."""
-        return [name for name, part in (("A′", self.clock), ("A″", self.fresh)) if part is None]
+        """Which of the two were not run: "A′", "A″"."""
+        known = (("A′", self.clock), ("A″", self.fresh or self.unknown))
+        return [name for name, part in known if not part]
 
     @property
     def biased(self) -> bool:
@@ -86,11 +91,11 @@ def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> ClockFl
 
 
 def fresh_floor(ratio: Ratio | None) -> FreshFloor | None:
-    """From the ratio A / A″; None without one (below 3 runs).
+    """From the ratio A / A″; None without one (below 3 runs), or where a run of A or A″ missed the target.
 
-    For crossing times both sides are `reached.at_budget`, failures included: what the ratio to be judged is
-    made of, and defined where both baselines missed the target in some runs. The rules leave that case open.
+    Such a run counts at the budget, which the plan chose: a floor made of it would measure the plan's budget
+    and not what two baselines differ by.
     """
-    if ratio is None:
+    if ratio is None or ratio.side:
         return None
     return FreshFloor(floor=float(distance(ratio.estimate.difference)), ratio=ratio)

@@ -128,6 +128,66 @@ def test_without_second_baselines_there_is_no_floor_and_it_is_said(make_run: Mak
     assert sentences(found)[0].startswith("No noise floor: A′ and A″ missing")
 
 
+MISSED = (0.60, 0.70, 0.74, 0.74)  # never 0.75
+
+
+def with_fresh(
+    make_run: Make, root: Path, missed: Sequence[int], *, base_missed: Sequence[int] = (), **more: Any
+) -> None:
+    """A study whose second baseline with fresh seeds missed the target in the repetitions `missed`."""
+    reached = more.get("accuracies", (0.60, 0.70, 0.74, 0.78))
+    study(make_run, root, fresh=None, base=(), clock=None, **more)
+    for seed, whole_s in enumerate(BASE):
+        for role, fresh_seed, failed in (
+            ("", seed, base_missed),
+            ("clock", seed, base_missed),
+            ("fresh", seed + FRESH, missed),
+        ):
+            make_run(
+                root,
+                "ddp",
+                fresh_seed,
+                MISSED if seed in failed else reached,
+                train_s=whole_s / 4,
+                place={"arm": f"ddp {role}".strip(), "role": role} | more.get("place", {}),
+                arm=role,
+            )
+
+
+@pytest.mark.parametrize(
+    ("missed", "base_missed", "why"),
+    [
+        ((1, 3), (), "2 of 5 runs of ddp fresh missed the target"),
+        ((), (2,), "1 of 5 runs of ddp missed the target"),
+        ((0,), (2,), "1 of 5 runs of ddp missed the target; 1 of 5 runs of ddp fresh missed the target"),
+        ((0, 1, 2, 3, 4), (), "5 of 5 runs of ddp fresh missed the target"),
+    ],
+)
+def test_a_second_baseline_that_missed_the_target_leaves_no_floor_of_it(
+    make_run: Make, tmp_path: Path, missed: Sequence[int], base_missed: Sequence[int], why: str
+):
+    """Counted at the budget, one of five came to a "floor" of 17 % and two to one of 37 %."""
+    with_fresh(make_run, tmp_path, missed, base_missed=base_missed)
+    found = answered(tmp_path)
+    assert found.fixed_floor.floor == pytest.approx(0.0, abs=1e-9), "all did all their work"
+    assert (found.target_floor.floor, found.target_floor.unknown) == (None, why)
+    told = sentences(found)
+    assert told[0].endswith("other seeds 0.00% in the time of all work.")
+    assert told[1] == f"No noise floor in the time to target, so no verdict on it: {why}."
+    (row,) = speedup_rows([found])
+    assert row["to_target_noise_floor"] is None
+
+
+def test_a_second_baseline_that_diverged_is_not_called_missing(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path)
+    place = {"arm": "ddp fresh", "role": "fresh"}
+    make_run(tmp_path, "ddp", 9 + FRESH, (0.6, math.nan), status="diverged", place=place, arm="fresh")
+    found = answered(tmp_path)
+    why = "1 of 6 runs of ddp fresh did not do all their work"
+    assert (found.fixed_floor.missing, found.fixed_floor.unknown) == ([], why)
+    assert f"No noise floor in the time of all work, so no verdict on it: {why}." in sentences(found)
+
+
 def test_runs_that_miss_the_target_leave_one_end_open(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=ARM[:4])
     make_run(tmp_path, "daso", 4, (0.1, 0.2, 0.3, 0.4), train_s=20, place={"arm": "daso", "role": ""})

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_answer import ARM, BASE, study
+from test_answer import ARM, BASE, study, with_fresh
 
 from daso_bench.runner.claims import Claim, Conditions, load
 from daso_bench.runner.report import judge as judge_module
@@ -85,6 +85,16 @@ def test_without_second_baselines_there_is_no_verdict(make_run: Make, tmp_path: 
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
     assert found.verdict.reasons[:2] == ("A′ is missing: no noise floor", "A″ is missing: no noise floor")
+
+
+def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(make_run: Make, tmp_path: Path):
+    with_fresh(make_run, tmp_path, (1, 3))
+    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    (found,) = judge([replace(claim, headline="time_to_target")], given)
+    assert found.verdict.word == "no verdict"
+    assert "no noise floor: 2 of 5 runs of ddp fresh missed the target" in found.verdict.reasons
+    assert not any("is missing" in reason for reason in found.verdict.reasons)
 
 
 def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_path: Path):

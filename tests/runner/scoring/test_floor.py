@@ -4,7 +4,7 @@ import pytest
 
 from daso_bench.runner.scoring.floor import NoiseFloor, clock_floor, fresh_floor
 from daso_bench.runner.scoring.ratio import Times, welch
-from daso_bench.runner.scoring.reached import Reached, at_budget
+from daso_bench.runner.scoring.reached import Reached, compare
 
 CALM = [0.01, -0.01, 0.02, -0.02, 0.0]
 BIASED = [0.01, 0.03, 0.02, 0.02, 0.02]
@@ -70,10 +70,12 @@ def test_fresh_seeds_that_part_beyond_their_interval_are_told() -> None:
     assert far.misses_one
 
 
-def test_baselines_that_both_missed_the_target_are_compared_at_the_budget() -> None:
-    base = Reached(seconds=(100, 100, 150), met=(True, True, False), budget_s=200)
-    fresh = Reached(seconds=(100, 100, 100, 90), met=(True, True, True, False), budget_s=200)
-    found = fresh_floor(welch(at_budget(base), at_budget(fresh)))
-    assert found is not None
-    assert found.floor == pytest.approx(2 ** (1 / 3 - 1 / 4) - 1)
+@pytest.mark.parametrize("missed", ["base", "fresh", "both"])
+def test_a_run_that_missed_the_target_makes_no_floor(missed: str) -> None:
+    """Its time is the budget, which the plan chose."""
+    whole = Reached(seconds=(100, 100, 100), met=(True, True, True), budget_s=200)
+    short = Reached(seconds=(100, 100, 150), met=(True, True, False), budget_s=200)
+    found = compare(*(short if missed in (name, "both") else whole for name in ("base", "fresh")))
+    assert fresh_floor(found) is None
+    assert fresh_floor(compare(whole, whole)) is not None
     assert fresh_floor(None) is None
