@@ -26,7 +26,7 @@ from .facts import environments, facts_of, untimed, warnings_of, world_of
 from .fairness import Ledger
 from .headline import ArmLine, headline, headline_rows
 from .jitter import SHAPES, Jittered, jitter_rows, jittered
-from .judge import judge
+from .judge import NO_ARM, judge
 from .judged import Judged
 from .load import Run, load_runs
 from .look import swatch
@@ -82,7 +82,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
     found = answers(comparisons, convergence.load(folders))
-    judged = judge(claims.load(folders), found)
+    judged = judge(claims.load(folders), found, comparisons)
     over = _Over.of(comparisons, found)
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
@@ -293,7 +293,8 @@ def _render(
         answers=answered,
         answered=[one.comparison for one, _ in answered],
         judged=[one for one in judged if one.comparison is not None],
-        untold=[one.claim.id for one in judged if one.comparison is None],
+        untold=[one.claim.id for one in judged if NO_ARM in one.verdict.reasons],
+        not_compared=[one for one in judged if one.comparison is None and NO_ARM not in one.verdict.reasons],
         ledgers=_ledgers(judged),
         tuned=tuned_arms(comparisons),
         row_of=lambda comparison: row_of(comparison, comparisons),
@@ -315,6 +316,7 @@ def _render(
         untimed=untimed(runs),
         trouble=[run for run in runs if run.state != "finished" or run.invalid],
         resumed=[run for run in runs if run.resumed],
+        copied=[run for run in runs if run.copies],
         damage=[sentence for run in runs for sentence in run.damage],
         environments=environments(runs),
         command_of=command_of,

@@ -96,7 +96,7 @@ class _Known:
 
 
 Read = Callable[[_Known], str | None]
-Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: what its runs have, None: not recorded
+Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,10 +317,10 @@ def _equal(one: Blocks, other: Blocks) -> bool | None:
 
 
 def _by_block(side: Iterable[_Known], read: Read) -> Blocks:
-    """The values of each repetition's runs, in a fixed order."""
-    found: dict[str, list[str | None]] = defaultdict(list)
+    """The distinct values of each repetition's runs, in a fixed order; `_seeds` says how many runs it has."""
+    found: dict[str, set[str | None]] = defaultdict(set)
     for known in side:
-        found[text(known.run.block)].append(read(known))
+        found[text(known.run.block)].add(read(known))
     return {name: tuple(sorted(values, key=lambda v: (v is None, v or ""))) for name, values in found.items()}
 
 

@@ -11,22 +11,29 @@ from dataclasses import dataclass, field
 
 from .. import claims as records
 from ..scoring.claims import Claim, Conditions, Verdict, differences
-from . import measured, recorded
+from ..scoring.ratio import FEWEST_RUNS
+from . import measured, recorded, words
 from .answer import Answer, Line, evaluations, held_against
-from .arms import Arm
+from .arms import Arm, Comparison
 from .fairness import BY_DESIGN, Ledger, fairness
 from .grids import over_sizes
 from .judged import Judged
 from .load import Run
 
+NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
-_MISSING = "no arm or comparator of three runs or more"
 
 
-def judge(claims: Iterable[records.Claim], answers: Sequence[Answer]) -> list[Judged]:
-    """All verdicts that `answers` allow, in the order of the claims; a claim without any arm gets none."""
+def judge(
+    claims: Iterable[records.Claim], answers: Sequence[Answer], comparisons: Sequence[Comparison] = ()
+) -> list[Judged]:
+    """All verdicts that `answers` allow, in the order of the claims; others are told with the reason.
+
+    comparisons: all that there are; those of `answers` are among them.
+    """
     kept = [_Pairs(each) for each in answers]
+    everything = comparisons or [each.comparison for each in answers]
     runs = [run for each in answers for run in each.comparison.runs]
     found: list[Judged] = []
     for claim in claims:
@@ -38,10 +45,25 @@ def judge(claims: Iterable[records.Claim], answers: Sequence[Answer]) -> list[Ju
                 arm=claim.arm,
                 comparator=claim.comparator,
                 measured="",
-                verdict=Verdict(word="no verdict", reasons=(_MISSING,)),
+                verdict=Verdict(word="no verdict", reasons=(_not_compared(claim, everything),)),
             )
         ]
     return found
+
+
+def _not_compared(claim: records.Claim, comparisons: Sequence[Comparison]) -> str:
+    """Why no comparison says anything of a claim."""
+    here = [(c, arm) for c in comparisons if not c.assumption for arm in c.arms if _is(arm, claim.arm)]
+    if not here:
+        return NO_ARM
+    pairs = [(arm, other) for c, arm in here for other in c.arms if _is(other, claim.comparator)]
+    if not pairs:
+        return f"no {claim.comparator} was run beside {words.listed(sorted({arm.label for _, arm in here}))}"
+    counts = {arm.label: len(arm.counted) for pair in pairs for arm in pair}
+    few = [f"{words.count(runs, 'run')} of {label}" for label, runs in counts.items() if runs < FEWEST_RUNS]
+    if few:
+        return f"{words.listed(few)}, a ratio needs {FEWEST_RUNS}"
+    return f"no baseline of {FEWEST_RUNS} runs, ddp or study.baseline, beside {words.listed(list(counts))}"
 
 
 @dataclass
@@ -117,7 +139,12 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
     counts = [evaluations(arm) for arm in (given.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
     most = measured.most(claim.headline, given, noise.floor)
-    unequal = [f"not equal: {row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
+    unequal = [
+        f"not equal: {row.quantity} ({row.baseline}; {row.arm})"
+        if row.equal is False
+        else f"{row.quantity}: {row.wrong}"
+        for row in ledger.forbidding
+    ]
     return Conditions(
         runs=min(len(given.against.counted), len(line.arm.counted)),
         clock_floor=noise.clock.floor if noise.clock else None,

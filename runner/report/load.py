@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ class Run:
     `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
     first began. `declared_unix`: when the plan of the study declared the run, s since 1970; None if it did
-    not, or nobody looked (`load_runs` does).
+    not, or nobody looked (`load_runs` does). `copies`: places of other copies of this run directory.
     """
 
     place: str
@@ -49,10 +49,18 @@ class Run:
     epochs: list[Row] = field(default_factory=list)
     start: Row = field(default_factory=dict)
     declared_unix: float | None = None
+    copies: tuple[str, ...] = ()
 
     @property
     def run_id(self) -> str:
         return str(self.status.get("run_id") or _get(self.config, "run", "id") or Path(self.place).name)
+
+    @property
+    def found_again(self) -> str:
+        """That its directory has copies, and where; "" if it has none."""
+        places = ", ".join([self.place, *self.copies])
+        times = "twice" if len(self.copies) == 1 else f"{len(self.copies) + 1} times"
+        return f"{self.run_id} was found {times} and counts once: {places}" if self.copies else ""
 
     @property
     def study(self) -> str:
@@ -285,7 +293,7 @@ def find_runs(directory: Path) -> Iterator[Path]:
 
 
 def load_runs(directory: Path, asked: str) -> list[Run]:
-    """Every run at or below `directory`, in sorted order; `asked`: the command, for messages.
+    """Every run at or below `directory` once, in sorted order; `asked`: the command, for messages.
 
     Raises ConfigError if there is no such folder or no run in it.
     """
@@ -298,7 +306,24 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
         found.append(replace(run, declared_unix=when(path.parent).get(run.run_id)))
     if not found:
         raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
-    return found
+    return without_copies(found)
+
+
+def without_copies(runs: Iterable[Run]) -> list[Run]:
+    """Each run once: of several copies of its directory the one that got furthest, which names the others.
+
+    Copies have the same study, id and start. A run without a start is taken for itself.
+    """
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        started = run.started_unix
+        groups[(run.place,) if started is None else (run.study, run.run_id, started)].append(run)
+    kept: list[Run] = []
+    for copies in groups.values():
+        furthest = max(copies, key=lambda run: (run.counted, run.train_s or 0.0))
+        others = tuple(run.place for run in copies if run is not furthest)
+        kept.append(replace(furthest, copies=others) if others else furthest)
+    return kept
 
 
 def load_run(path: Path, place: str) -> Run:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..records import write_json
 from ..validation import SUMMARY, Pair, Validation, validate
-from .load import Run, find_runs, load_run
+from .load import Run, find_runs, load_run, without_copies
 from .tables import write_csv
 
 OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and padded computing
@@ -15,8 +15,7 @@ OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and 
 
 def of_folder(folder: Path, output: Path) -> Validation | None:
     """Compare the runs below `folder`; pairs.csv and summary.json go into `output`. None without a pair."""
-    runs = [load_run(path, str(path.relative_to(folder))) for path in find_runs(folder)]
-    pairs, invalid = pairs_of(runs)
+    pairs, invalid = pairs_of(_runs(folder))
     if not pairs:
         return None
     found = validate(pairs, invalid)
@@ -75,7 +74,11 @@ def twins_of(runs: Iterable[Run]) -> list[Twins]:
 
 def twins_in(folder: Path) -> list[Twins]:
     """`twins_of` the runs below `folder`."""
-    return twins_of(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
+    return twins_of(_runs(folder))
+
+
+def _runs(folder: Path) -> list[Run]:
+    return without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
 
 
 def _exposed(run: Run) -> float:

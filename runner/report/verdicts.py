@@ -25,10 +25,15 @@ _COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
 def show_verdicts(directory: Path, config_dir: Path | None) -> int:
     """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
     folders = [config_dir] if config_dir else []
-    found = answers(compare(load_runs(directory, "claims")), convergence.load(folders))
-    judged = judge(load(folders), found)
+    runs = load_runs(directory, "claims")
+    comparisons = compare(runs)
+    found = answers(comparisons, convergence.load(folders))
+    judged = judge(load(folders), found, comparisons)
     console = make_console()
     console.print(table(judged))
+    for run in runs:
+        if run.copies:
+            say(console, run.found_again)
     for one in found:
         comparison = one.comparison
         row = row_of(comparison, [other.comparison for other in found])

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -577,6 +578,19 @@ def test_a_configuration_that_is_lost_on_one_side_forbids() -> None:
     assert {"train.global_batch_size", "optimizer.lr", "seed"} <= keys(ledger.forbidding)
     assert row_of(ledger, "train.target").arm == NOT_RECORDED
     assert row_of(ledger, "strategy").arm == NOT_RECORDED
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_repetition_that_was_run_twice_is_one_line(side: int) -> None:
+    """Its settings are the same as ever: nothing else differs because there are two of them."""
+    both = list(arms())
+    again = copy.deepcopy(both[side][0])
+    both[side] = [*both[side], replace(again, place="again")]
+    ledger = fairness(*both)
+    assert keys(ledger.forbidding) == {"seed"}
+    assert row_of(ledger, "seed").wrong == "twice in an arm: 0"
+    again.config["train"]["epochs"] = 3
+    assert keys(fairness(*both).forbidding) == {"seed", "train.epochs"}, "what does differ is still seen"
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -12,7 +12,7 @@ from daso_bench.runner.report import judge as judge_module
 from daso_bench.runner.report.answer import answers
 from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.judge import Judged, judge
+from daso_bench.runner.report.judge import NO_ARM, Judged, judge
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.verdict_words import claim_rows, fairness_rows
 from daso_bench.runner.report.verdicts import show_verdicts
@@ -113,6 +113,41 @@ def test_a_claim_that_no_arm_is_about_is_told_and_gets_none(make_run: Make, tmp_
     study(make_run, tmp_path)
     found = only(tmp_path, "lasgd_time")
     assert (found.comparison, found.verdict.word) == (None, "no verdict")
+
+
+def told(root: Path, name: str) -> str:
+    """Why the runs below `root` were not compared for the claim `name`."""
+    claims = [claim for claim in load() if claim.id == name]
+    comparisons = compare(load_run(path, path.name) for path in find_runs(root))
+    (found,) = judge(claims, answers(comparisons), comparisons)
+    assert (found.comparison, found.verdict.word) == (None, "no verdict")
+    (reason,) = found.verdict.reasons
+    return reason
+
+
+def test_a_claim_whose_arm_is_here_is_not_called_one_that_no_arm_is_about(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path / "in")
+    assert told(tmp_path / "in", "lasgd_time_gossip") == NO_ARM
+    for seed in range(5):
+        make_run(tmp_path / "in", "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    assert told(tmp_path / "in", "lasgd_time_gossip") == "no sgp was run beside lasgd"
+    assert told(tmp_path / "in", "hsgd_efficiency") == NO_ARM
+    page = report(tmp_path / "in", tmp_path / "out").read_text()
+    (nobody,) = [line for line in page.splitlines() if "Claims that no arm here is about" in line]
+    assert "hsgd_efficiency" in nobody
+    assert "lasgd_time_gossip" not in nobody
+    assert "lasgd_time_gossip (no sgp was run beside lasgd)" in page
+
+
+def test_without_runs_enough_of_a_baseline_it_is_said_so(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, base=BASE[:2], clock=None, fresh=None)
+    assert told(tmp_path, "daso_time") == "2 runs of ddp, a ratio needs 3"
+    for seed in range(3):
+        for name in ("lasgd", "sgp"):
+            make_run(tmp_path, name, seed, train_s=30, place={"arm": name, "role": ""})
+    assert told(tmp_path, "lasgd_time_gossip") == (
+        "no baseline of 3 runs, ddp or study.baseline, beside lasgd and sgp"
+    )
 
 
 def test_another_comparator_than_the_baseline_is_taken_and_the_baseline_too(make_run: Make, tmp_path: Path):

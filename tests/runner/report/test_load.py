@@ -1,11 +1,15 @@
 """One run directory, whatever is left of it."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.load import find_runs, load_run, load_runs
+from daso_bench.runner.report.verdicts import show_verdicts
 
 Make = Callable[..., Path]
 
@@ -46,3 +50,41 @@ def test_a_missing_summary_is_made_up_for_by_the_last_evaluation(make_run: Make,
     assert run.summary == {}
     assert (run.train_s, run.samples, run.samples_per_s, run.final) == (200.0, 4000, 20.0, 0.78)
     assert not run.counted
+
+
+def test_a_copied_run_directory_counts_once_and_is_told_once(
+    make_run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "in"
+    first, _ = make_run(runs), make_run(runs, "daso", 3)
+    shutil.copytree(first, runs / "backup" / "of_the_first")
+    both = load_runs(runs, "test")
+    assert [(run.strategy, run.place) for run in both] == [
+        ("ddp", "backup/of_the_first"),
+        ("daso", both[1].place),
+    ]
+    told = f"{first.name} was found twice and counts once: backup/of_the_first, quick/{first.name}"
+    assert [run.found_again for run in both] == [told, ""]
+    page = report(runs, tmp_path / "out").read_text()
+    assert page.count(told) == 1
+    capsys.readouterr()
+    assert show_verdicts(runs, None) == 0
+    assert "".join(capsys.readouterr().out.split()).count("".join(told.split())) == 1
+
+
+def test_of_copies_the_one_that_got_furthest_counts(make_run: Make, tmp_path: Path) -> None:
+    """Copied while it ran: the copy stands still."""
+    path = make_run(tmp_path)
+    early = shutil.copytree(path, tmp_path / "a")
+    status = json.loads((early / "status.json").read_text())
+    (early / "status.json").write_text(json.dumps(status | {"status": "running"}))
+    shutil.copytree(early, tmp_path / "z")
+    (run,) = load_runs(tmp_path, "test")
+    assert (run.state, run.place, run.copies) == ("finished", f"quick/{path.name}", ("a", "z"))
+    assert "was found 3 times" in run.found_again
+
+
+def test_a_run_that_was_made_again_is_another_run(make_run: Make, tmp_path: Path) -> None:
+    for folder, started in (("a", 1000), ("b", 2000)):
+        make_run(tmp_path / folder, attempts=[{"number": 1, "started_unix": started, "ended_unix": 2400}])
+    assert [run.found_again for run in load_runs(tmp_path, "test")] == ["", ""]
