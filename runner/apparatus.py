@@ -29,7 +29,7 @@ from .hardware import ClusterConfig
 from .network import ClusterNetwork
 from .padding import Padding
 from .rank_process import Meeting
-from .run_queue import QUEUE_LIMIT, RunQueue
+from .run_queue import QUEUE_LIMIT, RunQueue, in_each_second
 from .session import Session
 from .torch_communicator import TorchCommunicator
 
@@ -191,8 +191,8 @@ class Apparatus:
         self._judge_others(shares[0][2], sum(row[3] for row in shares), own.room_s)
         if max(queues) > QUEUE_LIMIT:
             self._reasons.append(
-                f"threads of rank {_place_of_largest(queues)} stood ready for {max(queues):.1%} of its "
-                f"training time while others had the cores (at most {QUEUE_LIMIT:.0%}); keep the machine "
+                f"threads of rank {_place_of_largest(queues)} stood ready without a core for "
+                f"{in_each_second(max(queues))}, all together (at most {QUEUE_LIMIT:g} s); keep the machine "
                 "free, or take fewer ranks"
             )
         if max(overrun) > OVERRUN_LIMIT:

@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-QUEUE_LIMIT = 0.01  # of training time
+QUEUE_LIMIT = 0.01  # seconds of all threads of a rank together, over seconds of training
 IDLE_NS = 500_000
+
+
+def in_each_second(share: float) -> str:
+    """What `RunQueue.share` comes to in words: threads stand ready side by side, so it may exceed 1."""
+    return f"{share:.3g} s in each second of training"
 
 
 class RunQueue:
@@ -18,7 +23,8 @@ class RunQueue:
     An idle core takes a while to wake up (some 5 us; on a virtual machine without other load 30 to 240 were
     seen on average), which the kernel counts as standing ready: a rank that mostly sleeps would never be
     valid. That is no queue. Of each thread's waiting, `IDLE_NS` for each time that it was given a core is
-    left out; who shares a core with a program that computes waits for milliseconds.
+    left out; who shares a core with a program that computes waits for milliseconds. So this is a lower bound:
+    shorter waits are not seen, nor are those of threads that ended before training paused.
     """
 
     def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
@@ -33,8 +39,9 @@ class RunQueue:
         return None if self._since is None else self._waited
 
     def share(self, train_ns: int) -> float | None:
-        """Of training time, attempts that this one goes on from included; None where one does not tell.
+        """Seconds of all threads together over seconds of training; None where an attempt does not tell.
 
+        Attempts that this one goes on from are included. Above 1 where several threads stood ready at once.
         `train_ns`: in this attempt.
         """
         trained, queued = self._so_far(train_ns)

@@ -1,20 +1,17 @@
-"""Whether the machine was another's too: how long ranks stood ready to run and had no core.
-
-Source of the limit: the measuring rules (time to accuracy), "validity".
-"""
+"""Whether the machine was another's too: how long ranks stood ready to run and had no core."""
 
 from collections.abc import Iterable
 from statistics import median
 
+from ..run_queue import QUEUE_LIMIT, in_each_second
 from .arms import Arm, Comparison
 from .load import Run
 from .numbers import number
 
-LIMIT = 0.01  # of training time
-
 
 def queued(run: Run) -> float | None:
-    """The worst rank's share of training time in the run queue; None where it is not recorded."""
+    """Seconds in the run queue of the worst rank's threads together, over seconds of training; None where
+    it is not recorded."""
     return number(run.summary.get("run_queue_share"))
 
 
@@ -26,23 +23,24 @@ def share(arm: Arm) -> float | None:
 def reason(arm: Arm) -> str:
     """Why nothing can be said of how fast an arm is; "" where it can, or nothing is recorded."""
     stood = share(arm)
-    if stood is None or stood <= LIMIT:
+    if stood is None or stood <= QUEUE_LIMIT:
         return ""
     return (
-        f"the machine was busy: {stood:.1%} of training time a rank of {arm.label} was ready and had no "
-        f"core; at most {LIMIT:.0%}"
+        f"the machine was busy: the threads of a rank of {arm.label} stood ready without a core for "
+        f"{in_each_second(stood)}, all together; at most {QUEUE_LIMIT:g} s"
     )
 
 
 def warning(comparison: Comparison) -> str:
     """What a comparison in real time says of it; "" where every run had its cores."""
     found = _known(run for run in comparison.runs if run.counted)
-    busy = [stood for stood in found if stood > LIMIT]
+    busy = [stood for stood in found if stood > QUEUE_LIMIT]
     if not busy:
         return ""
     return (
-        f"The machine was busy in {len(busy)} of {len(found)} runs: up to {max(busy):.1%} of training time a "
-        f"rank was ready and had no core (at most {LIMIT:.0%} for a verdict, median over an arm's runs)."
+        f"The machine was busy in {len(busy)} of {len(found)} runs: the threads of a rank stood ready "
+        f"without a core for up to {in_each_second(max(busy))}, all together (at most {QUEUE_LIMIT:g} s for "
+        "a verdict, median over an arm's runs)."
     )
 
 

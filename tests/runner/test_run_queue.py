@@ -10,7 +10,7 @@ from runs import config
 from test_torch_world import launch
 
 from daso_bench.runner.ledger import Ledger
-from daso_bench.runner.run_queue import RunQueue
+from daso_bench.runner.run_queue import RunQueue, in_each_second
 from daso_bench.runner.session import Session
 from daso_bench.runner.simulated_world import simulate
 
@@ -78,6 +78,17 @@ def test_the_share_is_of_all_attempts(tmp_path: Path):
     assert second.share(3000 * MS) == pytest.approx(0.01)
     third = waited(tmp_path, 0, second.state_dict(3000 * MS))
     assert third.share(4000 * MS) == pytest.approx(0.005)
+
+
+def test_threads_that_wait_side_by_side_add_up_beyond_the_time_of_training(tmp_path: Path):
+    """Six threads on two cores for a second: each stood ready for two thirds of it."""
+    queue = RunQueue(threads(tmp_path, **{f"t{number}": 0 for number in range(6)}))
+    queue.training(True)
+    threads(tmp_path, **{f"t{number}": 667 for number in range(6)})
+    queue.training(False)
+    share = queue.share(1000 * MS)
+    assert share == pytest.approx(4.002)
+    assert in_each_second(share) == "4 s in each second of training"
 
 
 def test_an_attempt_that_does_not_tell_makes_the_share_unknown(tmp_path: Path):

@@ -28,9 +28,10 @@ def queueing(core: Core, shares: Sequence[float | str | None]) -> Core:
 @pytest.mark.parametrize(
     ("shares", "median"),
     [
-        ((0.009, 0.011, 0.012, 0.0, 0.5), "1.1%"),
+        ((0.009, 0.011, 0.012, 0.0, 0.5), "0.011 s"),
         ((0.009, 0.008, 0.01, 0.4, 0.5), ""),
-        ((None, None, None, 0.02, 0.04), "3.0%"),
+        ((None, None, None, 0.02, 0.04), "0.03 s"),
+        ((1.153, 1.153, 1.153, 0.0, 0.0), "1.15 s"),  # of several threads at once: no share of anything
         ((None, "x", None, None, None), ""),
     ],
 )
@@ -39,8 +40,8 @@ def test_an_arm_without_cores_in_half_of_its_runs_gets_no_verdict(
 ):
     given = answered(made(make_run, tmp_path, STUDY | {name: queueing(STUDY[name], shares)}))
     (judged,) = verdicts(given, times_as_efficient(3))
-    said = f"the machine was busy: {median} of training time a rank of {name} was ready and had no core"
-    said += "; at most 1%"
+    said = f"the machine was busy: the threads of a rank of {name} stood ready without a core for {median} "
+    said += "in each second of training, all together; at most 0.01 s"
     assert (said in judged.verdict.reasons) is bool(median)
     assert judged.verdict.word == ("no verdict" if median else "reproduced"), judged.verdict.reasons
     told = cells(given)[0].notes if name == "hsgd" else sentences(given)
@@ -61,7 +62,11 @@ def test_a_busy_machine_is_told_beside_the_comparison(make_run: Make, tmp_path: 
         "one core": queueing(STUDY["one core"], (0.03, 0.0, 0.0, 0.0, 0.0)),
     }
     (said,) = [one for one in warnings_of(made(make_run, tmp_path, arms)) if "busy" in one]
-    assert said.startswith("The machine was busy in 2 of 9 runs: up to 3.0% of training time a rank was")
+    assert said.startswith(
+        "The machine was busy in 2 of 9 runs: the threads of a rank stood ready without a core for up to "
+        "0.03 s in each second of training, all together"
+    )
+    assert "%" not in said
 
 
 def test_a_machine_of_its_own_is_not_worth_a_word(make_run: Make, tmp_path: Path):
