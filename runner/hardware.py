@@ -20,6 +20,13 @@ TESTED = 4  # ranks on which virtual time and real processes are compared by thi
 JITTERS = ("none", "gaussian", "lognormal", "student_t3")
 
 
+def compared_words(validated_ranks: int) -> str:
+    """Whether modelled step times of a cluster were compared with measured ones, and on how many ranks."""
+    if not validated_ranks:
+        return "no step time of this cluster was compared with a measured one"
+    return f"step times of this cluster were compared with measured ones on {validated_ranks} ranks"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkConfig:
     """A class of links: α seconds a message, and payload at `efficiency` · rate."""
@@ -272,10 +279,10 @@ class ClusterConfig:
     @property
     def validity(self) -> str:
         """What modelled times of this cluster rest on, in words."""
-        on = f"{self.validated_ranks} ranks" if self.validated_ranks else "no rank"
+        compared = compared_words(self.validated_ranks)
         if self.ranks > FLAGGED * max(TESTED, self.validated_ranks):
-            return f"extrapolated to {self.ranks} ranks, step times were compared with measured ones on {on}"
-        return f"step times were compared with measured ones on {on}"
+            return f"extrapolated to {self.ranks} ranks, {compared}"
+        return compared
 
     def check_virtual(self, *, extrapolate: bool = False) -> None:
         """Raises ConfigError where virtual time lacks a number, or goes too far unless it is to."""

@@ -97,9 +97,10 @@ class Validation:
             for kind, spread in self.errors.items()
         ]
         return (
-            f"Against emulated clusters ({self.configurations} configurations of 2 to 4 ranks, "
-            f"{self.pairs} runs): {'; '.join(told)}; of {self.orders} pairs of strategies that differ by "
-            f"more than {GAP:.0%}, {self.orders_right} in the right order."
+            "On emulated clusters, whose links and devices are what was put in "
+            f"({self.configurations} configurations of 2 to 4 ranks, {self.pairs} runs): {'; '.join(told)}; "
+            f"of {self.orders} pairs of strategies that differ by more than {GAP:.0%}, {self.orders_right} "
+            "in the right order."
         )
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from ..hardware import compared_words
 from ..validation import reference
 from . import busy, efficiency
 from .arms import Comparison, shown
@@ -24,7 +25,7 @@ def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
     runs = comparison.runs
     found = [("World", world_of(comparison))]
     known = reference() if comparison.world == "simulated" else None
-    found += [("How far virtual time is off", known.sentence())] if known else []
+    found += [("How far virtual time is off", f"{_compared(runs)} {known.sentence()}")] if known else []
     found += [("Size", comparison.size)] if comparison.size else []
     found += [("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
     if comparison.targets:
@@ -45,6 +46,13 @@ def world_of(comparison: Comparison) -> str:
     if all(launcher.get("timing_only") for launcher in launchers):
         return "simulated: no training, the time of a modelled cluster alone"
     return WORLDS.get(comparison.world, comparison.world)
+
+
+def _compared(runs: Iterable[Run]) -> str:
+    """What is known of the step times of the runs' own clusters."""
+    ranks = sorted({(run.config.get("cluster") or {}).get("validated_ranks") or 0 for run in runs})
+    told = "; ".join(compared_words(number) for number in ranks)
+    return f"{told[0].upper()}{told[1:]}."
 
 
 def _cluster(run: Run) -> str:

@@ -71,7 +71,11 @@ def where(world: str, size: str) -> str:
     """What every figure says of its numbers: it travels without its page."""
     known = reference() if world == "simulated" else None
     off = known.errors.get("speed-up") if known else None
-    told = [f"ratios off by {off.median:.1%}, at the 95th percentile {off.p95:.1%}"] if off else []
+    told = (
+        [f"ratios on emulated clusters off by {off.median:.1%}, at the 95th percentile {off.p95:.1%}"]
+        if off
+        else []
+    )
     return ", ".join([words.world(world), *([size] if size else []), *told])
 
 

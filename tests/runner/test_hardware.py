@@ -244,14 +244,18 @@ def test_far_from_what_was_validated_virtual_time_needs_a_word():
         cluster(1, -1)
 
 
+NOT_COMPARED = "no step time of this cluster was compared with a measured one"
+COMPARED = "step times of this cluster were compared with measured ones on"
+
+
 @pytest.mark.parametrize(
     ("ranks", "validated", "says"),
     [
-        (4, 0, "step times were compared with measured ones on no rank"),
-        (32, 2, "step times were compared with measured ones on 2 ranks"),
-        (33, 0, "extrapolated to 33 ranks, step times were compared with measured ones on no rank"),
-        (32, 4, "step times were compared with measured ones on 4 ranks"),
-        (33, 4, "extrapolated to 33 ranks, step times were compared with measured ones on 4 ranks"),
+        (4, 0, NOT_COMPARED),
+        (32, 2, f"{COMPARED} 2 ranks"),
+        (33, 0, f"extrapolated to 33 ranks, {NOT_COMPARED}"),
+        (32, 4, f"{COMPARED} 4 ranks"),
+        (33, 4, f"extrapolated to 33 ranks, {COMPARED} 4 ranks"),
     ],
 )
 def test_what_times_rest_on_is_said(ranks: int, validated: int, says: str):

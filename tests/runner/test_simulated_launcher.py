@@ -51,9 +51,9 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     assert "10 Gbit/s a card between nodes, V100" in page
     figures = list(Path("report").glob("*.svg"))
     assert figures
-    assert all("<!-- simulated, ratios off by " in figure.read_text() for figure in figures), (
-        "a figure travels without its page"
-    )
+    assert all(
+        "<!-- simulated, ratios on emulated clusters off by " in figure.read_text() for figure in figures
+    ), "a figure travels without its page"
 
 
 def test_the_same_run_twice_is_the_same_to_the_last_bit():

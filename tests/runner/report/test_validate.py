@@ -1,11 +1,17 @@
 """The errors of virtual time against emulated runs, with hand values, and from run directories."""
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from daso_bench.runner.report.load import Run
+from daso_bench.runner.hardware import ClusterConfig
+from daso_bench.runner.report.arms import compare
+from daso_bench.runner.report.facts import facts_of
+from daso_bench.runner.report.load import Run, load_run
 from daso_bench.runner.report.style import where
 from daso_bench.runner.report.validate import pairs_of, twins_of
 from daso_bench.runner.validation import Pair, Spread, Validation, reference, validate
@@ -130,12 +136,42 @@ def test_what_the_project_keeps_can_be_read() -> None:
     kept = reference()
     assert kept is not None
     assert kept.pairs >= 50
-    assert kept.sentence().startswith(f"Against emulated clusters ({kept.configurations} configurations")
+    said = f"On emulated clusters, whose links and devices are what was put in ({kept.configurations} "
+    assert kept.sentence().startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("validated_ranks", "first"),
+    [
+        (None, "No step time of this cluster was compared with a measured one. "),
+        (0, "No step time of this cluster was compared with a measured one. "),
+        (4, "Step times of this cluster were compared with measured ones on 4 ranks. "),
+    ],
+)
+def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
+    make_run: Callable[..., Path],
+    tmp_path: Path,
+    known: list[Validation],
+    validated_ranks: int | None,
+    first: str,
+) -> None:
+    """The page said "compared with measured ones on no rank", and "step time off by 3.1%" beside it."""
+    path = make_run(tmp_path, world="simulated")
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    if validated_ranks is not None:
+        config["cluster"]["validated_ranks"] = validated_ranks
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    known.append(validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]))
+    (comparison,) = compare([load_run(path, "place")])
+    told = dict(facts_of(comparison))["How far virtual time is off"]
+    assert told.startswith(f"{first}On emulated clusters, whose links and devices are what was put in (")
+    label = ClusterConfig(nodes=1, ranks_per_node=(2,), validated_ranks=validated_ranks or 0).validity
+    assert first == f"{label[0].upper()}{label[1:]}. ", "a run's label says the same"
 
 
 def test_figures_of_virtual_time_say_how_far_it_is_off(known: list[Validation]) -> None:
     assert where("simulated", "4 nodes") == "simulated, 4 nodes"
     known.append(validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]))
-    told = "simulated, 4 nodes, ratios off by 5.0%, at the 95th percentile 5.0%"
+    told = "simulated, 4 nodes, ratios on emulated clusters off by 5.0%, at the 95th percentile 5.0%"
     assert where("simulated", "4 nodes") == told
     assert where("local", "") == "real processes"
