@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,16 +33,22 @@ KIB, MIB = 2**10, 2**20
 
 # nccl-tests all_reduce_perf, out of place, microseconds; NCCL 2.6.4, 8 nodes of 4 RTX 2080 Ti without
 # peer-to-peer copies, one card a node. GitHub dexhunter/allreduce-experiments, data/nccl-results/nccl-32gpus:
-# 100g/100g-stepexp2-2.txt (100 Gbit/s InfiniBand, from 4 bytes, doubling) and 10g-stepexp2-2.txt (10 Gbit/s
-# Ethernet, from 1 MiB).
+# 100g/100g-stepexp2-2.txt (100 Gbit/s InfiniBand, from 4 bytes, doubling); 10g-stepexp2-2.txt (10 Gbit/s
+# Ethernet) of commit c41736c, from 1 MiB. That file is gone: the one that replaced it (commit b49158f) begins
+# at 4 bytes. Its sizes below 1 MiB are ETHERNET_SMALL_US; from 1 MiB on the two differ by at most 3 %.
 INFINIBAND_US = (
     *(59.24, 56.72, 56.39, 55.18, 56.52, 60.39, 59.86, 62.51, 65.97, 202.2, 85.23, 115.5, 162.6, 179.2),
     *(208.5, 249.8, 451.7, 477.6, 732.2, 1078.3, 1767.6, 3068.2, 5977.0, 11850.0, 23736.0, 47248.0),
     *(94517.0, 188913.0),
 )
 ETHERNET_US = (2317.0, 3491.4, 7011.5, 13933.0, 27689.0, 55367.0, 113824.0, 226850.0, 443152.0)
+ETHERNET_SMALL_US = (
+    *(250.7, 285.4, 240.6, 241.0, 248.8, 258.7, 266.4, 278.7, 276.1, 352.5, 493.2, 482.9, 924.2, 1031.1),
+    *(1187.0, 1641.6, 1793.9, 2118.0),
+)
 INFINIBAND = {4 * 2**place: us for place, us in enumerate(INFINIBAND_US)}
 ETHERNET = {MIB * 2**place: us for place, us in enumerate(ETHERNET_US)}
+ETHERNET_SMALL = {4 * 2**place: us for place, us in enumerate(ETHERNET_SMALL_US)}
 MACHINE = Topology.of([4] * 8)
 TREE_MESSAGES = 2 * (3 + 2)  # one after the other: 8 nodes are 3 levels, 4 ranks 2
 
@@ -94,6 +101,22 @@ def test_10_gbit_ethernet_as_we_ship_it_is_right_within_a_twentieth_from_2_mib_o
     found = ratios(shipped("ethernet_10g"), ETHERNET)
     assert holds(between(found, 2 * MIB), 0.95, 1.05)
     assert holds(between(found, MIB, MIB), 0.82, 0.83), "1 MiB took longer than latency and rate explain"
+
+
+@pytest.mark.parametrize("file", sorted((CONF / "cluster").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_latency_that_we_ship_says_that_it_is_an_assumption(file: Path):
+    """None was measured on the cluster that it describes; those of this machine are null or 0."""
+    lines = [line.partition("#") for line in file.read_text().splitlines() if "latency_us:" in line]
+    stated = [said for value, _, said in lines if float(value.split(":")[1]) > 0]
+    assert all(said.strip().startswith("assumption") for said in stated)
+    kinds = ("MPI message", "without a source")
+    assert all(any(kind in said for kind in kinds) for said in stated)
+
+
+def test_10_gbit_ethernet_as_we_ship_it_is_up_to_four_times_too_fast_below_1_mib():
+    found = ratios(shipped("ethernet_10g"), ETHERNET_SMALL)
+    assert holds(between(found, 4), 0.23, 0.79)
+    assert holds(between(found, 16 * KIB, 128 * KIB), 0.23, 0.26)
 
 
 def test_a_ring_of_10_gbit_ethernet_has_too_much_latency_below_32_mib():
