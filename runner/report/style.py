@@ -116,9 +116,9 @@ def round_numbers(low: float, high: float) -> list[float]:
     1.4 it leaves one half without a label.
     """
     if high < _ALMOST_LINEAR * low:
-        return MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high).tolist()
+        return [float(value) for value in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
     subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
-    return LogLocator(subs=subs).tick_values(low, high).tolist()
+    return [float(value) for value in LogLocator(subs=subs).tick_values(low, high)]
 
 
 def label_logarithmic(axis: Axis) -> None:

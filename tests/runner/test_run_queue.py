@@ -87,6 +87,7 @@ def test_threads_that_wait_side_by_side_add_up_beyond_the_time_of_training(tmp_p
     threads(tmp_path, **{f"t{number}": 667 for number in range(6)})
     queue.training(False)
     share = queue.share(1000 * MS)
+    assert share is not None
     assert share == pytest.approx(4.002)
     assert in_each_second(share) == "4 s in each second of training"
 
