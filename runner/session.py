@@ -283,7 +283,9 @@ class Session:
         """Remarks on what stops cost this strategy; `inline` counts evaluations, the last one's included."""
         stop, never_syncs, remarks = self.config.train.stop, self.strategy.never_syncs, []
         if never_syncs and self.deferred and stop != "budget":
-            remarks.append(f"train.stop={stop} stops no strategy without sync points: copies are judged later")
+            remarks.append(
+                f"train.stop={stop} stops no strategy without sync points: copies are judged later"
+            )
         if never_syncs and not self.deferred and inline > 1:
             remarks.append("evaluated inline without sync points: ranks waited for every evaluation")
         if self.saves_between:

@@ -349,9 +349,7 @@ class DASO(Strategy):
 
     def assemble(self, copy: Tensor | None) -> Tensor:
         assert copy is not None
-        return mean_of_copies(
-            copy, self.replica, self.config.buffers, LeaderMean(self.comm), self.everybody
-        )
+        return mean_of_copies(copy, self.replica, self.config.buffers, LeaderMean(self.comm), self.everybody)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
