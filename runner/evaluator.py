@@ -26,7 +26,7 @@ class Evaluator:
         Ends in segment `log`.
         """
         session, clock = self.session, self.session.clock
-        session.strategy.settle()  # waiting for what is in flight is training, and none of it goes on meanwhile
+        session.strategy.settle()  # waiting for what is in flight is training; nothing of it goes on later
         self.copies()
         clock.lap("step_other")
         before = dict(clock.segments)

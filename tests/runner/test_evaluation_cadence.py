@@ -1,7 +1,7 @@
 """Evaluations cost no training time, and rows state the time and the samples of the model that they judge.
 
-All registered strategies run in virtual time, on even ranks, beside a slow node, and with random step times. What
-rows say is compared with the simulator's own clock, and with a run that is evaluated at its end alone.
+All registered strategies run in virtual time, on even ranks, beside a slow node, and with random step times.
+What rows say is compared with the simulator's own clock, and with a run that is evaluated at its end alone.
 """
 
 import random
@@ -247,7 +247,7 @@ def test_a_checkpoint_between_sync_points_is_labelled(tmp_path: Path):
 
 
 class Counter(torch.optim.Optimizer):
-    """Adds the samples of this rank's step to each parameter: ranks times their mean are those in the model."""
+    """Adds the samples of this rank's step to each parameter; ranks times the mean are those in the model."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__(parameters, {"lr": 0.0})
