@@ -225,6 +225,23 @@ def test_a_row_has_the_moment_at_which_its_model_was_ready(name: str, times: str
     assert last["train_s"] - last["make_model_s"] == pytest.approx(alone.stretches_s()[-1], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("ednncomm", {"sync_every": 1000, "sync_at_epoch_end": False}),
+        ("local_sgd", {"sync_every": 1000}),
+        ("sgp", {}),
+    ],
+)
+def test_making_a_model_costs_the_same_from_a_copy_and_inline(name: str, keys: dict[str, Any]):
+    """In the middle of a round, as the strategy averages: between leaders alone it takes less."""
+    rows = evaluations(run(name, "even", OFTEN, "auto", keys=keys))
+    assert {row["mode"] for row in rows} == {"deferred", "inline"}
+    costs = [row["make_model_s"] for row in rows]
+    assert costs == pytest.approx([costs[-1]] * len(rows), rel=1e-9)
+    assert costs[-1] > 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpoints_that_nobody_asked_for_leave_training_time_as_it_is(name: str, tmp_path: Path):
     """Once an epoch, or at the next sync point."""
@@ -253,7 +270,7 @@ class Counter(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 0.0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """One step of BATCH / 4 samples."""
         for group in self.param_groups:
             for parameter in group["params"]:
