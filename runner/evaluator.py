@@ -26,8 +26,8 @@ class Evaluator:
         Ends in segment `log`.
         """
         session, clock = self.session, self.session.clock
+        session.strategy.settle()  # waiting for what is in flight is training; nothing of it goes on later
         self.copies()
-        session.strategy.settle()  # waiting for what is in flight is training
         clock.lap("step_other")
         before = dict(clock.segments)
         clock.enter("make_model")
@@ -35,6 +35,7 @@ class Evaluator:
             clock.enter("eval")
             made = clock.segments["make_model"] - before["make_model"]
             total = self._score()
+        self.ledger.count_samples()
         made = self.ledger.close_stretch(made)
         train_loss = self.ledger.train_loss()
         session.comm.barrier(WORLD)
@@ -69,6 +70,16 @@ class Evaluator:
         )
         session.losses.zero_()
         session.loss_samples = 0
+
+    def copies_and_go_on(self) -> None:
+        """Evaluate what was set aside where training brought all ranks together. Ends in segment `eval`."""
+        session, clock = self.session, self.session.clock
+        session.strategy.settle()
+        self.copies()
+        clock.lap("step_other")
+        clock.enter("eval")
+        self.ledger.close_stretch(0)
+        session.comm.barrier(WORLD)
 
     def copies(self) -> None:
         """Evaluate what was set aside, off the training clock; all ranks call it where they have met."""

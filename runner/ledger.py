@@ -55,7 +55,8 @@ class Ledger:
     def close_stretch(self, made_ns: int) -> int:
         """Add the stretch that ended to the account, from all ranks' numbers; call it outside of `train`.
 
-        Takes this rank's `make_model` (ns) and returns the slowest rank's.
+        Takes this rank's `make_model` (ns) and returns what it adds to the training time: a rank that comes
+        early waits inside of it for the last one, whose training this is already.
         """
         session, account, traffic = self.session, self.account, self.session.comm.traffic
         stretch = session.clock.end_stretch()
@@ -70,7 +71,8 @@ class Ledger:
         exposed = stretch.blocked - waiting
         own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
         times = self.gather(torch.tensor(own, dtype=torch.int64))
-        account.train_ns += int(times[:, 0].max())
+        train_ns = int(times[:, 0].max())
+        account.train_ns += train_ns
         for place, part in enumerate(PARTS, start=2):
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
         session.own.write(
@@ -87,11 +89,21 @@ class Ledger:
         )
         account.stretches += 1
         traffic.clear_stamps()
-        return int(times[:, 1].max())
+        return int((times[:, 0] + times[:, 1]).max()) - train_ns
 
     def payload_bytes(self) -> dict[str, int]:
         """Bytes that this rank handed to collectives in training so far, by class of link; no message."""
         return self.session.comm.traffic.totals()["payload_bytes"]
+
+    def count_samples(self) -> None:
+        """Set `progress.samples` to what all ranks have trained on, where they have stopped.
+
+        With sampling of their own they know of each other's samples up to the last round alone.
+        """
+        session = self.session
+        if session.independent:
+            own = torch.tensor([session.trained_samples], dtype=torch.int64)
+            session.progress.samples = int(self.gather(own).sum())
 
     def train_loss(self) -> float:
         """Mean training loss over all samples and ranks since the last evaluation."""
@@ -145,6 +157,7 @@ class Ledger:
                 *session.world.untimed,
                 *session.strategy.labels(account.target_step),
                 *([cut] if cut else []),
+                *session.pauses(sum(row["mode"] == "inline" for row in finals)),
                 *self._left_out(),
                 *self._reader_labels(),
                 *self._input_bound(reader),

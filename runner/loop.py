@@ -1,6 +1,7 @@
 """The train loop. It names no strategy, and reads like the papers: gradients, step, mix, record."""
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -97,24 +98,35 @@ class Loop:
         session.owed = met or last or session.deferred
         # On GPUs a step's wish is known in the next one: before the last step counts, or its model is judged
         # or saved, everybody is asked.
-        if (agreed or (session.replica.late and (last or self._pauses(before)))) and self._heed_wishes():
+        if (agreed or (session.replica.late and (last or self._pauses(met)))) and self._heed_wishes():
             return
         if session.owed:
             self._evaluate_if_due(last)
             session.owed = False
         if last and self.ended is None:
             self.ended = ("finished", session.cut_short())
-        if self.ended is None and session.checkpoint_marks.passed(before, progress.samples):
-            self._save()
+        if self.ended is None and met and session.stops_from_copies and session.copies.waiting:
+            self._judge_copies()
+        if self.ended is None and self._save_is_due(met):
+            self._save(session.strategy.never_syncs or not met)
+            self._stop_at_target()
         session.clock.lap("step_other")
 
-    def _pauses(self, before: int) -> bool:
+    def _save_is_due(self, met: bool) -> bool:
+        """Whether to save now: at a number of samples that was asked for, else where nobody waits for it."""
+        session = self.s
+        auto = session.config.train.checkpoint_every_samples == "auto"
+        return (met or not auto) and session.checkpoint_marks.passed(
+            session.saved_samples, session.progress.samples
+        )
+
+    def _pauses(self, met: bool) -> bool:
         """Whether training stands still for an evaluation or a checkpoint of the step just taken."""
         session, samples = self.s, self.s.progress.samples
-        judges = session.owed and not session.deferred
-        return (judges and session.evaluation_marks.passed(session.judged_samples, samples)) or (
-            session.checkpoints is not None and session.checkpoint_marks.passed(before, samples)
-        )
+        due = session.owed and session.evaluation_marks.passed(session.judged_samples, samples)
+        if session.deferred:
+            due = met and session.stops_from_copies and (due or bool(session.copies.waiting))
+        return due or (session.checkpoints is not None and self._save_is_due(met))
 
     def _catch_up(self) -> None:
         """Do what the checkpoint's step still owed: a run that is told to stop saves before it judges."""
@@ -127,11 +139,13 @@ class Loop:
     def _evaluate_if_due(self, last: bool) -> None:
         session, progress = self.s, self.s.progress
         due = session.evaluation_marks.passed(session.judged_samples, progress.samples)
-        session.judged_samples = progress.samples
         if session.deferred and due and not last:
             self.evaluator.set_aside(self.s.rate)
         elif due or last:
             self._evaluate()
+            if not last:
+                self._stop_at_target()
+        session.judged_samples = progress.samples  # with those that an inline evaluation has counted
 
     def _end_epoch(self) -> None:
         session, progress = self.s, self.s.progress
@@ -168,6 +182,7 @@ class Loop:
 
     def _add_loss(self, loss: torch.Tensor, samples: int) -> None:
         session = self.s
+        session.trained_samples += samples
         session.loss_sums.add_(loss, alpha=samples)
         session.loss_samples += samples
         session.epoch_samples += samples
@@ -208,7 +223,7 @@ class Loop:
                 f"(found at step {self.s.progress.step}); take train.precision=bf16 or fp32",
             )
         elif interrupted or out_of_time:
-            self._save()
+            self._save(waits=False)  # the run ends here
             limit = self.s.config.train.max_seconds
             self.ended = (
                 ("cancelled", "interrupted") if interrupted else ("timed_out", f"train.max_seconds={limit}")
@@ -218,25 +233,41 @@ class Loop:
     # ------------------------------------------------------------------ evaluation and checkpoints
 
     def _evaluate(self) -> None:
-        self._judge(self.evaluator.inline(self.s.rate)["reached"])
+        self.evaluator.inline(self.s.rate)
+        self._go_on()
+
+    def _go_on(self) -> None:
         self.s.clock.enter("train")
         self._stretch_started = self.s.clock.total()
 
-    def _judge(self, reached: bool | None) -> None:
-        """Stop at the target if asked to: decided from global numbers, so by all ranks alike."""
-        account, stop = self.ledger.account, self.s.config.train.stop
-        if not reached:
-            return
-        confirmed = len(account.evaluations) > 1 and bool(account.evaluations[-2]["reached"])
-        if stop == "first" or (stop == "confirmed" and confirmed):
+    def _judge_copies(self) -> None:
+        """Evaluate what was set aside since ranks met last, and stop if the target was reached by then."""
+        self.evaluator.copies_and_go_on()
+        self._go_on()
+        self._stop_at_target()
+
+    def _stop_at_target(self) -> None:
+        """Stop at the target if asked to: decided from global numbers, so by all ranks alike.
+
+        A run that is stopped by a copy ends with an evaluation, as every run does.
+        """
+        evaluations, stop = self.ledger.account.evaluations, self.s.config.train.stop
+        reached = [bool(row["reached"]) for row in evaluations]
+        confirmed = any(both == (True, True) for both in pairwise(reached))
+        if self.ended is None and ((stop == "first" and any(reached)) or (stop == "confirmed" and confirmed)):
+            if evaluations[-1]["mode"] == "deferred":
+                self._evaluate()
             self.ended = ("finished", f"target reached (train.stop={stop})")
 
-    def _save(self) -> None:
+    def _save(self, waits: bool) -> None:
+        """Save; `waits`: whether ranks wait for it that would not have waited for each other here."""
         session, clock = self.s, self.s.clock
+        session.saved_samples = session.progress.samples
         if session.checkpoints is None:
             return
-        self.evaluator.copies()
+        session.saves_between += waits
         session.strategy.settle()
+        self.evaluator.copies()
         clock.lap("step_other")
         clock.enter("checkpoint")
         session.world.spend("checkpoint", 0)
@@ -253,8 +284,7 @@ class Loop:
             lambda: session.comm.barrier(WORLD),
             session.comm.topology.ranks,
         )
-        clock.enter("train")
-        self._stretch_started = clock.total()
+        self._go_on()
 
     def _step_to_save(self) -> int:
         """The step that names a checkpoint: rank 0's, where ranks at paces of their own are at others."""
@@ -315,6 +345,7 @@ class Loop:
         clock.lap("step_other")
         clock.enter("other")
         session.loader.close()
+        self.ledger.count_samples()
         self.ledger.close_stretch(0)
         if status == "finished" and session.checkpoints is not None:
             with clock.within("checkpoint"), session.strategy.consensus():

@@ -184,12 +184,15 @@ class Session:
         self.compile_s: float | None = None  # of the warm-up, with train.compile
         self.digests: dict[str, str | None] = {}  # rank 0's
         self.copies = Copies()
-        self.checkpoint_marks = Marks(self._checkpoint_every())
+        self.checkpoint_marks = Marks(None)  # known when the strategy is set up
+        self.saved_samples = 0  # global samples up to which checkpoint marks have been looked at
+        self.saves_between = 0  # checkpoints for which ranks had to wait
         # Σ n_r · loss since the last evaluation, of the epoch, and ever; one that is not finite stays in the
         # last. One tensor: adding to all three is one operation of a step.
         self.loss_sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
         self.losses, self.epoch_losses, self.all_losses = self.loss_sums.unbind()
         self.loss_samples = self.epoch_samples = 0
+        self.trained_samples = 0  # of this rank, ever
 
     def prepare(self) -> None:
         """Make replicas equal, set the strategy up, and do one step that is undone.
@@ -217,6 +220,7 @@ class Session:
             batches = (Batch(*self._noise(sizes[self.comm.rank]), sizes) for sizes in self.feed.extremes())
             self.compile_s = compiled.warm_up(self.replica, batches, self.comm)
         self._choose_evaluation()
+        self.checkpoint_marks = Marks(self._checkpoint_every())
         if self.world.apparatus is not None:
             self.world.apparatus.prepare(self, self.replica)
         self.clock.on_training = self._training
@@ -269,6 +273,24 @@ class Session:
         if self.independent:
             return self.strategy.ended(progress)
         return progress.epoch == progress.epochs or (limit is not None and progress.step >= limit)
+
+    @property
+    def stops_from_copies(self) -> bool:
+        """Whether copies are judged where ranks meet, to stop at the target: nobody waits for it there."""
+        return self.deferred and self.config.train.stop != "budget" and not self.strategy.never_syncs
+
+    def pauses(self, inline: int) -> list[str]:
+        """Remarks on what stops cost this strategy; `inline` counts evaluations, the last one's included."""
+        stop, never_syncs, remarks = self.config.train.stop, self.strategy.never_syncs, []
+        if never_syncs and self.deferred and stop != "budget":
+            remarks.append(
+                f"train.stop={stop} stops no strategy without sync points: copies are judged later"
+            )
+        if never_syncs and not self.deferred and inline > 1:
+            remarks.append("evaluated inline without sync points: ranks waited for every evaluation")
+        if self.saves_between:
+            remarks.append(f"checkpoints that made ranks wait: {self.saves_between}")
+        return remarks
 
     def cut_short(self) -> str | None:
         """The remark on a run that `train.max_steps` has ended before its schedule."""
@@ -330,10 +352,9 @@ class Session:
 
     def _choose_evaluation(self) -> None:
         """Whether models are evaluated at once or from copies, and how many copies there is memory for."""
-        train = self.config.train
-        asked = train.eval_mode == "auto" and train.stop == "budget"
+        train, strategy = self.config.train, self.strategy
         self.deferred = train.eval_mode == "deferred" or (
-            asked and self.strategy.deferred(self.progress, self.eval_every)
+            train.eval_mode == "auto" and strategy.deferred(self.progress, self.eval_every)
         )
         if self.deferred:
             element = self.replica.parameters.empty().element_size()
@@ -363,7 +384,7 @@ class Session:
 
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples
-        if every == "auto" and self.independent:
+        if every == "auto" and self.strategy.never_syncs:
             return None  # it would make ranks wait that never do; an interrupted run saves in any case
         if every == "auto":  # at most four times a run
             return math.ceil(self.config.train.epochs / 4) * len(self.data.train)

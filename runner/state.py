@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT = 7
 POSITION = ("step", "epoch", "batch", "samples")
 
 
@@ -43,7 +43,8 @@ def snapshot(session: "Session", account: "Account", begun_ns: int) -> dict[str,
         "schedule": None if session.watch is None else asdict(session.watch),
         "rng": session.replica.rng_state(),
         "losses": session.loss_sums,
-        "loss_samples": [session.loss_samples, session.epoch_samples],
+        "loss_samples": [session.loss_samples, session.epoch_samples, session.trained_samples],
+        "saves_between": session.saves_between,
         "traffic": session.comm.traffic.state_dict(),
         "account": asdict(account),
         "apparatus": None if apparatus is None else apparatus.state_dict(clock.segments["train"]),
@@ -109,7 +110,8 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     session.watch = None if state["schedule"] is None else Watch(**state["schedule"])
     session.replica.load_rng_state(state["rng"])
     session.loss_sums.copy_(state["losses"])
-    session.loss_samples, session.epoch_samples = state["loss_samples"]
+    session.loss_samples, session.epoch_samples, session.trained_samples = state["loss_samples"]
+    session.saved_samples, session.saves_between = session.progress.samples, state["saves_between"]
     session.comm.traffic.load_state_dict(state["traffic"])
     for entry in fields(account):
         setattr(account, entry.name, state["account"][entry.name])

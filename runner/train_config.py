@@ -55,11 +55,6 @@ class TrainConfig:
         one_of("train.eval_mode", self.eval_mode, EVAL_MODES)
         one_of("train.short_batch", self.short_batch, SHORT_BATCHES)
         above("train.eval_copies_mib", self.eval_copies_mib, 0)
-        if self.eval_mode == "deferred" and self.stop != "budget":
-            raise ConfigError(
-                f"train.stop={self.stop}: needs evaluations while training goes on; train.eval_mode=deferred "
-                "has them afterwards"
-            )
         one_of("train.precision", self.precision, PRECISIONS)
         self._check_target()
         self._check_checkpoints()

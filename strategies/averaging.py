@@ -174,11 +174,7 @@ class PeriodicStrategy(Strategy):
 
     def assemble(self, copy: Tensor | None) -> Tensor:
         assert copy is not None
-        whole = copy.clone()
-        self.everybody(whole)
-        if self.config.buffers == "broadcast":
-            first_buffers(whole, copy, self.replica, self.comm)
-        return whole
+        return mean_of_copies(copy, self.replica, self.config.buffers, self.mean, self.everybody)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -303,12 +299,19 @@ def mix_optimizer_state(replica: Replica, policy: str, mean: Mean) -> None:
             state.unpack(flat)
 
 
-def first_buffers(whole: Tensor, copy: Tensor, replica: Replica, comm: Communicator) -> None:
-    """Give `whole` [m + F] the buffers of rank 0's `copy`."""
-    if replica.buffers.numel:
-        first = copy[replica.numel :].clone()
-        comm.broadcast(first, 0, WORLD).wait()
-        whole[replica.numel :] = first
+def mean_of_copies(copy: Tensor, replica: Replica, policy: str, mean: Mean, everybody: WorldMean) -> Tensor:
+    """The model [m + F] of all ranks' copies: parameters by `mean`, buffers as `mix_buffers` has them."""
+    whole = copy.clone()
+    if mean is everybody and policy != "broadcast":
+        everybody(whole)  # both in one message
+        return whole
+    parameters, buffers = whole[: replica.numel], whole[replica.numel :]
+    mean(parameters)
+    if buffers.numel() and policy == "broadcast":
+        everybody.comm.broadcast(buffers, 0, WORLD).wait()
+    elif buffers.numel():
+        everybody(buffers)
+    return whole
 
 
 def state_that_travels(config: Any) -> str | None:

@@ -48,7 +48,9 @@ class Strategy(ABC):
     `Config` is the frozen dataclass of the strategy's keys. `piece_shift` moves the pieces of each global
     batch by so many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at
     the price of one all-reduce of two numbers an epoch. `copies_are_whole`: a `snapshot` needs no more
-    averaging to be the model. `caveats` are sentences that belong beside every number of this strategy.
+    averaging to be the model. `never_syncs`: ranks never all wait for each other in training, so standing
+    still for an evaluation or a checkpoint costs training time wherever it is: models are judged from copies.
+    `caveats` are sentences that belong beside every number of this strategy.
     `may_differ` names what it may change against a baseline and be fair: keys of the configuration, or
     of the fairness ledger (runner/report/recorded.py), or their beginnings, written out as a plain tuple.
     `tuned` names at most three keys of `Config` that `daso-bench tune` searches besides what it searches for
@@ -59,6 +61,7 @@ class Strategy(ABC):
     piece_shift: ClassVar[int] = 0
     reads_epoch_loss: ClassVar[bool] = False
     copies_are_whole: bool = False
+    never_syncs: bool = False
     caveats: ClassVar[tuple[str, ...]] = ()
     may_differ: ClassVar[tuple[str, ...]] = ("strategy",)
     tuned: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]] = ()
@@ -183,7 +186,7 @@ class Strategy(ABC):
 
         If so, and unless the user says otherwise, copies are set aside and evaluated later.
         """
-        return False
+        return self.never_syncs
 
     def reserve(self, copies: int) -> None:
         """Before training with deferred evaluation: that many snapshots will be asked for at most."""

@@ -42,7 +42,7 @@ from torch import Tensor
 from .averaging import (
     LeaderMean,
     WorldMean,
-    first_buffers,
+    mean_of_copies,
     mix_buffers,
     mix_optimizer_state,
     state_that_travels,
@@ -199,6 +199,8 @@ class DASO(Strategy):
     Config = DASOConfig
     reads_epoch_loss = True
     config: DASOConfig
+    # Where an epoch is longer than the distance of evaluations, copies are evaluated, or fewer models.
+    may_differ = ("strategy", "evaluation.mode", "evaluation.count")
     tuned = (
         ("sync_every", (2, 4, 8, 16)),
         ("wait_batches", (1, 2)),
@@ -333,12 +335,21 @@ class DASO(Strategy):
         for transfer in self.pending:
             self.transfer_ns += transfer.settle()
 
+    def meets(self, progress: Progress) -> bool:
+        return self.equal
+
+    def deferred(self, progress: Progress, every: int) -> bool:
+        if self.nodes == 1 or self.warmup_epochs + self.cooldown_epochs >= self.epochs:
+            return False
+        longest, steps = self.config.largest_sync_every, progress.steps_per_epoch
+        if self.config.wait_batches or longest >= steps:
+            # Nodes first are equal again at the epoch's end, whose last batch may be a short one.
+            return (steps - 1) * progress.global_batch_size >= every
+        return longest * progress.global_batch_size > every
+
     def assemble(self, copy: Tensor | None) -> Tensor:
         assert copy is not None
-        whole = super().assemble(copy)
-        if self.config.buffers == "broadcast":
-            first_buffers(whole, copy, self.replica, self.comm)
-        return whole
+        return mean_of_copies(copy, self.replica, self.config.buffers, LeaderMean(self.comm), self.everybody)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:

@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .averaging import LeaderMean, Mean, WorldMean, state_that_travels
+from .averaging import LeaderMean, Mean, WorldMean, mean_of_copies, state_that_travels
 from .base import Sampling, Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of, within
@@ -273,7 +273,7 @@ class LASGD(Strategy):
         self.group, self.own_group = (LEADERS, NODE) if by_node else (WORLD, None)
         self.takes_part = not by_node or comm.local_rank == 0
         self.everybody: Mean = LeaderMean(comm, 1 / topology.nodes) if by_node else WorldMean(comm)
-        self.copies_are_whole = self.independent and self.workers > 1
+        self.copies_are_whole = self.never_syncs = self.independent and self.workers > 1
 
         # Counts are the worker's, or sums over all workers as of the last applied round.
         self.steps = self.own = 0  # k, and own samples
@@ -281,7 +281,7 @@ class LASGD(Strategy):
         self.launched = self.applied = 0
         self.total = self.counted = 0  # S_last, and own samples in it (n_snap)
         self.total_steps = self.done = 0
-        self.warmup_steps = self.overshoot = self.copies = 0
+        self.warmup_steps = self.copies = 0
         self.flight: Flight | None = None
         self.due = False  # the next step begins with a launch
         self.met = self.agreed = self.wished = False
@@ -362,19 +362,16 @@ class LASGD(Strategy):
         return self.total + self.own - self.counted
 
     def ended(self, progress: Progress) -> bool:
-        over = {
+        return {
             "samples": self.total >= progress.budget,
             "any_done": self.done > 0,
             "all_done": self.done == self.workers,
         }[self.config.finish_rule]
-        if over:
-            self.overshoot = self.total - progress.budget
-        return over
 
     def deferred(self, progress: Progress, every: int) -> bool:
         if self.workers == 1:
             return False
-        return self.independent or self.config.sync_every * progress.global_batch_size > every
+        return self.never_syncs or self.config.sync_every * progress.global_batch_size > every
 
     def reserve(self, copies: int) -> None:
         if self.copies_are_whole:
@@ -403,7 +400,9 @@ class LASGD(Strategy):
 
     def assemble(self, copy: Tensor | None) -> Tensor:
         if not self.copies_are_whole:
-            return super().assemble(copy)
+            assert copy is not None
+            ranks = self.everybody if isinstance(self.everybody, WorldMean) else WorldMean(self.comm)
+            return mean_of_copies(copy, self.replica, "average", self.everybody, ranks)
         whole = self.model.empty() if copy is None else copy
         whole = whole[: self.replica.numel + self.replica.buffers.numel]
         self.comm.broadcast(whole, 0, WORLD).wait()
@@ -441,6 +440,7 @@ class LASGD(Strategy):
         self.final = {
             "steps_of_worker": [steps[rank] for rank in firsts],
             "samples_of_worker": [samples[rank] for rank in firsts],
+            "overshoot_samples": sum(samples[rank] for rank in firsts) - self.budget,
         }
 
     # ---------------------------------------------------------------- rounds
@@ -747,7 +747,6 @@ class LASGD(Strategy):
             "steps": self.steps,
             "samples": self.own,
             "warmup_steps": self.warmup_steps,
-            "overshoot_samples": self.overshoot,
             "copies": self.copies,
             **self.final,
         }
@@ -796,7 +795,7 @@ class LASGD(Strategy):
 
 
 COUNTS = (
-    *("steps", "own", "since", "launched", "applied", "total", "counted", "total_steps", "done", "overshoot"),
+    *("steps", "own", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
     *("due", "met", "agreed", "wished", "equal", "warm", "warmup_steps", "copies", "before"),
 )
 """What of the strategy's position a checkpoint holds, by attribute."""

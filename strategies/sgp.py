@@ -106,6 +106,7 @@ class SGP(Strategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
         self.ranks = comm.topology.ranks
+        self.never_syncs = self.ranks > 1
         self.cycle = self.config.hops(self.ranks)
         self.reach = self.config.reach(self.ranks)
         self.sends_weight = self.config.send_weight == "true"
@@ -133,9 +134,6 @@ class SGP(Strategy):
             return False
         self.first_wish = None
         return True
-
-    def deferred(self, progress: Progress, every: int) -> bool:
-        return self.ranks > 1
 
     def snapshot(self, progress: Progress) -> Tensor:
         return self.parts()

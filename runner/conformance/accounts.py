@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from .course import Call, Course, History
 from .driver import drive
 from .findings import Candidate, Failed, RanksOfNodes
-from .runs import OWN, plain, slow_last, uneven
+from .runs import OWN, STEPS, independent, plain, slow_last, uneven
 from .script import Script
 from .traffic import IN_STEP, Sizes, script
 from .trial import NETWORK, STEP_NS, course
+
+LEAVING_NS = STEP_NS // 10
+"""Ranks may leave a collective of several stages, such as a broadcast in each node, so far apart."""
 
 
 def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
@@ -30,6 +33,23 @@ def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
                     raise Failed(f"{where}: call {number} is {one}, rank {members[0]} calls {other}")
             if len(mine) != len(first):
                 raise Failed(f"{where} makes {len(mine)} calls, rank {members[0]} {len(first)}")
+
+
+def sync_points(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
+    """Where meets() says yes ranks have just waited for each other: an evaluation there costs no time."""
+    histories = uneven(candidate, ranks)
+    if independent(candidate) or histories[0].strategy.never_syncs:
+        return "none: models are judged from copies"
+    for step, met in histories[0].met.items():
+        clocks = [history.clock_ns[step] for history in histories]
+        apart = max(clocks) - min(clocks)
+        if met and step < STEPS and apart > LEAVING_NS:  # the run ends where it ends
+            last = clocks.index(max(clocks))
+            raise Failed(
+                f"meets() says yes after step {step}, where rank {last} comes {apart / 1e6:.1f} ms after the "
+                "first: all would wait for it to evaluate"
+            )
+    return None
 
 
 def traffic_formula(candidate: Candidate, ranks: RanksOfNodes) -> str | None:

@@ -21,6 +21,7 @@ CHECKS = {
     "rest untouched": life.rest_untouched,
     "reports": life.reports,
     "hears wishes": wishes.hears_wishes,
+    "sync points": accounts.sync_points,
     "calls in step": accounts.calls_in_step,
     "traffic formula": accounts.traffic_formula,
     "traffic by step": accounts.traffic_by_step,

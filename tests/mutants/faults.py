@@ -148,6 +148,13 @@ FAULTS = [
         timing=True,
     ),
     Fault(
+        "evaluated in the middle of an epoch",
+        "daso",
+        "        return self.equal\n",
+        "        return True\n",
+        timing=True,
+    ),
+    Fault(
         "a barrier in every step",
         "daso",
         "        self.steps_of_phase[phase] += 1\n",

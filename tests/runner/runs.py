@@ -27,6 +27,16 @@ from daso_bench.runner.typed import locate_target
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
 """All strategies."""
 
+PERIODS: dict[str, dict[str, Any]] = {
+    "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
+    "diloco": {"sync_every": 4},
+    "ednncomm": {"sync_every": 4},
+    "local_sgd": {"sync_every": 4},
+    "post_local_sgd": {"sync_every": 4, "switch_samples": 96},
+    "slowmo": {"sync_every": 4},
+}
+"""Keys for runs of a few dozen steps, where the default periods are too long."""
+
 
 def strategy_class(name: str) -> Any:
     """The class that conf/strategy/<name>.yaml names."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Linear, drive  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
-from runs import NAMES, Awkward, Blobs, Dies, config, dies_after, strategy_class
+from runs import NAMES, PERIODS, Awkward, Blobs, Dies, config, dies_after, strategy_class
 from torch import Tensor
 
 from daso_bench.models.spec import InputSpec
@@ -20,15 +20,6 @@ from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.errors import ConfigError
 
-# Periods short enough for runs of a few dozen steps.
-KEYS: dict[str, dict[str, Any]] = {
-    "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
-    "diloco": {"sync_every": 4},
-    "ednncomm": {"sync_every": 4},
-    "local_sgd": {"sync_every": 4},
-    "post_local_sgd": {"sync_every": 4, "switch_samples": 96},
-    "slowmo": {"sync_every": 4},
-}
 # Replicas are equal after each step: there is nothing to average, and unequal values cannot occur.
 SYNCHRONOUS = {"ddp", "heterogeneous", "hsgd", "placebo"}
 # Each rank takes steps of its own number.
@@ -39,7 +30,7 @@ def run(name: str, *, more: dict[str, Any] | None = None, **keys: Any) -> Simula
     """A short run in virtual time on ranks of uneven speed; skipped where it is refused."""
     loop, folder = keys.pop("loop", Loop), keys.pop("checkpoints", None)
     try:
-        cfg = config(name, keys={**KEYS.get(name, {}), **(more or {})}, **keys)
+        cfg = config(name, keys={**PERIODS.get(name, {}), **(more or {})}, **keys)
     except ConfigError as error:
         pytest.skip(f"refused: {error}")
     return simulate(

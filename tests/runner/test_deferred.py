@@ -8,7 +8,6 @@ from runs import Awkward, config
 
 from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.strategies.errors import ConfigError
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
 
@@ -91,8 +90,77 @@ def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path
         )
 
 
-def test_a_run_that_stops_at_its_target_cannot_be_judged_afterwards():
-    with pytest.raises(ConfigError, match=r"train\.stop=first"):
-        config("sgp", eval_mode="deferred", stop="first", target=0.5)
-    done = run(stop="first", target=0.3)
-    assert {row["mode"] for row in evaluations(done)} == {"inline"}
+# ------------------------------------------------------------------ train.stop
+
+# An epoch of 6 steps, sync points after each 6 steps and at the end of each epoch.
+SYNC_POINTS: dict[str, dict[str, Any]] = {
+    "local_sgd": {"sync_every": 6},
+    "daso": {"warmup_epochs": 0, "cooldown_epochs": 0},
+}
+CROSSING = ("to_target_train_s", "to_target_samples", "crossing_s")
+
+
+def stopped(strategy: str, stop: str, **keys: Any) -> SimulatedRun:
+    """Up to 20 epochs with an evaluation after every second step."""
+    kinds: dict[str, Any] = {"keys": SYNC_POINTS.get(strategy), "epochs": 20, "target": 0.9}
+    return run(strategy, stop=stop, eval_every_samples=32, **kinds, **keys)
+
+
+@pytest.mark.parametrize("stop", ["first", "confirmed"])
+@pytest.mark.parametrize("strategy", ["daso", "local_sgd", "sgp", "lasgd"])
+def test_a_run_that_stops_at_its_target_is_judged_as_one_that_goes_on(strategy: str, stop: str):
+    """Nothing but the end of the run is another one: the same copies, the same times."""
+    whole, cut = stopped(strategy, "budget"), stopped(strategy, stop)
+    rows = evaluations(cut)
+    copies = [row for row in rows if row["mode"] == "deferred"]
+    assert copies
+    for mine, theirs in zip(copies, evaluations(whole), strict=False):
+        for name in ("step", "samples", "train_s", "loss", "correct"):
+            assert mine[name] == theirs[name], name
+    for name in CROSSING:
+        assert cut.results[0].summary[name] == whole.results[0].summary[name], name
+
+
+@pytest.mark.parametrize(("stop", "times"), [("first", 1), ("confirmed", 2)])
+@pytest.mark.parametrize("strategy", ["daso", "local_sgd"])
+def test_copies_are_judged_at_the_next_sync_point_and_the_run_ends_there(
+    strategy: str, stop: str, times: int
+):
+    done = stopped(strategy, stop)
+    (end,) = {session.progress.step for session in done.sessions}
+    reached = [row["step"] for row in evaluations(done) if row["reached"]]
+    first = next(a for a, b in zip(reached, reached[times - 1 :], strict=False) if b - a == 2 * (times - 1))
+    assert end == -(-(first + 2 * (times - 1)) // 6) * 6
+    assert {result.reason for result in done.results} == {f"target reached (train.stop={stop})"}
+    last = evaluations(done)[-1]
+    assert (last["mode"], last["step"]) == ("inline", end)
+    assert not any(label.startswith("train.stop") for label in done.results[0].summary["labels"])
+    # Judging cost no training time: up to here it is that of the run that went on.
+    whole = stopped(strategy, "budget", max_steps=end)
+    assert done.results[0].summary["train_s"] == whole.results[0].summary["train_s"]
+
+
+@pytest.mark.parametrize("strategy", ["sgp", "lasgd"])
+def test_without_sync_points_it_trains_to_the_end_and_says_so(strategy: str):
+    done = stopped(strategy, "first")
+    assert done.sessions[0].progress.samples >= 20 * 96
+    label = "train.stop=first stops no strategy without sync points: copies are judged later"
+    assert label in done.results[0].summary["labels"]
+    assert done.results[0].reason is None
+    inline = stopped(strategy, "first", eval_mode="inline")
+    assert inline.sessions[0].progress.samples < 20 * 96
+    label = "evaluated inline without sync points: ranks waited for every evaluation"
+    assert label in inline.results[0].summary["labels"]
+    assert inline.results[0].reason == "target reached (train.stop=first)"
+
+
+def test_a_checkpoint_that_was_asked_for_judges_copies_and_may_end_the_run(tmp_path: Path):
+    cfg = config(
+        "sgp", epochs=20, target=0.9, stop="first", eval_every_samples=32, checkpoint_every_samples=160
+    )
+    done = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path)
+    assert done.results[0].reason == "target reached (train.stop=first)"
+    (end,) = {session.progress.step for session in done.sessions}
+    assert end % 10 == 0
+    assert end < 120
+    assert f"checkpoints that made ranks wait: {end // 10}" in done.results[0].summary["labels"]

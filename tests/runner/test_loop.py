@@ -17,6 +17,7 @@ from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.records import surviving
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
+from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.errors import ConfigError
 
 SLOW = AlphaBeta(inter_latency_s=0.001)
@@ -414,10 +415,14 @@ class SlowBetweenNodes(Network):
         return 25_000_000 if verb == "all_reduce" and inter and payload > 100 else 0
 
 
-def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_making_the_model():
+def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_making_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """An evaluation right after `S`: 25 ms until the transfer is parked, then 25 ms to average a copy."""
     keys = {"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 4, "wait_batches": 3}
-    cfg = config("daso", keys=keys, ranks=[1, 1], epochs=1, eval_every_samples=16)
+    # DASO lets nobody evaluate there.
+    monkeypatch.setattr(DASO, "meets", lambda strategy, progress: True)
+    cfg = config("daso", keys=keys, ranks=[1, 1], epochs=1, eval_every_samples=16, eval_mode="inline")
     first = evaluations(run(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7))[0]
     assert first["make_model_s"] == 0.025
     assert first["train_s"] == pytest.approx(0.010 + 0.025 + 0.025)

@@ -14,6 +14,7 @@ from plugins import (
     ForgetsTheEnd,
     IgnoresWishes,
     LeavesTraces,
+    MeetsAnywhere,
     NeverEnds,
     NeverWaits,
     OtherSizes,
@@ -31,7 +32,8 @@ from daso_bench.runner.conformance.kit import Task, attempt
 from daso_bench.strategies.progress import Plan
 
 NAMES = [check.name for check in contract.checks(Candidate("averager", Averager, Averager.Config()))]
-WIDE = ("one model", "traffic by step", "time")  # tried on two nodes of two ranks here; others on two ranks
+# Tried on two nodes of two ranks here; others on two ranks.
+WIDE = ("one model", "sync points", "traffic by step", "time")
 
 
 def tried(check: str, candidate: Candidate, ranks: RanksOfNodes = (1, 1)) -> Finding:
@@ -84,6 +86,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (NeverWaits, "drains", "at the end: rank 0 launched 1 operations it never waits for"),
         (LeavesTraces, "looks leave no trace", "rank 0, after step 1: changed by a look: again.bias"),
         (OwnBuffers, "one model", "consensus after step 1: rank 1 differs from rank 0: buffers[0] is "),
+        (MeetsAnywhere, "sync points", "meets() says yes after step 1, where rank "),
         (NeverEnds, "ends", "rank 0 has taken 421 steps and the run does not end"),
         (Raises, "ends", "KeyError: 'momentum' ("),
     ],
