@@ -65,16 +65,17 @@ def times(runs: Iterable[Run]) -> dict[Point, dict[str, float]]:
     """
     lengths: dict[Point, dict[str, dict[int, float]]] = {}
     for run in runs:
-        if run.study == "paper_daso" and run.state == "finished" and run.train_s and run.samples:
+        samples = round(run.samples or 0)
+        if run.study == "paper_daso" and run.state == "finished" and run.train_s and samples:
             arms = lengths.setdefault(Point(run.name("model"), run.size, run.assumption), {})
             seconds = {run.arm_name: run.train_s}
             if run.arm_name == "ddp" and "compute" in run.parts_s:
                 seconds[ALONE] = run.parts_s["compute"]
             for arm, whole in seconds.items():
                 by_samples = arms.setdefault(arm, {})
-                if run.samples in by_samples:
-                    raise ValueError(f"{run.place}: a second run of {arm!r} with {run.samples} samples")
-                by_samples[run.samples] = whole
+                if samples in by_samples:
+                    raise ValueError(f"{run.place}: a second run of {arm!r} with {samples} samples")
+                by_samples[samples] = whole
     return {
         point: {arm: rate for arm, runs in arms.items() if (rate := steady(runs)) is not None}
         for point, arms in lengths.items()
