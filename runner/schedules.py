@@ -1,10 +1,11 @@
 """Learning-rate schedules as pure functions of *global samples*, so that all ranks compute the same factor.
 
-Each has `factor(samples, total_samples, samples_per_epoch)`: what the optimizer's base learning rate is
-multiplied by for the step that brings the run to `samples` (this step's samples included, so the first step
-of a warm-up does not have learning rate 0). `total_samples` is the run's budget. Every schedule starts with a
-linear warm-up of `warmup_epochs` (Goyal et al. 2017, arXiv:1706.02677). One with `reads_epoch_loss` is told
-the training loss of each epoch over all ranks, and what it makes of that multiplies the factor.
+Each has `factor(before, after, total_samples, samples_per_epoch)`: what the optimizer's base learning rate is
+multiplied by for the step that brings the run from `before` samples to `after`. A warm-up goes by `after` and
+a decay over the whole run by `before`, as in PyTorch's schedulers, so that neither the first step nor the
+last one has learning rate 0. `total_samples` is the run's budget. Every schedule starts with a linear warm-up
+of `warmup_epochs` (Goyal et al. 2017, arXiv:1706.02677). One with `reads_epoch_loss` is told the training
+loss of each epoch over all ranks, and what it makes of that multiplies the factor.
 """
 
 import math
@@ -29,9 +30,9 @@ class Constant:
         """Global samples behind which a step first lowers the rate; None where none does."""
         return None
 
-    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: 1 once the warm-up is over."""
-        return _warmup(samples, self.warmup_epochs * samples_per_epoch)
+        return _warmup(after, self.warmup_epochs * samples_per_epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,10 @@ class Step:
         """Global samples behind which a step first lowers the rate: the first milestone."""
         return math.floor(self.milestones[0] * total_samples) if self.milestones else None
 
-    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: decay to the power of the milestones *behind* `samples`, times the warm-up."""
-        passed = sum(samples > milestone * total_samples for milestone in self.milestones)
-        return _warmup(samples, self.warmup_epochs * samples_per_epoch) * self.decay**passed
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        """In [0, 1]: decay to the power of the milestones *behind* `after`, times the warm-up."""
+        passed = sum(after > milestone * total_samples for milestone in self.milestones)
+        return _warmup(after, self.warmup_epochs * samples_per_epoch) * self.decay**passed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +84,16 @@ class Cosine:
         """None: it lowers the rate all the time."""
         return None
 
-    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: warm-up, then monotonically down to `final`, which holds beyond `total_samples`."""
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        """In [0, 1]: warm-up, then monotonically down to `final`, which holds from `total_samples` on.
+
+        The last step begins before that: of n steps of equal size without warm-up, step k has (1 +
+        cos(π·k/n)) / 2, k from 0, as torch's CosineAnnealingLR.
+        """
         warmup_samples = self.warmup_epochs * samples_per_epoch
-        if samples < warmup_samples:
-            return _warmup(samples, warmup_samples)
-        length = total_samples - warmup_samples
-        done = min(1.0, (samples - warmup_samples) / length) if length > 0 else 0.0
+        if after < warmup_samples:
+            return _warmup(after, warmup_samples)
+        done = _decayed(before, warmup_samples, total_samples)
         return self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * done))
 
 
@@ -113,14 +117,16 @@ class Polynomial:
         """None: it lowers the rate all the time."""
         return None
 
-    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: warm-up, then monotonically down to 0 at `total_samples`."""
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        """In [0, 1]: warm-up, then monotonically down to 0 at `total_samples`.
+
+        The last step begins before that: of n steps of equal size without warm-up, step k has (1 - k/n) to
+        the power of `power`, k from 0, as torch's PolynomialLR.
+        """
         warmup_samples = self.warmup_epochs * samples_per_epoch
-        if samples < warmup_samples:
-            return _warmup(samples, warmup_samples)
-        length = total_samples - warmup_samples
-        done = min(1.0, (samples - warmup_samples) / length) if length > 0 else 0.0
-        return (1 - done) ** self.power
+        if after < warmup_samples:
+            return _warmup(after, warmup_samples)
+        return (1 - _decayed(before, warmup_samples, total_samples)) ** self.power
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +179,9 @@ class Plateau:
         """None: when it will lower the rate is not known before."""
         return None
 
-    def factor(self, samples: int, total_samples: int, samples_per_epoch: int) -> float:
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: 1 once the warm-up is over; to be multiplied by that of the present `Watch`."""
-        return _warmup(samples, self.warmup_epochs * samples_per_epoch)
+        return _warmup(after, self.warmup_epochs * samples_per_epoch)
 
     def after_epoch(self, watch: Watch, loss: float) -> Watch:
         """What is known after an epoch with this loss; NaN is no improvement."""
@@ -193,6 +199,12 @@ class Plateau:
 
 def _warmup(samples: int, warmup_samples: float) -> float:
     return min(1.0, samples / warmup_samples) if warmup_samples > 0 else 1.0
+
+
+def _decayed(samples: int, warmup_samples: float, total_samples: int) -> float:
+    """The share of what comes after the warm-up that is done, in [0, 1]."""
+    length = total_samples - warmup_samples
+    return min(1.0, max(0.0, samples - warmup_samples) / length) if length > 0 else 0.0
 
 
 def _finite_warmup(warmup_epochs: float) -> None:

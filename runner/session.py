@@ -253,14 +253,13 @@ class Session:
         )
 
     def set_learning_rate(self) -> None:
-        """Set the rate of the step to come: a function of the global samples with this step's.
+        """Set the rate of the step to come: a function of the global samples before it and with it.
 
         Of other ranks' samples only those count that are known to be there.
         """
-        samples = self.strategy.global_samples(self.progress) + self.feed.counted(
-            self.progress.samples_of_rank
-        )
-        factor = self.config.schedule.factor(samples, self.total_samples, len(self.data.train))
+        before = self.strategy.global_samples(self.progress)
+        after = before + self.feed.counted(self.progress.samples_of_rank)
+        factor = self.config.schedule.factor(before, after, self.total_samples, len(self.data.train))
         if self.watch is not None:
             factor *= self.watch.factor
         self.rate = self.config.optimizer.lr * factor

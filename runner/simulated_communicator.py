@@ -136,6 +136,8 @@ class SimulatedCommunicator(CountedCommunicator):
         self._shared: Counter[tuple[int, ...]] = Counter()
         # When bodies beside this rank waited for other ranks to enter, and this rank has not yet heard of it.
         self.waited_aside: list[tuple[int, int]] = []
+        # Collectives that such bodies entered; who reads it clears it.
+        self.operations_aside: list[Operation] = []
 
     def all_reduce(
         self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
@@ -319,6 +321,8 @@ class SimulatedCommunicator(CountedCommunicator):
         operation = self.simulator.enter(
             self.rank, _key(members, key), verb, members, tensor, payload, combine, channel
         )
+        if self.simulator.is_aside:
+            self.operations_aside.append(operation)
         work = SimulatedWork(self, operation, output, key)
         if not async_op:
             work.wait()

@@ -2,8 +2,8 @@
 
 Forward and backward cost no virtual time while they are computed; then the rank's clock goes on by what its
 device would have taken. With overlap each bucket's sum starts when the last of its gradients is there, in the
-order in which backward makes them; a `Reduction` works on a clock of its own beside the rank's, bucket after
-bucket, as it does on a helper thread over real processes.
+order in which backward makes them; a `Reduction` works on a clock of its own beside the rank's, its buckets
+in a `Pipeline`, as it does on a helper thread over real processes.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..strategies.communicator import Work
-from ..strategies.gradients import by_samples, uniform
+from ..strategies.gradients import Pipeline, by_samples, uniform
 from ..strategies.replica import Batch, Replica, StepTimes
 from .device import Device, Profile
 from .gradient_pool import GradientPool, Pending
@@ -68,9 +68,7 @@ class SimulatedReplica(Replica):
         self._rng = torch.get_rng_state()
         self._buckets: list[Bucket] = []
         self._line: Work | None = None
-        # When the buckets of this step began and ended to be summed in a reduction.
-        self._began_aside: list[int] = []
-        self._ended_aside: list[int] = []
+        self._pipeline = Pipeline()
         self._weights: dict[tuple[int, ...], float] = {}
         # Where gradients computed together lie, one after the other, and behind them the wish.
         self._vector = self.parameters.empty(extra=1)
@@ -305,8 +303,7 @@ class SimulatedReplica(Replica):
     def _forget_sums(self) -> None:
         """A step begins."""
         self._line = None
-        self._began_aside.clear()
-        self._ended_aside.clear()
+        self.comm.operations_aside.clear()
 
     def _start_sum(self, flat: Tensor, index: int) -> Work:
         """Begin to sum a bucket of `flat`; the wish goes with the first one, as the last of its numbers."""
@@ -319,22 +316,24 @@ class SimulatedReplica(Replica):
             piece, shapes = flat[bucket.low : bucket.high + 1], [*shapes, (1,)]
         if reduction is None:
             return comm.all_reduce(piece, averaging.group, channel="gradients", async_op=True)
+        last = index == len(self._buckets) - 1 or not averaging.overlap
 
         def work() -> None:
             if before is not None:
                 before.wait()
-            self._began_aside.append(comm.now())
-            reduction.sum(piece, index, shapes, comm)
-            self._ended_aside.append(comm.now())
+            self._pipeline.add(reduction.levels(piece, index, shapes, comm), lambda: None, last=last)
 
         self._line = comm.aside(work)
         return self._line
 
     def _summed_aside(self, low: int, high: int) -> int:
-        """How much of [low, high] reductions took, without waiting for others to begin."""
-        ends = [*self._ended_aside, *[high] * (len(self._began_aside) - len(self._ended_aside))]
-        spans = list(zip(self._began_aside, ends, strict=True))
-        return covered(spans, low, high) - covered(self.comm.waited_aside, low, high)
+        """In how much of [low, high] operations of reductions were under way."""
+        operations = self.comm.operations_aside
+        return covered(
+            [(o.start, high if o.end is None else o.end) for o in operations if o.start is not None],
+            low,
+            high,
+        )
 
     def _lose(self, beside: int) -> None:
         """Let the backward pass take longer, for sums ran so many nanoseconds beside it."""

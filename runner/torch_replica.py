@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..strategies.gradients import DEFAULT_BUCKET_MIB
+from ..strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
 from ..strategies.replica import Batch, Replica, StepTimes
 from .device import Device
 from .late import LateFlag, LateTimes, Mark, StepMarks
@@ -83,6 +83,7 @@ class TorchReplica(Replica):
         self._module: nn.Module = self._with_loss
         self._helper: ThreadPoolExecutor | None = None
         self._stream: torch.cuda.Stream | None = None
+        self._pipeline = Pipeline()
         self._failure: BaseException | None = None
         self._bucket = 0
         self._members: tuple[int, ...] = ()
@@ -300,16 +301,18 @@ class TorchReplica(Replica):
             self._computed_here()
         shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
         if self.padding is None:
-            return self.sum_bucket(bucket.buffer(), shapes)
+            return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
         with self.padding.excluded():
-            return self.sum_bucket(bucket.buffer(), shapes)
+            return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
 
-    def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]]) -> "torch.futures.Future[Tensor]":
+    def sum_bucket(
+        self, buffer: Tensor, shapes: Sequence[tuple[int, ...]], *, last: bool
+    ) -> "torch.futures.Future[Tensor]":
         """Start the sum of the next bucket of this step over the group; the future holds it.
 
-        A `Reduction` works on a helper thread, bucket after bucket. What it raises is kept for
-        `compute_gradients`, and the buckets behind are left alone: their collectives would be other ranks'
-        next ones.
+        A `Reduction` works on a helper thread, its buckets in a `Pipeline`: sums are over at the latest after
+        the `last` one. What it raises is kept for `compute_gradients`, and the buckets behind are left alone:
+        their collectives would be other ranks' next ones.
         """
         index, self._bucket = self._bucket, self._bucket + 1
         group, reduction = self.averaging.group, self.averaging.reduction
@@ -333,15 +336,18 @@ class TorchReplica(Replica):
 
         def work() -> None:
             with torch.cuda.stream(stream):  # None: changes nothing
+                # PyTorch's reducer takes an exception set in a future for a tensor and says so instead.
+                if self._failure is not None:
+                    future.set_result(buffer)
+                    return
                 try:
-                    if self._failure is None:
-                        if stream is not None and ready is not None:
-                            stream.wait_event(ready)
-                        reduction.sum(buffer, index, shapes, self.comm)
+                    if stream is not None and ready is not None:
+                        stream.wait_event(ready)
+                    levels = reduction.levels(buffer, index, shapes, self.comm)
+                    self._pipeline.add(levels, lambda: future.set_result(buffer), last=last)
                 except BaseException as error:
                     self._failure = error
-                # PyTorch's reducer takes an exception set here for a tensor and says so instead.
-                future.set_result(buffer)
+                    self._pipeline.abandon()
 
         self._helper.submit(work)
         return future
@@ -353,7 +359,7 @@ class TorchReplica(Replica):
         assert wish is not None, "the loss depends on it"
         for bucket in _buckets([wish, *reversed(self._gradients())], self.averaging.bucket_mib * 2**20):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-            flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket]).wait()
+            flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket], last=True).wait()
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(piece.view_as(gradient))
 

@@ -34,11 +34,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .base import Strategy
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
-from .gradients import Reduction, by_samples, uniform
+from .gradients import Pipeline, Reduction, by_samples, uniform
 from .progress import Plan, Progress
 from .reductions import Flat, HalfPrecision, Hierarchical, PowerSGD, Sliced
 from .replica import Replica
@@ -186,16 +187,14 @@ class DDP(Strategy):
         A time is the slowest rank's, in nanoseconds. Rank 0 decides and tells the others.
         """
         sums = [self._reduction(name) or Flat() for name in TIMED]
-        sizes = self._bucket_sizes()
-        buffer = self.replica.parameters.empty()[: max(sizes)].zero_()
+        flat = self.replica.parameters.empty().zero_()
         own = []
         for _ in range(1 + ROUNDS):
             for reduction in sums:
                 self.comm.barrier(WORLD)
                 started = self.comm.now()
-                for index, size in enumerate(sizes):
-                    reduction.sum(buffer[:size], index, [(size,)], self.comm)
-                buffer[0].item()  # an accelerator's sums are done only now
+                self._sum_buckets(reduction, flat)
+                flat[0].item()  # an accelerator's sums are done only now
                 own.append(self.comm.now() - started)
         everybody = torch.empty(self.comm.topology.ranks * len(own), dtype=torch.int64)
         self.comm.all_gather(everybody, torch.tensor(own), WORLD, channel="control").wait()
@@ -206,6 +205,14 @@ class DDP(Strategy):
         *nanoseconds, fastest = decided.tolist()
         self.timed_s = {name: ns / 1e9 for name, ns in zip(TIMED, nanoseconds, strict=True)}
         return TIMED[fastest]
+
+    def _sum_buckets(self, reduction: Reduction, flat: Tensor) -> None:
+        """Sum `flat` in the run's buckets."""
+        *earlier, last = enumerate(flat.split(self._bucket_sizes()))
+        pipeline = Pipeline()
+        for index, bucket in (*earlier, last):
+            levels = reduction.levels(bucket, index, [tuple(bucket.shape)], self.comm)
+            pipeline.add(levels, lambda: None, last=index == last[0])
 
     def _bucket_sizes(self) -> list[int]:
         """Elements of each bucket: m + 1 cut by `bucket_mib`."""

@@ -4,13 +4,13 @@ Gradient averaging is one mechanism, and `GradientAveraging` is all that a strat
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
-from .communicator import Communicator
+from .communicator import Communicator, Work
 from .topology import Group
 
 DEFAULT_BUCKET_MIB = 25.0  # PyTorch's
@@ -50,13 +50,24 @@ class Reduction(ABC):
     def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
         """Sum `bucket` [n] over the group, in place and blocking.
 
-        Called for each bucket in order, on all ranks in the same order; over real processes on a helper
-        thread while the backward pass goes on. All verbs on the channel `gradients`.
+        Called, as `levels` is, for each bucket in order, on all ranks in the same order; over real processes
+        on a helper thread while the backward pass goes on. All verbs on the channel `gradients`.
 
         Args:
             index: the bucket's number in this step, 0 first.
             shapes: of the gradients that lie in it one after the other, Σ numel = n.
         """
+
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
+        """The same sum as a generator of started operations, each to be waited for before the next.
+
+        None: a level in which this rank has no part. All ranks yield equally often, so that a `Pipeline` may
+        begin the next bucket meanwhile. Default: the whole sum at once.
+        """
+        self.sum(bucket, index, shapes, comm)
+        yield from ()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resume needs of this rank."""
@@ -64,6 +75,77 @@ class Reduction(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (many have no state)
         """Restore `state_dict`."""
+
+
+class LevelReduction(Reduction):
+    """A reduction in several levels: `levels` is what a subclass writes."""
+
+    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
+        for work in self.levels(bucket, index, shapes, comm):
+            if work is not None:
+                work.wait()
+
+    @abstractmethod
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]: ...
+
+
+class Pipeline:
+    """Buckets of one step on their way through the levels of a reduction, one behind the other.
+
+    While a bucket is in its second level, the next one is in its first and the one before in its third. The
+    order in which operations begin follows from the order of the buckets alone, never from time, so that it
+    is equal on all ranks: the first level of the new bucket, the next one of the bucket before, the second of
+    the new one, the next ones of those that are older. The last bucket finds the third level of the one
+    before still to be done: if that takes longer than its own second level, the rest of it is lost time.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: list[BucketSum] = []
+
+    def add(self, levels: Iterator[Work | None], done: Callable[[], None], *, last: bool) -> None:
+        """Begin the sum of the next bucket and let the older ones go on; `done` is called when it is over.
+
+        With `last`, of the step's last bucket, returns when all sums are over.
+        """
+        new, older = BucketSum(levels, done), self._under_way[::-1]
+        self._under_way.append(new)
+        for bucket in (new, *older[:1], new, *older[1:]):
+            self._advance(bucket)
+        while last and self._under_way:
+            for bucket in list(self._under_way):
+                self._advance(bucket)
+
+    def abandon(self) -> None:
+        """After an error: call `done` of every bucket under way and forget it."""
+        under_way, self._under_way = self._under_way, []
+        for bucket in under_way:
+            bucket.done()
+
+    def _advance(self, bucket: "BucketSum") -> None:
+        """Wait for the bucket's present level and begin its next one, if it is not over."""
+        if bucket in self._under_way and not bucket.begin_next():
+            self._under_way.remove(bucket)
+            bucket.done()
+
+
+@dataclass(eq=False)
+class BucketSum:
+    """The sum of one bucket under way: `levels` that are still to come, `work` of the present one."""
+
+    levels: Iterator[Work | None]
+    done: Callable[[], None]
+    work: Work | None = None
+
+    def begin_next(self) -> bool:
+        """Wait for the present level and begin the next; False: there is none."""
+        if self.work is not None:
+            self.work.wait()
+        for work in self.levels:
+            self.work = work
+            return True
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class LASGDConfig:
     """The keys of `strategy=lasgd`; steps are a worker's own optimizer steps."""
 
     sync_every: int = 1  # steps between launches, counted from the launch (overwrite: from the application)
-    sync_interval_ms: float | None = None  # instead: milliseconds between launches
+    sync_interval_ms: float | None = None  # instead: milliseconds between launches, from the first step on
     apply_rule: str = "delta"  # what the mean does to the own parameters: delta | elastic | overwrite
     elastic_alpha: float | None = None  # α of elastic
     max_staleness_steps: int | None = None  # wait for a round after so many steps; null = never
@@ -288,6 +288,7 @@ class LASGD(Strategy):
         self.equal = True  # all models are the same now
         self.warm = config.warmup_samples > 0 and self.workers > 1
         self.origin_ns = self.last_launch_ns = comm.now()
+        self.begun = False  # whether training goes on: what came before is in no interval
         self.run, self.final = Rounds(), {}
         self._clear_epoch()
 
@@ -310,6 +311,11 @@ class LASGD(Strategy):
     # ---------------------------------------------------------------- the loop's calls
 
     def before_batch(self, progress: Progress) -> None:
+        if not self.begun:
+            self.begun, self.origin_ns = True, self.comm.now()
+            self.last_launch_ns = self.origin_ns
+            if self.flight is not None:  # from a checkpoint
+                self.flight.launched_ns = self.origin_ns
         samples = self.total if self.independent else progress.samples
         if self.warm and samples >= self.config.warmup_samples:
             if self.synchronous and self.narrow is not None and self.mean is not None:
@@ -723,7 +729,7 @@ class LASGD(Strategy):
     def record(self, progress: Progress) -> dict[str, Any]:
         """Figures of the epoch; `detail` lists its first rounds.
 
-        `stamps_s`: launch, completion and application, in seconds since this rank was set up. `spread`:
+        `stamps_s`: launch, completion and application, in seconds since this attempt's first step. `spread`:
         ‖θ_i - mean‖ / ‖mean‖ just before and just after the application.
         `lag_samples`: by how much this rank's count of global samples was behind when a round corrected it.
         """

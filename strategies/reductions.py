@@ -8,14 +8,14 @@ Distributed Optimization, NeurIPS 2019, arXiv:1905.13727. Two-level sums are fol
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .communicator import Communicator
-from .gradients import Reduction
+from .communicator import Communicator, Work
+from .gradients import LevelReduction, Reduction
 from .seeds import derive
 from .topology import LEADERS, NODE, WORLD, peers
 
@@ -30,33 +30,39 @@ class Flat(Reduction):
         comm.all_reduce(bucket, WORLD, channel="gradients").wait()
 
 
-class Hierarchical(Reduction):
+class Hierarchical(LevelReduction):
     """Reduce in the node to its leader, all-reduce among the N leaders, broadcast in the node.
 
-    Nodes may be ragged: it is a sum, whatever the way.
+    Nodes may be ragged: it is a sum, whatever the way. While a bucket is between nodes, the next one is
+    reduced and the one before is broadcast inside them.
 
     Bytes: between nodes 2·(N-1)/N · 4n per leader, nothing by others; inside a node of G ranks 2·(G-1) · 4n
     in all.
     """
 
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
-        comm.reduce(bucket, 0, NODE, channel="gradients").wait()
-        if comm.local_rank == 0:
-            comm.all_reduce(bucket, LEADERS, channel="gradients").wait()
-        comm.broadcast(bucket, 0, NODE, channel="gradients").wait()
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
+        yield comm.reduce(bucket, 0, NODE, channel="gradients", async_op=True)
+        leads = comm.local_rank == 0
+        yield comm.all_reduce(bucket, LEADERS, channel="gradients", async_op=True) if leads else None
+        yield comm.broadcast(bucket, 0, NODE, channel="gradients", async_op=True)
 
 
-class Sliced(Reduction):
+class Sliced(LevelReduction):
     """Reduce-scatter in the node, all-reduce of slices among peers, all-gather in the node.
 
     Each rank of a node brings its own slice over the link, so that every network card is used. The nodes must
-    have the same number of ranks, G. A bucket is padded to a multiple of G.
+    have the same number of ranks, G. A bucket is padded to a multiple of G. Levels of neighbouring buckets
+    run at the same time, as those of `Hierarchical`.
 
     Bytes: between nodes 2·(N-1)/N · 4n/G per rank, which makes 2·(N-1)/N · 4n per node; inside a node
     2·(G-1)/G · 4n per rank.
     """
 
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
         ranks = len(comm.members(NODE))
         numel = bucket.numel()
         size = -(-numel // ranks)
@@ -64,14 +70,14 @@ class Sliced(Reduction):
         if whole is not bucket:
             whole[:numel] = bucket
         own = bucket.new_empty(size)
-        comm.reduce_scatter(own, whole, NODE, channel="gradients").wait()
-        comm.all_reduce(own, peers(comm.local_rank), channel="gradients").wait()
-        comm.all_gather(whole, own, NODE, channel="gradients").wait()
+        yield comm.reduce_scatter(own, whole, NODE, channel="gradients", async_op=True)
+        yield comm.all_reduce(own, peers(comm.local_rank), channel="gradients", async_op=True)
+        yield comm.all_gather(whole, own, NODE, channel="gradients", async_op=True)
         if whole is not bucket:
             bucket.copy_(whole[:numel])
 
 
-class HalfPrecision(Reduction):
+class HalfPrecision(LevelReduction):
     """Cast to 16 bits, sum, cast back. Weights are in the gradients already, so nothing is divided after.
 
     There is no loss scaling: a gradient beyond float16's 65504 becomes infinite.
@@ -82,9 +88,11 @@ class HalfPrecision(Reduction):
     def __init__(self, inner: Reduction, dtype: torch.dtype) -> None:
         self.inner, self.dtype = inner, dtype
 
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
         narrow = bucket.to(self.dtype)
-        self.inner.sum(narrow, index, shapes, comm)
+        yield from self.inner.levels(narrow, index, shapes, comm)
         bucket.copy_(narrow)
 
 
@@ -99,6 +107,8 @@ class PowerSGD(Reduction):
     Both factors are renewed in each step (the paper's Algorithm 1 and PyTorch's hook), not one in turn (the
     authors' later package). Σ_i e_i is what ĝ still owes. Vectors, and matrices that would not shrink by
     `min_compression`, are summed as they are. The first `start_steps` steps compress nothing.
+
+    A bucket's factors are summed one after the other, and then the next bucket's: levels are not pipelined.
 
     Args:
         inner: the sum through which both factors go.

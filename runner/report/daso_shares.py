@@ -5,22 +5,41 @@
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .load import Run, find_runs, load_run
 
 CLAIMED, PART = 0.34, 0.05  # of the training time
 EPOCHS = {"daso blocking": 8, "daso B=4": 28, "daso B=2": 27, "daso B=1": 27}  # of 90, with a flat loss
-TUNED = ("ddp", "ddp by nodes")  # the faster one is the baseline
-CAUSES = {
-    "C and W: communication, waiting": (*TUNED,),
-    "O: no overlap": ("ddp without overlap",),
-    "M: TF32": ("ddp in TF32",),
-    "B: BatchNorm over all": ("ddp with BatchNorm over all",),
-    "A: O, M and B": ("ddp with all three",),
+EPOCHS_16_BITS = {
+    "daso blocking in 16 bits": 8,
+    **{arm: n for arm, n in EPOCHS.items() if arm != "daso blocking"},
 }
-"""What the baseline is."""
+TUNED = ("ddp", "ddp by nodes", "ddp in slices")  # the fastest one is the baseline
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What DASO is compared with: the fastest of `baselines`.
+
+    epochs: of a whole run of DASO by arm. normed: BatchNorm takes part, DASO's over a node.
+    """
+
+    baselines: tuple[str, ...]
+    epochs: Mapping[str, int] = field(default_factory=lambda: EPOCHS)
+    normed: bool = False
+
+
+CAUSES = {
+    "C and W: communication, waiting": Cause(TUNED),
+    "the same, blocking epochs in 16 bits": Cause(TUNED, EPOCHS_16_BITS),
+    "the same, both in 16 bits": Cause(("ddp in 16 bits",), EPOCHS_16_BITS),
+    "O: no overlap": Cause(("ddp without overlap",)),
+    "M: TF32": Cause(("ddp in TF32",)),
+    "B: BatchNorm over all": Cause(("ddp with BatchNorm over all",), normed=True),
+    "A: O, M and B": Cause(("ddp with all three",), normed=True),
+}
 NORMED = "daso B=4 with BatchNorm over a node"
 ALONE = "a step alone"  # of ddp, without communication and waiting
 
@@ -35,44 +54,68 @@ class Point:
 
 
 Times = Mapping[str, float]
-"""By arm: seconds a sample."""
+"""By arm: seconds a sample in the steady state."""
 
 
 def times(runs: Iterable[Run]) -> dict[Point, dict[str, float]]:
-    """Of every finished run of the study: training time over samples; and of ddp's the part that computes."""
-    found: dict[Point, dict[str, float]] = {}
+    """Of every arm with finished runs of two lengths: seconds of training over samples of what one has more.
+
+    What begins and ends a run, the average of `finish` above all, is in both and cancels. `ALONE` is the part
+    of ddp's time that computes. An arm with runs of one length only has no time.
+    """
+    lengths: dict[Point, dict[str, dict[int, float]]] = {}
     for run in runs:
-        if run.study == "paper_daso" and run.state == "finished" and run.train_s and run.samples:
-            point = Point(run.name("model"), run.size, run.assumption)
-            arms = found.setdefault(point, {})
-            if run.arm_name in arms:
-                raise ValueError(f"{run.place}: a second run of {run.arm_name!r} at {point}")
-            arms[run.arm_name] = run.train_s / run.samples
+        samples = round(run.samples or 0)
+        if run.study == "paper_daso" and run.state == "finished" and run.train_s and samples:
+            arms = lengths.setdefault(Point(run.name("model"), run.size, run.assumption), {})
+            seconds = {run.arm_name: run.train_s}
             if run.arm_name == "ddp" and "compute" in run.parts_s:
-                arms[ALONE] = run.parts_s["compute"] / run.samples
-    return found
+                seconds[ALONE] = run.parts_s["compute"]
+            for arm, whole in seconds.items():
+                by_samples = arms.setdefault(arm, {})
+                if samples in by_samples:
+                    raise ValueError(f"{run.place}: a second run of {arm!r} with {samples} samples")
+                by_samples[samples] = whole
+    return {
+        point: {arm: rate for arm, runs in arms.items() if (rate := steady(runs)) is not None}
+        for point, arms in lengths.items()
+    }
 
 
-def daso(arms: Times, *, normed: bool = False) -> float:
+def steady(seconds_of_samples: Mapping[int, float]) -> float | None:
+    """Seconds a sample between the end of the shortest and of the longest run; None if there is but one."""
+    short, long = min(seconds_of_samples), max(seconds_of_samples)
+    if short == long:
+        return None
+    return (seconds_of_samples[long] - seconds_of_samples[short]) / (long - short)
+
+
+def daso(arms: Times, epochs: Mapping[str, int] = EPOCHS, *, normed: bool = False) -> float:
     """Seconds a sample of a whole run of DASO.
 
     With `normed` BatchNorm over a node adds to every step what it adds at B = 4: it is waited for.
     """
-    whole = sum(epochs * arms[arm] for arm, epochs in EPOCHS.items()) / sum(EPOCHS.values())
+    whole = sum(number * arms[arm] for arm, number in epochs.items()) / sum(epochs.values())
     return whole + (arms[NORMED] - arms["daso B=4"] if normed else 0.0)
 
 
-def reduction(arms: Times, cause: str) -> float | None:
-    """r_run of a cause; None where an arm was not run. Where BatchNorm takes part, DASO's is over a node."""
-    baselines = CAUSES[cause]
-    normed = cause[0] in "BA"
-    if not {*baselines, *EPOCHS, *([NORMED] if normed else [])} <= arms.keys():
+def reduction(arms: Times, name: str) -> float | None:
+    """r_run of a cause; None where an arm was not run."""
+    cause = CAUSES[name]
+    if not {*cause.baselines, *cause.epochs, *([NORMED] if cause.normed else [])} <= arms.keys():
         return None
-    return 1 - daso(arms, normed=normed) / min(arms[arm] for arm in baselines)
+    return 1 - daso(arms, cause.epochs, normed=cause.normed) / min(arms[arm] for arm in cause.baselines)
+
+
+def of_a_step(arms: Times, arm: str) -> float | None:
+    """r of one kind of DASO's steps; None where an arm was not run."""
+    if not {arm, *TUNED} <= arms.keys():
+        return None
+    return 1 - arms[arm] / min(arms[baseline] for baseline in TUNED)
 
 
 def bound(arms: Times) -> float | None:
-    """r_max: what the faster baseline spends beside computing."""
+    """r_max: what the fastest baseline spends beside computing."""
     if not {*TUNED, ALONE} <= arms.keys():
         return None
     return 1 - arms[ALONE] / min(arms[arm] for arm in TUNED)
@@ -86,7 +129,7 @@ def verdict(found: float) -> str:
 
 
 def tables(found: Mapping[Point, Times]) -> str:
-    """For each workload: causes by size with their range over assumptions; and every assumption's numbers."""
+    """For each workload: causes by size with their range over assumptions; kinds of steps; assumptions."""
     lines = []
     for model in dict.fromkeys(point.model for point in found):
         sizes = {point.size for point in found if point.model == model}
@@ -96,6 +139,10 @@ def tables(found: Mapping[Point, Times]) -> str:
         for cause in CAUSES:
             cells = [_cell(found, model, size, cause) for size in sizes]
             lines.append(f"| {cause} | " + " | ".join(cells) + " |")
+        lines += ["", f"| r of a step, as configured | {head}"]
+        for arm in dict.fromkeys([*EPOCHS, *EPOCHS_16_BITS]):
+            rs = [of_a_step(found.get(Point(model, size, ""), {}), arm) for size in sizes]
+            lines.append(f"| {arm} | " + " | ".join("–" if r is None else f"{r:.1%}" for r in rs) + " |")
         lines += ["", f"| r_run of C and W (r_max), under | {head}"]
         for assumption in dict.fromkeys(point.assumption for point in found if point.model == model):
             cells = []

@@ -433,6 +433,11 @@ def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]
     return directory, outcome
 
 
+def test_real_ranks_pipeline_the_levels_of_their_sums(tmp_path: Path):
+    _, outcome = entry(tmp_path, "pipelined", 4)
+    assert outcome.status == "finished", outcome.details
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", ["values", "asynchronous", "same_gradients", "step_time"])
 def test_real_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):

@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import Dies, config, dies_after
 
+from daso_bench.runner.loop import Loop
 from daso_bench.runner.schedules import Constant, Cosine, Plateau, Polynomial, Step, Watch
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.errors import ConfigError
@@ -33,28 +35,82 @@ schedules = st.one_of(
 epochs_of = st.integers(1, 2000)
 
 
+def steps(schedule: Schedule, edges: Sequence[int], total: int = 500, per_epoch: int = 100) -> list[float]:
+    """The factors of the steps between neighbouring `edges`, global samples."""
+    return [schedule.factor(before, after, total, per_epoch) for before, after in itertools.pairwise(edges)]
+
+
 def test_cosine_by_hand() -> None:
+    """Two steps of warm-up; then the rate is that of the samples before each step."""
     schedule = Cosine(warmup_epochs=1, final=0.1)
-    factors = [schedule.factor(samples, 500, 100) for samples in (0, 50, 100, 200, 300, 500, 700)]
     quarter = 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2
-    assert factors == pytest.approx([0, 0.5, 1, quarter, 0.55, 0.1, 0.1])
+    factors = steps(schedule, (0, 50, 100, 200, 300, 500, 700))
+    assert factors == pytest.approx([0.5, 1, 1, quarter, 0.55, 0.1])
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 3])
+@pytest.mark.parametrize("power", [None, 1.0, 2.0])
+def test_a_decay_is_torchs_step_by_step_and_its_last_step_is_not_wasted(
+    power: float | None, warmup_steps: int
+) -> None:
+    """Ten steps of a hundred samples beside torch's own schedulers, warm-up included."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    after = 10 - warmup_steps
+    decay = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, after)
+        if power is None
+        else torch.optim.lr_scheduler.PolynomialLR(optimizer, after, power)
+    )
+    wanted = [(step + 1) / warmup_steps for step in range(warmup_steps)]
+    for _ in range(after):
+        wanted.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        decay.step()
+    warmup_epochs = warmup_steps / 2
+    schedule = (
+        Cosine(warmup_epochs=warmup_epochs)
+        if power is None
+        else Polynomial(warmup_epochs=warmup_epochs, power=power)
+    )
+    factors = steps(schedule, range(0, 1001, 100), total=1000, per_epoch=200)
+    assert factors == pytest.approx(wanted, rel=1e-12)
+    assert factors[-1] > 0.009
+
+
+@pytest.mark.parametrize("schedule", [Cosine(warmup_epochs=0.5), Polynomial(warmup_epochs=0.5)])
+def test_no_step_of_a_run_has_rate_0(schedule: Schedule) -> None:
+    cfg = config("ddp", schedule=schedule, epochs=3, seed=3)
+    Rated.seen.clear()
+    done = simulate(cfg, cfg.dataset.load(), loop=Rated)
+    assert len(Rated.seen) == cfg.cluster.ranks * done.results[0].summary["steps"]
+    assert min(Rated.seen) > 0
+
+
+class Rated(Loop):
+    """Keeps the rate of every step of every rank."""
+
+    seen: ClassVar[list[float]] = []
+
+    def after_step(self) -> None:
+        self.seen.append(self.s.rate)
+        super().after_step()
 
 
 def test_step_by_hand() -> None:
     schedule = Step(warmup_epochs=0, milestones=(0.5, 0.75), decay=0.1)
-    factors = [schedule.factor(samples, 400, 100) for samples in (1, 200, 201, 300, 301, 400)]
+    factors = steps(schedule, (0, 1, 200, 201, 300, 301, 400), total=400)
     assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
 def test_constant_by_hand() -> None:
-    assert [Constant(warmup_epochs=2).factor(n, 400, 100) for n in (50, 200, 400)] == [0.25, 1, 1]
-    assert Constant().factor(0, 400, 100) == 1
+    assert steps(Constant(warmup_epochs=2), (0, 50, 200, 400), total=400) == [0.25, 1, 1]
+    assert Constant().factor(0, 0, 400, 100) == 1
 
 
-@given(schedules, epochs_of, st.integers(1, 50), st.floats(0, 1.2))
-def test_a_factor_is_a_share(schedule: Schedule, samples: int, epochs: int, at: float) -> None:
-    total = samples * epochs
-    assert 0 <= schedule.factor(round(at * total), total, samples) <= 1
+@given(schedules, epochs_of, st.integers(1, 50), st.floats(0, 1.2), st.integers(1, 100))
+def test_a_factor_is_a_share(schedule: Schedule, samples: int, epochs: int, at: float, size: int) -> None:
+    total, before = samples * epochs, round(at * samples * epochs)
+    assert 0 <= schedule.factor(before, before + size, total, samples) <= 1
 
 
 @given(schedules, st.integers(10, 2000), st.integers(6, 50))
@@ -65,24 +121,24 @@ def test_the_warmup_rises_to_one_without_a_jump(schedule: Schedule, samples: int
         return
     before, after = math.floor(end), math.ceil(end)
     if end > 0:
-        assert schedule.factor(before, total, samples) == pytest.approx(before / end)
+        assert schedule.factor(before - 1, before, total, samples) == pytest.approx(before / end)
     step = 1 / max(end, 1) + math.pi / (total - end)
-    assert schedule.factor(after, total, samples) >= 1 - step
+    assert schedule.factor(before, after, total, samples) >= 1 - step
 
 
 @given(warmups, st.floats(0, 1), epochs_of, st.integers(6, 50))
 def test_cosine_falls_to_its_final_fraction(warmup: float, final: float, samples: int, epochs: int) -> None:
     schedule, total = Cosine(warmup_epochs=warmup, final=final), samples * epochs
     start = math.ceil(warmup * samples)
-    values = [schedule.factor(start + (total - start) * i // 20, total, samples) for i in range(21)]
+    edges = [start + (total - start) * i // 20 for i in range(21)] + [total + 1]
+    values = steps(schedule, edges, total, samples)
     assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(values))
     assert values[-1] == pytest.approx(final, abs=1e-12)
 
 
 def test_polynomial_by_hand() -> None:
-    schedule = Polynomial(warmup_epochs=1)
-    factors = [schedule.factor(samples, 500, 100) for samples in (0, 50, 100, 200, 300, 500, 700)]
-    assert factors == pytest.approx([0, 0.5, 1, 0.5625, 0.25, 0, 0])
+    factors = steps(Polynomial(warmup_epochs=1), (0, 50, 100, 200, 300, 500, 700))
+    assert factors == pytest.approx([0.5, 1, 1, 0.5625, 0.25, 0])
 
 
 @pytest.mark.parametrize(
@@ -100,8 +156,8 @@ def test_where_the_rate_first_falls_by_a_step(schedule: Schedule, first: int | N
 
 
 def test_a_warmup_longer_than_the_run_never_fails() -> None:
-    assert Cosine(warmup_epochs=3).factor(200, 200, 100) == pytest.approx(2 / 3)
-    assert Cosine(warmup_epochs=2).factor(200, 200, 100) == 1
+    assert Cosine(warmup_epochs=3).factor(100, 200, 200, 100) == pytest.approx(2 / 3)
+    assert Cosine(warmup_epochs=2).factor(100, 200, 200, 100) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Exposed is what lies between the end of backward and the end of the last sum. La
 small one whose vector is cut where theirs is; the link is then slower by the same factor.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +20,9 @@ from daso_bench.runner.network import AlphaBeta, ClusterNetwork, Network
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulator import Simulator
-from daso_bench.strategies.reductions import Flat, Hierarchical
+from daso_bench.strategies.communicator import Work
+from daso_bench.strategies.gradients import Reduction
+from daso_bench.strategies.reductions import Flat, Hierarchical, Sliced
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD, Topology
 
@@ -226,10 +228,40 @@ def test_a_bucket_waits_for_the_slower_rank():
     assert got[0][0] - 300 * MS == pytest.approx(end - 300 * MS, rel=0.01)
 
 
-def two_levels(rate_gbit: float, intra_gbit: float) -> Callable[[int], float]:
+Levels = tuple[Callable[[int], float], Callable[[int], float], Callable[[int], float]]
+
+
+def two_levels(rate_gbit: float, intra_gbit: float) -> Levels:
     """Reduce to the leader, two messages of a half between two leaders, broadcast; 5 µs a message inside."""
-    inside = ring_of_two(rate_gbit)
-    return lambda size: 2 * (5e-6 + size / (intra_gbit * 1e9 / 8)) + inside(size)
+
+    def inside(size: int) -> float:
+        return 5e-6 + size / (intra_gbit * 1e9 / 8)
+
+    return inside, ring_of_two(rate_gbit), inside
+
+
+def one_by_one(pieces: Sequence[Bucket], levels: Levels, overlap: bool = True) -> float:
+    """What is exposed if a bucket begins when the one before has passed all levels."""
+    return exposed(pieces, lambda size: sum(seconds(size) for seconds in levels), overlap)
+
+
+def pipelined(pieces: Sequence[Bucket], levels: Levels) -> float:
+    """What is exposed if a bucket is between nodes while its neighbours are inside them.
+
+    A bucket's first level begins when it is there and the one before has gone on to its second; its second
+    when its first and the other's second are over; its third when its second is over and the next bucket has
+    begun.
+    """
+    first, second, third = ([seconds(size) * 1e9 for size, _ in pieces] for seconds in levels)
+    began, over = 0.0, 0.0  # the second level of the bucket before
+    third_over = 0.0
+    for place, (_, share) in enumerate(pieces):
+        there = max(BACKWARD * share, began)
+        if place:
+            third_over = max(over, there) + third[place - 1]
+        began = max(there + first[place], over)
+        over = began + second[place]
+    return max(over, third_over) + third[-1] - BACKWARD
 
 
 def two_level_links(rate_gbit: float, intra_gbit: float) -> AlphaBeta:
@@ -239,16 +271,64 @@ def two_level_links(rate_gbit: float, intra_gbit: float) -> AlphaBeta:
 @pytest.mark.parametrize("rate_gbit", RATES_GBIT)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("overlap", [True, False])
-def test_a_hierarchical_sum_is_bucket_after_bucket_too(name: str, rate_gbit: float, overlap: bool):
-    """The links inside a node are as slow as those between nodes, so that two buckets at once would show."""
-    expected = exposed(PIECES[name], two_levels(rate_gbit, rate_gbit), overlap)
-    rate = rate_gbit
+def test_a_hierarchical_sum_pipelines_its_levels_beside_the_backward_pass(
+    name: str, rate_gbit: float, overlap: bool
+):
+    """The links inside a node are as slow as those between nodes, so that the order of levels shows.
+
+    Without overlap buckets are summed one by one.
+    """
+    rate, levels = rate_gbit, two_levels(rate_gbit, rate_gbit)
+    serial = one_by_one(PIECES[name], levels, overlap)
+    expected = pipelined(PIECES[name], levels) if overlap else serial
     got = ends_of_steps(
         [2, 2], two_level_links(rate, rate), PROFILES[name], reduction=Hierarchical, overlap=overlap, steps=2
     )
     for first, second in got:
         assert first - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
         assert second - first == pytest.approx(first, rel=1e-6)
+    if overlap and rate_gbit == 1:
+        assert expected < serial
+
+
+@pytest.mark.parametrize("reduction", [Hierarchical, Sliced])
+@pytest.mark.parametrize("inside", [1, 40, 2000])
+@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
+def test_pipelined_levels_where_links_hold_one_transfer(
+    rate_gbit: float, inside: float, reduction: type[Reduction]
+):
+    """Levels inside a node share its links: the next bucket's first level goes before this one's third.
+
+    Nothing is lost by it if the third level of the bucket before the last takes no longer than the second one
+    of the last, else no more than it.
+    """
+    links = LinksConfig(
+        intra=LinkConfig(rate_gbit=inside, latency_us=5),
+        inter=LinkConfig(rate_gbit=rate_gbit, latency_us=LATENCY_US),
+        nics=2,
+        algorithm="ring",
+        sharing="fifo",
+    )
+    network = ClusterNetwork(links, Topology.of([2, 2]))
+
+    class OneByOne(reduction):
+        def levels(self, bucket: Tensor, index: int, shapes: Any, comm: Any) -> Iterator[Work | None]:
+            self.sum(bucket, index, shapes, comm)
+            yield from ()
+
+        def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Any) -> None:
+            reduction().sum(bucket, index, shapes, comm)
+
+    ends = {}
+    for kind in (reduction, OneByOne):
+        stamps = ends_of_steps([2, 2], network, PROFILES["resnet50"], reduction=kind)
+        ends[kind] = max(stamp for (stamp,) in stamps)
+    *_, (before, _), (last, _) = PIECES["resnet50"]
+    _, second, third = two_levels(rate_gbit, inside)
+    lost = third(before) * 1e9 if third(before) > second(last) else 0
+    assert ends[reduction] <= ends[OneByOne] + lost
+    if rate_gbit == 1 and inside <= 40:
+        assert ends[reduction] < 0.99 * ends[OneByOne]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from daso_bench.runner.device_work import Streams
 from daso_bench.runner.session import Session
-from daso_bench.strategies.gradients import GradientAveraging
+from daso_bench.strategies.gradients import GradientAveraging, Reduction
 from daso_bench.strategies.topology import WORLD
 
 CUDA = torch.device("cuda", 0)
@@ -71,8 +71,8 @@ def test_a_reduction_beside_backward_waits_for_the_gradients_it_is_to_sum(monkey
         def wait_event(self, event: str) -> None:
             order.append(f"waits for {event}")
 
-    class Reduction:
-        def sum(self, bucket: Tensor, *more: Any) -> None:
+    class Noted(Reduction):
+        def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Any) -> None:
             order.append("sums")
 
     def on(stream: Any) -> AbstractContextManager[None]:
@@ -87,7 +87,7 @@ def test_a_reduction_beside_backward_waits_for_the_gradients_it_is_to_sum(monkey
     )
     replica: Any = on_fake_gpu()[2]
     replica._members, replica._stream = (0, 1), Stream()
-    replica.averaging = GradientAveraging(group=WORLD, reduction=Reduction())  # pyright: ignore[reportArgumentType]
+    replica.averaging = GradientAveraging(group=WORLD, reduction=Noted())
     with ThreadPoolExecutor(1) as replica._helper:
-        replica.sum_bucket(torch.ones(2), [(2,)]).wait()
+        replica.sum_bucket(torch.ones(2), [(2,)], last=True).wait()
     assert order == ["on Stream", "waits for the gradients", "sums"]

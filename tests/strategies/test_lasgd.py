@@ -130,13 +130,14 @@ def race(
     look: Callable[[Track], None] = lambda track: None,
     numbers: bool = True,
     counts: int = 1,
+    set_up_s: float = 0,
 ) -> list[Track]:
     """Let ranks whose steps take `seconds` run at their own pace, as the loop does.
 
     Each steps until the next step would end behind `horizon`, or until the strategy says that the run ends
     by `budget` samples. Every `every` samples a copy is set aside, or, `inline`, all ranks stop and average,
     which takes no time but their waiting. Without `numbers` only clocks and counters are real. Each sample
-    `counts` for so many. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a second for each
+    `counts` for so many. Set-up takes `set_up_s`. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a second for each
     round.
     """
     topology, rounds = Topology.of(nodes or [len(seconds)]), rounds or Rounds()
@@ -153,6 +154,7 @@ def race(
         progress = Progress(10**6, 10**6, budget=budget, global_batch_size=len(seconds))
         strategy = make()
         strategy.setup(replica, comm, progress)
+        simulator.advance(rank, round(set_up_s * SECOND))
         replica.optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(replica.stepped)
         if every and not inline:
             strategy.reserve(2)
@@ -632,6 +634,13 @@ def test_a_period_in_time():
     tracks = race(lasgd(sync_interval_ms=5000), (1, 1, 1.5), rounds=Rounds(0.5), horizon=30)
     launches = [row["stamps_s"][0] for row in tracks[0].strategy.details]
     assert launches == [5, 10, 15, 20, 25], "at 30 the round of 25 is still on its way"
+
+
+def test_a_period_in_time_begins_with_training():
+    """Set-up of 3 s, one undone step and other ranks' start are in no interval."""
+    late = race(lasgd(sync_interval_ms=5000), (1, 1, 1.5), rounds=Rounds(0.5), horizon=33, set_up_s=3)
+    launches = [row["stamps_s"][0] for row in late[0].strategy.details]
+    assert launches == [5, 10, 15, 20, 25]
 
 
 # ------------------------------------------------------------------ the end

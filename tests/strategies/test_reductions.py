@@ -1,6 +1,7 @@
 """Sums of buckets against the plain sum, and compression against its equations, in virtual time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulator import Simulator
-from daso_bench.strategies.gradients import Reduction
+from daso_bench.strategies.communicator import Work
+from daso_bench.strategies.gradients import Pipeline, Reduction
 from daso_bench.strategies.reductions import Flat, HalfPrecision, Hierarchical, PowerSGD, Sliced, orthonormal
 from daso_bench.strategies.topology import Topology
 
@@ -128,6 +130,98 @@ def test_half_precision_is_half_the_bytes():
         return comm.traffic.ring_bytes["inter"]
 
     assert on_ranks([2, 2], body) == [20, 0, 20, 0]
+
+
+# ---------------------------------------------------------------- pipelined levels
+
+
+class Told(Work):
+    """A level of a bucket that tells when it begins and when it is waited for."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+        log.append(name)
+
+    def wait(self) -> None:
+        self.log.append(f"await {self.name}")
+
+    def is_completed(self) -> bool:
+        return False
+
+    def transfer_ns(self) -> int | None:
+        return None
+
+
+def told(bucket: int, leader: bool, log: list[str]) -> Iterator[Work | None]:
+    for level in "abc":
+        yield Told(f"{level}{bucket}", log) if leader or level != "b" else None
+
+
+@pytest.mark.parametrize("leader", [True, False])
+def test_levels_begin_in_an_order_of_buckets(leader: bool):
+    """The next bucket's first level begins while the second one of this bucket is under way."""
+    log: list[str] = []
+    pipeline = Pipeline()
+    for bucket in range(3):
+        done = partial(log.append, f"done {bucket}")
+        pipeline.add(told(bucket, leader, log), done, last=bucket == 2)
+    wanted = (
+        "a0, await a0, b0, a1, await b0, c0, await a1, b1, a2, await b1, c1, await a2, b2, await c0, done 0, "
+        "await c1, done 1, await b2, c2, await c2, done 2"
+    )
+    told_of = [entry for entry in wanted.split(", ") if leader or entry.split()[-1][0] != "b"]
+    assert log == told_of
+
+
+def test_a_sum_in_one_level_is_over_before_the_next_one_begins():
+    log: list[str] = []
+    pipeline = Pipeline()
+    for bucket in range(2):
+        pipeline.add(iter([Told(f"a{bucket}", log)]), partial(log.append, f"done {bucket}"), last=False)
+    assert log == ["a0", "await a0", "done 0", "a1", "await a1", "done 1"]
+
+
+def test_after_an_error_nobody_waits_for_a_bucket_under_way():
+    log: list[str] = []
+    pipeline = Pipeline()
+    pipeline.add(told(0, True, log), partial(log.append, "done 0"), last=False)
+
+    def fails() -> Iterator[Work | None]:
+        yield Told("a1", log)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pipeline.add(fails(), partial(log.append, "done 1"), last=True)
+    pipeline.abandon()
+    assert log[-2:] == ["done 0", "done 1"]
+
+
+@pytest.mark.parametrize(
+    "kind", [Hierarchical, Sliced, lambda: HalfPrecision(Hierarchical(), torch.bfloat16)]
+)
+def test_pipelined_sums_are_those_of_one_by_one(kind: Callable[[], Reduction]):
+    numels = [7, 12, 1, 30]
+
+    def body(
+        comm: SimulatedCommunicator,
+    ) -> tuple[list[Tensor], list[Tensor], dict[str, int], dict[str, int]]:
+        generator = torch.Generator().manual_seed(comm.rank)
+        buckets = [torch.randn(numel, generator=generator) for numel in numels]
+        together, counts = [bucket.clone() for bucket in buckets], []
+        for index, bucket in enumerate(buckets):
+            kind().sum(bucket, index, [tuple(bucket.shape)], comm)
+        counts.append(dict(comm.traffic.verbs))
+        comm.traffic.clear()
+        pipeline = Pipeline()
+        for index, bucket in enumerate(together):
+            levels = kind().levels(bucket, index, [tuple(bucket.shape)], comm)
+            pipeline.add(levels, lambda: None, last=index == len(together) - 1)
+        counts.append(dict(comm.traffic.verbs))
+        return buckets, together, *counts
+
+    for one_by_one, together, *counts in on_ranks([2, 2], body):
+        assert all(torch.equal(a, b) for a, b in zip(one_by_one, together, strict=True))
+        assert counts[0] == counts[1]
 
 
 # ---------------------------------------------------------------- PowerSGD

@@ -12,16 +12,19 @@ from daso_bench.runner.report.daso_shares import (
     bound,
     daso,
     reduction,
+    steady,
     tables,
     times,
     verdict,
 )
 from daso_bench.runner.report.load import find_runs, load_run
 
-COMMUNICATION, OVERLAP, PRECISION, NORMS, ALL = CAUSES
+COMMUNICATION, NARROW, BOTH_NARROW, OVERLAP, PRECISION, NORMS, ALL = CAUSES
 ARMS = {
     "ddp": 1.25,
     "ddp by nodes": 1.2,
+    "ddp in slices": 1.3,
+    "ddp in 16 bits": 1.1,
     "ddp without overlap": 1.6,
     "ddp in TF32": 2.0,
     "ddp with BatchNorm over all": 1.5,
@@ -30,6 +33,7 @@ ARMS = {
     "daso B=2": 1.0,
     "daso B=1": 1.1,
     "daso blocking": 1.35,
+    "daso blocking in 16 bits": 1.17,
     "daso B=4 with BatchNorm over a node": 1.0,
     "a step alone": 0.9,
 }
@@ -45,7 +49,9 @@ def test_a_whole_run_is_the_mean_over_its_epochs():
 @pytest.mark.parametrize(
     ("cause", "expected"),
     [
-        (COMMUNICATION, 1 - 1.03 / 1.2),  # the faster of both baselines
+        (COMMUNICATION, 1 - 1.03 / 1.2),  # the fastest of three baselines
+        (NARROW, 1 - (1.03 - 8 * 0.18 / 90) / 1.2),
+        (BOTH_NARROW, 1 - (1.03 - 8 * 0.18 / 90) / 1.1),
         (OVERLAP, 1 - 1.03 / 1.6),
         (PRECISION, 1 - 1.03 / 2),
         (NORMS, 1 - 1.13 / 1.5),
@@ -71,24 +77,47 @@ def test_the_rules_of_decision(r: float, word: str):
 
 
 def test_the_table_has_the_range_over_assumptions():
-    slower = {**ARMS, "ddp": 2.06, "ddp by nodes": 3.0}
+    slower = {**ARMS, "ddp": 2.06, "ddp by nodes": 3.0, "ddp in slices": 4.0}
     text = tables({Point("m", "16 nodes", ""): ARMS, Point("m", "16 nodes", "rings"): slower})
     assert "| 14.2% (14.2% to 50.0%): explains a part |" in text
     assert "| rings | 50.0% (56.3%) |" in text
+    assert "| daso B=4 | 25.0% |\n| daso B=2 | 16.7% |\n" in text
+
+
+def test_the_steady_state_is_the_difference_of_two_lengths():
+    """10 s of beginning and end in both; 2 s a sample between them."""
+    assert steady({16: 42.0, 48: 106.0}) == 2.0
+    assert steady({48: 106.0}) is None
 
 
 def test_only_runs_of_the_study_count_and_each_once(make_run: Callable[..., Path], tmp_path: Path):
     place = {"arm": "ddp", "size": "4 nodes", "assumption": ""}
-    given = {"target": None, "train_s": 50.0, "accuracies": (0.5,)}
-    make_run(tmp_path / "results", "ddp", study="other", place=place, **given)
-    make_run(tmp_path / "results", "ddp", study="paper_daso", place=place, **given)
-    runs = [load_run(path, path.name) for path in find_runs(tmp_path / "results")]
+    results = tmp_path / "results"
+
+    def of(study: str, train_s: float, thousands: int, seed: int = 0) -> None:
+        make_run(
+            results,
+            "ddp",
+            seed,
+            [0.5] * thousands,
+            target=None,
+            study=study,
+            place=place,
+            train={"max_steps": thousands},
+            train_s=train_s / thousands,
+        )
+
+    of("other", 50.0, 1)
+    of("paper_daso", 50.0, 1)
+    loaded = [load_run(path, path.name) for path in find_runs(results)]
+    assert times(loaded) == {Point(loaded[0].name("model"), "4 nodes", ""): {}}, "of one length only"
+    of("paper_daso", 110.0, 3)
+    runs = [load_run(path, path.name) for path in find_runs(results)]
     ((point, arms),) = times(runs).items()
-    samples = runs[0].samples
-    assert samples
-    assert (point.size, arms["ddp"]) == ("4 nodes", 50.0 / samples)
-    with pytest.raises(ValueError, match="a second run of 'ddp'"):
-        times([*runs, *runs])
+    assert (point.size, arms["ddp"]) == ("4 nodes", 60.0 / 2000)
+    of("paper_daso", 111.0, 3, seed=1)
+    with pytest.raises(ValueError, match="a second run of 'ddp' with 3000 samples"):
+        times([load_run(path, path.name) for path in find_runs(results)])
 
 
 def test_nobody_can_gain_more_than_what_is_not_computing():
