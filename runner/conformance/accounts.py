@@ -96,20 +96,25 @@ def buckets(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     """Gradients are summed in buckets of `bucket_mib`, beside the backward pass unless `overlap` is false."""
     if not hasattr(candidate.config, "bucket_mib"):
         return "no key bucket_mib"
-    runs = []
+    overlap, runs = getattr(candidate.config, "overlap", True), []
     for mib in BUCKETS_MIB:
         changed = dataclasses.replace(candidate, config=dataclasses.replace(candidate.config, bucket_mib=mib))
         run = course(changed, ranks, stop_after=1)
         runs.append(drive(run, network=BANDWIDTH, step_time=STEP_NS))
     for whole, cut in zip(*runs, strict=True):
-        sums = [call for call in cut.calls if (call.step, call.during, call.channel) == (0, "step", "gradients")]
+        sums = [
+            call for call in cut.calls if (call.step, call.during, call.channel) == (0, "step", "gradients")
+        ]
         if not sums:
             continue
         if cut.replica.averaging.reduction is None:
             _require_bytes(cut, sums)
         hidden = whole.clock_ns[1] - cut.clock_ns[1]
-        if getattr(candidate.config, "overlap", True) != (hidden > len(sums)):  # each rounds to a nanosecond
-            raise Failed(f"rank {cut.rank}: several buckets take {hidden} ns less than one beside backward")
+        if overlap != (hidden > len(sums)):  # each rounds to a nanosecond
+            raise Failed(
+                f"rank {cut.rank}: {hidden} ns of the sums of {len(sums)} buckets are hidden behind the "
+                f"backward pass, with overlap={str(overlap).lower()}"
+            )
     return None
 
 
@@ -120,7 +125,9 @@ def _require_bytes(history: History, sums: Sequence[Call]) -> None:
     must = [element * (sum(sizes[first:last]) + (not number)) for number, (first, last) in enumerate(cut)]
     got = [call.numbytes for call in sums]
     if got != must:
-        raise Failed(f"rank {history.rank}: buckets of {got} bytes, bucket_mib={BUCKETS_MIB[1]} asks for {must}")
+        raise Failed(
+            f"rank {history.rank}: buckets of {got} bytes, bucket_mib={BUCKETS_MIB[1]} asks for {must}"
+        )
 
 
 def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> str | None:

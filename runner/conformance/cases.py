@@ -29,7 +29,8 @@ class Case:
     """One configuration, on each of `ranks`.
 
     `dtype`, `odd`: types of the model and of its odd parameter. `rate`: learning rate of a step. `clip_norm`:
-    of the gradients that are applied. `losses` of epochs. `step_ns`: of a step (rank, samples); `round_ns`: of an all-reduce of parameters between nodes.
+    largest norm of the gradients that are applied. `losses` of epochs. `step_ns`: of a step (rank, samples);
+    `round_ns`: of an all-reduce of parameters between nodes.
     """
 
     keys: Mapping[str, Any] = field(default_factory=dict)

@@ -276,7 +276,8 @@ def _as_means(
         sizes = torch.tensor([len(topology.on_node(node)) for node in topology.node_of_rank])
         weights = torch.cat([weights, 1 / (topology.nodes * sizes)[None]])
     parameters, buffers = set[int](), set[int]()
-    met = list(accumulate(histories[0].met.values())).index(place) + 1
+    meetings = accumulate(int(met) for met in histories[0].met.values())
+    met = list(meetings).index(place) + 1
     for step in range(met + 1):  # ranks are equally fast
         models = torch.stack([torch.cat([h.parameters[step], h.buffers[step]]) for h in histories])
         for steps, part in ((parameters, slice(None, m)), (buffers, slice(m, None))):

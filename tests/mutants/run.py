@@ -9,6 +9,7 @@ code 1 if fewer than 95 % were killed.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from faults import FAULTS, Fault  # noqa: E402 (the path above makes it importable)
 
 PARTS = ("__init__.py", "py.typed", "conf", "runner", "strategies", "models", "datasets")
-TIMEOUT_S = 180
+TIMEOUT_S = 1200
 LEAST = 0.95
 
 
@@ -46,18 +47,17 @@ def kills(fault: Fault, path: Path) -> tuple[bool, str]:
     else:
         one = Path(__file__).parent / "one.py"
         command = [sys.executable, str(one), fault.strategy, "contract" if fault.timing else "equations"]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return True, f"still running after {TIMEOUT_S} s"
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode == -signal.SIGXCPU:
+        return True, "does not end"
     said = (done.stdout or done.stderr).strip().splitlines()
     if done.returncode not in (0, 1) or (done.returncode and not done.stdout.strip()):
         # The kit itself broke, or there is no such test: that says nothing about the fault.
