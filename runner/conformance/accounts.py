@@ -1,8 +1,11 @@
 """The contract on calls, bytes and time: as many as stated, in the same order on all ranks, and no longer."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
+from ..device import Profile
+from ..network import AlphaBeta
 from .course import Call, Course, History
 from .driver import drive
 from .findings import Candidate, Failed, RanksOfNodes
@@ -13,6 +16,9 @@ from .trial import NETWORK, STEP_NS, course
 
 LEAVING_NS = STEP_NS // 10
 """Ranks may leave a collective of several stages, such as a broadcast in each node, so far apart."""
+BUCKETS_MIB = (1.0, 1e-4)  # all gradients in one bucket, and in several
+# Without latencies several buckets take as long as one, but for what is hidden behind the backward pass.
+BANDWIDTH = AlphaBeta(intra_bytes_per_s=1e5, inter_bytes_per_s=1e5)
 
 
 def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
@@ -103,6 +109,44 @@ def require_calls(history: History, wanted: Sequence[Call]) -> None:
             raise Failed(f"{where}: one call too many: {call}")
         for call in must[key] - ours[key]:
             raise Failed(f"{where}: a call is missing: {call}")
+
+
+def buckets(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
+    """Gradients are summed in buckets of `bucket_mib`, beside the backward pass unless `overlap` is false."""
+    if not hasattr(candidate.config, "bucket_mib"):
+        return "no key bucket_mib"
+    overlap, runs = getattr(candidate.config, "overlap", True), []
+    for mib in BUCKETS_MIB:
+        changed = dataclasses.replace(candidate, config=dataclasses.replace(candidate.config, bucket_mib=mib))
+        run = course(changed, ranks, stop_after=1)
+        runs.append(drive(run, network=BANDWIDTH, step_time=STEP_NS))
+    for whole, cut in zip(*runs, strict=True):
+        sums = [
+            call for call in cut.calls if (call.step, call.during, call.channel) == (0, "step", "gradients")
+        ]
+        if not sums:
+            continue
+        if cut.replica.averaging.reduction is None:
+            _require_bytes(cut, sums)
+        hidden = whole.clock_ns[1] - cut.clock_ns[1]
+        if overlap != (hidden > len(sums)):  # each rounds to a nanosecond
+            raise Failed(
+                f"rank {cut.rank}: {hidden} ns of the sums of {len(sums)} buckets are hidden behind the "
+                f"backward pass, with overlap={str(overlap).lower()}"
+            )
+    return None
+
+
+def _require_bytes(history: History, sums: Sequence[Call]) -> None:
+    sizes = [slot.numel for slot in history.replica.parameters.slots]
+    element = history.replica.parameters.empty().element_size()
+    cut = Profile.by_size(sizes).buckets(element, BUCKETS_MIB[1])
+    must = [element * (sum(sizes[first:last]) + (not number)) for number, (first, last) in enumerate(cut)]
+    got = [call.numbytes for call in sums]
+    if got != must:
+        raise Failed(
+            f"rank {history.rank}: buckets of {got} bytes, bucket_mib={BUCKETS_MIB[1]} asks for {must}"
+        )
 
 
 def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> str | None:

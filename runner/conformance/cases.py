@@ -28,8 +28,9 @@ class Slow(Network):
 class Case:
     """One configuration, on each of `ranks`.
 
-    `dtype`, `odd`: types of the model and of its odd parameter. `rate`: learning rate of a step. `losses` of
-    epochs. `step_ns`: of a step (rank, samples); `round_ns`: of an all-reduce of parameters between nodes.
+    `dtype`, `odd`: types of the model and of its odd parameter. `rate`: learning rate of a step. `clip_norm`:
+    largest norm of the gradients that are applied. `losses` of epochs. `step_ns`: of a step (rank, samples);
+    `round_ns`: of an all-reduce of parameters between nodes.
     """
 
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Case:
     dtype: str = "float64"
     odd: str | None = None
     rate: Callable[[int], float] | None = None
+    clip_norm: float | None = None
     losses: Callable[[int], float] | None = None
     step_ns: StepTime = lambda rank, samples: 1000
     round_ns: int = 0
@@ -62,6 +64,8 @@ class Case:
             words.append(self.recipe.kind)
         if self.rate is not None:
             words.append("falling rate")
+        if self.clip_norm is not None:
+            words.append("clipped")
         if self.losses is not None:
             words.append("losses given")
         if self.epochs > 5:
@@ -79,6 +83,7 @@ def usual(keys: Mapping[str, Any], ranks: tuple[RanksOfNodes, ...] = RAGGED) -> 
         replace(case, ranks=last, recipe=ADAMW),
         replace(case, ranks=last, dtype="float32", odd="float64"),
         replace(case, ranks=last, odd="float32", recipe=DECAYED),
+        replace(case, ranks=last, rate=warmed, clip_norm=0.2, epochs=3),
     )
 
 
@@ -92,6 +97,11 @@ def falling(every: int, factors: Sequence[float] = (1.0, 0.5, 0.25)) -> Callable
     return lambda step: 0.2 * factors[min(step // every, len(factors) - 1)]
 
 
+def warmed(step: int) -> float:
+    """A learning rate that rises to 0.1 over six steps, and falls in every step."""
+    return 0.1 * min(1.0, (step + 1) / 6) * 0.97**step
+
+
 def skewed(rank: int, samples: int) -> int:
     """Ranks of unlike speed; on the first, a sample takes four times as long."""
     fixed, each = ((2000, 4000), (3000, 1000), (1000, 1000), (1000, 2000))[rank % 4]
@@ -103,6 +113,7 @@ def rhythm(*times: int) -> StepTime:
     return lambda rank, samples: times[rank % len(times)]
 
 
+SMALL_BUCKETS = {"bucket_mib": 1e-4}  # 104 bytes: several buckets of the autoencoder's gradients
 CYCLING = {"warmup_epochs": 0, "cooldown_epochs": 0}
 POWERSGD = {"hook": "powersgd", "powersgd_start_steps": 3}
 SHARES = {"balancing": "manual", "shares": (0.7, 0.25, 0.05)}
@@ -115,13 +126,17 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case(recipe=MOMENTUM, ranks=((2, 1),), rate=falling(15)),
         brief(recipe=LARS_RECIPE, ranks=((2, 1),)),
         brief(keys={"weighting": "uniform"}, ranks=((2, 1),)),
-        brief(keys={"algorithm": "hierarchical"}, ranks=((2, 2), (2, 1), (3, 1))),
-        brief(keys={"algorithm": "sliced"}, ranks=((2, 2),)),
+        brief(keys=SMALL_BUCKETS, ranks=((2, 1),)),
+        brief(keys={"algorithm": "hierarchical", **SMALL_BUCKETS}, ranks=((2, 2), (2, 1), (3, 1))),
+        brief(keys={"algorithm": "sliced", **SMALL_BUCKETS}, ranks=((2, 2),)),
         brief(keys={"algorithm": "best"}, ranks=((2, 2),)),
-        brief(keys={"hook": "bf16"}, ranks=((2, 1),)),
+        brief(keys={"hook": "bf16", **SMALL_BUCKETS}, ranks=((2, 1),)),
         brief(keys={"hook": "fp16", "algorithm": "hierarchical"}, ranks=((2, 1),)),
         brief(keys=POWERSGD, ranks=((1, 1), (2, 1))),
-        brief(keys={**POWERSGD, "powersgd_rank": 2, "powersgd_min_compression": 1.0}, ranks=((2, 1),)),
+        brief(
+            keys={**POWERSGD, **SMALL_BUCKETS, "powersgd_rank": 2, "powersgd_min_compression": 1.0},
+            ranks=((2, 1),),
+        ),
         brief(keys={**POWERSGD, "error_feedback": False}, ranks=((2, 1),)),
         brief(keys={**POWERSGD, "warm_start": False}, ranks=((2, 1),)),
         brief(keys={**POWERSGD, "weighting": "uniform", "algorithm": "hierarchical"}, ranks=((2, 2),)),
@@ -161,7 +176,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case(
             keys={"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.25},
             ranks=((2, 1),),
-            rate=falling(12),
+            rate=warmed,
         ),
     ),
     "post_local_sgd": (
@@ -252,6 +267,12 @@ CASES: Mapping[str, tuple[Case, ...]] = {
             ranks=((1, 1),),
             losses=lambda epoch: (1.0, 0.97, 0.9, 0.9, 0.9)[epoch],
         ),
+        # Between the best loss and the one of a plateau is no improvement.
+        Case(
+            keys={**CYCLING, "sync_every": 8, "plateau_patience": 0},
+            ranks=((1, 1),),
+            losses=lambda epoch: (1.0, 1.2, 1.1, 1.1, 1.1)[epoch],
+        ),
         # Long enough for `auto` to be more than one epoch, and for B to be reset.
         Case(ranks=((1, 1),), losses=lambda epoch: 1.0, epochs=36, steps_per_epoch=4),
     ),
@@ -268,6 +289,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         brief(keys={**LATE, "optimizer_state": "average"}, ranks=((1, 1),), recipe=ADAMW),
         brief(keys={**LATE, "buffers": "average", "unit": "node"}, ranks=((2, 1),)),
         brief(keys={**LATE, "transport_dtype": "bfloat16"}, ranks=((2, 1),)),
+        brief(keys={**LATE, "transport_dtype": "bfloat16", "unit": "node"}, ranks=((2, 2),)),
         brief(keys={**LATE, "warmup_samples": 64}, ranks=((2, 1),)),
         brief(keys={**LATE, "warmup_samples": 64, "warmup_mode": "model"}, ranks=((2, 1),)),
         Case(step_ns=rhythm(1000, 1000, 1000, 2000), round_ns=1000, ranks=((2, 2),)),

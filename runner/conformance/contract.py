@@ -1,13 +1,14 @@
 """Layer (a): the contract that every strategy must keep, whatever it computes.
 
-All runs are the trial run (`trial.py`) in virtual time: 3 epochs of 7 steps on an awkward model.
+All runs are the trial run (`trial.py`) in virtual time: 3 epochs of 7 steps on an awkward model, or 6 where
+the strategy reads the epoch's loss and is resumed.
 """
 
 import dataclasses
 
 from . import accounts, life, wishes
 from .findings import Candidate, Check, Failed, RanksOfNodes
-from .variants import VARIANTS, Keys
+from .variants import OF_SCHEDULES, VARIANTS, Keys
 
 CHECKS = {
     "ends": life.ends,
@@ -26,6 +27,7 @@ CHECKS = {
     "traffic formula": accounts.traffic_formula,
     "traffic by step": accounts.traffic_by_step,
     "time": accounts.time_kept,
+    "buckets": accounts.buckets,
 }
 BRIEFLY = {
     "drains": life.drains_evenly,
@@ -45,7 +47,8 @@ def _variant(keys: Keys) -> Check:
     def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
         config = dataclasses.replace(candidate.config, **keys)
         variant = dataclasses.replace(candidate, config=config)
-        for name, check in BRIEFLY.items():
+        thorough = {"resumes": life.resumes} if OF_SCHEDULES & keys.keys() else {}
+        for name, check in (BRIEFLY | thorough).items():
             try:
                 check(variant, ranks)
             except Failed as error:

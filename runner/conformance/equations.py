@@ -23,11 +23,15 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
 @dataclass(frozen=True)
 class Walk:
-    """What a reference says: θ [K+1, m] and buffers [K+1, F] of each rank after 0 … K steps, θ at the end."""
+    """What a reference says: θ [K+1, m] and buffers [K+1, F] of each rank after 0 … K steps.
+
+    final, judged: θ [R, m] at the end, and the buffers [R, F] with which that model is judged.
+    """
 
     theta: list[Array]
     buffers: list[Array]
     final: Array
+    judged: Array
 
 
 def wanted(name: str, keys: Mapping[str, Any], setting: Setting) -> Walk:
@@ -45,7 +49,10 @@ def wanted(name: str, keys: Mapping[str, Any], setting: Setting) -> Walk:
         for rank in range(world.ranks) if stepped is None else stepped:
             theta[rank].append(world.theta[rank].copy())
             buffers[rank].append(world.buffers[rank].copy())
-    return Walk([np.stack(rows) for rows in theta], [np.stack(rows) for rows in buffers], world.theta)
+    # References that weigh ranks have left them equal; a model to be judged has one set in any case.
+    world.mix_buffers("broadcast" if keys.get("buffers") == "broadcast" else "average")
+    walked = [np.stack(rows) for rows in theta], [np.stack(rows) for rows in buffers]
+    return Walk(*walked, world.theta, world.buffers)
 
 
 def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
@@ -59,6 +66,7 @@ def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
         steps_per_epoch=case.steps_per_epoch,
         epochs=case.epochs,
         rate=case.rate,
+        clip_norm=case.clip_norm,
         losses=case.losses,
         step_time=case.step_ns,
         round_time=case.round_ns if len(ranks) > 1 else None,
@@ -82,6 +90,7 @@ def follow(strategy_class: type[Strategy], config: Any, case: Case, ranks: Ranks
         steps_per_epoch=case.steps_per_epoch,
         epochs=case.epochs,
         rate=case.rate,
+        clip_norm=case.clip_norm,
         losses=case.losses,
     )
     return drive(course, network=Slow(case.round_ns), step_time=case.step_ns)
@@ -137,7 +146,14 @@ def require_walk(histories: Sequence[History], walk: Walk, parts: Sequence[Part]
         sides = [
             (_stack(history.parameters, steps), theta[:, order], names, allowed, 0),
             (_stack(history.buffers, steps), buffers, _buffer_names(buffers), np.max(allowed), 0),
-            (history.final.double().numpy()[None], walk.final[rank][order][None], names, allowed, steps + 1),
+            (_row(history.final), walk.final[rank][order][None], names, allowed, steps + 1),
+            (
+                _row(history.given[len(history.final) :]),
+                walk.judged[rank][None],
+                _buffer_names(buffers),
+                np.max(allowed),
+                steps + 1,
+            ),
         ]
         for got, must, elements, tolerance, first_step in sides:
             off = _first(got, must, elements, tolerance)
@@ -151,6 +167,10 @@ def require_walk(histories: Sequence[History], walk: Walk, parts: Sequence[Part]
 
 def _stack(of_step: Mapping[int, Tensor], steps: int) -> Array:
     return np.stack([of_step[step].double().numpy() for step in range(steps + 1)])
+
+
+def _row(vector: Tensor) -> Array:
+    return vector.double().numpy()[None]
 
 
 def _buffer_names(buffers: Array) -> list[str]:

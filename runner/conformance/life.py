@@ -28,7 +28,7 @@ from .runs import (
     uneven,
     when,
 )
-from .trial import NETWORK, STEP_NS, course
+from .trial import NETWORK, STEP_NS, course, demanding
 
 FURTHER = 5  # steps that most resumed runs go on: longer than the periods of the trial
 
@@ -98,7 +98,7 @@ def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:
 def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """settle(), consensus(), state_dict() and snapshot() leave everything and the run's course as it was."""
     # No transfer takes time, else ranks at their own pace would rightly train otherwise when held up.
-    left_alone = drive(course(candidate, ranks), step_time=STEP_NS)
+    left_alone = drive(demanding(candidate, ranks), step_time=STEP_NS)
     for looked, unlooked in zip(looked_at(candidate, ranks), left_alone, strict=True):
         for place, names in looked.disturbed.items():
             if names:
@@ -131,7 +131,7 @@ def stops_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
     for number, place in enumerate(places):
-        run = course(candidate, ranks, stop_after=place, consensus_after=[place])
+        run = demanding(candidate, ranks, stop_after=place, consensus_after=[place])
         # Some from the start; most from what was saved one step before, to be quick.
         before = None if number % 4 == 0 else [h.saved[place - 1] for h in saved(candidate, ranks)]
         histories = drive(run, network=NETWORK, step_time=STEP_NS, resume=before)
@@ -173,7 +173,7 @@ def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -
         where = f"saved {when(candidate, place)} and resumed"
         # Some to the end of the run; most for a few steps, to be quick.
         stop = last if number % 4 == 0 else min(place + FURTHER, last)
-        run = course(candidate, ranks, wish=one_wish(ranks), stop_after=stop)
+        run = demanding(candidate, ranks, wish=one_wish(ranks), stop_after=stop)
         state = [history.saved[place] for history in before]
         for new, old in zip(
             drive(run, resume=state, network=NETWORK, step_time=STEP_NS), before, strict=True
@@ -226,8 +226,11 @@ def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history
 # ------------------------------------------------------------------ the rest
 
 
-def copies(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks."""
+def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
+    """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks.
+
+    It is the model of consensus(); at one's own pace the mean of all models after an earlier step.
+    """
     places = (1, 2, 3) if independent(candidate) else (1, 2, 5, 6)
     run = course(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
     histories = drive(run, network=NETWORK, step_time=STEP_NS)
@@ -241,7 +244,9 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> None:
         models = [history.copies[place] for history in histories]
         where = f"the copy made {when(candidate, place)}"
         require_agreement(models, where, histories[0].names)
-        if not independent(candidate):  # at one's own pace a copy may lack what is still in flight
+        if len(models[0]) != len(histories[0].consensus[place]):
+            raise Failed(f"{where} lacks parameters or buffers: {len(models[0])} elements")
+        if not independent(candidate):
             require_equal(
                 models[0],
                 histories[0].consensus[place],
@@ -249,6 +254,39 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> None:
                 histories[0].names,
                 tolerance=2e-5,
             )
+        else:  # a copy may lack what is still in flight
+            parameters, buffers = _as_means(candidate, histories, place, models[0])
+            if not parameters:
+                return "copies are no mean of the ranks' models"
+            if not parameters & buffers:
+                raise Failed(f"{where}: its buffers are not the mean over ranks, as its parameters are")
+    return None
+
+
+def _as_means(
+    candidate: Candidate, histories: Sequence[History], place: int, copy: Tensor
+) -> tuple[set[int], set[int]]:
+    """The steps, up to meeting `place`, after which a mean over ranks is `copy`: parameters, buffers.
+
+    With sampling by node the mean may be over nodes, too.
+    """
+    topology, m = histories[0].traffic.topology, len(histories[0].final)
+    weights = torch.full([1, topology.ranks], 1 / topology.ranks)
+    if candidate.strategy_class.sampling(candidate.config) == "node":
+        sizes = torch.tensor([len(topology.on_node(node)) for node in topology.node_of_rank])
+        weights = torch.cat([weights, 1 / (topology.nodes * sizes)[None]])
+    parameters, buffers = set[int](), set[int]()
+    meetings = accumulate(int(met) for met in histories[0].met.values())
+    met = list(meetings).index(place) + 1
+    for step in range(met + 1):  # ranks are equally fast
+        models = torch.stack([torch.cat([h.parameters[step], h.buffers[step]]) for h in histories])
+        for steps, part in ((parameters, slice(None, m)), (buffers, slice(m, None))):
+            off = torch.linalg.vector_norm(copy[part] - weights @ models[:, part], dim=1).min()
+            # In 16 bits a mean is not exact, but nearer than ranks are to each other.
+            apart = torch.linalg.vector_norm(models[:, part].amax(0) - models[:, part].amin(0))
+            if off <= 1e-4 + 0.1 * apart:
+                steps.add(step)
+    return parameters, buffers
 
 
 def rest_untouched(candidate: Candidate, ranks: RanksOfNodes) -> None:

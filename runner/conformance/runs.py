@@ -7,7 +7,7 @@ from . import trial
 from .course import Course, History
 from .driver import drive, jittered
 from .findings import Candidate, RanksOfNodes
-from .trial import NETWORK, STEP_NS, course
+from .trial import NETWORK, STEP_NS, course, demanding
 
 STEPS = trial.EPOCHS * trial.STEPS_PER_EPOCH
 OWN = ("step", "epoch", "finish")
@@ -40,16 +40,16 @@ def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
 
 @lru_cache(maxsize=8)
 def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
-    """The trial run, looked at wherever that can be: consensus, copy and save. No transfer takes time."""
+    """The demanding run, looked at wherever that can be: consensus, copy and save. No transfer takes time."""
     every = places_of(candidate, ranks)
-    run = course(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=every)
+    run = demanding(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=every)
     return drive(run, step_time=STEP_NS)
 
 
 @lru_cache(maxsize=8)
 def saved(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
-    """The trial run, saved wherever that can be, with one wish of one step in it."""
-    run = course(candidate, ranks, save_after=ENOUGH, wish=one_wish(ranks))
+    """The demanding run, saved wherever that can be, with one wish of one step in it."""
+    run = demanding(candidate, ranks, save_after=ENOUGH, wish=one_wish(ranks))
     return drive(run, network=NETWORK, step_time=STEP_NS)
 
 
@@ -71,6 +71,8 @@ def slow_last(run: Course) -> tuple[int, ...]:
 
 
 def places_of(candidate: Candidate, ranks: RanksOfNodes) -> range:
-    """Where the run can be saved or stopped: after each step, or at each meeting."""
-    meetings = sum(plain(candidate, ranks)[0].met.values())
-    return range(1, (meetings if independent(candidate) else STEPS) + 1)
+    """Where the demanding run can be saved or stopped: after each step, or at each meeting."""
+    if independent(candidate):
+        return range(1, sum(plain(candidate, ranks)[0].met.values()) + 1)
+    run = demanding(candidate, ranks)
+    return range(1, run.epochs * run.steps_per_epoch + 1)

@@ -40,18 +40,18 @@ def script(name: str, course: Course, sizes: Sizes, network: Network, step_ns: S
 
 def ddp(course: Course, s: Script, sizes: Sizes) -> bool | None:
     """One sum of the gradients over the world in each step, in one level or in two, in 32 or in 16 bits."""
-    config = course.config
-    if config.hook == "powersgd" or config.algorithm == "best":
+    config, algorithm = course.config, course.config.algorithm
+    if config.hook == "powersgd":
         return False
     elements, width = sizes.parameters + 1, sizes.element if config.hook == "none" else 2
     two_levels = 1 < course.topology.nodes < course.topology.ranks
     ranks = course.topology.ranks_of_nodes[0]
     slice_bytes = -(-elements // ranks) * width
-    for _ in steps(course, s):
-        s.compute()
-        if not two_levels or config.algorithm == "flat":
+
+    def add_up(s: Script, algorithm: str) -> None:
+        if not two_levels or algorithm == "flat":
             s.blocking("all_reduce", "gradients", WORLD, elements * width)
-        elif config.algorithm == "hierarchical":
+        elif algorithm == "hierarchical":
             s.blocking("reduce", "gradients", NODE, elements * width)
             s.blocking("all_reduce", "gradients", LEADERS, elements * width)
             s.blocking("broadcast", "gradients", NODE, elements * width)
@@ -61,6 +61,17 @@ def ddp(course: Course, s: Script, sizes: Sizes) -> bool | None:
             for one in [one for group in launched for one in group]:
                 s.wait(one)
             s.blocking("all_gather", "gradients", NODE, slice_bytes)
+
+    def nanoseconds(algorithm: str) -> int:
+        alone = Script(course.topology, s.network, s.step_ns)
+        add_up(alone, algorithm)
+        return max(alone.clock)
+
+    if algorithm == "best":
+        algorithm = min("flat", "hierarchical", key=nanoseconds)
+    for _ in steps(course, s):
+        s.compute()
+        add_up(s, algorithm)
     return None
 
 
@@ -126,20 +137,22 @@ def _daso_epoch_end(config: object, s: Script, sizes: Sizes) -> None:
 
 
 def local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
-    """An average over the world after every H steps; under qsr H follows the falling rate."""
-    config = course.config
+    """An average over the world after every H steps; under qsr H follows the falling rate.
 
-    def period(step: int) -> int:
-        if getattr(config, "qsr_alpha", None) is None or course.rate is None:
+    A round in which the rate rises has `sync_every` steps.
+    """
+    config, alpha, rate = course.config, getattr(course.config, "qsr_alpha", None), course.rate
+
+    def period(first: int, step: int) -> int:
+        if alpha is None or rate is None or rate(step) > rate(first):
             return config.sync_every
-        return max(config.sync_every, math.floor((config.qsr_alpha / course.rate(step)) ** 2))
+        return max(config.sync_every, math.floor((alpha / rate(first)) ** 2))
 
-    since, length = 0, 0
+    since = 0
     for _ in steps(course, s):
-        length = period(s.step) if since == 0 else length
         s.compute()
         since += 1
-        if since == length:
+        if since >= period(s.step - since + 1, s.step):
             average(config, s, sizes)
             average_state(config, s, sizes)
             since = 0

@@ -13,6 +13,8 @@ from .findings import Candidate, RanksOfNodes
 
 FEATURES, CLASSES = 6, 3
 EPOCHS, STEPS_PER_EPOCH = 3, 7
+EPOCHS_TO_A_PLATEAU = 6  # the first epoch's loss, three that do not improve, and two on either side
+CLIP_NORM = 0.5  # of gradients: less than most are
 STEP_NS = 10_000_000
 # A transfer between nodes takes about one and a half steps, inside a node a fiftieth of one.
 NETWORK = AlphaBeta(intra_latency_s=1e-4, intra_bytes_per_s=1e8, inter_latency_s=5e-3, inter_bytes_per_s=2e5)
@@ -76,13 +78,18 @@ def two_groups(stepped: list[Tensor]) -> torch.optim.Optimizer:
 
 
 def rate(step: int) -> float:
-    """A learning rate that changes in every step; small, so that rounding does not grow in 21 steps."""
-    return 0.02 * 0.97**step
+    """A learning rate that rises, then falls in every step; small, so that rounding does not grow."""
+    return 0.02 * min(1.0, (step + 1) / 4) * 0.97**step
 
 
 def improving(epoch: int) -> float:
     """An epoch loss that halves: no rule that waits for a plateau sees one."""
     return 0.5**epoch
+
+
+def stalled(epoch: int) -> float:
+    """An epoch loss that never improves."""
+    return 1.0
 
 
 def course(
@@ -102,3 +109,11 @@ def course(
         "losses": improving,
     }
     return Course(**{**fields, **changes})
+
+
+def demanding(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Course:
+    """The trial run with clipped gradients, and with a plateau for strategies that read the epoch's loss."""
+    kind, fields = candidate.strategy_class, dict[str, Any](clip_norm=CLIP_NORM)
+    if kind.reads_epoch_loss and kind.sampling(candidate.config) == "global":
+        fields |= {"epochs": EPOCHS_TO_A_PLATEAU, "losses": stalled}
+    return course(candidate, ranks, **{**fields, **changes})

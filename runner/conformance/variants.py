@@ -8,8 +8,9 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
     "ddp": (
         {"algorithm": "hierarchical"},
         {"algorithm": "sliced"},
+        {"algorithm": "best"},
         {"algorithm": "hierarchical", "hook": "bf16"},
-        {"hook": "powersgd", "powersgd_start_steps": 2, "powersgd_min_compression": 1.0},
+        {"hook": "powersgd", "powersgd_start_steps": 2, "powersgd_min_compression": 1.0, "bucket_mib": 1e-4},
     ),
     "daso": (
         {"sync_every": 2, "wait_batches": 2, "buffers": "none"},
@@ -57,6 +58,10 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
         {"mode": "fixed_delay", "sync_every": 3, "delay_steps": 0, "transport_dtype": "bfloat16"},
         {"apply_rule": "overwrite", "sync_every": 2, "max_staleness_steps": 4},
         {"warmup_samples": 60, "buffers": "average"},
+        {"warmup_samples": 60},
     ),
 }
 """By name of the strategy; all on two nodes of two ranks."""
+
+OF_SCHEDULES = frozenset({"period_rule"})
+"""Keys whose variants are resumed after every step: what they remember shows in some of them alone."""

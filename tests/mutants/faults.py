@@ -1,7 +1,9 @@
 # ruff: noqa: E501 (what is replaced stands here as it stands in the code)
-"""The faults that `make mutants` plants: one replacement each, in the file of the strategy or beside it.
+"""The faults that `make mutants` plants: one replacement each.
 
-`timing` faults change no number that is trained: they show as counted calls, bytes and virtual deadlines.
+Faults of strategies must be found by `daso-bench check`. Faults of the train loop, and of what no check of a
+strategy can see, name the `test` that must fail. `timing` faults change no number that is trained: they show
+as counted calls, bytes and virtual deadlines.
 """
 
 from dataclasses import dataclass
@@ -10,7 +12,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Fault:
-    """`old` occurs exactly once in strategies/`file` and is replaced by `new`."""
+    """`old` occurs exactly once in `file` and is replaced by `new`.
+
+    strategy: what `daso-bench check` is run on; with `test`, what the fault is in. file: a path in the package,
+    or a name in strategies/ (default: the strategy's). test: the pytest node that must fail, instead of the kit.
+    """
 
     name: str
     strategy: str
@@ -18,6 +24,12 @@ class Fault:
     new: str
     file: str = ""
     timing: bool = False
+    test: str = ""
+
+    def path(self, package: Path) -> Path:
+        """The file in a copy of the package."""
+        name = self.file or f"{self.strategy}.py"
+        return package / (name if "/" in name else f"strategies/{name}")
 
     def plant(self, package: Path) -> None:
         """Change the copy of the package.
@@ -25,7 +37,7 @@ class Fault:
         Raises:
             ValueError: the code has changed, and the fault must be written anew.
         """
-        path = package / "strategies" / (self.file or f"{self.strategy}.py")
+        path = self.path(package)
         text = path.read_text(encoding="utf-8")
         if text.count(self.old) != 1:
             raise ValueError(f"{self.name}: {self.old!r} occurs {text.count(self.old)} times in {path.name}")
@@ -84,6 +96,32 @@ FAULTS = [
         "reductions.py",
     ),
     Fault("placebo takes ddp's pieces", "placebo", "piece_shift = 1", "piece_shift = 0"),
+    Fault(
+        "best takes the slower algorithm",
+        "ddp",
+        "medians.argmin(0, keepdim=True)",
+        "medians.argmax(0, keepdim=True)",
+    ),
+    Fault(
+        "buckets of another size",
+        "ddp",
+        "            bucket_mib=config.bucket_mib,\n",
+        "            bucket_mib=2 * config.bucket_mib,\n",
+    ),
+    Fault(
+        "overlap is off",
+        "ddp",
+        "            overlap=config.overlap,\n",
+        "            overlap=False,\n",
+        timing=True,
+    ),
+    Fault(
+        "deferred copies keep their buffers",
+        "ddp",
+        '        self.comm.all_reduce(whole, WORLD, channel="parameters").wait()\n        return whole / self.comm.topology.ranks\n',
+        '        mean = whole[: self.replica.numel].clone()\n        self.comm.all_reduce(mean, WORLD, channel="parameters").wait()\n        whole[: self.replica.numel] = mean / self.comm.topology.ranks\n        return whole\n',
+        "base.py",
+    ),
     # ------------------------------------------------------------------ daso
     Fault(
         "staleness weight without the batches waited",
@@ -141,6 +179,30 @@ FAULTS = [
         "        flat[-1].fill_(float(self.replica.wished))",
     ),
     Fault(
+        "a plateau overwrites the best loss",
+        "daso",
+        "        self.bad_epochs = 0\n        if self.sync_every == 1:\n",
+        "        self.best, self.bad_epochs = loss, 0\n        if self.sync_every == 1:\n",
+    ),
+    Fault(
+        "a bad epoch overwrites the best loss",
+        "daso",
+        "        self.bad_epochs += 1\n",
+        "        self.best = loss\n        self.bad_epochs += 1\n",
+    ),
+    Fault(
+        "bad epochs are forgotten in a resume",
+        "daso",
+        'self.rule = PlateauRule(self.config, *state["rule"])',
+        'self.rule = PlateauRule(self.config, *state["rule"][:3])',
+    ),
+    Fault(
+        "the best loss is forgotten in a resume",
+        "daso",
+        'self.rule = PlateauRule(self.config, *state["rule"])',
+        'self.rule = PlateauRule(self.config, *state["rule"][:2], bad_epochs=state["rule"][3])',
+    ),
+    Fault(
         "merge waits where it starts",
         "daso",
         "            transfer.work = self._sum_over_nodes(transfer.buffer, q)",
@@ -173,6 +235,13 @@ FAULTS = [
         "hsgd",
         "return [(min(k * block, width), min((k + 1) * block, width)) for k in range(workers)]",
         "return [(min(k * block, width), min((k + 1) * block, width - 1)) for k in range(workers)]",
+    ),
+    Fault(
+        "clips each rank's own gradient",
+        "hsgd",
+        "        if self._bound_clip is not None:\n",
+        "        if self._bound_clip is None and self._bound_gradients is not None:\n",
+        "replica.py",
     ),
     Fault(
         "clipping by the own part alone",
@@ -219,6 +288,24 @@ FAULTS = [
         "lasgd",
         "        self._average()\n        self.equal = True\n",
         "        self.equal = True\n",
+    ),
+    Fault(
+        "16 bits divided by the ranks",
+        "lasgd",
+        "mean.copy_(flight.sent).div_(self.workers)",
+        "mean.copy_(flight.sent).div_(self.comm.topology.ranks)",
+    ),
+    Fault(
+        "deferred copies without buffers",
+        "lasgd",
+        "        if self.copies_are_whole:\n            self.rides = True\n",
+        "        if self.copies_are_whole:\n",
+    ),
+    Fault(
+        "deferred copies of a warm-up with one rank's buffers",
+        "lasgd",
+        "copy[m : m + len(self.tail)] = self.tail",
+        "copy[m : m + len(self.tail)] = self.replica.buffers.pack()",
     ),
     Fault(
         "applied one step late",
@@ -311,6 +398,19 @@ FAULTS = [
         "math.floor((alpha / rate) * (1 + 1e-12))",
     ),
     Fault(
+        "qsr forgets its rate in a resume",
+        "local_sgd",
+        '        self.rate = state["rate"]\n',
+        "",
+    ),
+    Fault(
+        "momenta are mixed before the average in finish",
+        "local_sgd",
+        "        if self.since:\n            self.partial_round = self.since\n",
+        "        if self.since:\n            mix_optimizer_state(self.replica, self.config.optimizer_state, self.everybody)\n            self.partial_round = self.since\n",
+        "averaging.py",
+    ),
+    Fault(
         "averages twice",
         "local_sgd",
         "        self.mean(flat)\n        mean = flat[:m]\n",
@@ -378,6 +478,12 @@ FAULTS = [
         ".add_(start - mean)",
     ),
     Fault("slow step from the mean", "slowmo", "        start.copy_(mean)\n", ""),
+    Fault(
+        "slow step with the last step's rate",
+        "slowmo",
+        "rate, self.rates = self.rates / self.since, 0.0",
+        'rate, self.rates = float(self.replica.optimizer.param_groups[0]["lr"]), 0.0',
+    ),
     # ------------------------------------------------------------------ gossip
     Fault(
         "keeps too much",
@@ -429,5 +535,52 @@ FAULTS = [
         "heterogeneous",
         'self.batches, self.parts = tuple(state["batches"]), list(state["parts"])',
         'self.parts = list(state["parts"])',
+    ),
+    Fault(
+        "buffers with equal weights",
+        "heterogeneous",
+        "return self.trained[self.comm.rank] / sum(self.trained) if self.trained else 1 / self.ranks",
+        "return 1 / self.ranks",
+    ),
+    Fault(
+        "the calibration counts its warm-up",
+        "heterogeneous",
+        "own += self.replica.time_steps(size, warmup + steps)[warmup:]",
+        "own += self.replica.time_steps(size, warmup + steps)[:steps]",
+        test="tests/strategies/test_heterogeneous.py::test_calibration_leaves_out_its_warmup_steps",
+    ),
+    # ------------------------------------------------------------------ the train loop
+    Fault(
+        "the learning rate is one step late",
+        "loop",
+        '        self.rate = self.config.optimizer.lr * factor\n        for group in self.replica.optimizer.param_groups:\n            group["lr"] = self.rate\n',
+        '        late, self.rate = self.rate, self.config.optimizer.lr * factor\n        for group in self.replica.optimizer.param_groups:\n            group["lr"] = late\n',
+        "runner/session.py",
+        test="tests/runner/test_loop.py::test_each_step_has_its_own_learning_rate",
+    ),
+    Fault(
+        "the schedule counts twice",
+        "loop",
+        "self.rate = self.config.optimizer.lr * factor\n",
+        "self.rate = self.config.optimizer.lr * factor**2\n",
+        "runner/session.py",
+        test="tests/runner/test_loop.py::test_each_step_has_its_own_learning_rate",
+    ),
+    Fault(
+        "clips before gradients are final",
+        "loop",
+        "        session.strategy.before_step(progress)\n        if session.config.train.clip_norm is not None:\n            replica.clip(session.config.train.clip_norm)\n",
+        "        if session.config.train.clip_norm is not None:\n            replica.clip(session.config.train.clip_norm)\n        session.strategy.before_step(progress)\n",
+        "runner/loop.py",
+        test="tests/runner/test_loop.py::test_gradients_are_clipped_after_the_strategy_has_changed_them",
+    ),
+    Fault(
+        "finish is no training time",
+        "loop",
+        '        if status == "finished":\n            session.strategy.finish()\n',
+        '        clock.enter("other")\n        if status == "finished":\n            session.strategy.finish()\n',
+        "runner/loop.py",
+        timing=True,
+        test="tests/runner/test_loop.py::test_the_last_average_is_training_time",
     ),
 ]

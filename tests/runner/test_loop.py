@@ -1,5 +1,6 @@
-"""The train loop in virtual time: exactness of evaluation, agreement, clock, resume."""
+"""The train loop in virtual time: its steps, exactness of evaluation, agreement, clock, resume."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from daso_bench.runner.loop import Loop
 from daso_bench.runner.network import AlphaBeta, Network
 from daso_bench.runner.optimizers import SGD
 from daso_bench.runner.records import surviving
+from daso_bench.runner.schedules import Step
 from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.daso import DASO
+from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Progress
 
 SLOW = AlphaBeta(inter_latency_s=0.001)
 CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
@@ -41,6 +45,49 @@ def assert_same(one: SimulatedRun, other: SimulatedRun) -> None:
 
 def evaluations(done: SimulatedRun) -> list[dict]:
     return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+
+
+# ------------------------------------------------------------------ one step
+
+PLAIN_SGD = SGD(lr=0.05, momentum=0, nesterov=False, weight_decay=0)
+
+
+def rank0_updates(cfg) -> list[tuple[float, float]]:
+    """Of each step: the norms of rank 0's update and of the gradient that its optimizer applied."""
+    norms = []
+
+    class Watched(Loop):
+        def step(self) -> None:
+            replica = self.s.replica
+            before = replica.flat()
+            super().step()
+            if self.s.comm.rank == 0:
+                norms.append(((before - replica.flat()).norm().item(), replica.gradients().norm().item()))
+
+    run(cfg, loop=Watched)
+    return norms
+
+
+def test_each_step_has_its_own_learning_rate():
+    """A warm-up of 6 steps, the base rate for 3 steps, and a tenth of it for the last 3."""
+    schedule = Step(warmup_epochs=1, milestones=(0.75,), decay=0.1)
+    updates = rank0_updates(config(ranks=[1, 1], epochs=2, optimizer=PLAIN_SGD, schedule=schedule))
+    rates = [update / gradient for update, gradient in updates]
+    factors = [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1, 1, 1, 0.1, 0.1, 0.1]
+    assert rates == pytest.approx([0.05 * factor for factor in factors], rel=1e-3)
+
+
+class Tenfold(DDP):
+    """Applies ten times the gradient."""
+
+    def before_step(self, progress: Progress) -> None:
+        self.replica.load_gradients(10 * self.replica.gradients())
+
+
+def test_gradients_are_clipped_after_the_strategy_has_changed_them():
+    cfg = config(ranks=[1, 1], epochs=1, optimizer=PLAIN_SGD, clip_norm=0.01)
+    updates = rank0_updates(dataclasses.replace(cfg, strategy_class=Tenfold))
+    assert [update for update, _ in updates] == pytest.approx([0.05 * 0.01] * 6, rel=1e-3)
 
 
 # ------------------------------------------------------------------ resume
@@ -413,6 +460,13 @@ class SlowBetweenNodes(Network):
 
     def duration_ns(self, verb, members, payload, inter):
         return 25_000_000 if verb == "all_reduce" and inter and payload > 100 else 0
+
+
+def test_the_last_average_is_training_time():
+    """Six steps of 10 ms in a round of 100, and 25 ms for the average that ends the run."""
+    cfg = config("local_sgd", keys={"sync_every": 100}, ranks=[1, 1], epochs=1)
+    done = run(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7)
+    assert done.results[0].summary["train_s"] == pytest.approx(0.060 + 0.025)
 
 
 def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_making_the_model(

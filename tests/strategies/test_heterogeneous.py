@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -679,6 +680,20 @@ def test_a_late_start_does_not_enter_the_shares():
 
     trace = train(make, 3, samples=512, batch=512, times=times)[0]
     assert trace.strategy.parts == pytest.approx([6 / 13, 6 / 13, 1 / 13], abs=1e-9)
+
+
+def test_calibration_leaves_out_its_warmup_steps():
+    """The first three steps of each size are slow on one rank, and three are timed behind them."""
+    count = Counter[tuple[int, int]]()
+
+    def times(rank: int, samples: int, epoch: int) -> float:
+        count[rank, samples] += 1
+        slow = 50 if rank == 0 and count[rank, samples] <= 3 else 1
+        return slow * TABLE(rank, samples, epoch)
+
+    steps = {"calibration_warmup_steps": 3, "calibration_steps": 3}
+    trace = train(lambda: make(**steps), 3, samples=512, batch=512, times=times)[0]
+    assert trace.batches == [(236, 236, 40)]
 
 
 def test_a_few_slow_steps_do_not_enter_the_shares():

@@ -58,7 +58,7 @@ class Worker:
     def update(self, gradient: Array) -> None:
         """Its optimizers step."""
         for rank in self.ranks:
-            self.world.optimizers[rank].step(self.world.theta[rank], gradient, self.world.lr)
+            self.world.step_of(rank, gradient)
         self.steps += 1
         self.since += 1
         self.staleness += 1

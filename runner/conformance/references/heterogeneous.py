@@ -68,6 +68,7 @@ def heterogeneous(
         else:
             world.update(weights_of(world, weighting) @ gradients)
         yield
+    world.mix_buffers("average", full)
 
 
 def level(batches: Callable[[float], Array], total: int, limits: Sequence[tuple[int, int]]) -> Array:

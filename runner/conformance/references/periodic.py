@@ -21,16 +21,19 @@ def local_sgd(
 ) -> Iterator[None]:
     """θ_i = opt(θ_i, g_i); after k mod H = 0 steps θ_i = mean.
 
-    qsr: H = max(H0, ⌊(α/lr)²⌋) with lr at the round's start.
+    qsr: H = max(H0, ⌊(α/lr)²⌋) with lr at the round's start; H0 in rounds in which the rate rises.
     """
-    since, period = 0, sync_every
+    since, period, first_rate = 0, sync_every, math.inf
     for _ in world.steps():
         if since == 0 and period_rule == "qsr":
             assert qsr_alpha is not None
-            period = max(sync_every, math.floor((qsr_alpha / world.lr) ** 2))
+            first_rate = world.lr
+            period = max(sync_every, math.floor((qsr_alpha / first_rate) ** 2))
+        elif world.lr > first_rate:
+            period = sync_every
         world.update(world.gradients())
         since += world.ranks > 1  # a single rank has no rounds
-        if since == period:
+        if since >= period:
             average(world, buffers, optimizer_state)
             since = 0
         yield
@@ -99,6 +102,8 @@ def ednncomm(
         yield
     if since and len(world.nodes) > 1:
         exchange("keep")
+    if buffers != "broadcast":
+        world.mix_buffers("average", weights)  # a model is judged with these, `none` or not
 
 
 def slowmo(
@@ -111,20 +116,24 @@ def slowmo(
     buffers: str = "average",
     **keys: Any,
 ) -> Iterator[None]:
-    """After H local steps from θ_t with mean m: u = β·u + (θ_t - m)/lr, θ_{t+1} = θ_t - α·lr·u."""
+    """After H local steps from θ_t with mean m: u = β·u + (θ_t - m)/lr, θ_{t+1} = θ_t - α·lr·u.
+
+    lr: the mean of the round's rates.
+    """
     common, slow = world.theta[0].copy(), np.zeros(world.theta.shape[1])
-    since = 0
+    rates: list[float] = []
     for _ in world.steps():
         world.update(world.gradients())
-        since += 1
-        if since == sync_every:
-            slow = slow_momentum * slow + (common - mean(world.theta)) / world.lr
-            common = common - slow_lr * world.lr * slow
+        rates.append(world.lr)
+        if len(rates) == sync_every:
+            rate = sum(rates) / sync_every
+            slow = slow_momentum * slow + (common - mean(world.theta)) / rate
+            common = common - slow_lr * rate * slow
             average(world, buffers, optimizer_state)
             world.theta[:] = common
-            since = 0
+            rates = []
         yield
-    if since:
+    if rates:
         average(world, buffers, "keep")
 
 

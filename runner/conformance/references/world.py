@@ -23,6 +23,7 @@ class Setting:
 
     Args:
         rate: learning rate of a step (from 0); None: the recipe's.
+        clip_norm: largest norm of a gradient that is applied.
         start: rank -> θ [m]; None: the twin's.
         losses: epoch -> its loss, instead of the true one.
         step_time: (rank, samples) -> time of a step on so many samples.
@@ -38,6 +39,7 @@ class Setting:
     steps_per_epoch: int
     epochs: int = 1
     rate: Callable[[int], float] | None = None
+    clip_norm: float | None = None
     start: Callable[[int], Array] | None = None
     losses: Callable[[int], float] | None = None
     step_time: Callable[[int, int], float] | None = None
@@ -120,7 +122,14 @@ class World:
         """Every rank's optimizer steps with its row (a row [m] is everybody's)."""
         for rank in range(self.ranks):
             own = gradients if gradients.ndim == 1 else gradients[rank]
-            self.optimizers[rank].step(self.theta[rank], own, self.lr)
+            self.step_of(rank, own)
+
+    def step_of(self, rank: int, gradient: Array) -> None:
+        """The rank's optimizer steps with its gradient [m], clipped as PyTorch does."""
+        most = self.setting.clip_norm
+        if most is not None:
+            gradient = gradient * min(1.0, most / (float(np.linalg.norm(gradient)) + 1e-6))
+        self.optimizers[rank].step(self.theta[rank], gradient, self.lr)
 
     def in_nodes(self, rows: Array) -> Array:
         """[R, …]: every rank's row becomes its node's mean, weighted by the samples of the step."""

@@ -7,12 +7,14 @@ from multiprocessing import parent_process
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from daso_bench.strategies.base import Sampling, Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.daso import DASO, Transfer
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.progress import Plan, Progress
 from daso_bench.strategies.replica import Replica
 from daso_bench.strategies.topology import WORLD
@@ -238,3 +240,44 @@ class HangsOverGloo(Averager):
         super().after_step(progress)
         if parent_process() is not None and progress.step == 7 and self.comm.rank == 1:
             raise RuntimeError("no memory left")
+
+
+class ForgetsBadEpochs(DASO):
+    """Counts the epochs without improvement anew after a resume."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.rule.bad_epochs = 0
+
+
+class OneBucket(DDP):
+    """Sums all gradients at once, whatever `bucket_mib` says."""
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        super().setup(replica, comm, progress)
+        replica.average_gradients_over(WORLD, bucket_mib=1.0)
+
+
+class NoOverlap(DDP):
+    """Sums its buckets when the backward pass is over."""
+
+    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        super().setup(replica, comm, progress)
+        replica.average_gradients_over(WORLD, bucket_mib=self.config.bucket_mib, overlap=False)
+
+
+class CopiesLackBuffers(LASGD):
+    """Sets parameters aside and no buffers."""
+
+    def reserve(self, copies: int) -> None:
+        return
+
+
+class CopiesOwnBuffers(LASGD):
+    """Sets rank 0's buffers aside with the mean of all parameters."""
+
+    def snapshot(self, progress: Progress) -> Tensor | None:
+        copy = super().snapshot(progress)
+        if copy is not None:
+            self.replica.buffers.pack(copy[self.replica.numel :])
+        return copy

@@ -138,8 +138,8 @@ def test_periods_are_short_unless_they_are_named():
     ((candidate, words),) = candidates(["strategy=local_sgd"])
     assert (candidate.builtin, candidate.config.sync_every, words) == (
         "local_sgd",
-        3,
-        ["strategy.sync_every=3"],
+        4,
+        ["strategy.sync_every=4"],
     )
     ((candidate, words),) = candidates(["strategy=local_sgd", "strategy.sync_every=5"])
     assert (candidate.config.sync_every, words) == (5, ["strategy.sync_every=5"])

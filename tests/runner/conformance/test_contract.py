@@ -9,7 +9,10 @@ from plugins import (
     Alone,
     Averager,
     ByteTooMany,
+    CopiesLackBuffers,
+    CopiesOwnBuffers,
     ExtraBarrier,
+    ForgetsBadEpochs,
     ForgetsState,
     ForgetsTheEnd,
     IgnoresWishes,
@@ -17,6 +20,8 @@ from plugins import (
     MeetsAnywhere,
     NeverEnds,
     NeverWaits,
+    NoOverlap,
+    OneBucket,
     OtherSizes,
     OwnBuffers,
     Raises,
@@ -66,6 +71,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         "hears wishes": "within 2 steps",
         "traffic by step": "no description of its own in the kit",
         "time": "equal ranks: upper bound only",
+        "buckets": "no key bucket_mib",
     }
     assert finding.text == remarks.get(name, "")
 
@@ -89,6 +95,11 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (MeetsAnywhere, "sync points", "meets() says yes after step 1, where rank "),
         (NeverEnds, "ends", "rank 0 has taken 421 steps and the run does not end"),
         (Raises, "ends", "KeyError: 'momentum' ("),
+        (ForgetsBadEpochs, "resumes", "saved after step 17 and resumed: rank 0, after step "),
+        (OneBucket, "buckets", "rank 0: buckets of [328] bytes, bucket_mib=0.0001 asks for ["),
+        (NoOverlap, "buckets", " buckets are hidden behind the backward pass, with overlap=true"),
+        (CopiesLackBuffers, "copies", "the copy made at meeting 1 lacks parameters or buffers: 81 elements"),
+        (CopiesOwnBuffers, "copies", "the copy made at meeting 1: its buffers are not the mean over ranks"),
     ],
 )
 def test_what_breaks_the_contract_is_told_in_a_sentence(kind: type, check: str, sentence: str):
