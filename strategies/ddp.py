@@ -15,6 +15,9 @@ Update rule (n_r: samples of rank r in this step; `weighting: uniform` has 1/R i
     bf16, fp16     g_r in 16 bits
     powersgd       ĝ = A·Qᵀ of rank r in place of each matrix of g (strategies/reductions.py)
 
+While a bucket of `hierarchical` or `sliced` is between nodes, the next one is in its first level inside them
+and the one before in its last.
+
 Bytes: m trainable fp32 elements and one that carries the wish to stop, R ranks on N nodes. `flat` sends
 2·(R-1)/R · 4(m+1) per rank and step as a ring, and as much over each node's link; `hierarchical` and `sliced`
 2·(N-1)/N · 4(m+1) over each node's link, by its leader or in equal parts by its ranks. On 2 x 2 ranks that is

@@ -375,6 +375,32 @@ def test_what_sums_beside_backward_cost_is_added_to_it(loss: float, how: dict[st
         assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-5)
 
 
+@pytest.mark.parametrize("loss", [0.25, 1.0])
+def test_pipelined_sums_cost_what_of_them_is_under_way(loss: float):
+    """Not the time between a bucket's second level and its third, which waits for the next bucket.
+
+    The leaders lose most: two levels of each bucket before the last, beside which the third level of the one
+    before runs (links inside a node carry several transfers here).
+    """
+    sizes = [size for size, _ in PIECES["resnet50"]]
+    first, second, third = ([seconds(size) * 1e9 for size in sizes] for seconds in two_levels(80, 80))
+    assert sum(first + second + third) < BACKWARD / 2, "the links are idle between sums"
+
+    def device(rank: int) -> Device:
+        found = scripted(rank)
+        found.overlap_loss = loss
+        return found
+
+    ends = ends_of_steps(
+        [2, 2], two_level_links(80, 80), PROFILES["resnet50"], device=device, reduction=Hierarchical
+    )
+    both = [a + b for a, b in zip(first, second, strict=True)]
+    beside = [max(own, before) for own, before in zip(both, [0, *third], strict=False)]
+    late = loss * sum(beside[:-1]) + beside[-1] + third[-1]
+    for (end,) in ends:
+        assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-4)
+
+
 def test_parts_of_a_train_that_others_enter_late_are_waited_for():
     """Rank 1 comes 50 ms later to each bucket: rank 0 waits that long, once, and both end together."""
     simulator = Simulator(Topology.of([1, 1]), AlphaBeta(inter_latency_s=1e-3))
