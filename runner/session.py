@@ -210,7 +210,9 @@ class Session:
         config.strategy_class.check(config.strategy, plan)
         self.strategy.setup(self.replica, self.comm, self.progress)
         # A rank may own no parameter at all; optimizers refuse an empty list.
-        self.replica.optimizer = config.optimizer.build(self.replica.stepped or [torch.zeros(0)])
+        self.replica.optimizer = config.optimizer.build(
+            self.replica.stepped or [self.replica.parameters.empty()[:0]]
+        )
         self.replica.noise = self._noise
         undone_step(self.replica, self._warmup_batch(), self.comm)
         if config.train.compile:

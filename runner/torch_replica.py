@@ -45,9 +45,9 @@ class WithLoss(nn.Module):
         super().__init__()
         self.model, self.criterion = model, criterion
         # Of the model's own type: DDP never mixes types in a bucket, so another one would cost a collective.
-        dtype = next(model.parameters()).dtype
-        self.wish = nn.Parameter(torch.zeros(1, dtype=dtype))
-        self.register_buffer("says", torch.zeros(1, dtype=dtype), persistent=False)
+        like = next(model.parameters()).detach()
+        self.wish = nn.Parameter(like.new_zeros(1))
+        self.register_buffer("says", like.new_zeros(1), persistent=False)
         self.says: Tensor
 
     def forward(
@@ -79,7 +79,7 @@ class TorchReplica(Replica):
     def __init__(self, model: nn.Module, criterion: nn.Module, comm: TorchCommunicator) -> None:
         super().__init__(model, criterion)
         self.comm = comm
-        self._with_loss = WithLoss(model, criterion).to(comm.device)
+        self._with_loss = WithLoss(model, criterion.to(comm.device))
         self._module: nn.Module = self._with_loss
         self._helper: ThreadPoolExecutor | None = None
         self._stream: torch.cuda.Stream | None = None
