@@ -28,6 +28,7 @@ from .copies import Copies
 from .feed import Feed, GlobalFeed, OwnFeed
 from .loader import Ahead, Direct, Loader
 from .marks import Marks
+from .model_building import build
 from .precision import AUTOCAST, DTYPES, scaler_of
 from .readers.base import PackedReader
 from .readers.feed import ReaderFeed
@@ -351,7 +352,7 @@ class Session:
         # The model's own random numbers come from torch's generator: give it this run's stream, then a stream
         # per rank.
         seed_generators(derive(self.config.seed, "init"))
-        model = self.config.model.build(InputSpec(channels, height, width, self.data.classes))
+        model = build(self.config.model, InputSpec(channels, height, width, self.data.classes))
         model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()
         seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
         if normalises(model):

@@ -29,6 +29,23 @@ _NO_FORWARD_SYNC: dict[str, Any] = {
 }
 
 
+class _Reaching(torch.autograd.Function):
+    """The loss, which then depends on all parameters: a gradient of nothing comes from those of no use.
+
+    `DistributedDataParallel` waits for every parameter in every step. One that takes no part in this step's
+    loss gives zeros to the sum: other ranks may use it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.number = len(parameters)
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return gradients[0], *[None] * ctx.number
+
+
 class WithLoss(nn.Module):
     """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a wish.
 
@@ -39,6 +56,7 @@ class WithLoss(nn.Module):
     The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
     buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
     So does the `scaler`, if there is one; not the wish, which is no gradient.
+    `reached`: parameters that the loss is to depend on, whatever the model does in a step.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
@@ -49,6 +67,7 @@ class WithLoss(nn.Module):
         self.wish = nn.Parameter(like.new_zeros(1))
         self.register_buffer("says", like.new_zeros(1), persistent=False)
         self.says: Tensor
+        self.reached: list[Tensor] = []
 
     def forward(
         self,
@@ -70,6 +89,8 @@ class WithLoss(nn.Module):
             weighted = scaler.scale(weighted)
             says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the wishes
         joined = weighted + (self.wish * says).sum().to(loss.dtype)
+        if self.reached:
+            joined = _Reaching.apply(joined, *self.reached)
         return joined, torch.zeros_like(loss) if blank else loss.detach()
 
 
@@ -292,7 +313,7 @@ class TorchReplica(Replica):
             **_NO_FORWARD_SYNC,
         )
         ddp.register_comm_hook(self, _hook)
-        self._module = ddp
+        self._module, self._with_loss.reached = ddp, self.parameters.tensors
 
     def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""

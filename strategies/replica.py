@@ -110,7 +110,11 @@ class Replica(ABC):
         return None
 
     def step(self) -> None:
-        """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite."""
+        """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite.
+
+        A parameter that took no part in the step has a gradient of zero, whether or not gradients are averaged.
+        """
+        self._gradients()
         if self.scaler is None:
             self.optimizer.step()
             return
