@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 def build(model: Any, spec: InputSpec) -> nn.Module:
     """The module that `model`, a model's configuration, makes for samples of `spec`.
 
-    Lazy layers (`nn.LazyLinear`) get their shapes from a forward pass in evaluation mode of two blank samples;
-    their numbers come from torch's generator, as those of other layers do.
+    Lazy layers (`nn.LazyLinear`) get their shapes from a forward pass of two blank samples in evaluation
+    mode; their numbers come from torch's generator, as those of other layers do.
 
     Raises:
         ConfigError: parameters have several floating types, or lazy layers are not reached by that pass.

@@ -353,7 +353,7 @@ class Session:
         # per rank.
         seed_generators(derive(self.config.seed, "init"))
         model = build(self.config.model, InputSpec(channels, height, width, self.data.classes))
-        model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()
+        model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub has each alone)
         seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
         if normalises(model):
             check_batch_norm(self.sampler, self.config.train.accumulate)

@@ -2,8 +2,8 @@
 
 The loop, the strategy and the network are the real ones. The model's place takes a vector of a few thousand
 zeros that nothing changes, and the bytes it sends count as many times as the model is larger; messages of a
-few numbers (counts, wishes) count as they are. Steps and buckets are the model's own. There is no accuracy,
-and a loss that falls with every step: schedules that wait for a plateau do not see one.
+few numbers (counts, wishes) and the control channel count as they are. Steps and buckets are the model's own.
+There is no accuracy, and a loss that falls with every step: schedules that wait for a plateau do not see one.
 """
 
 import dataclasses

@@ -112,7 +112,7 @@ class Replica(ABC):
     def step(self) -> None:
         """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite.
 
-        A parameter that took no part in the step has a gradient of zero, whether or not gradients are averaged.
+        A parameter that took no part in the step has a gradient of zero, averaged over ranks or not.
         """
         self._gradients()
         if self.scaler is None:

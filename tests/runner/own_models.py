@@ -1,4 +1,4 @@
-"""Models as a user brings them, of kinds that `models/` has none of; imported by ranks and found by plug-ins."""
+"""Models as a user brings them, of kinds that `models/` has none of; ranks and plug-ins import them."""
 
 from dataclasses import dataclass
 
