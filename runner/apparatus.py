@@ -276,7 +276,7 @@ class Apparatus:
         )
 
     def _check_floor(self, whole: int) -> None:
-        tensor = torch.zeros(max(1, min(whole, FLOOR_BYTES) // 4))
+        tensor = torch.zeros(max(1, min(whole, FLOOR_BYTES) // 4), device=self._comm.device)
         took: list[float] = []
         with self._comm.unshaped(self._meeting.unshaped_interface) as sum_over_all:
             for _ in range(3):
@@ -309,7 +309,7 @@ class Apparatus:
             if not any(size / ALIKE <= other <= size * ALIKE for other in (*known, *todo)) and size >= 4:
                 todo.append(size)
         for size in todo:
-            tensor = torch.zeros(size // 4)
+            tensor = torch.zeros(size // 4, device=self._comm.device)
             asked = self._network.cost(self._comm.topology, "all_reduce", self._everyone, size).duration_ns
             took: list[float] = []
             self._comm.all_reduce(tensor, WORLD).wait()  # a connection's first message of a size is slower

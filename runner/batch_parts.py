@@ -8,6 +8,7 @@ from torch import nn
 from ..datasets.sampler import Sampler
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError
+from .model_building import build
 
 
 def check_parts(parts: int, global_batch_size: int, ranks: int, samples: int | None) -> None:
@@ -69,8 +70,10 @@ def built(model: Any, spec: InputSpec) -> nn.Module:
     try:
         try:
             with torch.device("meta"):
-                return model.build(spec)
+                return build(model, spec)
         except (RuntimeError, NotImplementedError):  # a model may look at its numbers
-            return model.build(spec)
+            return build(model, spec)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error

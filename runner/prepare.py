@@ -14,7 +14,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .. import models
 from ..datasets.packed.packed_file import Packed
+from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
 from .bad_data import data_told
@@ -22,6 +24,7 @@ from .compose import compose
 from .config_tree import dataset_of, reader_of
 from .display import make_console, say
 from .exit_codes import OK
+from .model_building import check_build
 from .overrides import key_of
 from .readers import memory
 from .readers.base import PackedReader
@@ -90,9 +93,15 @@ class Preparation:
         Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
         MachineError where they cannot be fetched or written.
         """
-        dataset = config.dataset
+        dataset, model = config.dataset, config.model
         self._once(repr(dataset), lambda: self._get_ready(dataset))
-        config.check_data(lambda: self._once(f"shape {dataset!r}", lambda: spec_of(dataset, "dataset")))
+
+        def spec() -> InputSpec:
+            return self._once(f"shape {dataset!r}", lambda: spec_of(dataset, "dataset"))
+
+        config.check_data(spec)
+        if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
+            self._once(f"model {model!r} {dataset!r}", lambda: check_build(model, spec()))
         self._packed(config)
 
     def __call__(self, directory: RunDirectory, config: RunConfig) -> None:

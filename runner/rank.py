@@ -34,6 +34,7 @@ from .environment import environment, rank_row
 from .evaluation import score
 from .launcher_config import LocalConfig
 from .loop import Loop
+from .model_building import build
 from .network import ClusterNetwork
 from .precision import AUTOCAST, DTYPES
 from .rank_process import Meeting
@@ -234,7 +235,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
     data_file.check_same(run_dir, data.files)
     dtype = DTYPES[config.train.precision]
     channels, height, width = data.shape
-    model = config.model.build(InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
+    model = build(config.model, InputSpec(channels, height, width, data.classes)).to(dtype=dtype)
     model.load_state_dict(checkpoint.read(file)["model"])
     samples = data.split(config.train.eval_split)
     task = config.task(data.classes)

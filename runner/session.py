@@ -28,6 +28,7 @@ from .copies import Copies
 from .feed import Feed, GlobalFeed, OwnFeed
 from .loader import Ahead, Direct, Loader
 from .marks import Marks
+from .model_building import build
 from .precision import AUTOCAST, DTYPES, scaler_of
 from .readers.base import PackedReader
 from .readers.feed import ReaderFeed
@@ -213,7 +214,9 @@ class Session:
         config.strategy_class.check(config.strategy, plan)
         self.strategy.setup(self.replica, self.comm, self.progress)
         # A rank may own no parameter at all; optimizers refuse an empty list.
-        self.replica.optimizer = config.optimizer.build(self.replica.stepped or [torch.zeros(0)])
+        self.replica.optimizer = config.optimizer.build(
+            self.replica.stepped or [self.replica.parameters.empty()[:0]]
+        )
         self.replica.noise = self._noise
         undone_step(self.replica, self._warmup_batch(), self.comm)
         if config.train.compile:
@@ -369,8 +372,8 @@ class Session:
         # The model's own random numbers come from torch's generator: give it this run's stream, then a stream
         # per rank.
         seed_generators(derive(self.config.seed, "init"))
-        model = self.config.model.build(InputSpec(channels, height, width, self.data.classes))
-        model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()
+        model = build(self.config.model, InputSpec(channels, height, width, self.data.classes))
+        model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub has each alone)
         seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
         if normalises(model):
             check_batch_norm(self.sampler, self.config.train.accumulate)

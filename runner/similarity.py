@@ -24,6 +24,7 @@ from . import listing
 from .device import ClusterDevice, Profile
 from .hardware import ClusterConfig, DeviceConfig, LinkConfig, StragglerConfig
 from .likeness import Likeness
+from .model_building import build
 from .typed import locate_target, typed
 
 DEFAULT_STEP_S = 0.2  # of a run whose cluster has no device of its own
@@ -209,12 +210,12 @@ def profile_of(model: Any, spec: InputSpec, device: DeviceConfig, where: str) ->
         return Profile.by_size(model.numels(), model.gflops * 1e9, model.norms, model.channels)
     why = "no operation of it is known"
     try:
-        profile = Profile.of(lambda: model.build(spec), spec)
+        profile = Profile.of(lambda: build(model, spec), spec)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
     except (RuntimeError, NotImplementedError) as error:  # a model may look at its numbers
         why = str(error).splitlines()[0]
-        profile = Profile.by_size([p.numel() for p in model.build(spec).parameters() if p.requires_grad])
+        profile = Profile.by_size([p.numel() for p in build(model, spec).parameters() if p.requires_grad])
     if device.tflops is not None and not profile.flops:
         raise ConfigError(
             f"{where}: its operations cannot be counted ({why}), and cluster.device.tflops={device.tflops} "

@@ -283,11 +283,12 @@ class SimulatedCommunicator(CountedCommunicator):
     def now(self) -> int:
         return self.simulator.now
 
-    def _bytes(self, tensor: Tensor) -> int:
-        """What the tensor counts as."""
-        own = tensor.numel() * tensor.element_size()
-        counts = not tensor.is_floating_point() or tensor.numel() < FEW
-        return own if counts else round(own * self.scale)
+    def _bytes(self, tensor: Tensor, channel: Channel) -> int:
+        """What the tensor counts as: a vector of the model or its codes (uint8) as a larger model's."""
+        size = tensor.numel() * tensor.element_size()
+        of_model = tensor.is_floating_point() or tensor.dtype == torch.uint8
+        is_itself = channel == "control" or not of_model or tensor.numel() < FEW
+        return size if is_itself else round(size * self.scale)
 
     def _inside_a_node(self, group: Group) -> tuple[int, ...]:
         members = self.members(group)
@@ -313,7 +314,7 @@ class SimulatedCommunicator(CountedCommunicator):
             raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
         if len(members) == 1:
             return Done()
-        payload = self._bytes(tensor)
+        payload = self._bytes(tensor, channel)
         self.traffic.count(verb, channel, members, payload, source)
         key = self.traffic.launch(channel, members, self.now())
         # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must
@@ -329,7 +330,7 @@ class SimulatedCommunicator(CountedCommunicator):
         return work
 
     def _message(self, source: int, destination: int, tensor: Tensor, tag: int) -> SimulatedWork:
-        payload = self._bytes(tensor)
+        payload = self._bytes(tensor, "parameters")
         members = (source, destination)
         sending = self.rank == source
         if sending:

@@ -2,8 +2,8 @@
 
 The loop, the strategy and the network are the real ones. The model's place takes a vector of a few thousand
 zeros that nothing changes, and the bytes it sends count as many times as the model is larger; messages of a
-few numbers (counts, wishes) count as they are. Steps and buckets are the model's own. There is no accuracy,
-and a loss that falls with every step: schedules that wait for a plateau do not see one.
+few numbers (counts, wishes) and the control channel count as they are. Steps and buckets are the model's own.
+There is no accuracy, and a loss that falls with every step: schedules that wait for a plateau do not see one.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from ..strategies.errors import ConfigError
 from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from ..strategies.replica import Batch
 from .device import Profile
+from .model_building import build
 from .schema import RunConfig
 from .simulated_replica import SimulatedReplica
 
@@ -37,14 +38,14 @@ def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
         return Profile.by_size(numels, config.model.gflops * 1e9, config.model.norms, config.model.channels)
     device = config.cluster.device
     try:
-        profile = Profile.of(lambda: config.model.build(spec), spec)
+        profile = Profile.of(lambda: build(config.model, spec), spec)
     except (RuntimeError, NotImplementedError) as error:  # a model may look at its numbers
         if device.tflops is not None:
             raise ConfigError(
                 f"cluster.device.tflops={device.tflops}: the model's operations cannot be counted "
                 f"({str(error).splitlines()[0]}); set cluster.device.samples_per_second instead"
             ) from error
-        return Profile.by_size([p.numel() for p in config.model.build(spec).parameters() if p.requires_grad])
+        return Profile.by_size([p.numel() for p in build(config.model, spec).parameters() if p.requires_grad])
     if device.tflops is not None and not profile.flops:
         raise ConfigError(
             f"cluster.device.tflops={device.tflops}: no operation of the model is known; set "

@@ -202,7 +202,7 @@ class TorchCommunicator(CountedCommunicator):
         assert isinstance(group, dist.ProcessGroup)
 
         def sum_over_all(tensor: Tensor) -> None:
-            dist.all_reduce(tensor, group=group)
+            dist.all_reduce(self._here(tensor), group=group)
             self.synchronise()
 
         try:

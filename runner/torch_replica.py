@@ -29,6 +29,23 @@ _NO_FORWARD_SYNC: dict[str, Any] = {
 }
 
 
+class _Reaching(torch.autograd.Function):
+    """The loss, which then depends on all parameters: a gradient of nothing comes from those of no use.
+
+    `DistributedDataParallel` waits for every parameter in every step. One that takes no part in this step's
+    loss gives zeros to the sum: other ranks may use it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.number = len(parameters)
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return gradients[0], *[None] * ctx.number
+
+
 class WithLoss(nn.Module):
     """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a wish.
 
@@ -39,16 +56,18 @@ class WithLoss(nn.Module):
     The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
     buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
     So does the `scaler`, if there is one; not the wish, which is no gradient.
+    `reached`: parameters that the loss is to depend on, whatever the model does in a step.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         super().__init__()
         self.model, self.criterion = model, criterion
         # Of the model's own type: DDP never mixes types in a bucket, so another one would cost a collective.
-        dtype = next(model.parameters()).dtype
-        self.wish = nn.Parameter(torch.zeros(1, dtype=dtype))
-        self.register_buffer("says", torch.zeros(1, dtype=dtype), persistent=False)
+        like = next(model.parameters()).detach()
+        self.wish = nn.Parameter(like.new_zeros(1))
+        self.register_buffer("says", like.new_zeros(1), persistent=False)
         self.says: Tensor
+        self.reached: list[Tensor] = []
 
     def forward(
         self,
@@ -70,6 +89,8 @@ class WithLoss(nn.Module):
             weighted = scaler.scale(weighted)
             says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the wishes
         joined = weighted + (self.wish * says).sum().to(loss.dtype)
+        if self.reached:
+            joined = _Reaching.apply(joined, *self.reached)
         return joined, torch.zeros_like(loss) if blank else loss.detach()
 
 
@@ -79,7 +100,7 @@ class TorchReplica(Replica):
     def __init__(self, model: nn.Module, criterion: nn.Module, comm: TorchCommunicator) -> None:
         super().__init__(model, criterion)
         self.comm = comm
-        self._with_loss = WithLoss(model, criterion).to(comm.device)
+        self._with_loss = WithLoss(model, criterion.to(comm.device))
         self._module: nn.Module = self._with_loss
         self._helper: ThreadPoolExecutor | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -293,7 +314,7 @@ class TorchReplica(Replica):
             **_NO_FORWARD_SYNC,
         )
         ddp.register_comm_hook(self, _hook)
-        self._module = ddp
+        self._module, self._with_loss.reached = ddp, self.parameters.tensors
 
     def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""

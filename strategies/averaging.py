@@ -102,7 +102,7 @@ class PeriodicStrategy(Strategy):
         if self.buffers_ride:
             named += replica.buffers.named()
         # One table for both: the vector is as wide as the widest tensor, and each comes back in its own type.
-        self.model = Layout(named)
+        self.model = Layout(named, replica.parameters.device)
         self.payload = self.model.empty(extra=1)
         self.since = 0
         self.wished = self.agreed = False

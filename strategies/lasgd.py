@@ -621,7 +621,7 @@ class LASGD(Strategy):
         if self.config.optimizer_state == "average" and hasattr(self.replica, "optimizer"):
             named += self.replica.optimizer_state().named()
         before = self.model.numel if hasattr(self, "model") else -1
-        self.model = Layout(named)
+        self.model = Layout(named, self.replica.parameters.device)
         if self.model.numel == before:
             return
         self.copy, self.work = self.model.empty(), self.model.empty()  # s, and the present parameters
@@ -632,7 +632,11 @@ class LASGD(Strategy):
             return
         # The reference must be equal everywhere: models at the start, zero for what has come since.
         reference = torch.zeros_like(self.copy)
-        start = Layout(named).pack() if self.mean is None or not self.steps else self.mean
+        start = (
+            Layout(named, self.replica.parameters.device).pack()
+            if self.mean is None or not self.steps
+            else self.mean
+        )
         reference[: len(start)] = start
         self.mean, self.lent = reference, False
         self.narrow = self.copy.to(TRANSPORT[self.config.transport_dtype])

@@ -29,9 +29,11 @@ class Layout:
 
     The flat buffer is float64 if any tensor is, else float32: sums and merges of narrower types happen in
     float32, and every narrower value survives the round trip exactly.
+
+    `device`: where the buffer of an empty list lies; other lists tell it by their tensors.
     """
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]]) -> None:
+    def __init__(self, named: Iterable[tuple[str, Tensor]], device: torch.device) -> None:
         self.tensors: list[Tensor] = []
         self.slots: list[Slot] = []
         offset = 0
@@ -44,7 +46,7 @@ class Layout:
         self.numel = offset
         wide = any(slot.dtype == torch.float64 for slot in self.slots)
         self.dtype = torch.float64 if wide else torch.float32
-        self.device = self.tensors[0].device if self.tensors else torch.device("cpu")
+        self.device = self.tensors[0].device if self.tensors else device
         self._home: Tensor | None = None
 
     def named(self) -> list[tuple[str, Tensor]]:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -45,10 +45,12 @@ class Replica(ABC):
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         self.model = model
         self.criterion = criterion
-        self.parameters = Layout((n, p) for n, p in model.named_parameters() if p.requires_grad)
+        trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self.parameters = Layout(trainable, _device_of(model))
         # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction and are left
         # alone.
-        self.buffers = Layout((n, b) for n, b in model.named_buffers() if b.is_floating_point())
+        floating = [(n, b) for n, b in model.named_buffers() if b.is_floating_point()]
+        self.buffers = Layout(floating, self.parameters.device)
         self.accumulate = 1  # parts of a batch that go forward and backward one after the other
         self.autocast: torch.dtype | None = None  # 16 bits inside the model; parameters stay what they are
         self.scaler: torch.amp.GradScaler | None = None  # of the loss, for fp16: the same on all ranks
@@ -108,7 +110,11 @@ class Replica(ABC):
         return None
 
     def step(self) -> None:
-        """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite."""
+        """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite.
+
+        A parameter that took no part in the step has a gradient of zero, averaged over ranks or not.
+        """
+        self._gradients()
         if self.scaler is None:
             self.optimizer.step()
             return
@@ -131,7 +137,7 @@ class Replica(ABC):
                 fits = isinstance(value, Tensor) and value.shape == parameter.shape and key != "step"
                 if fits and value.is_floating_point():
                     named.append((f"{slot.name}.{key}", value))
-        return Layout(named)
+        return Layout(named, self.parameters.device)
 
     def average_gradients_over(self, group: Group | None, **how: Any) -> None:
         """From now on `compute_gradients` leaves Σ w_r·g_r over the group (None: this rank's own gradients).
@@ -293,3 +299,8 @@ class Replica(ABC):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return [p.grad for p in self.parameters.tensors if p.grad is not None]
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    """Where the model's tensors lie; the CPU for a model of none."""
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))

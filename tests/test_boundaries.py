@@ -3,7 +3,10 @@
 import ast
 import dataclasses
 import importlib
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,3 +139,24 @@ def test_a_strategy_says_rule_bytes_paper_and_difference(path: Path):
     assert -1 not in places
     assert places == sorted(places)
     assert (ROOT / "tests" / "strategies" / f"test_{path.stem}.py").exists()
+
+
+def test_tests_start_where_a_python_has_pytest_benchmark(tmp_path: Path):
+    """It warns where tests run in several processes, and a warning is an error here."""
+    (tmp_path / "benchmark_stub.py").write_text(
+        "import warnings\n\ndef pytest_configure(config):\n    warnings.warn('disabled', stacklevel=1)\n"
+    )
+    installed = tmp_path / "pytest_benchmark-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: pytest-benchmark\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\nbenchmark = benchmark_stub\n")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(Path(__file__))]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

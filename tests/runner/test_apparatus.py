@@ -98,7 +98,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 class FakeCommunicator:
-    """Two nodes of one rank, of which all numbers are this one's, times `of_ranks`.
+    """Two nodes of one rank, of which all numbers are this one's, times `of_ranks`; no device is the CPU.
 
     Args:
         floor_ms: what an unshaped sum takes. `off`: of a sum of so many bytes, achieved over asked.
@@ -114,6 +114,7 @@ class FakeCommunicator:
         of_ranks: Sequence[float] = (1, 1),
     ) -> None:
         self.topology, self.rank = Topology.of(cluster.ranks_of_nodes), 0
+        self.device = torch.device("meta")
         self.sent: set[int] = set()
         self.traffic = SimpleNamespace(sizes=lambda link: self.sent if link == "inter" else {12})
         self.checked: list[int] = []
@@ -129,9 +130,14 @@ class FakeCommunicator:
 
     @contextmanager
     def unshaped(self, interface: str | None) -> Iterator[Callable[[Tensor], None]]:
-        yield lambda tensor: self._clock.sleep(self._floor_ms / 1e3)
+        def sum_over_all(tensor: Tensor) -> None:
+            assert tensor.device == self.device
+            self._clock.sleep(self._floor_ms / 1e3)
+
+        yield sum_over_all
 
     def all_reduce(self, tensor: Tensor, group: Group) -> Any:
+        assert tensor.device == self.device
         size = 4 * tensor.numel()
         asked = self._network.cost(self.topology, "all_reduce", self.members(group), size).duration_ns
         self.checked.append(size)

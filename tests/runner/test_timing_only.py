@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 from runs import MLP, NAMES, Blobs, config
 
 from daso_bench.datasets.synthetic import Synthetic
@@ -18,8 +19,11 @@ from daso_bench.runner.loop import Result
 from daso_bench.runner.network import AlphaBeta
 from daso_bench.runner.schema import RunConfig
 from daso_bench.runner.similarity import told_spec
+from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_world import Stage, play
+from daso_bench.runner.simulator import Simulator
 from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import WORLD, Topology
 
 NETWORK = AlphaBeta(1e-6, 1e10, 1e-4, 1e8)
 # What follows a plateau of the loss or measures times goes its own way with other losses.
@@ -80,6 +84,51 @@ def test_bytes_of_a_large_model_are_its_own():
         sent = sum(summary["ring_bytes"].values())
         assert sent == pytest.approx(4 * 5 * 1.5 * 4 * numel, rel=1e-3)
         assert summary["calls"]["inter"] == 5 * 4 * len(profile.buckets(4, 25.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numel", "channel", "counted"),
+    [
+        (torch.float32, 100, "parameters", 400 * 50),
+        (torch.uint8, 100, "parameters", 100 * 50),  # codes of a compressed vector
+        (torch.uint8, 100, "gradients", 100 * 50),
+        (torch.uint8, 3, "parameters", 3),  # too few to be a vector's
+        (torch.int64, 100, "parameters", 800),  # counts
+    ],
+)
+def test_a_vector_counts_as_that_of_the_large_model_and_its_codes_as_well(
+    dtype: torch.dtype, numel: int, channel: Any, counted: int
+):
+    simulator = Simulator(Topology.of([1, 1]), NETWORK)
+
+    def body(rank: int) -> dict[str, int]:
+        comm = SimulatedCommunicator(simulator, rank)
+        comm.scale = 50.0
+        comm.all_reduce(torch.zeros(numel, dtype=dtype), WORLD, channel=channel).wait()
+        if channel == "parameters":
+            sends, receives = ({1 - rank: torch.zeros(numel, dtype=dtype)} for _ in range(2))
+            comm.exchange(sends, receives, tag=0).wait()
+        return comm.traffic.totals()["payload_bytes"]
+
+    calls = 2 if channel == "parameters" else 1
+    assert simulator.run(body) == [{"intra": 0, "inter": calls * counted}] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
+def test_texts_and_times_between_ranks_take_no_longer_for_a_large_model(dtype: torch.dtype):
+    def took(scale: float, channel: Any) -> list[int]:
+        simulator = Simulator(Topology.of([1, 1]), NETWORK)
+
+        def body(rank: int) -> int:
+            comm = SimulatedCommunicator(simulator, rank)
+            comm.scale = scale
+            comm.all_reduce(torch.zeros(100, dtype=dtype), WORLD, channel=channel).wait()
+            return comm.now()
+
+        return simulator.run(body)
+
+    assert took(1e6, "control") == took(1.0, "control")
+    assert min(took(1e6, "parameters")) > 10 * max(took(1.0, "parameters"))
 
 
 def test_an_epoch_of_imagenet_on_many_ranks_needs_no_data():

@@ -1,6 +1,7 @@
-"""Strategies on a GPU of shapes and devices alone: PyTorch's fake tensors, which raise on a mix of devices.
+"""A GPU of shapes and devices alone: PyTorch's fake tensors, which raise on a mix of devices.
 
-No number is real: whatever is read is 1. Other ranks say nothing, and every message is there at once.
+Tensors on the CPU are real; whatever is read or copied from the GPU is 1. In a `Walk` other ranks do what
+this one does, and every message is there at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from daso_bench.runner.simulated_communicator import Done
 from daso_bench.runner.traffic import CountedCommunicator, Traffic
@@ -22,37 +25,94 @@ from daso_bench.strategies.topology import Group, Topology
 
 DEVICE = torch.device("cuda", 0)
 STEPS, EPOCHS, BATCH = 4, 4, 16
+FUSED = (torch.ops.aten._fused_sgd_.default,)  # PyTorch cannot tell its shapes without a GPU
 
 
-def _ones(shape: tuple[int, ...]) -> Any:
-    return [_ones(shape[1:]) for _ in range(shape[0])] if shape else 1.0
+def ones(tensor: FakeTensor) -> Any:
+    """The numbers of a tensor of ones."""
+    return torch.ones(tensor.shape, dtype=tensor.dtype).tolist()
 
 
 class Read(TorchFunctionMode):
-    """Whoever reads a fake tensor is told 1."""
+    """Whoever reads a fake tensor is told 1. All memory is pinned. Gradients of a loss are zeros."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "is_pinned":
+            return True
         if args and isinstance(args[0], FakeTensor):
-            match getattr(func, "__name__", ""):
-                case "item" | "__float__":
+            match name:
+                case "item" | "tolist":
+                    return ones(args[0])
+                case "__float__":
                     return 1.0
                 case "__int__" | "__index__":
                     return 1
                 case "__bool__":
                     return True
-                case "tolist":
-                    return _ones(tuple(args[0].shape))
                 case "unique":
                     return args[0][:1]
+                case "backward":  # PyTorch's engine would look for a real GPU
+                    return _zero_gradients(args[0])
         return func(*args, **(kwargs or {}))
+
+
+def _zero_gradients(loss: Tensor) -> None:
+    """Leave a gradient in every parameter that `loss` depends on."""
+    todo, seen = [loss.grad_fn], set()
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and variable.grad is None:
+            variable.grad = torch.zeros_like(variable)
+        todo += [before for before, _ in node.next_functions]
+
+
+class RealCPU(TorchDispatchMode):
+    """Operations of the CPU alone are real; what comes from the GPU to the CPU is 1."""
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        super().__init__()
+        self.fake = fake
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        on_gpu = device is not None and torch.device(device).type == "cuda"
+        if not on_gpu and not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
+            with _disable_current_modes():
+                return func(*args, **({**kwargs, "pin_memory": False} if "pin_memory" in kwargs else kwargs))
+        if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
+            args[1].expand(args[0].shape)  # raises where the shapes differ
+            with _disable_current_modes():
+                return args[0].fill_(1)
+        if func in FUSED:
+            assert all(isinstance(leaf, FakeTensor) for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
+            return None
+        with self.fake:
+            return tree_map(_arrived, func(*args, **kwargs))
+
+
+def _arrived(value: Any) -> Any:
+    """What was copied to the CPU."""
+    if not isinstance(value, FakeTensor) or value.device.type != "cpu":
+        return value
+    with _disable_current_modes():
+        return torch.ones(value.shape, dtype=value.dtype)
 
 
 @contextmanager
 def fake_cuda() -> Iterator[None]:
-    """Inside, `cuda` exists, and tensors have a shape, a type and a device and no numbers."""
-    with FakeTensorMode(allow_non_fake_inputs=True), Read():
+    """Inside, `cuda` exists, and tensors there have a shape, a type and a device and no numbers."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, RealCPU(fake), Read():
         yield
 
 
@@ -78,6 +138,7 @@ class Alone(CountedCommunicator):
     def all_reduce(
         self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
     ) -> Work:
+        tensor.mul_(len(self.members(group)))
         return self._seen(channel, tensor)
 
     def reduce(
@@ -122,6 +183,7 @@ class Alone(CountedCommunicator):
         channel: Channel = "parameters",
         async_op: bool = False,
     ) -> Work:
+        output.view(len(self.members(group)), -1).copy_(tensor)
         return self._seen(channel, output, tensor)
 
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import EPOCHS, STEPS, Walk, _ones, fake_cuda
+from fake_cuda import EPOCHS, STEPS, Walk, fake_cuda, ones
 from runs import strategy_class  # pyright: ignore[reportMissingImports] (another folder of tests)
 from test_gpu_resume import IDS, WALKS
 from torch import Tensor
@@ -70,7 +70,7 @@ def test_no_step_holds_up_the_host_more_often_than_the_docs_say(
 
     def tolist(tensor: FakeTensor) -> Any:  # one copy, however many numbers there are
         steps[-1]["reads"] += tensor.is_cuda
-        return _ones(tuple(tensor.shape))
+        return ones(tensor)
 
     monkeypatch.setattr(FakeTensor, "tolist", tolist)
     kind = strategy_class(name)

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from daso_bench.strategies.layout import Layout
 
+CPU = torch.device("cpu")
+
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16])
 
@@ -22,7 +24,7 @@ def tensor(shape: tuple[int, ...], dtype: torch.dtype, transposed: bool, seed: i
 def test_round_trip(specs):
     tensors = [tensor(*spec, seed=place) for place, spec in enumerate(specs)]
     before = [t.clone() for t in tensors]
-    layout = Layout((f"t{place}", t) for place, t in enumerate(tensors))
+    layout = Layout(((f"t{place}", t) for place, t in enumerate(tensors)), CPU)
     assert layout.numel == sum(t.numel() for t in tensors)
     flat = layout.pack(layout.empty(extra=2).fill_(7))
     assert flat[layout.numel :].tolist() == [7, 7], "what follows the table is left alone"
@@ -35,13 +37,13 @@ def test_round_trip(specs):
 
 
 def test_order_of_the_flat_vector():
-    layout = Layout([("a", torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()), ("b", torch.tensor(5.0))])
+    layout = Layout([("a", torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()), ("b", torch.tensor(5.0))], CPU)
     assert layout.pack().tolist() == [1, 3, 2, 4, 5]
 
 
 def test_digest_tells_tables_apart():
     def digest(*named: tuple[str, Tensor]) -> int:
-        return Layout(named).digest()
+        return Layout(named, CPU).digest()
 
     one = digest(("a", torch.zeros(2, 3)))
     assert one == digest(("a", torch.ones(2, 3)))
@@ -56,20 +58,20 @@ def test_digest_tells_tables_apart():
 
 def test_integers_are_refused():
     with pytest.raises(ValueError, match="counter: only floating-point"):
-        Layout([("counter", torch.zeros(1, dtype=torch.int64))])
+        Layout([("counter", torch.zeros(1, dtype=torch.int64))], CPU)
 
 
 def test_a_module_with_tied_and_frozen_parameters_has_each_trainable_one_once():
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].weight = module[0].weight
     module[0].bias.requires_grad_(False)
-    layout = Layout((n, p) for n, p in module.named_parameters() if p.requires_grad)
+    layout = Layout(((n, p) for n, p in module.named_parameters() if p.requires_grad), CPU)
     assert [slot.name for slot in layout.slots] == ["0.weight", "1.bias"]
 
 
 def test_tensors_in_one_memory_pack_and_unpack_as_before():
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
-    layout = Layout(model.named_parameters())
+    layout = Layout(model.named_parameters(), CPU)
     before = layout.pack()
     layout.lay_out()
     home = layout.home_now()
@@ -83,7 +85,7 @@ def test_tensors_in_one_memory_pack_and_unpack_as_before():
 
 def test_a_tensor_that_somebody_moved_is_found_again():
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
-    layout = Layout(model.named_parameters())
+    layout = Layout(model.named_parameters(), CPU)
     layout.lay_out()
     layout.tensors[0].data = torch.full((2, 3), 7.0)
     assert layout.home_now() is None
@@ -93,9 +95,9 @@ def test_a_tensor_that_somebody_moved_is_found_again():
 
 
 def test_tensors_of_several_kinds_stay_where_they_are():
-    mixed = Layout([("a", torch.zeros(2)), ("b", torch.zeros(2, dtype=torch.float64))])
+    mixed = Layout([("a", torch.zeros(2)), ("b", torch.zeros(2, dtype=torch.float64))], CPU)
     mixed.lay_out()
-    turned = Layout([("a", torch.zeros(2, 3).t())])
+    turned = Layout([("a", torch.zeros(2, 3).t())], CPU)
     turned.lay_out()
     assert mixed.home_now() is None
     assert turned.home_now() is None
