@@ -25,7 +25,6 @@ from .epochs import epochs_rows, has_spread, has_staleness
 from .facts import environments, facts_of, untimed, warnings_of, world_of
 from .fairness import Ledger
 from .headline import ArmLine, headline, headline_rows
-from .jitter import SHAPES, Jittered, jitter_rows, jittered
 from .judge import judge
 from .judged import Judged
 from .load import Run, load_runs
@@ -107,7 +106,6 @@ class _Over:
     assumed: list[Sensitivity]
     by_rate: list[Bandwidth]
     workloads: list[Across]
-    jitter: list[Jittered]
     efficient: list[Matrix]
     read: list[Readings]
 
@@ -117,7 +115,6 @@ class _Over:
             assumed=sensitivities(comparisons),
             by_rate=bandwidths(comparisons),
             workloads=across(found),
-            jitter=jittered(comparisons),
             efficient=matrices(comparisons),
             read=readings(comparisons),
         )
@@ -128,7 +125,6 @@ class _Over:
         all_rows = {
             "efficiency": efficiency_rows(self.efficient),
             "readers": reader_rows(self.read),
-            "jitter": jitter_rows(self.jitter),
             "sensitivity": sensitivity_rows(self.assumed),
             "bandwidth": bandwidth_rows(self.by_rate),
             "crossings": crossing_rows(self.by_rate),
@@ -143,7 +139,6 @@ class _Over:
             "assumed": _drawn(self.assumed, output),
             "by_rate": _each_drawn("bandwidth", self.by_rate, output),
             "over_workloads": _each_drawn("profile", self.workloads, output),
-            "jittered": self.jitter,
             "efficient": self.efficient,
             "readers": self.read,
             "record_sizes": _each_drawn("readers", record_sizes(self.read), output),
@@ -306,7 +301,6 @@ def _render(
         sentences=sentences,
         sections=sections,
         **drawn,
-        shapes=SHAPES,
         parts_of_time=PARTS,
         efficiency_words=efficiency_words,
         mean_words=mean_words,
