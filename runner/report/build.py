@@ -29,7 +29,6 @@ from .judge import judge
 from .judged import Judged
 from .load import Run, load_runs
 from .look import swatch
-from .neighbours import Neighbours, at_words, neighbour_rows, neighbours
 from .pictures import Picture, picture, pictures
 from .rank_times import is_uneven, ranks_rows
 from .reach_table import READINGS, reached_rows
@@ -62,7 +61,6 @@ class Section:
     warnings: list[str]
     lines: list[ArmLine]
     readings: bool
-    neighbours: Neighbours | None
     pictures: list[Picture]
     common: dict[str, str]
     own: list[OwnSettings]
@@ -155,7 +153,6 @@ def _tables(
     others = {
         "headline": headline_rows(beside),
         "reached": reached_rows(beside),
-        "neighbours": neighbour_rows(beside),
         "speedups": speedup_rows(found),
         "claims": claim_rows(told),
         "tuning": tuning_rows(tuned_arms(configured)),
@@ -202,7 +199,6 @@ def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> S
         warnings=warnings_of(comparison),
         lines=lines,
         readings=any(line.readings for line in lines),
-        neighbours=neighbours(seen),
         pictures=pictures(seen, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
@@ -319,6 +315,5 @@ def _render(
         script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
         words=words,
         readings=READINGS,
-        at_words=at_words,
         swatch=swatch,
     )

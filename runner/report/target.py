@@ -61,15 +61,12 @@ def horizon_s(comparison: Comparison) -> float:
     return known if known is not None else max([_LEAST_S, *(run.train_s or 0.0 for run in comparison.runs)])
 
 
-def way(runs: Sequence[Run], limit_s: float, target: float | None = None) -> Reached:
+def way(runs: Sequence[Run], limit_s: float) -> Reached:
     """The way of `runs` (one or more) to their target: scored crossings, or the time that was used.
 
-    `limit_s`: the budget, seconds of T_train. `target`: another one than the runs' own.
+    `limit_s`: the budget, seconds of T_train.
     """
-    found = [
-        run.crossing if target is None else crossing(run.evaluations, target, metric=run.metric)
-        for run in runs
-    ]
+    found = [run.crossing for run in runs]
     return Reached(
         seconds=tuple(
             max(_LEAST_S, one.scored_s) if one else (run.train_s or limit_s)

@@ -19,7 +19,6 @@ from daso_bench.runner.report.answer_words import speedup_rows
 from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.forest import forest
 from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.report.neighbours import neighbour_rows
 from daso_bench.runner.report.pictures import Picture
 from daso_bench.runner.report.profile import profile
 from daso_bench.runner.report.reach_table import reached_rows
@@ -79,7 +78,6 @@ def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     over = across(answers(four))
     return {
         "reached": reached_rows(plain),
-        "neighbours": neighbour_rows(plain),
         "speedups": speedup_rows(answers(plain)),
         "across": across_rows(over),
         "profile": profile_rows(over),
@@ -90,7 +88,7 @@ def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *((name, NAMES) for name in ("reached", "neighbours", "profile", "tuning")),
+        *((name, NAMES) for name in ("reached", "profile", "tuning")),
         *((name, ARMS) for name in ("speedups", "across")),
     ],
 )
@@ -156,7 +154,6 @@ def test_names_survive_on_the_page_in_every_section_that_has_arms(
     page = build.report(root, tmp_path / "out").read_text()
     assert "b" not in Words(page).tags
     for start, end, expected in (
-        ("<summary>At the neighbouring targets", "</details>", NAMES),
         ("<summary>When the target was reached", "</details>", NAMES),
         ("Over 4 workloads", "</section>", ARMS),
         ("What tuning came to", "</section>", NAMES),
