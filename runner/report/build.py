@@ -14,7 +14,6 @@ from .. import claims, convergence
 from ..claims_table import gain_words
 from ..files import writing
 from . import words
-from .across import Across, across, across_rows, mean_words, profile_rows
 from .answer import Answer, answers
 from .answer_words import cells, sentences, speedup_rows
 from .arms import APART, MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings, shown
@@ -80,7 +79,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     comparisons = compare(runs)
     found = answers(comparisons, convergence.load(folders))
     judged = judge(claims.load(folders), found)
-    over = _Over.of(comparisons, found)
+    over = _Over.of(comparisons)
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
@@ -103,16 +102,14 @@ class _Over:
 
     assumed: list[Sensitivity]
     by_rate: list[Bandwidth]
-    workloads: list[Across]
     efficient: list[Matrix]
     read: list[Readings]
 
     @classmethod
-    def of(cls, comparisons: list[Comparison], found: Sequence[Answer]) -> "_Over":
+    def of(cls, comparisons: list[Comparison]) -> "_Over":
         return cls(
             assumed=sensitivities(comparisons),
             by_rate=bandwidths(comparisons),
-            workloads=across(found),
             efficient=matrices(comparisons),
             read=readings(comparisons),
         )
@@ -126,8 +123,6 @@ class _Over:
             "sensitivity": sensitivity_rows(self.assumed),
             "bandwidth": bandwidth_rows(self.by_rate),
             "crossings": crossing_rows(self.by_rate),
-            "across": across_rows(self.workloads),
-            "profile": profile_rows(self.workloads),
         }
         return {name: rows for name, rows in all_rows.items() if rows}
 
@@ -136,7 +131,6 @@ class _Over:
         return {
             "assumed": _drawn(self.assumed, output),
             "by_rate": _each_drawn("bandwidth", self.by_rate, output),
-            "over_workloads": _each_drawn("profile", self.workloads, output),
             "efficient": self.efficient,
             "readers": self.read,
             "record_sizes": _each_drawn("readers", record_sizes(self.read), output),
@@ -299,7 +293,6 @@ def _render(
         **drawn,
         parts_of_time=PARTS,
         efficiency_words=efficiency_words,
-        mean_words=mean_words,
         anchors=lambda members: _anchors(sections, members),
         runs=runs,
         untimed=untimed(runs),

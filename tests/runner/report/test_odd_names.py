@@ -13,14 +13,13 @@ from matplotlib.text import Text
 from test_text_tables import from_latex, from_markdown
 
 from daso_bench.runner.report import build
-from daso_bench.runner.report.across import across, across_rows, profile_rows
 from daso_bench.runner.report.answer import answers
 from daso_bench.runner.report.answer_words import speedup_rows
 from daso_bench.runner.report.arms import compare
+from daso_bench.runner.report.curves import by_time, curves
 from daso_bench.runner.report.forest import forest
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.pictures import Picture
-from daso_bench.runner.report.profile import profile
 from daso_bench.runner.report.reach_table import reached_rows
 from daso_bench.runner.report.style import drawing
 from daso_bench.runner.report.tables import write_table
@@ -36,51 +35,44 @@ def studied(
     make_run: Make,
     root: Path,
     *,
-    workloads: int = 1,
     tuned: bool = False,
     study: str = "odd",
 ) -> Path:
-    """Three seeds of each arm on so many data sets; with tuned settings too if `tuned`."""
-    for number in range(workloads):
-        for label in NAMES:
-            for seed in range(3):
-                for row in ("", label) if tuned else ("",):
-                    place = {"arm": label, "size": "", "role": "", "baseline": BASELINE, "tuned": row}
-                    place |= TUNED if tuned else {}
-                    path = make_run(
-                        root,
-                        "ddp" if label == BASELINE else "daso",
-                        seed,
-                        (0.6, 0.7, 0.74, 0.78),
-                        place=place,
-                        study=study,
-                        arm=f"{label} {row and 'tuned'} {number}",
-                        train_s=20.0 + seed + NAMES.index(label) - (5 if row else 0),
-                    )
-                    config = yaml.safe_load((path / "config.yaml").read_text())
-                    config["dataset"]["name"] = f"digits{number}"
-                    config["run"]["arm"] = ""
-                    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    """Three seeds of each arm; with tuned settings too if `tuned`."""
+    for label in NAMES:
+        for seed in range(3):
+            for row in ("", label) if tuned else ("",):
+                place = {"arm": label, "size": "", "role": "", "baseline": BASELINE, "tuned": row}
+                place |= TUNED if tuned else {}
+                path = make_run(
+                    root,
+                    "ddp" if label == BASELINE else "daso",
+                    seed,
+                    (0.6, 0.7, 0.74, 0.78),
+                    place=place,
+                    study=study,
+                    arm=f"{label} {row and 'tuned'}",
+                    train_s=20.0 + seed + NAMES.index(label) - (5 if row else 0),
+                )
+                config = yaml.safe_load((path / "config.yaml").read_text())
+                config["run"]["arm"] = ""
+                (path / "config.yaml").write_text(yaml.safe_dump(config))
     return root
 
 
 @pytest.fixture(scope="module")
 def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every table that a study of one workload, of four and of tuned arms has."""
+    """The rows of every table that a plain study and one of tuned arms have."""
 
     def of(name: str, **asked: Any) -> list[Any]:
         root = studied(make_run, tmp_path_factory.mktemp(name), **asked)
         return compare(load_run(path, path.name) for path in find_runs(root))
 
-    four = of("four", workloads=4)
     plain = of("plain")
     tuned = of("tuned", tuned=True)
-    over = across(answers(four))
     return {
         "reached": reached_rows(plain),
         "speedups": speedup_rows(answers(plain)),
-        "across": across_rows(over),
-        "profile": profile_rows(over),
         "tuning": tuning_rows(tuned_arms(tuned)),
     }
 
@@ -88,8 +80,8 @@ def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *((name, NAMES) for name in ("reached", "profile", "tuning")),
-        *((name, ARMS) for name in ("speedups", "across")),
+        *((name, NAMES) for name in ("reached", "tuning")),
+        ("speedups", ARMS),
     ],
 )
 def test_names_survive_in_the_three_forms_of_a_table(
@@ -149,13 +141,12 @@ def test_names_survive_on_the_page_in_every_section_that_has_arms(
     )
     monkeypatch.setattr(build, "picture", lambda *_: none)
     root = tmp_path / "in"
-    studied(make_run, root, workloads=4, study="four")
+    studied(make_run, root, study="plain")
     studied(make_run, root, tuned=True, study="tuned")
     page = build.report(root, tmp_path / "out").read_text()
     assert "b" not in Words(page).tags
     for start, end, expected in (
         ("<summary>When the target was reached", "</details>", NAMES),
-        ("Over 4 workloads", "</section>", ARMS),
         ("What tuning came to", "</section>", NAMES),
         ("<h2>The answer", "</section>", ARMS),
     ):
@@ -171,12 +162,12 @@ def texts(figure: Figure) -> set[str]:
 
 
 def test_names_survive_as_text_of_the_figures(make_run: Make, tmp_path: Path):
-    four = studied(make_run, tmp_path, workloads=4)
-    found = answers(compare(load_run(path, path.name) for path in find_runs(four)))
-    (over,) = across(found)
+    root = studied(make_run, tmp_path)
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    (found,) = answers([comparison])
     with drawing("test"):
-        drawn, lanes = profile(over), forest(found[0])
-        assert set(NAMES) <= texts(drawn)
+        drawn, lanes = curves(comparison, by_time, "seconds"), forest(found)
+        assert {f"{name} (3 runs)" for name in NAMES} <= texts(drawn)
         assert set(ARMS) <= texts(lanes)
         for figure in (drawn, lanes):  # nothing of a name is taken for mathematics
             assert not any(one.get_parse_math() and "$" in one.get_text() for one in figure.findobj(Text))
