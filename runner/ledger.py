@@ -150,7 +150,6 @@ class Ledger:
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
             **({"digests": session.digests} if session.digests else {}),
-            **session.clock.measured(),
             **reader,
             **self._scaler(),
             **self._gpu_memory(),

@@ -25,7 +25,6 @@ from .cadence import reason as cadence_reason
 from .guarded import Guarded, guarded
 from .load import Run
 from .method import Method, diverged
-from .overhead import ClockCost, clock_cost
 from .target import baseline_of, study_of
 
 CLOCK, FRESH, PLACEBO = "clock", "fresh", "placebo"
@@ -59,8 +58,7 @@ class Answer:
     `evaluations`: up to the crossing, of the median run, by arm. `forbidden`: why no arm gets a verdict.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them.
     `guard`: what stored samples to target say; None without a target. `cadence`: by label, of arms that also
-    ran with their evaluations closer together or further apart. `clock_cost`: what the clock costs; None
-    where no run of the study asked.
+    ran with their evaluations closer together or further apart.
     """
 
     comparison: Comparison
@@ -78,7 +76,6 @@ class Answer:
     wrong: tuple[str, ...]
     guard: Guarded | None
     cadence: Mapping[str, Cadence] = field(default_factory=dict)
-    clock_cost: ClockCost | None = None
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why there is no verdict between these arms, whatever their numbers say."""
@@ -126,8 +123,6 @@ def answer(
     fresh_quality = how.quality(fresh) if fresh else None
     held = guarded(comparison, baseline, references)
     weak = [held.weak] if held and held.weak else []
-    cost = clock_cost(comparison)
-    slow = [cost.forbids] if cost and cost.forbids else []
     better = _better(lines, fixed_floor, target_floor)
     return Answer(
         comparison=comparison,
@@ -140,12 +135,11 @@ def answer(
         fresh_points=fresh_quality.estimate.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=how.budget_s,
-        forbidden=(*weak, *slow, *_forbidden(comparison, placebo, fixed_floor, target_floor)),
+        forbidden=(*weak, *_forbidden(comparison, placebo, fixed_floor, target_floor)),
         faster=tuple(arm for arm in others if arm.label in {arm.label for arm, _ in better}),
         wrong=tuple(f"{WRONG}: {arm.label} is faster in {said}" for arm, said in better),
         guard=held,
         cadence=cadences(comparison, beside, clock.floor if clock else None),
-        clock_cost=cost,
     )
 
 

@@ -103,11 +103,6 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
 
 
 def _floors(answer: Answer) -> list[str]:
-    cost = answer.clock_cost
-    return [*_noise(answer), *([cost.sentence] if cost and not cost.forbids else [])]
-
-
-def _noise(answer: Answer) -> list[str]:
     fixed, target = answer.fixed_floor, answer.target_floor
     missing = fixed.missing
     if missing:

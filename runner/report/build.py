@@ -16,7 +16,7 @@ from ..files import writing
 from . import words
 from .answer import Answer, answers
 from .answer_words import cells, sentences, speedup_rows
-from .arms import APART, MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings, shown
+from .arms import MANY_RUNS, ONE_CORE, Arm, Comparison, common_settings, compare, own_settings, shown
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .command import command_of, script_of
 from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
@@ -196,7 +196,7 @@ def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> S
         pictures=pictures(seen, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
-        apart=[run for run in runs if run.role in APART],
+        apart=[run for run in runs if run.role == ONE_CORE],
     )
 
 

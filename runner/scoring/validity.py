@@ -1,6 +1,6 @@
-"""What measuring itself costs: whether the clock slows steps down, and evaluations training.
+"""Whether evaluations slow training down.
 
-Neither looks at a result; what fails invalidates. Source: the measuring rules (time to accuracy), "validity,
+It looks at no result; what fails invalidates. Source: the measuring rules (time to accuracy), "validity,
 fairness ledger, guard".
 """
 
@@ -8,51 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
-from ...strategies.errors import ConfigError
-from . import estimate
-from .estimate import LEVEL
-
-FEWEST_PAIRS = 30  # of blocks with and without the clock
-FEWEST_STEPS = 20  # of a block: single steps scatter too much
-OVERHEAD = 1.02  # times a step without the clock, at most
 FEWEST_RUNS = 5  # at each cadence
 VIRTUAL = 1e-9  # relative: on the virtual clock nothing but rounding may differ
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overhead:
-    """How many times as long steps take with the clock: geometric mean, and its one-sided limits."""
-
-    mean: float
-    low: float
-    limit: float
-
-    @property
-    def valid(self) -> bool:
-        return self.limit <= OVERHEAD
-
-    @property
-    def heavy(self) -> bool:
-        """Whether it is shown to cost more than is allowed; one that is neither may be either."""
-        return self.low > OVERHEAD
-
-
-def clock_overhead(log_ratios: Sequence[float], *, steps: int = FEWEST_STEPS) -> Overhead:
-    """From interleaved pairs of blocks: ln of the time of a step with the clock over one without it.
-
-    `steps`: of each block. The limits are the one-sided 95 % t limits of the geometric mean. Raises
-    ConfigError for fewer than 30 pairs, blocks of fewer than 20 steps, or a ratio that is not finite.
-    """
-    if len(log_ratios) < FEWEST_PAIRS:
-        raise ConfigError(f"{len(log_ratios)} pairs of blocks: must be {FEWEST_PAIRS} or more")
-    if steps < FEWEST_STEPS:
-        raise ConfigError(f"blocks of {steps} steps: must be {FEWEST_STEPS} or more")
-    found = estimate.paired(log_ratios, [0.0] * len(log_ratios))
-    half = float(stdtrit(found.df, LEVEL)) * found.error
-    ends = (math.exp(found.difference + side * half) for side in (0, -1, 1))
-    return Overhead(**dict(zip(("mean", "low", "limit"), ends, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
