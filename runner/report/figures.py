@@ -11,7 +11,6 @@ from .arms import Arm, Comparison
 from .byte_curves import byte_curves, so_far
 from .cost import by_bytes, final_bytes
 from .curves import by_samples, by_time, curves
-from .epochs import has_spread, has_staleness, staleness
 from .lanes import link_bytes, mean_parts, target_strip, throughput, time_parts
 from .load import Run
 from .metric import Metric
@@ -19,7 +18,6 @@ from .rank_times import is_uneven, shares, waited
 from .ranks import rank_marks
 from .reach import reached_share
 from .reach_table import arm_way, has_target, median_words, reached_words
-from .spread import by_epoch, spread_curves, staleness_lanes
 from .style import Drawn, drawn, where
 from .tables import LINK_WORDS, LINKS
 
@@ -138,28 +136,12 @@ def _describe_cost(arm: Arm) -> str:
     return f"final {_name(arm)} {finals} for {_range([point.x for point in found], words.size)}"
 
 
-def _describe_spread(arm: Arm) -> str:
-    return _range([point.y for run in arm.runs for point in by_epoch(run)], _small)
-
-
-def _describe_staleness(arm: Arm) -> str:
-    found = [stale for run in arm.runs if (stale := staleness(run))]
-    if not found:
-        return "nothing recorded"
-    means = _range([mean for mean, _ in found], lambda value: f"{value:.3g}")
-    return f"mean {means} steps, at most {max(largest for _, largest in found):g}"
-
-
 def _describe_ranks(arm: Arm) -> str:
     of_rank = [value for run in arm.complete for value in shares(run)]
     waiting = [value for run in arm.complete for value in waited(run)]
     given = f"{_range(of_rank, lambda value: f'{value:.3g}')} times an equal share" if of_rank else ""
     said = f"waiting {_range(waiting, lambda value: f'{value:.1%}')} of the training time" if waiting else ""
     return ", ".join(text for text in (given, said) if text) or "nothing recorded"
-
-
-def _small(value: float) -> str:
-    return f"{value:.2g}"
 
 
 def _plans_of(metric: Metric) -> tuple[Plan, ...]:
@@ -270,27 +252,5 @@ PLANS = (  # what shows other things; they follow
         draw=rank_marks,
         describe=_describe_ranks,
         applies=is_uneven,
-    ),
-    Plan(
-        name="spread",
-        title="Distance between ranks",
-        caption="‖θ - mean‖ / ‖mean‖ of rank 0's parameters before the last average of each epoch,"
-        " logarithmic. Arms without a line keep all ranks equal or say nothing. Thin: runs. Bold: median.",
-        caption_of_many="‖θ - mean‖ / ‖mean‖ of rank 0's parameters before the last average of each epoch,"
-        " logarithmic. Bold: median over runs. Band: the middle half of them.",
-        table="epochs.csv",
-        draw=spread_curves,
-        describe=_describe_spread,
-        applies=has_spread,
-    ),
-    Plan(
-        name="staleness",
-        title="Staleness",
-        caption="Steps that rank 0 took between sending a model and using the mean: a mark per run at its"
-        " mean, a line to its largest.",
-        table="epochs.csv",
-        draw=staleness_lanes,
-        describe=_describe_staleness,
-        applies=has_staleness,
     ),
 )
