@@ -30,7 +30,7 @@ from .load import Run, load_runs
 from .look import swatch
 from .pictures import Picture, picture, pictures
 from .rank_times import is_uneven, ranks_rows
-from .reach_table import READINGS, reached_rows
+from .reach_table import reached_rows
 from .reader_matrix import Readings, reader_rows, readings, record_sizes
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
 from .split import PARTS
@@ -59,7 +59,6 @@ class Section:
     facts: list[tuple[str, str]]
     warnings: list[str]
     lines: list[ArmLine]
-    readings: bool
     pictures: list[Picture]
     common: dict[str, str]
     own: list[OwnSettings]
@@ -184,15 +183,13 @@ def _sections(comparisons: Sequence[Comparison], output: Path) -> list[Section]:
 
 def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> Section:
     runs, seen = comparison.runs, shown(comparison)
-    lines = headline(seen)
     common = common_settings(runs)
     return Section(
         comparison=comparison,
         title=title,
         facts=facts_of(seen),
         warnings=warnings_of(comparison),
-        lines=lines,
-        readings=any(line.readings for line in lines),
+        lines=headline(seen),
         pictures=pictures(seen, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
@@ -307,6 +304,5 @@ def _render(
         many=MANY_RUNS,
         script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
         words=words,
-        readings=READINGS,
         swatch=swatch,
     )

@@ -16,8 +16,6 @@ from .load import Run
 from .metric import Metric
 from .rank_times import is_uneven, shares, waited
 from .ranks import rank_marks
-from .reach import reached_share
-from .reach_table import arm_way, has_target, median_words, reached_words
 from .style import Drawn, drawn, where
 from .tables import LINK_WORDS, LINKS
 
@@ -29,8 +27,7 @@ class Plan:
     """A figure that can be drawn: `name` is its file name without ending, `table` the CSV file behind it.
 
     `describe` says of one arm in words what the figure shows; `applies` whether there is anything to show.
-    `caption_of_many` stands in for `caption` where there are too many runs to show each, `describe_in` for
-    `describe` where what is said of an arm depends on the others.
+    `caption_of_many` stands in for `caption` where there are too many runs to show each.
     """
 
     name: str
@@ -41,15 +38,10 @@ class Plan:
     describe: Callable[[Arm], str]
     applies: Callable[[Comparison], bool]
     caption_of_many: str = ""
-    describe_in: Callable[[Comparison, Arm], str] | None = None
 
     def said(self, comparison: Comparison) -> str:
         """The caption below the figure of `comparison`."""
         return self.caption_of_many if comparison.many and self.caption_of_many else self.caption
-
-    def told(self, comparison: Comparison, arm: Arm) -> str:
-        """What the figure of `comparison` shows of one of its arms, in words."""
-        return self.describe_in(comparison, arm) if self.describe_in else self.describe(arm)
 
 
 def draw(plan: Plan, comparison: Comparison) -> Drawn:
@@ -59,7 +51,7 @@ def draw(plan: Plan, comparison: Comparison) -> Drawn:
 
 def alternative(plan: Plan, comparison: Comparison) -> str:
     """The figure in words, for who cannot see it."""
-    told = "; ".join(f"{arm.label}: {plan.told(comparison, arm)}" for arm in comparison.arms)
+    told = "; ".join(f"{arm.label}: {plan.describe(arm)}" for arm in comparison.arms)
     return f"{plan.title} ({where(comparison.world, comparison.size)}). {told}."
 
 
@@ -118,14 +110,6 @@ def _describe_bytes(arm: Arm) -> str:
 def _describe_parts(arm: Arm) -> str:
     parts = mean_parts(arm)
     return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
-
-
-def _describe_reach(comparison: Comparison, arm: Arm) -> str:
-    found = arm_way(comparison, arm)
-    if found is None:
-        return "no run that counts"
-    half = median_words(found)
-    return f"{reached_words(found)} reached the target, " + (half if found.rate_only else f"median {half}")
 
 
 def _describe_cost(arm: Arm) -> str:
@@ -202,17 +186,6 @@ PLANS = (  # what shows other things; they follow
         draw=target_strip,
         describe=_describe_target,
         applies=lambda comparison: bool(comparison.targets),
-    ),
-    Plan(
-        name="reached",
-        title="Share of runs that reached the target",
-        caption="A step up at the scored time of each run; runs that diverged or ran out of time count and"
-        " never step. A mark: where the last of an arm's records ends. Dotted: the budget, if there is one.",
-        table="reached.csv",
-        draw=reached_share,
-        describe=_describe_target,
-        describe_in=_describe_reach,
-        applies=has_target,
     ),
     Plan(
         name="throughput",

@@ -146,7 +146,6 @@ def test_names_survive_on_the_page_in_every_section_that_has_arms(
     page = build.report(root, tmp_path / "out").read_text()
     assert "b" not in Words(page).tags
     for start, end, expected in (
-        ("<summary>When the target was reached", "</details>", NAMES),
         ("What tuning came to", "</section>", NAMES),
         ("<h2>The answer", "</section>", ARMS),
     ):

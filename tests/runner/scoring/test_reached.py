@@ -14,7 +14,6 @@ from daso_bench.runner.scoring.reached import (
     expected_running_s,
     log_width,
     median_s,
-    share_reached,
     survival,
     wilson,
 )
@@ -77,17 +76,6 @@ def test_survival_falls_at_crossings_and_a_failure_at_that_moment_was_still_seen
 def test_after_the_budget_failures_are_no_longer_watched() -> None:
     found = survival(runs(100, 210, failed=(200, 200)))
     assert [left for _, left in found] == pytest.approx([0.75, 0.0])
-
-
-def test_the_curve_of_the_share_reached_ends_at_the_budget() -> None:
-    assert share_reached(runs(100, 100, 120, failed=(90,))) == [
-        (0.0, 0.0),
-        (100, 0.5),
-        (120, 0.75),
-        (200, 0.75),
-    ]
-    assert share_reached(runs(failed=(90,))) == [(0.0, 0.0), (200, 0.0)]
-    assert share_reached(runs(100, 200)) == [(0.0, 0.0), (100, 0.5), (200, 1.0)]
 
 
 def test_all_reached_is_the_plain_ratio() -> None:
