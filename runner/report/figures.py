@@ -11,13 +11,11 @@ from .arms import Arm, Comparison
 from .byte_curves import byte_curves, so_far
 from .cost import by_bytes, final_bytes
 from .curves import by_samples, by_time, curves
-from .lanes import link_bytes, mean_parts, target_strip, throughput, time_parts
-from .load import Run
+from .lanes import mean_parts, target_strip, time_parts
 from .metric import Metric
 from .rank_times import is_uneven, shares, waited
 from .ranks import rank_marks
 from .style import Drawn, drawn, where
-from .tables import LINK_WORDS, LINKS
 
 BAND = "Bold: median over runs at their first, second, … evaluation. Band: the middle half of them."
 
@@ -83,10 +81,6 @@ def _describe_target(arm: Arm) -> str:
     return f"{reached}, in {_range(times, words.seconds)}" if times else reached
 
 
-def _describe_throughput(arm: Arm) -> str:
-    return _range([run.samples_per_s for run in arm.runs], words.rate) + " samples/s"
-
-
 def _has_metric(comparison: Comparison) -> bool:
     rows = [row for run in comparison.runs for row in run.evaluations]
     return any(math.isfinite(comparison.metric.of(row)) for row in rows)
@@ -94,17 +88,6 @@ def _has_metric(comparison: Comparison) -> bool:
 
 def _has_byte_curves(comparison: Comparison) -> bool:
     return any(math.isfinite(point.y) for run in comparison.runs for point in so_far(run))
-
-
-def _has_bytes(run: Run) -> bool:
-    return any(run.payload_bytes(link) is not None for link in LINKS)
-
-
-def _describe_bytes(arm: Arm) -> str:
-    return ", ".join(
-        f"{_range([run.payload_bytes(link) for run in arm.complete], words.size)} {LINK_WORDS[link]}"
-        for link in LINKS
-    )
 
 
 def _describe_parts(arm: Arm) -> str:
@@ -186,25 +169,6 @@ PLANS = (  # what shows other things; they follow
         draw=target_strip,
         describe=_describe_target,
         applies=lambda comparison: bool(comparison.targets),
-    ),
-    Plan(
-        name="throughput",
-        title="Throughput",
-        caption="Training samples per second of T_train, one mark per run; × did not finish.",
-        table="runs.csv",
-        draw=throughput,
-        describe=_describe_throughput,
-        applies=lambda comparison: any(run.samples_per_s for run in comparison.runs),
-    ),
-    Plan(
-        name="bytes",
-        title="Bytes per link class",
-        caption="Payload handed to collectives in training, summed over ranks, one mark per finished run. The"
-        " scale is logarithmic; a zero has no place on it and is written out at the left edge.",
-        table="runs.csv",
-        draw=link_bytes,
-        describe=_describe_bytes,
-        applies=lambda comparison: any(_has_bytes(run) for arm in comparison.arms for run in arm.complete),
     ),
     Plan(
         name="parts",
