@@ -9,7 +9,6 @@ Rules: time-to-accuracy method, version 2.0.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from .traffic import Traffic, waiting_ns
 
@@ -79,13 +78,6 @@ class Clock:
             yield
         finally:
             self.enter(before)
-
-    def begin_step(self) -> None:
-        """A step begins."""
-
-    def measured(self) -> dict[str, Any]:
-        """What it found out about itself, for the summary."""
-        return {}
 
     def lap(self, part: str) -> None:
         """Book the time since the last lap to `part`, without what was blocked in collectives meanwhile."""

@@ -117,11 +117,10 @@ class DeviceWork(Work):
     """Operations started together.
 
     Args:
-        began: the moment of the computing stream at which they were started; None: not timed.
+        began: the moment of the computing stream at which they were started.
         of: whose side stream is to wait for them.
         tensors: kept until `wait`: their memory must not go to others while the operation uses it.
         note: is told from when to when the computing stream waited.
-        timed: whether it is, now; events are part of what the clock costs (`clock_pairs`).
     """
 
     def __init__(
@@ -129,13 +128,12 @@ class DeviceWork(Work):
         works: Sequence[Waitable],
         *,
         streams: Streams,
-        began: Mark | None,
+        began: Mark,
         of: Any,
         tensors: Sequence[Tensor],
         note: Callable[[Mark, Mark], None],
-        timed: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._streams, self._began, self._note, self._timed = streams, began, note, timed
+        self._streams, self._began, self._note = streams, began, note
         self._tensors: Sequence[Tensor] = tensors
         with streams.side(of):
             for work in works:
@@ -143,16 +141,13 @@ class DeviceWork(Work):
             self._ended = streams.mark()
 
     def wait(self) -> None:
-        before = self._streams.mark() if self._timed() else None
+        before = self._streams.mark()
         self._streams.await_mark(self._ended)
-        if before is not None:
-            self._note(before, self._streams.mark())
+        self._note(before, self._streams.mark())
         self._tensors = ()
 
     def is_completed(self) -> bool:
         return is_over(self._ended)
 
     def transfer_ns(self) -> int | None:
-        if self._began is None or not self.is_completed():
-            return None
-        return between(self._began, self._ended)
+        return between(self._began, self._ended) if self.is_completed() else None

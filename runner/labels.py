@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from .trials import TRIALS, check_trials
 
-ROLES = ("", "clock", "fresh", "placebo", "overhead", "one_core")
+ROLES = ("", "clock", "fresh", "placebo", "one_core")
 INTERVALS = ("welch", "paired")
 
 
@@ -29,8 +29,8 @@ class StudyInfo:
     `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
     the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
     equal arms differ, with the same seeds (`clock`, the first `clock_share` of the schedule) or with others
-    (`fresh`); the `placebo`; or one more run that tells what the clock costs (`overhead`). `interval` and
-    `level`: of ratios.
+    (`fresh`); the `placebo`; or one process on one core alone (`one_core`). `interval` and `level`: of
+    ratios.
 
     `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
     that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;

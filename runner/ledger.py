@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ..datasets.data import SPLITS
 from . import gathering, gpu_facts, input_bound
 from .clock import PARTS, waiting_of
 from .late import by_device
@@ -151,7 +150,6 @@ class Ledger:
             "copies_dropped": session.copies.dropped,
             "parameters": session.world.parameters or session.replica.numel,
             "left_out_samples": session.sampler.left_out,
-            "split_samples": {name: len(session.data.split(name)) for name in SPLITS},
             "labels": [
                 *session.world.remarks,
                 *session.world.untimed,
@@ -165,7 +163,6 @@ class Ledger:
             "strategy": session.strategy.summary(),
             "collectives": dict(session.comm.traffic.verbs),
             **({"digests": session.digests} if session.digests else {}),
-            **session.clock.measured(),
             **reader,
             **self._scaler(),
             **self._gpu_memory(),

@@ -56,7 +56,6 @@ class Loop:
     def step(self) -> None:
         """One optimizer step of this rank."""
         session, progress, clock, replica = self.s, self.s.progress, self.s.clock, self.s.replica
-        clock.begin_step()
         session.strategy.before_batch(progress)
         progress.samples_of_rank = session.feed.sizes(progress)
         clock.lap("step_other")

@@ -69,13 +69,8 @@ def read(wanted: Sequence[sweep.Request], validation: int, test: int) -> Target:
 
 
 def _tell(console: Console, target: Target, folder: Path, words: Sequence[str]) -> None:
-    below, above = target.neighbours
     display.say(console, f"target {target.value:g}: {target.reached:.0%} of the pilots reached it", "bold")
-    display.say(
-        console,
-        f"  the mean curve bends at {target.knee:.4f}; grid of {target.step:g}, its neighbours are {below:g} "
-        f"and {above:g}",
-    )
+    display.say(console, f"  the mean curve bends at {target.knee:.4f}; targets in steps of {target.step:g}")
     display.say(console, f"budget {target.budget_s:.4g} s: twice the median time of a pilot", "bold")
     display.say(console, f"  kept in {folder / FILE}")
     override = [f"train.target={target.value:g}", f"train.max_seconds={target.budget_s:.4g}"]

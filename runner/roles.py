@@ -7,7 +7,7 @@ from typing import Any
 
 from ..strategies.errors import ConfigError
 from .repetitions import FRESH
-from .schema import RunConfig, strategy_name
+from .schema import RunConfig
 
 
 def in_its_role(config: RunConfig) -> RunConfig:
@@ -32,17 +32,6 @@ def _fresh(config: RunConfig) -> dict[str, Any]:
     if config.seed >= FRESH:
         raise ConfigError(f"seed={config.seed}: must be below {FRESH} with study.role=fresh, which adds it")
     return {"seed": config.seed + FRESH}
-
-
-def _overhead(config: RunConfig) -> dict[str, Any]:
-    """Nothing but its name: the clock takes turns by itself."""
-    if config.launcher.name == "simulated":
-        raise ConfigError("study.role=overhead: the virtual clock costs no time; real ranks can tell")
-    if config.strategy_class.sampling(config.strategy) != "global":
-        raise ConfigError(
-            f"study.role=overhead: needs a strategy whose ranks take equal steps, not {strategy_name(config)}"
-        )
-    return {}
 
 
 def _one_core(config: RunConfig) -> dict[str, Any]:
@@ -82,7 +71,6 @@ def _clock(config: RunConfig) -> dict[str, Any]:
 
 _CHANGES: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
     "fresh": _fresh,
-    "overhead": _overhead,
     "one_core": _one_core,
     "clock": _clock,
 }

@@ -23,7 +23,6 @@ from ..strategies.topology import WORLD
 from . import compiled
 from .batch_parts import check_batch_norm, normalises
 from .clock import Clock
-from .clock_pairs import PairedClock
 from .copies import Copies
 from .feed import Feed, GlobalFeed, OwnFeed
 from .loader import Ahead, Direct, Loader
@@ -146,8 +145,7 @@ class Session:
     def __post_init__(self) -> None:
         config, comm = self.config, self.world.comm
         self.comm = comm
-        clock = PairedClock if config.study.role == "overhead" else Clock
-        self.clock = clock(comm.now, comm.traffic, self.world.started_ns)
+        self.clock = Clock(comm.now, comm.traffic, self.world.started_ns)
         self.dtype = DTYPES[config.train.precision]
         self.autocast = AUTOCAST.get(config.train.precision)
         # preserve_format: as they come.

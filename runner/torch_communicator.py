@@ -351,7 +351,7 @@ class TorchCommunicator(CountedCommunicator):
     ) -> Work:
         """NCCL's messages, all of one step in one call: one after the other, two ranks that both send first
         would wait for each other's receive."""
-        began, calls = self._timed_mark(), []
+        began, calls = self._streams.mark(), []
         for peer, tensor in sorted(sends.items()):
             size = tensor.numel() * tensor.element_size()
             self.traffic.count("send", "parameters", (self.rank, peer), size)
@@ -366,7 +366,6 @@ class TorchCommunicator(CountedCommunicator):
             of="messages",
             tensors=[*sends.values(), *receives.values()],
             note=self._note_wait,
-            timed=self._is_timed,
         )
         launched.over = work.is_completed
         return work
@@ -382,12 +381,6 @@ class TorchCommunicator(CountedCommunicator):
     def take_exposed_ns(self) -> int:
         """Nanoseconds that this rank's GPU waited in `Work.wait` since the last call, of what is over."""
         return self._spans.take_ns()
-
-    def _is_timed(self) -> bool:
-        return self.traffic.timing
-
-    def _timed_mark(self) -> Mark | None:
-        return self._streams.mark() if self._is_timed() else None
 
     def _note_wait(self, start: Mark, end: Mark) -> None:
         if threading.get_ident() == self.thread:  # what a helper's stream waits for holds up no computing
@@ -525,7 +518,7 @@ class TorchCommunicator(CountedCommunicator):
         back = [] if here is None or here[0] is here[1] else [here]
         pg, name = self._groups[channel, members], f"{verb} on {channel}/{group}"
         if not self.host_waits and channel != "control" and held is None and verb != "barrier":
-            began, launched = self._timed_mark(), self._in_flight.add(name)
+            began, launched = self._streams.mark(), self._in_flight.add(name)
             work: Work = DeviceWork(
                 [start(pg)],
                 streams=self._streams,
@@ -533,7 +526,6 @@ class TorchCommunicator(CountedCommunicator):
                 of=(channel, members),
                 tensors=[tensor] if here is None else [tensor, here[0]],
                 note=self._note_wait,
-                timed=self._is_timed,
             )
             launched.over = work.is_completed
         else:

@@ -112,7 +112,6 @@ class TorchReplica(Replica):
         self._blank = False
         self._last_launch = 0
         self._computed: Mark = 0
-        self._timed = True  # whether events are recorded in this step
         # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
         self.late = not comm.host_waits
         self._late_times = LateTimes()
@@ -133,7 +132,6 @@ class TorchReplica(Replica):
 
     def compute_gradients(self, batch: Batch) -> Tensor:
         averaging, traffic = self.averaging, self.comm.traffic
-        self._timed = traffic.timing or not self.late
         self._members = self.comm.members(averaging.group) if averaging.group is not None else ()
         weight = averaging.weight(batch, self._members, self.comm.rank)
         self._blank = len(batch.targets) == 0
@@ -144,7 +142,7 @@ class TorchReplica(Replica):
         self._clear_gradients()
         self._with_loss.says.fill_(float(self.wish))
         padding = self.padding
-        started = self._stamp()
+        started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
             *earlier, (last, share) = self.parts(len(targets))
             forwards, losses = [], []
@@ -155,21 +153,21 @@ class TorchReplica(Replica):
                 losses.append(share_of_part * loss_of_part)
             if padding is not None:
                 padding.begin(len(batch.targets[last]))
-            began = self._stamp()
+            began = self._mark()
             module = self._module if averaging.overlap else self._with_loss
             joined, loss = module(
                 inputs[last], targets[last], scale * share, self._blank, self.autocast, self.scaler
             )
             if losses:
                 loss = torch.stack([*losses, share * loss]).sum()
-        forwards.append((began, self._stamp()))
+        forwards.append((began, self._mark()))
         if padding is not None:
             padding.begin_backward()
         if len(self._members) < 2:
             joined.backward()
             if self._blank:
                 self._clear_gradients()
-            computed = self._stamp()
+            computed = self._mark()
         else:
             with self.comm.announced(f"backward, all_reduce on gradients/{averaging.group}"):
                 joined.backward()
@@ -184,20 +182,19 @@ class TorchReplica(Replica):
             traffic.launches[key] = self._last_launch
             if not self.late:
                 traffic.block(key, self._last_launch, self.comm.now())
-        done = self._stamp() if self.late else computed
+        done = self._mark() if self.late else computed
         if padding is not None:
             padding.end()
         self.wished = self._hear()
-        if self._timed:
-            self._late_times.add(
-                StepMarks(
-                    samples_of_rank=batch.samples_of_rank,
-                    forward=tuple(forwards),
-                    started=started,
-                    computed=computed,
-                    done=done,
-                )
+        self._late_times.add(
+            StepMarks(
+                samples_of_rank=batch.samples_of_rank,
+                forward=tuple(forwards),
+                started=started,
+                computed=computed,
+                done=done,
             )
+        )
         self._keep(self._late_times.known())
         self._unscale()
         return loss
@@ -247,9 +244,9 @@ class TorchReplica(Replica):
         """
         if self.padding is not None:
             self.padding.begin(len(targets))
-        began = self._stamp()
+        began = self._mark()
         joined, loss = self._with_loss(inputs, targets, weight * share, False, self.autocast, self.scaler)
-        forward = self._stamp()
+        forward = self._mark()
         if self.padding is not None:
             self.padding.begin_backward()
         joined.backward()
@@ -390,14 +387,10 @@ class TorchReplica(Replica):
         A GPU may still be at it when the host comes here. Where the host waits for sums (gloo), it waits for
         that first: what it stands still for from then on is communication, and what came before is not.
         """
-        self._computed = self._stamp()
+        self._computed = self._mark()
         if not self.late:
             self.comm.synchronise()
         self._last_launch = self.comm.now()
-
-    def _stamp(self) -> Mark:
-        """`_mark`, unless the clock is off: a GPU's events are part of what it costs (`clock_pairs`)."""
-        return self._mark() if self._timed else 0
 
     def _mark(self) -> Mark:
         """The present moment of this rank's computation; on a GPU, that of what has been launched so far."""

@@ -41,7 +41,6 @@ class Traffic:
     rank: int
     stamps: bool = True
     training: bool = True  # only then does it count bytes, and how long this rank stands still
-    timing: bool = True  # only then does it look at the time (`clock_pairs`)
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
@@ -68,7 +67,7 @@ class Traffic:
         group = self._group(channel, members)
         key = group << 32 | self._sequence[group]
         self._sequence[group] += 1
-        if self.stamps and self.timing:
+        if self.stamps:
             self.launches[key] = now
         return key
 
@@ -160,7 +159,7 @@ class Traffic:
         tell it later. What was waited counts for `summing`, if that is set, else like the transfer for the
         collective's own links.
         """
-        if not (self.training and self.timing):
+        if not self.training:
             return
         own, took = self._own_link(key), left - entered
         booked = self.summing or own
@@ -182,7 +181,7 @@ class Traffic:
 
     def summed(self, link: str, nanoseconds: int) -> None:
         """Note that this rank computed for a sum over `link`, with nobody to wait for."""
-        if self.training and self.timing:
+        if self.training:
             self.blocked_ns += nanoseconds
             self.blocked_on[link] += nanoseconds
 

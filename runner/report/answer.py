@@ -6,8 +6,8 @@ Source: the measuring rules (time to accuracy); the arithmetic is in `runner/sco
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ..convergence import Reference
@@ -16,16 +16,12 @@ from ..scoring.decompose import Decomposition
 from ..scoring.floor import NoiseFloor
 from ..scoring.quality import Difference
 from ..scoring.ratio import FEWEST_RUNS, Ratio
-from ..scoring.validity import Cadence
 from . import busy
 from .arms import Arm, Comparison
 from .bounds import Bound, bound_of
-from .cadence import cadences
-from .cadence import reason as cadence_reason
 from .guarded import Guarded, guarded
 from .load import Run
 from .method import Method, diverged
-from .overhead import ClockCost, clock_cost
 from .target import baseline_of, study_of
 
 CLOCK, FRESH, PLACEBO = "clock", "fresh", "placebo"
@@ -58,9 +54,7 @@ class Answer:
     `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`: of the final accuracy.
     `evaluations`: up to the crossing, of the median run, by arm. `forbidden`: why no arm gets a verdict.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them.
-    `guard`: what stored samples to target say; None without a target. `cadence`: by label, of arms that also
-    ran with their evaluations closer together or further apart. `clock_cost`: what the clock costs; None
-    where no run of the study asked.
+    `guard`: what stored samples to target say; None without a target.
     """
 
     comparison: Comparison
@@ -77,15 +71,11 @@ class Answer:
     faster: tuple[Arm, ...]
     wrong: tuple[str, ...]
     guard: Guarded | None
-    cadence: Mapping[str, Cadence] = field(default_factory=dict)
-    clock_cost: ClockCost | None = None
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why there is no verdict between these arms, whatever their numbers say."""
         found = self.guard.reasons(*arms) if self.guard else ()
-        seen = [(arm.label, one) for arm in arms if (one := self.cadence.get(arm.label)) is not None]
-        stood = [said for arm in arms if (said := busy.reason(arm))]
-        return (*found, *(cadence_reason(label, one) for label, one in seen if one.fails), *stood)
+        return (*found, *(said for arm in arms if (said := busy.reason(arm))))
 
     @property
     def level(self) -> float:
@@ -97,18 +87,12 @@ def answers(comparisons: Iterable[Comparison], references: Sequence[Reference] =
 
     `references`: stored samples to target (`convergence.load`).
     """
-    every = list(comparisons)
-    found = (answer(comparison, references, every) for comparison in every if not comparison.assumption)
+    found = (answer(comparison, references) for comparison in comparisons if not comparison.assumption)
     return [one for one in found if one is not None]
 
 
-def answer(
-    comparison: Comparison, references: Sequence[Reference] = (), beside: Sequence[Comparison] = ()
-) -> Answer | None:
-    """None without a baseline, without an arm to hold against it, or with fewer than three runs of both.
-
-    `beside`: other comparisons, for checks that need runs of another kind (`cadence`).
-    """
+def answer(comparison: Comparison, references: Sequence[Reference] = ()) -> Answer | None:
+    """None without a baseline, without an arm to hold against it, or with fewer than three runs of both."""
     baseline = baseline_of(comparison)
     if baseline is None:
         return None
@@ -126,8 +110,6 @@ def answer(
     fresh_quality = how.quality(fresh) if fresh else None
     held = guarded(comparison, baseline, references)
     weak = [held.weak] if held and held.weak else []
-    cost = clock_cost(comparison)
-    slow = [cost.forbids] if cost and cost.forbids else []
     better = _better(lines, fixed_floor, target_floor)
     return Answer(
         comparison=comparison,
@@ -140,12 +122,10 @@ def answer(
         fresh_points=fresh_quality.estimate.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=how.budget_s,
-        forbidden=(*weak, *slow, *_forbidden(comparison, placebo, fixed_floor, target_floor)),
+        forbidden=(*weak, *_forbidden(comparison, placebo, fixed_floor, target_floor)),
         faster=tuple(arm for arm in others if arm.label in {arm.label for arm, _ in better}),
         wrong=tuple(f"{WRONG}: {arm.label} is faster in {said}" for arm, said in better),
         guard=held,
-        cadence=cadences(comparison, beside, clock.floor if clock else None),
-        clock_cost=cost,
     )
 
 

@@ -8,7 +8,6 @@ from ..scoring.power import detectable
 from ..scoring.ratio import SIGNIFICANT, Ratio
 from . import words
 from .answer import Answer, Line, evaluations
-from .cadence import remark
 
 BOUND_OF = {False: "communication", True: "balance and communication"}
 
@@ -97,17 +96,10 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
         found.append("a run diverged")
     if answer.guard is not None:
         found += [noted] if (noted := answer.guard.noted.get(line.arm.label)) else []
-    checked = answer.cadence.get(line.arm.label)
-    found += [remark(checked)] if checked and not checked.fails else []
     return [*found, *answer.reasons(line.arm)]
 
 
 def _floors(answer: Answer) -> list[str]:
-    cost = answer.clock_cost
-    return [*_noise(answer), *([cost.sentence] if cost and not cost.forbids else [])]
-
-
-def _noise(answer: Answer) -> list[str]:
     fixed, target = answer.fixed_floor, answer.target_floor
     missing = fixed.missing
     if missing:

@@ -32,8 +32,6 @@ MANY_RUNS = 100
 ONE_CORE = "one_core"
 REAL = ("local", "torchrun", "slurm")  # worlds whose cores are what they are
 WORLD = 3  # the place of the world in what tells groups of runs apart
-APART = ("overhead", ONE_CORE)
-"""Roles of runs that answer a question of their own, and are no arms to be shown beside the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +108,8 @@ def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
 
 
 def shown(comparison: Comparison) -> Comparison:
-    """Without the arms that stand apart, unless there are no others."""
-    beside = [arm for arm in comparison.arms if arm.runs[0].role not in APART]
+    """Without runs of one core, which are no arms to be shown beside others, unless there are no others."""
+    beside = [arm for arm in comparison.arms if arm.runs[0].role != ONE_CORE]
     return replace(comparison, arms=beside) if 0 < len(beside) < len(comparison.arms) else comparison
 
 

@@ -14,10 +14,9 @@ from .. import claims, convergence
 from ..claims_table import gain_words
 from ..files import writing
 from . import words
-from .across import Across, across, across_rows, mean_words, profile_rows
 from .answer import Answer, answers
 from .answer_words import cells, sentences, speedup_rows
-from .arms import APART, MANY_RUNS, Arm, Comparison, common_settings, compare, own_settings, shown
+from .arms import MANY_RUNS, ONE_CORE, Arm, Comparison, common_settings, compare, own_settings, shown
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .command import command_of, script_of
 from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
@@ -25,15 +24,13 @@ from .epochs import epochs_rows, has_spread, has_staleness
 from .facts import environments, facts_of, untimed, warnings_of, world_of
 from .fairness import Ledger
 from .headline import ArmLine, headline, headline_rows
-from .jitter import SHAPES, Jittered, jitter_rows, jittered
 from .judge import NO_ARM, judge
 from .judged import Judged
 from .load import Run, load_runs
 from .look import swatch
-from .neighbours import Neighbours, at_words, neighbour_rows, neighbours
 from .pictures import Picture, picture, pictures
 from .rank_times import is_uneven, ranks_rows
-from .reach_table import READINGS, reached_rows
+from .reach_table import reached_rows
 from .reader_matrix import Readings, reader_rows, readings, record_sizes
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
 from .split import PARTS
@@ -62,8 +59,6 @@ class Section:
     facts: list[tuple[str, str]]
     warnings: list[str]
     lines: list[ArmLine]
-    readings: bool
-    neighbours: Neighbours | None
     pictures: list[Picture]
     common: dict[str, str]
     own: list[OwnSettings]
@@ -83,7 +78,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     comparisons = compare(runs)
     found = answers(comparisons, convergence.load(folders))
     judged = judge(claims.load(folders), found, comparisons)
-    over = _Over.of(comparisons, found)
+    over = _Over.of(comparisons)
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
@@ -106,18 +101,14 @@ class _Over:
 
     assumed: list[Sensitivity]
     by_rate: list[Bandwidth]
-    workloads: list[Across]
-    jitter: list[Jittered]
     efficient: list[Matrix]
     read: list[Readings]
 
     @classmethod
-    def of(cls, comparisons: list[Comparison], found: Sequence[Answer]) -> "_Over":
+    def of(cls, comparisons: list[Comparison]) -> "_Over":
         return cls(
             assumed=sensitivities(comparisons),
             by_rate=bandwidths(comparisons),
-            workloads=across(found),
-            jitter=jittered(comparisons),
             efficient=matrices(comparisons),
             read=readings(comparisons),
         )
@@ -128,12 +119,9 @@ class _Over:
         all_rows = {
             "efficiency": efficiency_rows(self.efficient),
             "readers": reader_rows(self.read),
-            "jitter": jitter_rows(self.jitter),
             "sensitivity": sensitivity_rows(self.assumed),
             "bandwidth": bandwidth_rows(self.by_rate),
             "crossings": crossing_rows(self.by_rate),
-            "across": across_rows(self.workloads),
-            "profile": profile_rows(self.workloads),
         }
         return {name: rows for name, rows in all_rows.items() if rows}
 
@@ -142,8 +130,6 @@ class _Over:
         return {
             "assumed": _drawn(self.assumed, output),
             "by_rate": _each_drawn("bandwidth", self.by_rate, output),
-            "over_workloads": _each_drawn("profile", self.workloads, output),
-            "jittered": self.jitter,
             "efficient": self.efficient,
             "readers": self.read,
             "record_sizes": _each_drawn("readers", record_sizes(self.read), output),
@@ -160,7 +146,6 @@ def _tables(
     others = {
         "headline": headline_rows(beside),
         "reached": reached_rows(beside),
-        "neighbours": neighbour_rows(beside),
         "speedups": speedup_rows(found),
         "claims": claim_rows(told),
         "tuning": tuning_rows(tuned_arms(configured)),
@@ -198,20 +183,17 @@ def _sections(comparisons: Sequence[Comparison], output: Path) -> list[Section]:
 
 def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> Section:
     runs, seen = comparison.runs, shown(comparison)
-    lines = headline(seen)
     common = common_settings(runs)
     return Section(
         comparison=comparison,
         title=title,
         facts=facts_of(seen),
         warnings=warnings_of(comparison),
-        lines=lines,
-        readings=any(line.readings for line in lines),
-        neighbours=neighbours(seen),
+        lines=headline(seen),
         pictures=pictures(seen, output, prefix),
         common=common,
         own=[_own(arm, common) for arm in comparison.arms],
-        apart=[run for run in runs if run.role in APART],
+        apart=[run for run in runs if run.role == ONE_CORE],
     )
 
 
@@ -307,10 +289,8 @@ def _render(
         sentences=sentences,
         sections=sections,
         **drawn,
-        shapes=SHAPES,
         parts_of_time=PARTS,
         efficiency_words=efficiency_words,
-        mean_words=mean_words,
         anchors=lambda members: _anchors(sections, members),
         runs=runs,
         untimed=untimed(runs),
@@ -326,7 +306,5 @@ def _render(
         many=MANY_RUNS,
         script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
         words=words,
-        readings=READINGS,
-        at_words=at_words,
         swatch=swatch,
     )

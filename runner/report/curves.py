@@ -72,7 +72,7 @@ def mark_targets(axes: Axes, comparison: Comparison) -> None:
 
 
 def panelled(
-    comparison: Comparison, label: str, series: Series | None = None
+    comparison: Comparison, label: str, series: Series
 ) -> tuple[Figure, list[tuple[Axes, list[Arm]]]]:
     """An empty figure in panels of at most ARMS_PER_PANEL arms, `label` and a legend below each.
 
@@ -113,8 +113,8 @@ def _legend_rows(arms: Sequence[Arm], labels: dict[str, str]) -> int:
     return -(-len(arms) // _columns(arms, labels))
 
 
-def _legend_label(arm: Arm, series: Series | None) -> str:
-    note = "" if series is None or any(series(run) for run in arm.runs) else ", nothing to show"
+def _legend_label(arm: Arm, series: Series) -> str:
+    note = "" if any(series(run) for run in arm.runs) else ", nothing to show"
     return plain(f"{short(arm.label, 48)} ({words.count(len(arm.runs), 'run')}{note})")
 
 

@@ -11,17 +11,11 @@ from .arms import Arm, Comparison
 from .byte_curves import byte_curves, so_far
 from .cost import by_bytes, final_bytes
 from .curves import by_samples, by_time, curves
-from .epochs import has_spread, has_staleness, staleness
-from .lanes import link_bytes, mean_parts, target_strip, throughput, time_parts
-from .load import Run
+from .lanes import mean_parts, target_strip, time_parts
 from .metric import Metric
 from .rank_times import is_uneven, shares, waited
 from .ranks import rank_marks
-from .reach import reached_share
-from .reach_table import arm_way, has_target, median_words, reached_words
-from .spread import by_epoch, spread_curves, staleness_lanes
 from .style import Drawn, drawn, where
-from .tables import LINK_WORDS, LINKS
 
 BAND = "Bold: median over runs at their first, second, … evaluation. Band: the middle half of them."
 
@@ -31,8 +25,7 @@ class Plan:
     """A figure that can be drawn: `name` is its file name without ending, `table` the CSV file behind it.
 
     `describe` says of one arm in words what the figure shows; `applies` whether there is anything to show.
-    `caption_of_many` stands in for `caption` where there are too many runs to show each, `describe_in` for
-    `describe` where what is said of an arm depends on the others.
+    `caption_of_many` stands in for `caption` where there are too many runs to show each.
     """
 
     name: str
@@ -43,15 +36,10 @@ class Plan:
     describe: Callable[[Arm], str]
     applies: Callable[[Comparison], bool]
     caption_of_many: str = ""
-    describe_in: Callable[[Comparison, Arm], str] | None = None
 
     def said(self, comparison: Comparison) -> str:
         """The caption below the figure of `comparison`."""
         return self.caption_of_many if comparison.many and self.caption_of_many else self.caption
-
-    def told(self, comparison: Comparison, arm: Arm) -> str:
-        """What the figure of `comparison` shows of one of its arms, in words."""
-        return self.describe_in(comparison, arm) if self.describe_in else self.describe(arm)
 
 
 def draw(plan: Plan, comparison: Comparison) -> Drawn:
@@ -61,7 +49,7 @@ def draw(plan: Plan, comparison: Comparison) -> Drawn:
 
 def alternative(plan: Plan, comparison: Comparison) -> str:
     """The figure in words, for who cannot see it."""
-    told = "; ".join(f"{arm.label}: {plan.told(comparison, arm)}" for arm in comparison.arms)
+    told = "; ".join(f"{arm.label}: {plan.describe(arm)}" for arm in comparison.arms)
     return f"{plan.title} ({where(comparison.world, comparison.size)}). {told}."
 
 
@@ -93,10 +81,6 @@ def _describe_target(arm: Arm) -> str:
     return f"{reached}, in {_range(times, words.seconds)}" if times else reached
 
 
-def _describe_throughput(arm: Arm) -> str:
-    return _range([run.samples_per_s for run in arm.runs], words.rate) + " samples/s"
-
-
 def _has_metric(comparison: Comparison) -> bool:
     rows = [row for run in comparison.runs for row in run.evaluations]
     return any(math.isfinite(comparison.metric.of(row)) for row in rows)
@@ -106,28 +90,9 @@ def _has_byte_curves(comparison: Comparison) -> bool:
     return any(math.isfinite(point.y) for run in comparison.runs for point in so_far(run))
 
 
-def _has_bytes(run: Run) -> bool:
-    return any(run.payload_bytes(link) is not None for link in LINKS)
-
-
-def _describe_bytes(arm: Arm) -> str:
-    return ", ".join(
-        f"{_range([run.payload_bytes(link) for run in arm.complete], words.size)} {LINK_WORDS[link]}"
-        for link in LINKS
-    )
-
-
 def _describe_parts(arm: Arm) -> str:
     parts = mean_parts(arm)
     return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
-
-
-def _describe_reach(comparison: Comparison, arm: Arm) -> str:
-    found = arm_way(comparison, arm)
-    if found is None:
-        return "no run that counts"
-    half = median_words(found)
-    return f"{reached_words(found)} reached the target, " + (half if found.rate_only else f"median {half}")
 
 
 def _describe_cost(arm: Arm) -> str:
@@ -138,28 +103,12 @@ def _describe_cost(arm: Arm) -> str:
     return f"final {_name(arm)} {finals} for {_range([point.x for point in found], words.size)}"
 
 
-def _describe_spread(arm: Arm) -> str:
-    return _range([point.y for run in arm.runs for point in by_epoch(run)], _small)
-
-
-def _describe_staleness(arm: Arm) -> str:
-    found = [stale for run in arm.runs if (stale := staleness(run))]
-    if not found:
-        return "nothing recorded"
-    means = _range([mean for mean, _ in found], lambda value: f"{value:.3g}")
-    return f"mean {means} steps, at most {max(largest for _, largest in found):g}"
-
-
 def _describe_ranks(arm: Arm) -> str:
     of_rank = [value for run in arm.complete for value in shares(run)]
     waiting = [value for run in arm.complete for value in waited(run)]
     given = f"{_range(of_rank, lambda value: f'{value:.3g}')} times an equal share" if of_rank else ""
     said = f"waiting {_range(waiting, lambda value: f'{value:.1%}')} of the training time" if waiting else ""
     return ", ".join(text for text in (given, said) if text) or "nothing recorded"
-
-
-def _small(value: float) -> str:
-    return f"{value:.2g}"
 
 
 def _plans_of(metric: Metric) -> tuple[Plan, ...]:
@@ -222,36 +171,6 @@ PLANS = (  # what shows other things; they follow
         applies=lambda comparison: bool(comparison.targets),
     ),
     Plan(
-        name="reached",
-        title="Share of runs that reached the target",
-        caption="A step up at the scored time of each run; runs that diverged or ran out of time count and"
-        " never step. A mark: where the last of an arm's records ends. Dotted: the budget, if there is one.",
-        table="reached.csv",
-        draw=reached_share,
-        describe=_describe_target,
-        describe_in=_describe_reach,
-        applies=has_target,
-    ),
-    Plan(
-        name="throughput",
-        title="Throughput",
-        caption="Training samples per second of T_train, one mark per run; × did not finish.",
-        table="runs.csv",
-        draw=throughput,
-        describe=_describe_throughput,
-        applies=lambda comparison: any(run.samples_per_s for run in comparison.runs),
-    ),
-    Plan(
-        name="bytes",
-        title="Bytes per link class",
-        caption="Payload handed to collectives in training, summed over ranks, one mark per finished run. The"
-        " scale is logarithmic; a zero has no place on it and is written out at the left edge.",
-        table="runs.csv",
-        draw=link_bytes,
-        describe=_describe_bytes,
-        applies=lambda comparison: any(_has_bytes(run) for arm in comparison.arms for run in arm.complete),
-    ),
-    Plan(
         name="parts",
         title="Where the time went",
         caption="Training time split into parts: mean over ranks, then over an arm's finished runs."
@@ -270,27 +189,5 @@ PLANS = (  # what shows other things; they follow
         draw=rank_marks,
         describe=_describe_ranks,
         applies=is_uneven,
-    ),
-    Plan(
-        name="spread",
-        title="Distance between ranks",
-        caption="‖θ - mean‖ / ‖mean‖ of rank 0's parameters before the last average of each epoch,"
-        " logarithmic. Arms without a line keep all ranks equal or say nothing. Thin: runs. Bold: median.",
-        caption_of_many="‖θ - mean‖ / ‖mean‖ of rank 0's parameters before the last average of each epoch,"
-        " logarithmic. Bold: median over runs. Band: the middle half of them.",
-        table="epochs.csv",
-        draw=spread_curves,
-        describe=_describe_spread,
-        applies=has_spread,
-    ),
-    Plan(
-        name="staleness",
-        title="Staleness",
-        caption="Steps that rank 0 took between sending a model and using the mean: a mark per run at its"
-        " mean, a line to its largest.",
-        table="epochs.csv",
-        draw=staleness_lanes,
-        describe=_describe_staleness,
-        applies=has_staleness,
     ),
 )

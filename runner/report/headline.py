@@ -7,7 +7,7 @@ from . import words
 from .arms import Arm, Comparison, metrics_of
 from .load import Run
 from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
-from .reach_table import RATE_ONLY, arm_way, expected_words, median_words, reached_words, reading_words
+from .reach_table import RATE_ONLY, arm_way, expected_words, median_words, reached_words
 from .tables import LINK_WORDS, LINKS
 
 
@@ -34,7 +34,6 @@ class ArmLine:
     """One arm of the headline table, as text, with its runs below it. A spread is named or left out.
 
     `median`, `expected`: of the time to target (Kaplan-Meier; time of all runs for each that reached it).
-    `readings`: the median under each reading of "reached"; {} without a target.
     """
 
     label: str
@@ -45,7 +44,6 @@ class ArmLine:
     has_mean: bool
     median: str
     expected: str
-    readings: dict[str, str]
     train: str
     rate: str
     final: str
@@ -101,7 +99,6 @@ def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
         has_mean=target_mean(arm) is not None,
         median=median_words(found) if found else words.MISSING,
         expected=expected_words(found) if found else words.MISSING,
-        readings=reading_words(comparison, arm),
         train=_typical(arm, train_mean(arm), words.seconds),
         rate=_typical(arm, rate_mean(arm), words.rate),
         final=_typical(arm, final, words.share),

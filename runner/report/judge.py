@@ -1,7 +1,7 @@
 """Verdicts on the papers' claims, from the runs that lie there: one per claim, arm and configuration.
 
 A claim is judged by its own headline and against its own comparator; one about time against the baseline of
-the study too, where that is another arm. A claim of "up to" gets one more verdict over all sizes of a study.
+the study too, where that is another arm.
 Nothing is typed by hand: every verdict is computed anew from the run directories. Source: the measuring rules
 (time to accuracy), "verdict on a claim"; the rules are in `runner/scoring/`.
 """
@@ -16,7 +16,6 @@ from . import measured, recorded, words
 from .answer import Answer, Line, evaluations, held_against
 from .arms import Arm, Comparison
 from .fairness import BY_DESIGN, Ledger, fairness
-from .grids import over_sizes
 from .judged import Judged
 from .load import Run
 
@@ -34,11 +33,10 @@ def judge(
     """
     kept = [_Pairs(each) for each in answers]
     everything = comparisons or [each.comparison for each in answers]
-    runs = [run for each in answers for run in each.comparison.runs]
     found: list[Judged] = []
     for claim in claims:
         own = [one for pairs in kept for one in _of_answer(claim, pairs)]
-        found += [*own, *over_sizes(_scored(claim), own, runs)] or [
+        found += own or [
             Judged(
                 claim=claim,
                 comparison=None,
@@ -122,7 +120,6 @@ def _judged(claim: records.Claim, given: Answer, line: Line, ledger: Ledger) -> 
         ledger=ledger,
         ratio=found.ratio,
         conditions=conditions,
-        kept=found.kept,
     )
 
 

@@ -14,9 +14,7 @@ class Judged:
     """A claim and what one arm says of it; `arm` and `comparator` are labels. `measured`: in words.
 
     `ledger`: what both sides have in common, and what not. None with `verdict` "no verdict": nothing was
-    compared. `ratio`, `conditions`, `kept`: what the verdict was made of, `kept` whether quality was; None
-    where it is not asked. `over`: the sizes, where the verdict is on a whole grid of them; then `comparison`
-    is one of them and stands for the workload.
+    compared. `ratio`, `conditions`: what the verdict was made of.
     """
 
     claim: records.Claim
@@ -28,5 +26,3 @@ class Judged:
     ledger: Ledger | None = None
     ratio: Ratio | None = None
     conditions: Conditions | None = None
-    kept: Verdict | None = None
-    over: tuple[str, ...] = ()

@@ -1,23 +1,19 @@
-"""Figures with one lane per arm: time to target, throughput, bytes, parts of the time."""
+"""Figures with one lane per arm: time to target, parts of the time."""
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
-from . import words
 from .arms import Arm, Comparison
 from .load import Run
 from .look import look
 from .means import target_mean
 from .style import PART_COLOURS, PART_HATCHES, WIDTH, numbers, plain, wrapped
-from .tables import LINK_WORDS, LINKS, PARTS
+from .tables import PARTS
 
 
 def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
@@ -30,9 +26,9 @@ def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def offsets(count: int, height: float = 0.5) -> list[float]:
+def offsets(count: int) -> list[float]:
     """Offsets in a lane, so that equal values do not hide each other."""
-    return [0.0] if count == 1 else [height * (k / (count - 1) - 0.5) for k in range(count)]
+    return [0.0] if count == 1 else [0.5 * (k / (count - 1) - 0.5) for k in range(count)]
 
 
 def target_strip(comparison: Comparison) -> Figure:
@@ -84,65 +80,6 @@ def _reach(run: Run) -> float:
 def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], marker: str, **more: Any) -> None:
     """A mark at each place, without a line between them."""
     axes.plot(xs, ys, marker, **{"markersize": 6.5, "markeredgewidth": 1.8 if marker == "x" else 1.0, **more})
-
-
-def throughput(comparison: Comparison) -> Figure:
-    """A mark per run at its samples per second."""
-    figure, axes = lanes([arm.label for arm in comparison.arms])
-    for lane, arm in enumerate(comparison.arms):
-        style = look(arm.index)
-        found = [run for run in arm.runs if run.samples_per_s]
-        places = [(run, lane + offset) for run, offset in zip(found, offsets(len(found)), strict=True)]
-        for whole in (True, False):
-            chosen = [
-                (run.samples_per_s or 0.0, y) for run, y in places if (run.state == "finished") == whole
-            ]
-            if chosen:
-                xs, ys = zip(*chosen, strict=True)
-                _marks(axes, xs, ys, style.marker if whole else "x", color=style.colour)
-    fastest = max((run.samples_per_s or 0.0 for run in comparison.runs), default=0.0)
-    axes.set_xlim(0, 1.08 * fastest or 1)
-    axes.set_xlabel("training samples per second")
-    axes.xaxis.set_major_formatter(numbers())
-    return figure
-
-
-def link_bytes(comparison: Comparison) -> Figure:
-    """A mark per finished run and link class on a logarithmic scale; zeros are written out."""
-    figure, axes = lanes([arm.label for arm in comparison.arms], extra=0.35)
-    values = [run.payload_bytes(link) for arm in comparison.arms for run in arm.complete for link in LINKS]
-    positive = [value for value in values if value]
-    low, high = (min(positive), max(positive)) if positive else (1.0, 10.0)
-    axes.set_xscale("log")
-    # A decade of room at the left is where zeros are written.
-    axes.set_xlim(10 ** (math.floor(math.log10(low)) - 1), high * 3)
-    for lane, arm in enumerate(comparison.arms):
-        style = look(arm.index)
-        for link, side in zip(LINKS, (-0.17, 0.17), strict=True):
-            found = [value for run in arm.complete if (value := run.payload_bytes(link)) is not None]
-            places = [lane + side + offset for offset in offsets(len(found), 0.2)]
-            shown = [(value, y) for value, y in zip(found, places, strict=True) if value > 0]
-            if shown:
-                xs, ys = zip(*shown, strict=True)
-                fill = style.colour if link == "inter" else "white"
-                _marks(axes, xs, ys, style.marker, color=style.colour, markerfacecolor=fill)
-            zeros = len(found) - len(shown)
-            if zeros:
-                said = f"0 B {LINK_WORDS[link]} ({words.count(zeros, 'run')})"
-                axes.annotate(
-                    said, (0.01, lane + side), xycoords=("axes fraction", "data"), va="center", fontsize=8.5
-                )
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.size(value)))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-    axes.set_xlabel("payload bytes per run, all ranks together (logarithmic)")
-    handles = [
-        Line2D(
-            [], [], linestyle="", marker="o", color="#50555e", markerfacecolor=fill, label=LINK_WORDS[link]
-        )
-        for link, fill in zip(LINKS, ("white", "#50555e"), strict=True)
-    ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False)
-    return figure
 
 
 def time_parts(comparison: Comparison) -> Figure:

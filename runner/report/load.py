@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from ...strategies.errors import ConfigError
 from ..files import check_folder
 from ..records import Crossing, Row, crossing, read_json, surviving
 from ..repetitions import block_of
-from ..stages import declared
 from .bytes_so_far import with_bytes
 from .declared import task_of
 from .metric import Metric, metric_of
@@ -33,8 +32,7 @@ class Run:
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
     `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
-    first began. `declared_unix`: when the plan of the study declared the run, s since 1970; None if it did
-    not, or nobody looked (`load_runs` does). `copies`: places of other copies of this run directory.
+    first began. `copies`: places of other copies of this run directory.
     """
 
     place: str
@@ -48,7 +46,6 @@ class Run:
     damage: list[str]
     epochs: list[Row] = field(default_factory=list)
     start: Row = field(default_factory=dict)
-    declared_unix: float | None = None
     copies: tuple[str, ...] = ()
 
     @property
@@ -298,12 +295,10 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
     Raises ConfigError if there is no such folder or no run in it.
     """
     check_folder(directory, f"{asked} {directory}")
-    when = cache(declared)
     found: list[Run] = []
     for path in find_runs(directory):
         place = path.relative_to(directory).as_posix()
-        run = load_run(path, "the run" if place == "." else place)
-        found.append(replace(run, declared_unix=when(path.parent).get(run.run_id)))
+        found.append(load_run(path, "the run" if place == "." else place))
     if not found:
         raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
     return without_copies(found)

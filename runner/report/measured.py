@@ -23,12 +23,11 @@ from .method import Method
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A verdict, and what was measured in words. `ratio` and `kept`: see `Judged`."""
+    """A verdict, and what was measured in words. `ratio`: see `Judged`."""
 
     verdict: Verdict
     said: str
     ratio: Ratio | None = None
-    kept: Verdict | None = None
 
 
 Headline = Callable[[Claim, Answer, Line, Conditions], Measured]
@@ -42,7 +41,6 @@ def fixed_work(claim: Claim, given: Answer, line: Line, conditions: Conditions) 
         verdict=quality.join(time, kept.verdict, quantifier=claim.quantifier),
         said=f"{words.interval(line.fixed_work)} in time, {kept.said}",
         ratio=line.fixed_work,
-        kept=kept.verdict,
     )
 
 

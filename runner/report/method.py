@@ -40,11 +40,8 @@ class Method:
         base, other = self._matched(rated(self.baseline), rated(arm))
         return self._ratio(per_sample(base), per_sample(other))
 
-    def to_target(self, arm: Arm, target: float | None = None) -> Ratio | None:
-        """Of the scored crossing times, runs that missed the target at the budget.
-
-        `target`: another one than the study's.
-        """
+    def to_target(self, arm: Arm) -> Ratio | None:
+        """Of the scored crossing times, runs that missed the target at the budget."""
         if self.budget_s is None:
             return None
         base, other = self._matched(self.baseline.counted, arm.counted)
@@ -52,8 +49,8 @@ class Method:
             return None
         method: Callable[..., Ratio | None] = ratio.paired if self.paired else ratio.welch
         return reached.compare(
-            way(base, self.budget_s, target),
-            way(other, self.budget_s, target),
+            way(base, self.budget_s),
+            way(other, self.budget_s),
             method=method,
             level=self.level,
         )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MODULES = {
     "sensitivity": "dots",
     "speedups": "forest",
-    "profile": "profile",
     "bandwidth": "bandwidth_figure",
     "readers": "record_sizes",
 }

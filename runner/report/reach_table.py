@@ -1,4 +1,4 @@
-"""Who reached the target, how surely and when, under each reading of "reached": `reached.csv` and words.
+"""Who reached the target, how surely and when: `reached.csv` and words.
 
 Source: the measuring rules (time to accuracy), "statistics", runs that miss the target.
 """
@@ -10,14 +10,8 @@ from ..scoring import reached
 from ..scoring.reached import Reached
 from . import words
 from .arms import Arm, Comparison
-from .target import budget_s, horizon_s, readings, way
+from .target import budget_s, horizon_s, way
 
-READINGS = {
-    "scored": "scored: the middle of the stretch in which the target was first met",
-    "stamp": "stamp: the first evaluation that met it",
-    "confirmed": "confirmed: the first whose next one met it too",
-    "for_good": "for good: the first from which on all met it",
-}
 RATE_ONLY = "rate only"
 
 
@@ -49,16 +43,6 @@ def expected_words(found: Reached) -> str:
     return RATE_ONLY if found.rate_only else words.seconds(reached.expected_running_s(found))
 
 
-def reading_words(comparison: Comparison, arm: Arm) -> dict[str, str]:
-    """Of each reading the median time and, where not all runs reached it so, how many did; {} without any."""
-    if arm_way(comparison, arm) is None:
-        return {}
-    return {
-        name: median_words(found) + ("" if found.all_reached else f" ({found.reached} of {found.runs})")
-        for name, found in readings(arm, horizon_s(comparison)).items()
-    }
-
-
 def reached_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
     """One row per arm of every comparison with a target."""
     return [
@@ -71,22 +55,19 @@ def reached_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
 
 
 def _row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
-    found = readings(arm, horizon_s(comparison))
-    scored = found["scored"]
-    ends = reached.wilson(scored.reached, scored.runs)
-    row: dict[str, Any] = {
+    found = way(arm.counted, horizon_s(comparison))
+    ends = reached.wilson(found.reached, found.runs)
+    return {
         **comparison.place,
         "arm": arm.label,
         "target": comparison.targets[0] if len(comparison.targets) == 1 else None,
         "budget_s": budget_s(comparison),
-        "runs": scored.runs,
-        "reached": scored.reached,
+        "runs": found.runs,
+        "reached": found.reached,
         "reached_low": ends.low,
         "reached_high": ends.high,
-        "rate_only": scored.rate_only,
+        "rate_only": found.rate_only,
+        "median_s": reached.median_s(found),
         # Fewer than half: a rate, and no time at all.
-        "expected_running_s": None if scored.rate_only else reached.expected_running_s(scored),
+        "expected_running_s": None if found.rate_only else reached.expected_running_s(found),
     }
-    for name, one in found.items():
-        row |= {f"{name}_reached": one.reached, f"{name}_median_s": reached.median_s(one)}
-    return row

@@ -29,7 +29,7 @@ def gains(found: RecordSizes) -> Figure:
     axes = figure.subplots()
     for arm, index in found.arms.items():
         ends = {size: (one.point, one.low, one.high) for size, one in found.gains(arm).items()}
-        with_ranges(axes, ends, index, plain(short(arm, 40)))
+        _with_ranges(axes, ends, index, plain(short(arm, 40)))
     axes.axhline(1.0, color="#444444", linewidth=1.1, linestyle=(0, (1.5, 2)), zorder=1)
     axes.set_xlabel("bytes of a record")
     axes.set_ylabel(plain(f"times as fast as {short(found.baseline, 30)}"))
@@ -47,7 +47,9 @@ def alternative(found: RecordSizes) -> str:
     return f"{TITLE}, times as fast as {found.baseline} ({where(found.world, '')}). {'; '.join(told)}."
 
 
-def with_ranges(axes: Axes, ends: Mapping[float, tuple[float, float, float]], place: int, label: str) -> None:
+def _with_ranges(
+    axes: Axes, ends: Mapping[float, tuple[float, float, float]], place: int, label: str
+) -> None:
     """A line over x on a logarithmic axis: of each x the value and the ends of its interval or range.
 
     place: of the look.

@@ -5,22 +5,15 @@ rules (time to accuracy), "headlines, evaluation, target, budget" and "statistic
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
-from ..records import crossing
 from ..scoring import reached
 from ..scoring.reached import Reached
 from .arms import Arm, Comparison
 from .load import Run
 
 BUDGET = 2.0  # of the baseline's median T_train, where no train.max_seconds says otherwise
-STAMPS: dict[str, Literal["first", "confirmed", "for_good"]] = {
-    "stamp": "first",
-    "confirmed": "confirmed",
-    "for_good": "for_good",
-}
 _LEAST_S = 1e-9  # a time that damaged records give as 0 has no logarithm
 
 
@@ -61,15 +54,12 @@ def horizon_s(comparison: Comparison) -> float:
     return known if known is not None else max([_LEAST_S, *(run.train_s or 0.0 for run in comparison.runs)])
 
 
-def way(runs: Sequence[Run], limit_s: float, target: float | None = None) -> Reached:
+def way(runs: Sequence[Run], limit_s: float) -> Reached:
     """The way of `runs` (one or more) to their target: scored crossings, or the time that was used.
 
-    `limit_s`: the budget, seconds of T_train. `target`: another one than the runs' own.
+    `limit_s`: the budget, seconds of T_train.
     """
-    found = [
-        run.crossing if target is None else crossing(run.evaluations, target, metric=run.metric)
-        for run in runs
-    ]
+    found = [run.crossing for run in runs]
     return Reached(
         seconds=tuple(
             max(_LEAST_S, one.scored_s) if one else (run.train_s or limit_s)
@@ -79,29 +69,3 @@ def way(runs: Sequence[Run], limit_s: float, target: float | None = None) -> Rea
         budget_s=limit_s,
         log_widths=tuple(reached.log_width(one) for one in found if one),
     )
-
-
-def readings(arm: Arm, limit_s: float) -> dict[str, Reached]:
-    """The same way under each reading of "reached": scored, and the stamps of three kinds of crossing.
-
-    "scored": the midpoint of the stretch in which the target was first met. "stamp": the first evaluation
-    that met it. "confirmed": the first whose next one met it too. "for_good": the first from which on all
-    did.
-    """
-    scored = way(arm.counted, limit_s)
-    found = {"scored": scored}
-    for name, which in STAMPS.items():
-        stamps = [
-            None if run.target is None else crossing(run.evaluations, run.target, which, metric=run.metric)
-            for run in arm.counted
-        ]
-        found[name] = replace(
-            scored,
-            seconds=tuple(
-                max(_LEAST_S, one.stamp_s) if one else (run.train_s or limit_s)
-                for run, one in zip(arm.counted, stamps, strict=True)
-            ),
-            met=tuple(one is not None for one in stamps),
-            log_widths=(),
-        )
-    return found

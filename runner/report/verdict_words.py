@@ -13,7 +13,7 @@ def remarks(one: Judged) -> list[str]:
     found = [*one.verdict.remarks, *one.verdict.reasons]
     if one.verdict.smallest_n is not None:
         found.append(f"{one.verdict.smallest_n} runs an arm would decide, if spread and point stay")
-    elif one.verdict.word == "inconclusive" and not one.over:
+    elif one.verdict.word == "inconclusive":
         found.append("no number of runs up to 100 would decide, if spread and point stay")
     return found
 
@@ -27,7 +27,7 @@ def workload(one: Judged) -> str:
         comparison.study,
         f"{comparison.model} on {comparison.dataset}",
         comparison.world,
-        f"over {len(one.over)} configurations" if one.over else comparison.size,
+        comparison.size,
         EQUALLY if comparison.tuned else "",
     ]
     return ", ".join(part for part in parts if part)

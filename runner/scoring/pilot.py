@@ -18,14 +18,13 @@ _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a study is to aim at, as a share of samples right. `neighbours`: the grid values below and above.
+    """What a study is to aim at, as a share of samples right.
 
     `knee`: accuracy at which the mean curve bends; `reached`: share of the pilots that reached the target;
     `step`: of the grid. `budget_s`: seconds of T_train after which a run is a failure.
     """
 
     value: float
-    neighbours: tuple[float, float]
     knee: float
     step: float
     reached: float
@@ -67,7 +66,6 @@ def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validati
     value = round(place * step, 10)
     return Target(
         value=value,
-        neighbours=(round((place - 1) * step, 10), round((place + 1) * step, 10)),
         knee=knee,
         step=step,
         reached=sum(top >= value - 1e-12 for top in best) / len(best),
@@ -83,46 +81,6 @@ def grid_step(accuracy: float, validation: int, test: int) -> float:
     error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
     power = 10.0 ** math.floor(math.log10(error))
     return next(round(nice * power, 12) for nice in _NICE if nice * power >= error * (1 - 1e-9))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The metric grid around a target. `on_it`: whether the target is a multiple of `step`."""
-
-    step: float
-    on_it: bool
-    below: float | None
-    above: float | None
-
-
-def grid_around(target: float, validation: int, test: int) -> Grid:
-    """The grid that a target stands on, where only the target itself and the splits' sizes are known.
-
-    What a pilot saw, the accuracy at the knee, is lost by then; the target lies at it or just past it and is
-    a multiple of the step. So the step is the smallest round number of which the target is a multiple, at
-    least the standard error at the target (`grid_step`), and at most ten times that; of a target that is on
-    no such grid it is the first one, and neighbours are one step away. A neighbour outside (0, 1] is None.
-
-    Args:
-        validation, test: samples of the two splits.
-
-    Raises ConfigError for a target outside (0, 1] or an empty split.
-    """
-    if not 0 < target <= 1:
-        raise ConfigError(f"target={target}: must be a share above 0 and at most 1")
-    least = grid_step(target, validation, test)
-    power = 10.0 ** math.floor(math.log10(least) + 1e-9)
-    steps = [round(nice * scale, 12) for scale in (power, 10 * power) for nice in _NICE[:-1]]
-    possible = [step for step in steps if least * (1 - 1e-9) <= step <= 10 * least * (1 + 1e-9)]
-    on_it = [step for step in possible if abs(target / step - round(target / step)) < 1e-6]
-    step = on_it[0] if on_it else least
-    below, above = round(target - step, 10), round(target + step, 10)
-    return Grid(
-        step=step,
-        on_it=bool(on_it),
-        below=below if below > 0 else None,
-        above=above if above <= 1 else None,
-    )
 
 
 def _farthest_from_chord(curve: Sequence[float]) -> int:

@@ -98,10 +98,6 @@ class Ratio:
         rounding = 1e-9 * self.point
         return not self.low - rounding <= self.ratio_of_medians <= self.high + rounding
 
-    def at(self, level: float) -> Interval:
-        """The interval at another level."""
-        return _opened(self.estimate.interval(level).exponential(), self.side)
-
     def with_runs(self, runs: int) -> Interval:
         """The interval that `runs` runs of each arm would give if point and spread stayed as they are."""
         return _opened(self.estimate.with_runs(runs).interval(self.level).exponential(), self.side)

@@ -116,16 +116,6 @@ def expected_running_s(arm: Reached) -> float | None:
     return math.fsum(arm.seconds) / arm.reached if arm.reached else None
 
 
-def share_reached(arm: Reached) -> list[tuple[float, float]]:
-    """Corners (seconds, share of all runs that reached it by then) of a step curve, from 0 to the budget."""
-    times = arm.crossed_s
-    steps = [(0.0, 0.0)]
-    steps += [(time, sum(other <= time for other in times) / arm.runs) for time in sorted(set(times))]
-    if steps[-1][0] < arm.budget_s:
-        steps.append((arm.budget_s, steps[-1][1]))
-    return steps
-
-
 def compare(
     base: Reached, arm: Reached, *, method: Callable[..., Ratio | None] = ratio.welch, level: float = LEVEL
 ) -> Ratio | None:

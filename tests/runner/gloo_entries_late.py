@@ -106,7 +106,7 @@ def behind(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
         time.sleep(BEHIND_S)
 
     comm.synchronise = synchronise
-    comm.traffic.timing = comm.traffic.training = True
+    comm.traffic.training = True
     told = {}
     for overlap in (True, False):
         torch.manual_seed(1)

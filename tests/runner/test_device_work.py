@@ -56,22 +56,6 @@ def test_its_end_and_length_are_known_once_it_is_over_and_waited_for_or_not():
     assert gpu.host_waits == []
 
 
-def test_an_operation_that_is_not_timed_is_waited_for_and_notes_nothing():
-    gpu, spans = FakeGPU(), Spans()
-    streams: Any = gpu
-    work = DeviceWork(
-        [FakeWork(gpu, 25)], streams=streams, began=None, of="world", tensors=[], note=spans.add, timed=bool
-    )
-    marks = gpu.marks
-    work.wait()
-    assert gpu.marks == marks, "the one that `wait` is for has been made"
-    assert gpu.clocks["computing"] == 25
-    gpu.now = 30
-    assert work.is_completed()
-    assert work.transfer_ns() is None
-    assert spans.take_ns() == 0
-
-
 def test_tensors_are_kept_until_they_are_waited_for_and_no_longer():
     gpu, tensor = FakeGPU(), Tensor([1.0])
     theirs = weakref.ref(tensor)

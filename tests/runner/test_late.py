@@ -154,19 +154,6 @@ def test_no_step_waits_for_itself_and_a_loss_that_is_no_number_is_heard_in_the_n
     assert exposed_ns > 0
 
 
-def test_a_clock_that_is_off_records_no_event_but_the_wishes():
-    gpu, comm, replica = on_fake_gpu()
-    comm.traffic.timing = False
-    for value in (float("nan"), 1.0):
-        replica.compute_gradients(batch_of(value))
-    assert replica.wished
-    assert gpu.clocks["computing"] == 0, "no mark, and a pass is one"
-    comm.traffic.timing = True
-    replica.compute_gradients(batch_of(1.0))
-    replica.settle()
-    assert len(replica.take_times()) == 1
-
-
 @pytest.mark.parametrize("late", [True, False])
 def test_a_pause_waits_for_what_is_behind_backward_whoever_sums(late: bool):
     _, comm, replica = on_fake_gpu()

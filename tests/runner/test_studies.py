@@ -21,12 +21,10 @@ PAPERS = {
 }
 OTHERS = {
     "heterogeneity": (6, ()),
-    "jitter": (11, ("ddp by nodes", "lasgd")),
     "periods": (19, ("ddp by nodes", "ednncomm K=4")),
 }
 STUDIES = {**PAPERS, **OTHERS}
 SIZES = {"heterogeneity": 5}
-ONE_SIZE = {"jitter": ["study.size=heavy-tailed"]}  # of studies that compose for long
 
 
 def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
@@ -37,9 +35,9 @@ def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_has_its_arms_with_the_same_seeds_and_cadence(study: str, tmp_path: Path):
-    runs = planned(study, *ONE_SIZE.get(study, []), cwd=tmp_path)
+    runs = planned(study, cwd=tmp_path)
     arms, _ = STUDIES[study]
-    seeds = 5 if study in (*PAPERS, "jitter") else 3
+    seeds = 5 if study in PAPERS else 3
     assert len(runs) == arms * seeds * SIZES.get(study, 1)
     assert {run.launcher.name for run in runs} == {"simulated"}
     assert {run.study.name for run in runs} == {study}
@@ -100,7 +98,6 @@ def test_a_short_run_of_it_ends_in_a_report(study: str, tmp_path: Path, monkeypa
     wanted = STUDIES[study][1]
     # DASO refuses a schedule of one epoch.
     words += [f"study.arm={','.join(wanted)}"] if wanted else ["strategy=ddp,lasgd", "study.size=straggler"]
-    words += ONE_SIZE.get(study, [])
     runs = planned(study, *words, cwd=tmp_path)
     assert len(runs) == 4
     assert [run_here(run) for run in runs] == ["finished"] * 4

@@ -1,20 +1,16 @@
-"""Distance between ranks and staleness, as each strategy records them, and their figures."""
+"""Distance between ranks and staleness, as each strategy records them."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.epochs import epochs_rows, spread, staleness
-from daso_bench.runner.report.figures import plans
 from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.report.spread import by_epoch, spread_curves, staleness_lanes
-from daso_bench.runner.report.style import drawing
 
 Make = Callable[..., Path]
 DASO = {"phase": "cycling", "waited_batches": [1, 2, 3], "spread": 0.04}
@@ -78,24 +74,6 @@ def test_only_rank_0s_surviving_epochs_count(make_run: Make, tmp_path: Path) -> 
     assert [row["epoch"] for row in run.epochs] == [0]
 
 
-def test_the_figures_show_every_run_that_tells_something(make_run: Make, tmp_path: Path) -> None:
-    make_run(tmp_path, "ddp")
-    for seed in range(2):
-        said(make_run(tmp_path, "daso", seed), {**DASO, "spread": 0.0}, DASO, {**DASO, "spread": 0.01 * seed})
-    comparison = compared(tmp_path)
-    assert [(p.x, p.y) for p in by_epoch(comparison.arms[1].runs[1])] == [(1000, 0.04), (2000, 0.01)]
-    with drawing("test"):
-        axes = spread_curves(comparison).axes[0]
-        lanes = staleness_lanes(comparison).axes[0]
-    assert axes.get_yscale() == "log"
-    assert len(axes.get_lines()) == 2
-    ddp, marks = lanes.get_lines()
-    assert not len(np.asarray(ddp.get_xdata()))
-    assert list(np.asarray(marks.get_xdata())) == [2, 2]
-    assert [text.get_text() for text in lanes.texts] == ["none recorded"]
-    assert {"spread", "staleness"} <= {plan.name for plan in plans(comparison)}
-
-
 def test_epochs_are_a_table(make_run: Make, tmp_path: Path) -> None:
     said(make_run(tmp_path, "daso"), DASO)
     (row,) = epochs_rows([compared(tmp_path)])
@@ -103,9 +81,7 @@ def test_epochs_are_a_table(make_run: Make, tmp_path: Path) -> None:
     assert (row["staleness_steps_mean"], row["staleness_steps_max"]) == (2, 3)
 
 
-def test_where_nothing_is_told_there_is_no_table_and_no_figure(make_run: Make, tmp_path: Path) -> None:
+def test_where_nothing_is_told_there_is_no_table(make_run: Make, tmp_path: Path) -> None:
     said(make_run(tmp_path / "runs"), {})
     out = report(tmp_path / "runs", tmp_path / "out").parent
     assert not list(out.glob("epochs*"))
-    assert not list(out.glob("spread*"))
-    assert not list(out.glob("staleness*"))

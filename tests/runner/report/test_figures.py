@@ -1,4 +1,4 @@
-"""What the figures show: arms told apart, nothing lost on a logarithmic scale, no curve without legend."""
+"""What the figures show: arms told apart, no curve without legend."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.curves import ARMS_PER_PANEL, by_samples, by_time, curves
-from daso_bench.runner.report.lanes import link_bytes, target_strip, throughput
+from daso_bench.runner.report.lanes import target_strip
 from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.look import look
 from daso_bench.runner.report.style import drawing, label_logarithmic, numbers, wrapped
@@ -65,14 +65,6 @@ def test_legends_stay_inside_the_figure(make_run: Make, tmp_path: Path, length: 
     assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_throughput_marks_stay_inside_the_axes(make_run: Make, tmp_path: Path) -> None:
-    for train_s in (90.0, 89.0):
-        make_run(tmp_path, "ddp", settings={"name": str(train_s)}, train_s=train_s)
-    with drawing("test"):
-        axes = throughput(compared(tmp_path)).axes[0]
-    assert max(place for _, place in markers(axes)) < 0.95 * axes.get_xlim()[1]
-
-
 def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_path: Path) -> None:
     for strategy in ("_x", "$y$"):
         make_run(tmp_path, "ddp", settings={"name": strategy})
@@ -114,32 +106,6 @@ def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make,
     assert miss[0] == "x"
     assert miss[1] > 180
     assert "not reached" in [text.get_text() for text in axes.texts]
-
-
-def test_zero_bytes_are_written_out_and_do_not_stretch_the_scale(make_run: Make, tmp_path: Path) -> None:
-    make_run(tmp_path, "ddp", payload=(2e6, 3e6))
-    make_run(tmp_path, "daso", payload=(0, 1e6))
-    with drawing("test"):
-        axes = link_bytes(compared(tmp_path)).axes[0]
-    assert sorted(place for _, place in markers(axes)) == [1e6, 2e6, 3e6]
-    assert [text.get_text() for text in axes.texts] == ["0 B inside nodes (1 run)"]
-    assert axes.get_xlim()[0] == pytest.approx(1e5)
-
-
-def test_only_zero_bytes(make_run: Make, tmp_path: Path) -> None:
-    make_run(tmp_path, "ddp", payload=(0, 0))
-    with drawing("test"):
-        figure = link_bytes(compared(tmp_path))
-        figure.draw_without_rendering()
-    assert len(figure.axes[0].texts) == 2
-
-
-def test_throughput_marks_what_did_not_finish(make_run: Make, tmp_path: Path) -> None:
-    make_run(tmp_path, "ddp", 0)
-    make_run(tmp_path, "ddp", 1, status="failed")
-    with drawing("test"):
-        found = markers(throughput(compared(tmp_path)).axes[0])
-    assert sorted(marker for marker, _ in found) == ["o", "x"]
 
 
 def test_long_labels_are_broken_at_commas() -> None:

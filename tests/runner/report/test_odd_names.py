@@ -1,6 +1,6 @@
 """Arms called None, NA, _x, $x$, a|b or <b> are called so in every table, on the page and in figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,13 @@ from matplotlib.text import Text
 from test_text_tables import from_latex, from_markdown
 
 from daso_bench.runner.report import build
-from daso_bench.runner.report.across import across, across_rows, profile_rows
 from daso_bench.runner.report.answer import answers
 from daso_bench.runner.report.answer_words import speedup_rows
 from daso_bench.runner.report.arms import compare
+from daso_bench.runner.report.curves import by_time, curves
 from daso_bench.runner.report.forest import forest
-from daso_bench.runner.report.jitter import jitter_rows, jittered
 from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.report.neighbours import neighbour_rows
 from daso_bench.runner.report.pictures import Picture
-from daso_bench.runner.report.profile import profile
 from daso_bench.runner.report.reach_table import reached_rows
 from daso_bench.runner.report.style import drawing
 from daso_bench.runner.report.tables import write_table
@@ -38,56 +35,44 @@ def studied(
     make_run: Make,
     root: Path,
     *,
-    workloads: int = 1,
-    jitters: Sequence[str] = ("none",),
     tuned: bool = False,
     study: str = "odd",
 ) -> Path:
-    """Three seeds of each arm on so many data sets under each jitter; with tuned settings too if `tuned`."""
-    for number in range(workloads):
-        for jitter in jitters:
-            for label in NAMES:
-                for seed in range(3):
-                    for row in ("", label) if tuned else ("",):
-                        place = {"arm": label, "size": jitter, "role": "", "baseline": BASELINE, "tuned": row}
-                        place |= TUNED if tuned else {}
-                        path = make_run(
-                            root,
-                            "ddp" if label == BASELINE else "daso",
-                            seed,
-                            (0.6, 0.7, 0.74, 0.78),
-                            place=place,
-                            study=study,
-                            arm=f"{label} {row and 'tuned'} {jitter} {number}",
-                            train_s=20.0 + seed + NAMES.index(label) - (5 if row else 0),
-                        )
-                        config = yaml.safe_load((path / "config.yaml").read_text())
-                        config["dataset"]["name"] = f"digits{number}"
-                        config["run"]["arm"] = ""
-                        config["cluster"]["device"] = {"jitter": jitter, "jitter_cv": 0.1}
-                        (path / "config.yaml").write_text(yaml.safe_dump(config))
+    """Three seeds of each arm; with tuned settings too if `tuned`."""
+    for label in NAMES:
+        for seed in range(3):
+            for row in ("", label) if tuned else ("",):
+                place = {"arm": label, "size": "", "role": "", "baseline": BASELINE, "tuned": row}
+                place |= TUNED if tuned else {}
+                path = make_run(
+                    root,
+                    "ddp" if label == BASELINE else "daso",
+                    seed,
+                    (0.6, 0.7, 0.74, 0.78),
+                    place=place,
+                    study=study,
+                    arm=f"{label} {row and 'tuned'}",
+                    train_s=20.0 + seed + NAMES.index(label) - (5 if row else 0),
+                )
+                config = yaml.safe_load((path / "config.yaml").read_text())
+                config["run"]["arm"] = ""
+                (path / "config.yaml").write_text(yaml.safe_dump(config))
     return root
 
 
 @pytest.fixture(scope="module")
 def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every table that a study of one workload, of four, of two jitters and of tuned arms has."""
+    """The rows of every table that a plain study and one of tuned arms have."""
 
     def of(name: str, **asked: Any) -> list[Any]:
         root = studied(make_run, tmp_path_factory.mktemp(name), **asked)
         return compare(load_run(path, path.name) for path in find_runs(root))
 
-    four = of("four", workloads=4)
-    shaken = of("shaken", jitters=["none", "gaussian"])
+    plain = of("plain")
     tuned = of("tuned", tuned=True)
-    over = across(answers(four))
     return {
-        "reached": reached_rows(shaken),
-        "neighbours": neighbour_rows(shaken),
-        "speedups": speedup_rows(answers(shaken)),
-        "jitter": jitter_rows(jittered(shaken)),
-        "across": across_rows(over),
-        "profile": profile_rows(over),
+        "reached": reached_rows(plain),
+        "speedups": speedup_rows(answers(plain)),
         "tuning": tuning_rows(tuned_arms(tuned)),
     }
 
@@ -95,8 +80,8 @@ def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *((name, NAMES) for name in ("reached", "neighbours", "jitter", "profile", "tuning")),
-        *((name, ARMS) for name in ("speedups", "across")),
+        *((name, NAMES) for name in ("reached", "tuning")),
+        ("speedups", ARMS),
     ],
 )
 def test_names_survive_in_the_three_forms_of_a_table(
@@ -123,23 +108,22 @@ class Words(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.headers: list[str] = []
-        self.cells: list[str] = []
-        self._inside = ""
+        self._inside = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        if tag in ("th", "td"):
-            self._inside = tag
-            (self.headers if tag == "th" else self.cells).append("")
+        if tag == "th":
+            self._inside = True
+            self.headers.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == self._inside:
-            self._inside = ""
+        if tag == "th":
+            self._inside = False
 
     def handle_data(self, data: str) -> None:
         if self._inside:
-            (self.headers if self._inside == "th" else self.cells)[-1] += data
+            self.headers[-1] += data
 
 
 def section_of(page: str, start: str, end: str) -> Words:
@@ -157,22 +141,16 @@ def test_names_survive_on_the_page_in_every_section_that_has_arms(
     )
     monkeypatch.setattr(build, "picture", lambda *_: none)
     root = tmp_path / "in"
-    studied(make_run, root, workloads=4, study="four")
-    studied(make_run, root, jitters=["none", "gaussian"], study="shaken")
+    studied(make_run, root, study="plain")
     studied(make_run, root, tuned=True, study="tuned")
     page = build.report(root, tmp_path / "out").read_text()
     assert "b" not in Words(page).tags
     for start, end, expected in (
-        ("<summary>At the neighbouring targets", "</details>", NAMES),
-        ("<summary>When the target was reached", "</details>", NAMES),
-        ("Over 4 workloads", "</section>", ARMS),
         ("What tuning came to", "</section>", NAMES),
         ("<h2>The answer", "</section>", ARMS),
     ):
         found = section_of(page, start, end).headers
         assert set(expected) <= set(found), start
-    cells = section_of(page, "Does the ranking depend on jitter?", "</section>").cells
-    assert all(any(cell.startswith(name) for cell in cells) for name in NAMES)
 
 
 def texts(figure: Figure) -> set[str]:
@@ -183,12 +161,12 @@ def texts(figure: Figure) -> set[str]:
 
 
 def test_names_survive_as_text_of_the_figures(make_run: Make, tmp_path: Path):
-    four = studied(make_run, tmp_path, workloads=4)
-    found = answers(compare(load_run(path, path.name) for path in find_runs(four)))
-    (over,) = across(found)
+    root = studied(make_run, tmp_path)
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    (found,) = answers([comparison])
     with drawing("test"):
-        drawn, lanes = profile(over), forest(found[0])
-        assert set(NAMES) <= texts(drawn)
+        drawn, lanes = curves(comparison, by_time, "seconds"), forest(found)
+        assert {f"{name} (3 runs)" for name in NAMES} <= texts(drawn)
         assert set(ARMS) <= texts(lanes)
         for figure in (drawn, lanes):  # nothing of a name is taken for mathematics
             assert not any(one.get_parse_math() and "$" in one.get_text() for one in figure.findobj(Text))

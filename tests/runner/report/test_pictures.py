@@ -40,10 +40,10 @@ def test_a_figure_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     def draw(*_: object) -> Drawn:
         raise RuntimeError("no fonts here")
 
-    monkeypatch.setattr(module("profile"), "draw", draw)
-    found = picture("profile", tmp_path / "it.svg", None)
+    monkeypatch.setattr(module("bandwidth"), "draw", draw)
+    found = picture("bandwidth", tmp_path / "it.svg", None)
     assert (found.svg, found.failure) == (None, "not drawn: RuntimeError: no fonts here")
-    assert found.title == module("profile").TITLE
+    assert found.title == module("bandwidth").TITLE
     assert list(tmp_path.iterdir()) == []
 
 
@@ -52,4 +52,4 @@ def test_without_a_plotting_library_it_says_so(tmp_path: Path, monkeypatch: pyte
         raise ImportError("no matplotlib")
 
     monkeypatch.setattr(pictures, "import_module", missing)
-    assert picture("profile", tmp_path / "it.svg", None).failure == "not drawn: ImportError: no matplotlib"
+    assert picture("bandwidth", tmp_path / "it.svg", None).failure == "not drawn: ImportError: no matplotlib"

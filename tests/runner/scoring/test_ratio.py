@@ -102,7 +102,7 @@ def test_the_p_of_no_gain_agrees_with_the_interval() -> None:
     found = welch(BASE, ARM)
     assert found is not None
     level = 1 - 2 * found.p_no_gain
-    assert found.at(level).low == pytest.approx(1.0, abs=1e-6)
+    assert found.estimate.interval(level).exponential().low == pytest.approx(1.0, abs=1e-6)
 
 
 def test_holm_s_hand_worked_values_in_any_order() -> None:

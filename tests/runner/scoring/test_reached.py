@@ -14,7 +14,6 @@ from daso_bench.runner.scoring.reached import (
     expected_running_s,
     log_width,
     median_s,
-    share_reached,
     survival,
     wilson,
 )
@@ -79,17 +78,6 @@ def test_after_the_budget_failures_are_no_longer_watched() -> None:
     assert [left for _, left in found] == pytest.approx([0.75, 0.0])
 
 
-def test_the_curve_of_the_share_reached_ends_at_the_budget() -> None:
-    assert share_reached(runs(100, 100, 120, failed=(90,))) == [
-        (0.0, 0.0),
-        (100, 0.5),
-        (120, 0.75),
-        (200, 0.75),
-    ]
-    assert share_reached(runs(failed=(90,))) == [(0.0, 0.0), (200, 0.0)]
-    assert share_reached(runs(100, 200)) == [(0.0, 0.0), (100, 0.5), (200, 1.0)]
-
-
 def test_all_reached_is_the_plain_ratio() -> None:
     base, arm = runs(100, 104, 96, 108, 92), runs(80, 84, 76, 86, 75)
     assert compare(base, arm) == ratio.welch(Times(base.seconds), Times(arm.seconds))
@@ -105,7 +93,6 @@ def test_failures_of_the_baseline_leave_the_upper_end_open() -> None:
     assert found.point == at_budget.point
     assert found.interval == Interval(at_budget.low, math.inf)
     assert found.p_no_gain == at_budget.p_no_gain
-    assert found.at(0.99) == Interval(at_budget.at(0.99).low, math.inf)
 
 
 def test_failures_of_the_arm_leave_the_lower_end_open_and_show_no_gain() -> None:
