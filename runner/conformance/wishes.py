@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .course import History
 from .driver import drive
 from .findings import Candidate, Failed, RanksOfNodes
-from .runs import STEPS, independent, plain, some
+from .runs import STEPS, independent, plain, saved, some
 from .trial import NETWORK, STEP_NS, course
 
 SOON = 8  # steps after which most strategies have told of a wish
@@ -30,6 +30,11 @@ def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
             delays.append(_require_heard(candidate, histories, what, begin, wishing))
             if not independent(candidate):
                 _require_no_other_calls(histories, quiet, what)
+    for history in saved(candidate, ranks):
+        if not any(history.agreed.values()):
+            raise Failed(
+                f"a wish in step {STEPS // 2 + 1} alone is never told to rank {history.rank} by agree()"
+            )
     bound = wish_bound(candidate, total)
     if bound is not None and max(delays) > bound:
         raise Failed(f"a wish is heard {max(delays)} steps later, must be within {bound}")

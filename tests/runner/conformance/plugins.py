@@ -107,6 +107,13 @@ class IgnoresWishes(Averager):
         return False
 
 
+class ForgetsWishes(Averager):
+    """Tells what is wished in the step of the average alone."""
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        return self.heard
+
+
 class TellsOneRank(Averager):
     """Tells only the rank that wished."""
 

@@ -15,6 +15,7 @@ from plugins import (
     ForgetsBadEpochs,
     ForgetsState,
     ForgetsTheEnd,
+    ForgetsWishes,
     IgnoresWishes,
     LeavesTraces,
     MeetsAnywhere,
@@ -83,6 +84,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (ForgetsState, "resumes", "saved after step 1 and resumed: rank 0, after step 3: "),
         (IgnoresWishes, "hears wishes", "a wish of rank 0 in step 1 is never told to rank 0 by agree()"),
         (TellsOneRank, "hears wishes", "a wish of rank 0 in step 1 is never told to rank 1 by agree()"),
+        (ForgetsWishes, "hears wishes", "a wish in step 11 alone is never told to rank 0 by agree()"),
         (Alone, "ends", "no rank can go on: "),
         (
             OtherSizes,
