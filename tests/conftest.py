@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-for folder in ("strategies", "runner", "datasets"):
+for folder in ("strategies", "runner", "runner/scoring", "datasets"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 torch.set_num_threads(1)
