@@ -35,7 +35,7 @@ chaos: $(VENV)/.dev ## 100 random kills over a sweep of 24 runs, local and on th
 	eval "$$(scripts/slurm/dev_cluster env)" && $(BIN)/python tests/cluster/chaos.py --kills 100 --runs 24
 
 docs: $(VENV)/.base ## the pages of docs/strategies.md, from the code
-	$(BIN)/python -m daso_bench.runner.strategy_pages
+	$(BIN)/python scripts/strategy_pages.py
 
 $(VENV)/.base: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
