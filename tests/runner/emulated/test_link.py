@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from daso_bench.runner.bench.emulated_link import KIB, MIB, achieved
+from emulated_link import KIB, MIB, achieved
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 

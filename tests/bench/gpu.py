@@ -1,0 +1,115 @@
+"""`python -m daso_bench.runner.bench.gpu [KEY=VALUE ...]`: what a GPU is for, in ten minutes on one of them.
+
+    loop        ResNet-50: images/s of our loop over those of a bare PyTorch loop, blocks in turn
+    function    four ranks on two nodes share the device, joined by gloo: each strategy takes its steps, is
+                stopped halfway and resumed
+    nccl        NCCL in groups of this rank alone: DDP's hook, streams and events, and each strategy over them
+    mixed       one rank on the GPU, two on the CPU: `heterogeneous` lets all end a step together
+
+A line per figure, as of the other benches; exit 1 if one is short, 2 where there is nothing to measure on.
+`device=cpu model=small_cnn image=8 batch=8 blocks=6 steps=4` tries all of it without a GPU.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.cuda import nccl
+
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.runner import arithmetic
+from daso_bench.runner.environment import commit_of, installed
+from daso_bench.runner.records import write_json
+import gpu_loop, gpu_mixed, gpu_nccl, gpu_runs
+from figures import Figure
+from gpu_options import Options, parse
+from gpu_time import Time, in_words
+
+NO_GPU = (
+    "bench-gpu: torch sees no GPU here; take a machine with one, or try the script on the CPU: "
+    "device=cpu model=small_cnn image=8 batch=8 blocks=6 steps=4"
+)
+MEASURES: dict[str, Callable[[Options, Time], Iterable[Figure]]] = {
+    "loop": gpu_loop.loop,
+    "function": gpu_runs.function,
+    "nccl": gpu_nccl.nccl,
+    "mixed": gpu_mixed.mixed,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what was asked for; returns the exit code."""
+    try:
+        options = parse(arguments)
+        _writable(options.json)
+    except ConfigError as error:
+        print(f"bench-gpu: {error}", file=sys.stderr)
+        return 2
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print(NO_GPU, file=sys.stderr)
+        return 2
+    figures: list[Figure] = []
+    about = _about(options)
+    for figure in _figures(options):
+        print(f"{figure.line()}  # {figure.detail}", flush=True)
+        figures.append(figure)
+        _write(options.json, about, figures, complete=False)
+    _write(options.json, about, figures, complete=True)
+    return 0 if all(figure.ok for figure in figures) else 1
+
+
+def _figures(options: Options) -> Iterator[Figure]:
+    """Of all parts; a part that cannot go on is one that is short, and the next begins."""
+    time_left = Time(options.minutes)
+    for name, measure in MEASURES.items():
+        if options.only not in ("", name):
+            continue
+        try:
+            time_left.left_s()
+            yield from measure(options, time_left)
+        except Exception as error:  # whatever it is: the other parts' figures are not to be lost with it
+            traceback.print_exc()
+            yield Figure(f"gpu_part_{name}", 0, 1, f"did not end: {in_words(error)}", at_least=True)
+
+
+def _writable(path: str) -> None:
+    """Refuse a file that cannot be written, before ten minutes are spent."""
+    folder = Path(path).absolute().parent
+    if path and (Path(path).is_dir() or not folder.is_dir()):
+        raise ConfigError(f"json={path}: must be a file in a folder that exists")
+
+
+def _write(path: str, about: dict[str, Any], figures: Sequence[Figure], *, complete: bool) -> None:
+    """All that is known by now, so that a machine that is taken away leaves what it measured."""
+    if path:
+        rows = [{**asdict(figure), "ok": figure.ok} for figure in figures]
+        write_json(Path(path), {**about, "complete": complete, "figures": rows})
+
+
+def _about(options: Options) -> dict[str, Any]:
+    """The machine, the versions and the options that the figures belong to."""
+    device = torch.device(options.device)
+    on_gpu = device.type == "cuda"
+    commit, dirty = commit_of(Path(__file__).resolve().parents[2])
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": arithmetic.device_model(device),
+        "memory_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1) if on_gpu else None,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if on_gpu else None,
+        "nccl": ".".join(map(str, nccl.version())) if on_gpu else None,
+        "daso_bench": installed("daso-bench"),
+        "commit": commit,
+        "dirty": dirty,
+        "options": asdict(options),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

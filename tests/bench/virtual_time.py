@@ -1,0 +1,110 @@
+"""What virtual time costs: ranks with their gradients, and an epoch of ImageNet's clock."""
+
+import time
+from typing import Any
+
+import torch
+
+from daso_bench.datasets.digits import Digits
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import SmallCNN
+from daso_bench.models.spec import InputSpec
+from daso_bench.models.torchvision_zoo import Torchvision
+from daso_bench.strategies.daso import DASO
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.lasgd import LASGD
+from daso_bench.runner import schema, timing_only
+from daso_bench.runner.device import ClusterDevice, Profile
+from daso_bench.runner.hardware import ClusterConfig, DeviceConfig
+from daso_bench.runner.network import AlphaBeta
+from daso_bench.runner.simulated_world import Stage, play
+from daso_bench.runner.train_config import TrainConfig
+from figures import Figure
+from processes import configuration
+
+NETWORK = AlphaBeta(5e-6, 1e10, 25e-6, 1e9)
+DEVICE = DeviceConfig(samples_per_second=2000.0, fixed_ms=3.0, jitter="gaussian")
+STEPS, SAMPLES_OF_RANK = 100, 8
+IMAGENET, BATCH_OF_RANK = 1_281_167, 32
+FEW_STEPS = 200
+EMPTY = Profile.by_size([])
+
+
+def measure() -> list[Figure]:
+    """Seconds of 64 ranks · 100 steps, of an ImageNet epoch on 1,024 ranks; growth with the ranks."""
+    torch.set_num_threads(1)
+    with_numbers(DDP, ranks=16, steps=2)  # what is loaded at the first step of all counts for nobody
+    figures = []
+    for kind in (DDP, LASGD):
+        took = with_numbers(kind, ranks=64, steps=STEPS)
+        name = f"virtual_{kind.__name__.lower()}_64_ranks_s"
+        figures.append(
+            Figure(name, took, 5, f"{STEPS} steps of the small CNN, {SAMPLES_OF_RANK} samples a rank")
+        )
+    few, many = imagenet_epoch(16), imagenet_epoch(1024)
+    growth = many / (1024 * steps_of(1024)) / (few / (16 * min(steps_of(16), FEW_STEPS)))
+    return [
+        *figures,
+        Figure("virtual_imagenet_epoch_1024_ranks_s", many, 10, "DASO, ResNet-50, timing only"),
+        Figure("virtual_cost_of_a_rank_step_1024_over_16", growth, 1.5, "linear in the ranks is 1"),
+    ]
+
+
+def steps_of(ranks: int) -> int:
+    """Steps of an epoch."""
+    return -(-IMAGENET // (ranks * BATCH_OF_RANK))
+
+
+def with_numbers(kind: type[Any], *, ranks: int, steps: int) -> float:
+    """Seconds of a run with gradients, from the first step to the end."""
+    config = configuration(
+        strategy_class=kind,
+        strategy=kind.Config(),
+        model=SmallCNN(),
+        dataset=Digits(),
+        cluster=ClusterConfig(nodes=ranks // 4, ranks_per_node=(4,)),
+        train=TrainConfig(
+            epochs=1000,
+            global_batch_size=SAMPLES_OF_RANK * ranks,
+            max_steps=steps,
+            eval_every_samples=10**9,
+            checkpoint_every_samples=None,
+        ),
+    )
+    data = config.dataset.load()
+    return timed(
+        config, data, Stage(network=NETWORK, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0))
+    )
+
+
+def imagenet_epoch(ranks: int) -> float:
+    """Seconds of an epoch of DASO's clock, or of its first steps where it has many."""
+    config = configuration(
+        strategy_class=DASO,
+        strategy=DASO.Config(warmup_epochs=0, cooldown_epochs=0),
+        model=Torchvision(name="resnet50"),
+        dataset=Synthetic(samples=IMAGENET, height=224, width=224, classes=1000),
+        cluster=ClusterConfig(nodes=ranks // 4, ranks_per_node=(4,)),
+        train=TrainConfig(
+            epochs=1,
+            global_batch_size=BATCH_OF_RANK * ranks,
+            max_steps=min(steps_of(ranks), FEW_STEPS),
+            checkpoint_every_samples=None,
+        ),
+    )
+    profile = timing_only.profile_of(config, InputSpec(3, 224, 224, 1000))
+    stage = Stage(
+        network=NETWORK,
+        device=lambda rank: ClusterDevice(DEVICE, rank, profile, 0),
+        profile=profile,
+        timing_only=True,
+    )
+    data = timing_only.ghost_data("imagenet", IMAGENET, 0, 50_000)
+    return timed(timing_only.without_numbers(config, profile), data, stage)
+
+
+def timed(config: schema.RunConfig, data: Any, stage: Stage) -> float:
+    """Seconds of playing a run."""
+    began = time.perf_counter()
+    play(config, data, stage)
+    return time.perf_counter() - began
