@@ -1,46 +1,43 @@
-"""`python -m daso_bench.runner.bench [only=NAME] [json=FILE]`: a line per figure, exit 1 if one is short."""
+"""`python tests/bench [only=NAME] [json=FILE]`: a line per figure, exit code 1 if one is short (make bench).
+
+`python tests/bench gpu [KEY=VALUE ...]` runs the benches for one GPU instead: see `gpu.py` (make bench-gpu).
+"""
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import (
-    asynchronous,
-    ddp_step,
-    emulated_link,
-    hierarchical,
-    loader,
-    modelled_network,
-    readers,
-    shared_memory,
-    start,
-    virtual_time,
-    webdataset,
-)
-from figures import Bench, Figure
+import asynchronous
+import gpu
+import links
+import loader
+import loop_overhead
+import readers
+import shared_memory
+import virtual_time
+from figures import Figure
 
-BENCHES: dict[str, Bench] = {
-    "start": start.measure,
-    "hierarchical": hierarchical.measure,
-    "virtual_time": virtual_time.measure,
-    "shared_memory": shared_memory.measure,
-    "asynchronous": asynchronous.measure,
-    "ddp_step": ddp_step.measure,
-    "emulated_link": emulated_link.measure,
-    "modelled_network": modelled_network.measure,
-    "loader": loader.measure,
-    "readers": readers.measure,
-    "webdataset": webdataset.measure,
+BENCHES: dict[str, Callable[[], list[Figure]]] = {
+    "start": loop_overhead.start,
+    "ddp_step": loop_overhead.ddp_step,
+    "hierarchical": links.hierarchical,
+    "emulated_link": links.emulated_link,
+    "modelled_network": links.modelled_network,
+    "virtual_time": virtual_time.virtual_time,
+    "shared_memory": shared_memory.shared_memory,
+    "asynchronous": asynchronous.asynchronous,
+    "loader": loader.loader,
+    "readers": readers.readers,
 }
 
 
 def main(arguments: list[str]) -> int:
     """Run the benches asked for; returns the exit code."""
     options = {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
-    unknown = set(options) - {"only", "json"}
     only = options.get("only")
-    if unknown or (only is not None and only not in BENCHES):
+    if set(options) - {"only", "json"} or (only is not None and only not in BENCHES):
         print(f"usage: bench [only=NAME] [json=FILE]; NAME: {', '.join(BENCHES)}", file=sys.stderr)
         return 2
     figures: list[Figure] = []
@@ -56,4 +53,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    words = sys.argv[1:]
+    sys.exit(gpu.main(words[1:]) if words[:1] == ["gpu"] else main(words))

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from figures import Figure
 from torch import Tensor, nn
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
-from daso_bench.strategies.replica import Batch
-from daso_bench.strategies.topology import WORLD
 from daso_bench.runner.late import Mark, between
 from daso_bench.runner.torch_communicator import TorchCommunicator
 from daso_bench.runner.torch_replica import TorchReplica
-from figures import Figure
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import WORLD
 
 SIDE = {"cuda": 8192, "cpu": 64}  # of matrices: 20 products in float32 are half a second of a large GPU
 SHORT_SIDE = {"cuda": 1024, "cpu": 16}  # one product is far shorter than gathering a piece

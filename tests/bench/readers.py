@@ -1,203 +1,269 @@
-"""Readers of packed files with a cold cache, against a plain read of the same file and against `strided`.
+"""Readers of packed files against a plain read of the same file, with a cold cache.
 
-Sets of 2 GB, one after another; in each alternation every arm reads once, in a process of its own, after a
-plain read of the file, which is then dropped from the page cache; and once more, from the page cache: what is
-left of a ratio then is no gain of the disk's, but of cores. Ratios are of reads of one alternation: a disk
-that others use too is not equally fast for long. Rates are of useful bytes. `strided` is the better of
-its two ways in each alternation; it reads a part of the file, for all of it would take minutes.
+Sets of 2 GB of random bytes, one for each record size. In each round every reader reads once, in a process of
+its own that never loads torch (`python readers.py JSON`), after a plain read of the file, which is then
+dropped from the page cache. A reader fills the slots of a `Feeder`, and members take records from there, as
+in a run. Ratios are of reads of one round: a disk that others use too is not equally fast for long. Rates are
+of useful bytes. `strided` reads a part of the file, for all of it would take minutes.
 """
 
-import os
+import json
+import math
+import multiprocessing
+import re
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 from figures import Figure
-from reader_arms import ANNOUNCED, SEQUENTIAL, Arm, Reading
-from reader_sets import ROOM, cold_and_warm, free_bytes, packed_set, refusal, warm_refusal
 
-SET_BYTES = 2 * 10**9
+from daso_bench.datasets.packed.counters import Tally
+from daso_bench.datasets.packed.feeding import Feeder, Member
+from daso_bench.datasets.packed.format import Description
+from daso_bench.datasets.packed.loads import Reader, Stretch
+from daso_bench.datasets.packed.orders import Epoch
+from daso_bench.datasets.packed.packed_file import Packed
+from daso_bench.datasets.packed.readers import chunked_shuffle, node_batch
+from daso_bench.datasets.packed.slots import Geometry
+from daso_bench.datasets.packed.strided import strided
+from daso_bench.datasets.packed.writer import Writer
+from daso_bench.runner.readers.page_cache import drop
+
+SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20
 SIZES = (
     4096,
     16384,
     100_000,
 )  # bytes of a record; the last is no multiple of a page, as encoded images are none
-RANKS, BATCH = 4, 256
-STRIDED_BYTES = 256 * 2**20
-LEAST_ROUNDS, ROUNDS, MOST_ROUNDS = 3, 5, 7
-SLOW_S, SET_S = 150, 70  # seconds of a set after which the least are enough, and after which `ROUNDS` are
-RUNS_SIZE, RUNS = 16384, tuple(2**power for power in (16, 18, 20, 22, 24))  # bytes, of a node in a step
-RUNS_BYTES = 512 * 2**20
-CONTIGUOUS, STRIDED = ("chunked_shuffle", "node_batch"), ("strided_threads", "strided_announced")
-WARM = " warm"  # behind the name of an arm
-OF_SEQUENTIAL, OF_STRIDED, PEAK_MB, LONG_RUN = 0.8, 1.0, 200.0, 4 * 10**6
+RANKS, BATCH, ROUNDS = 4, 256, 5
+SLOTS = 3  # two steps ahead of the one in use, as `reader.prefetch_batches` has it
+PLAIN_READ_BYTES, BLOCK_BYTES = 2**20, 16 * 2**20
+COLD = 0.98  # of the useful bytes must come from the disk
+ROOM = 1.2  # of a set must be free: its index, and other people's files
+OF_PLAIN, PEAK_MB = 0.8, 200.0
+PLAIN, STRIDED = "plain", "strided"
+READERS: dict[str, Callable[[Packed, list[Stretch], int, Tally], Reader]] = {
+    "chunked_shuffle": partial(chunked_shuffle, seed=0),
+    "node_batch": node_batch,
+    STRIDED: partial(strided, threads=False),  # the default of `reader.threads`
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """`steps` steps of `BATCH` records, read for a node of `RANKS` ranks, by `strided` for one of them.
+
+    reader: of `READERS`, or `PLAIN` for a read of the whole file by nothing but the system's calls.
+    """
+
+    path: str
+    reader: str
+    steps: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a read cost. disk_bytes: of the process, from the disk; None where the system does not tell.
+
+    peak_mb: most resident memory of the whole process, in 10**6 bytes.
+    """
+
+    seconds: float
+    useful_bytes: int
+    disk_bytes: int | None
+    peak_mb: float
+
+    @property
+    def rate(self) -> float:
+        """Useful bytes per second."""
+        return self.useful_bytes / self.seconds
+
+    @property
+    def cold_share(self) -> float:
+        """Bytes from the disk over useful bytes; NaN where they are not known."""
+        return math.nan if self.disk_bytes is None else self.disk_bytes / self.useful_bytes
+
 
 Round = Mapping[str, Reading]
 
 
-def measure() -> list[Figure]:
+def readers() -> list[Figure]:
     """All figures; where the disk has no room for a set, the one that says so."""
-    needed = ROOM * SET_BYTES
-    if (free := free_bytes()) < needed:
-        told = f"GB free in {tempfile.gettempdir()}; a set needs {needed / 1e9:.1f}; TMPDIR says where else"
-        return [Figure("readers_free_gb", free / 1e9, needed / 1e9, told, at_least=True)]
+    free, needed = shutil.disk_usage(tempfile.gettempdir()).free, ROOM * SET_BYTES
+    if free < needed:
+        detail = f"GB free in {tempfile.gettempdir()}; a set needs {needed / 1e9:.1f}; TMPDIR says where else"
+        return [Figure("readers_free_gb", free / 1e9, needed / 1e9, detail, at_least=True)]
     figures: list[Figure] = []
-    loads: list[float] = []
     for size in SIZES:
         records = -(-SET_BYTES // (size * BATCH)) * BATCH
         with packed_set(size, records) as path:
-            rounds = alternate(arms(path, size, records), loads)
-            figures += of_size(rounds, f"{size // 1000}_kb")
-            if size == RUNS_SIZE:
-                figures += of_runs(alternate(run_arms(path), loads))
-    told = f"load before each read, {min(loads):.1f} to {max(loads):.1f}; {os.cpu_count()} cores"
-    return [*figures, Figure("readers_load", statistics.median(loads), None, told)]
-
-
-def arms(path: Path, size: int, records: int) -> dict[str, Arm]:
-    """The arms of one set: one node of `RANKS` ranks, or one rank of so many."""
-    file, steps = str(path), records // BATCH
-    part = min(steps, STRIDED_BYTES // (size * BATCH // RANKS))
-
-    def arm(reader: str, steps: int) -> Arm:
-        return Arm(path=file, reader=reader, batch=BATCH, steps=steps, ranks_of_nodes=(RANKS,))
-
-    return {
-        SEQUENTIAL: Arm(path=file, reader=SEQUENTIAL),
-        **{reader: arm(reader, steps) for reader in CONTIGUOUS},
-        **{reader: arm(reader, part) for reader in STRIDED},
-    }
-
-
-def run_arms(path: Path) -> dict[str, Arm]:
-    """`node_batch` on two nodes, whose first reads runs of so many bytes, every other one of the file."""
-    lengths = {
-        str(run): Arm(
-            path=str(path),
-            reader="node_batch",
-            batch=2 * run // RUNS_SIZE,
-            steps=RUNS_BYTES // run,
-            ranks_of_nodes=(1, 1),
-        )
-        for run in RUNS
-    }
-    plain = {reader: Arm(path=str(path), reader=reader) for reader in (SEQUENTIAL, ANNOUNCED)}
-    return {**plain, **lengths}
-
-
-def alternate(
-    by_name: Mapping[str, Arm],
-    loads: list[float],
-    read: Callable[[Arm], tuple[Reading, Reading]] = cold_and_warm,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[Round]:
-    """Rounds in which every arm reads once, cold and then warm, each round beginning with another arm."""
-    names, rounds, began = list(by_name), list[Round](), clock()
-    while len(rounds) < _wanted(clock() - began):
-        first = len(rounds) % len(names)
-        done: dict[str, Reading] = {}
-        for name in names[first:] + names[:first]:
-            loads.append(os.getloadavg()[0])
-            done[name], done[name + WARM] = read(by_name[name])
-        rounds.append(done)
-    return rounds
-
-
-def _wanted(seconds: float) -> int:
-    """Rounds, after so many seconds of a set."""
-    return LEAST_ROUNDS if seconds > SLOW_S else ROUNDS if seconds > SET_S else MOST_ROUNDS
-
-
-def of_size(rounds: Sequence[Round], size: str) -> list[Figure]:
-    """The figures of one record size."""
-    figures = [_rate(rounds, name, f"{name}_{size}") for name in _arms(rounds)]
-    for name in CONTIGUOUS:
-        shown = f"{name}_over_sequential_{size}"
-        figures.append(_ratio(rounds, name, SEQUENTIAL, shown, OF_SEQUENTIAL))
-    medians = {name: statistics.median(one[name].rate for one in rounds) for name in STRIDED}
-    told = f"; of its two ways {max(medians, key=lambda name: medians[name])} is better by its median"
-    strided = [{**one, **_better(one)} for one in rounds]
-    for name in CONTIGUOUS:
-        figures.append(_ratio(strided, name, "strided", f"{name}_over_strided_{size}", OF_STRIDED, told))
-    figures.append(_ratio(strided, "strided", SEQUENTIAL, f"strided_over_sequential_{size}", None, told))
-    warm = [_warm_rate(rounds, name, f"{name}_{size}") for name in _arms(rounds)]
-    warm += [_warm_ratio(strided, name, "strided", f"{name}_over_strided_{size}") for name in CONTIGUOUS]
-    return [*figures, *warm, _memory(rounds, size)]
-
-
-def of_runs(rounds: Sequence[Round]) -> list[Figure]:
-    """The curve over the length of runs; and what a plain read gains by announcing, as the readers do."""
-    figures = [_ratio(rounds, ANNOUNCED, SEQUENTIAL, f"{ANNOUNCED}_over_{SEQUENTIAL}", None)]
-    for name in (str(run) for run in RUNS):
-        shown = f"{int(name) // 2**10}_kib_runs"
-        shares = ", ".join(f"{one[name].cold_share:.2f}" for one in rounds)
-        told = f"; node_batch on 2 nodes; bytes from the disk over useful ones: {shares}"
-        limit = OF_SEQUENTIAL if int(name) >= LONG_RUN else None
-        figures.append(_rate(rounds, name, shown))
-        figures.append(_ratio(rounds, name, SEQUENTIAL, f"{shown}_over_sequential", limit, told))
-        figures.append(_warm_rate(rounds, name, shown))
-        figures.append(_warm_ratio(rounds, name, SEQUENTIAL, f"{shown}_over_sequential"))
+            figures += of_size(in_turn(arms(path, size, records)), f"{size // 1000}_kb")
     return figures
 
 
-def _arms(rounds: Sequence[Round]) -> list[str]:
-    return [name for name in rounds[0] if not name.endswith(WARM)]
+def arms(path: Path, size: int, records: int) -> dict[str, Arm]:
+    """The arms of one set."""
+    steps = dict.fromkeys(READERS, records // BATCH)
+    steps[STRIDED] = min(records // BATCH, STRIDED_BYTES // (size * BATCH // RANKS))
+    made = {name: Arm(path=str(path), reader=name, steps=count) for name, count in steps.items()}
+    return {PLAIN: Arm(path=str(path), reader=PLAIN), **made}
 
 
-def _better(one: Round) -> Round:
-    """`strided` in its better way, cold and warm each."""
-    return {f"strided{how}": max((one[name + how] for name in STRIDED), key=_rate_of) for how in ("", WARM)}
+def in_turn(by_name: Mapping[str, Arm], read: Callable[[Arm], Reading] | None = None) -> list[Round]:
+    """Rounds in which every arm reads once, each round beginning with another arm."""
+    names, rounds = list(by_name), list[Round]()
+    for number in range(ROUNDS):
+        first = number % len(names)
+        order = names[first:] + names[:first]
+        rounds.append({name: cold_read(by_name[name], read or read_alone) for name in order})
+    return rounds
 
 
-def _rate_of(reading: Reading) -> float:
-    return reading.rate
+def cold_read(arm: Arm, read: Callable[[Arm], Reading]) -> Reading:
+    """Read once after a plain read of the whole file, whose pages are dropped.
+
+    Without that read before, a read is several times as fast after some arms as after others: memory, and
+    caches below this machine's own, are as the arm before has left them.
+    """
+    read(Arm(path=arm.path, reader=PLAIN))
+    drop(Path(arm.path))
+    return read(arm)
 
 
-def _rate(rounds: Sequence[Round], name: str, shown: str) -> Figure:
-    readings = [one[name] for one in rounds]
-    useful_mb = readings[0].useful_bytes / 1e6
-    told = f"{useful_mb:.0f} MB useful a read, {readings[0].jumps} jumps; {_cpu(readings)}"
-    return _figure(f"read_mb_s_{shown}", [one.rate / 1e6 for one in readings], refusal(readings), None, told)
+@contextmanager
+def packed_set(size: int, records: int) -> Iterator[Path]:
+    """A set of random bytes; gone afterwards, however that comes. size: bytes of a record."""
+    with tempfile.TemporaryDirectory(prefix="daso-bench-readers-") as folder:
+        path = Path(folder) / f"{size}.packed"
+        made = "random bytes, PCG64 with seed 0"
+        description = Description(name="random", classes=10, shape=(size,), encoding="uint8", made=made)
+        generator = np.random.Generator(np.random.PCG64(0))
+        with Writer(path, description, record_bytes=size) as writer:
+            for first in range(0, records, BLOCK_BYTES // size):
+                count = min(BLOCK_BYTES // size, records - first)
+                block = memoryview(generator.bytes(count * size))
+                for place in range(count):
+                    writer.add(block[place * size : (place + 1) * size], (first + place) % 10)
+        yield path
 
 
-def _warm_rate(rounds: Sequence[Round], name: str, shown: str) -> Figure:
-    readings = [one[name + WARM] for one in rounds]
-    rates = [one.rate / 1e6 for one in readings]
-    told = f"from the page cache; {_cpu(readings)}"
-    return _figure(f"read_mb_s_{shown}_warm", rates, warm_refusal(readings), None, told)
+# ------------------------------------------------------------------ figures
 
 
-def _cpu(readings: Sequence[Reading]) -> str:
-    return f"{statistics.median(one.cpu_s / one.useful_bytes * 1e9 for one in readings):.2f} CPU s a GB"
+def of_size(rounds: Sequence[Round], size: str) -> list[Figure]:
+    """The figures of one record size: rates, ratios to the plain read's, memory of the largest reader."""
+    figures: list[Figure] = []
+    for name in rounds[0]:
+        rates = [one[name].rate / 1e6 for one in rounds]
+        figures.append(_figure(f"read_mb_s_{name}_{size}", rates, _refusal(rounds, name), None))
+    for name in READERS:
+        ratios = [one[name].rate / one[PLAIN].rate for one in rounds]
+        limit = None if name == STRIDED else OF_PLAIN
+        figures.append(_figure(f"{name}_over_plain_{size}", ratios, _refusal(rounds, name, PLAIN), limit))
+    peaks = {name: max(one[name].peak_mb for one in rounds) for name in READERS}
+    detail = "of the whole process: " + ", ".join(f"{name} {peak:.0f}" for name, peak in peaks.items())
+    return [*figures, Figure(f"reader_peak_mb_{size}", max(peaks.values()), PEAK_MB, detail)]
 
 
-def _warm_ratio(rounds: Sequence[Round], over: str, under: str, shown: str) -> Figure:
-    ratios = [one[over + WARM].rate / one[under + WARM].rate for one in rounds]
-    why = warm_refusal([one[name + WARM] for one in rounds for name in (over, under)])
-    return _figure(f"{shown}_warm", ratios, why, None, "the same reads from the page cache: no disk in it")
+def _refusal(rounds: Sequence[Round], *names: str) -> str | None:
+    """Why these reads say nothing of a disk; None if each of them was cold."""
+    shares = [one[name].cold_share for one in rounds for name in names]
+    warm = [share for share in shares if not share >= COLD]
+    if not warm:
+        return None
+    listed = ", ".join("not known" if math.isnan(share) else f"{share:.1%}" for share in warm)
+    return (
+        f"refused: {len(warm)} of {len(shares)} reads not cold: of their bytes came from the disk: {listed}"
+    )
 
 
-def _ratio(
-    rounds: Sequence[Round], over: str, under: str, shown: str, limit: float | None, told: str = ""
-) -> Figure:
-    readings = [reading for one in rounds for reading in (one[over], one[under])]
-    ratios = [one[over].rate / one[under].rate for one in rounds]
-    return _figure(shown, ratios, refusal(readings), limit, f"of reads of one alternation{told}")
-
-
-def _figure(name: str, values: Sequence[float], why: str | None, limit: float | None, told: str) -> Figure:
+def _figure(name: str, values: Sequence[float], why: str | None, limit: float | None) -> Figure:
     """The median, or no number at all where reads are refused."""
     if why is not None:
-        return Figure(name, float("nan"), limit, why, at_least=True)
-    detail = f"median of {len(values)}, {min(values):.3g} to {max(values):.3g}; {told}"
+        return Figure(name, math.nan, limit, why, at_least=True)
+    detail = f"median of {len(values)}, {min(values):.3g} to {max(values):.3g}"
     return Figure(name, statistics.median(values), limit, detail, at_least=True, samples=tuple(values))
 
 
-def _memory(rounds: Sequence[Round], size: str) -> Figure:
-    """Peak of the largest reader's process."""
-    peaks = {name: max(one[name].peak_mb for one in rounds) for name in (*CONTIGUOUS, *STRIDED)}
-    grown = {name: max(one[name].grown_mb for one in rounds) for name in peaks}
-    told = ", ".join(f"{name} {peaks[name]:.0f} ({grown[name]:.0f} of it by reading)" for name in peaks)
-    return Figure(f"reader_peak_mb_{size}", max(peaks.values()), PEAK_MB, f"of the whole process: {told}")
+# ------------------------------------------------------------------ one read
+
+
+def read_alone(arm: Arm) -> Reading:
+    """Read in a new process. Raises RuntimeError with what it said at its end."""
+    command = [sys.executable, __file__, json.dumps(asdict(arm))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{arm.reader} of {arm.path} failed: {done.stderr[-2000:]}")
+    return Reading(**json.loads(done.stdout))
+
+
+def read(arm: Arm) -> Reading:
+    """Read in this process."""
+    path = Path(arm.path)
+    if arm.reader == PLAIN:
+        return _measured(lambda: _plain(path))
+    with Packed(path, random_access=arm.reader == STRIDED) as packed:
+        return _measured(lambda: _fed(packed, arm))
+
+
+def _measured(reading: Callable[[], int]) -> Reading:
+    """What `reading`, which returns the useful bytes, costs."""
+    before, started = _of_process("io", r"^read_bytes: (\d+)$"), time.perf_counter()
+    useful_bytes = reading()
+    seconds, after = time.perf_counter() - started, _of_process("io", r"^read_bytes: (\d+)$")
+    peak_kib = _of_process("status", r"^VmHWM:\s+(\d+) kB$")
+    return Reading(
+        seconds=seconds,
+        useful_bytes=useful_bytes,
+        disk_bytes=None if before is None or after is None else after - before,
+        # Not `getrusage`: its peak begins with that of the process that started this one.
+        peak_mb=math.nan if peak_kib is None else peak_kib * 1024 / 1e6,
+    )
+
+
+def _fed(packed: Packed, arm: Arm) -> int:
+    """Give a reader's records to members in this process; returns the useful bytes."""
+    members, share = 1 if arm.reader == STRIDED else RANKS, BATCH // RANKS
+    sizes, tally = (share,) * RANKS, Tally()
+    epoch = Epoch(batch=BATCH, steps=arm.steps, full=sizes, last=sizes, ranks_of_nodes=(RANKS,))
+    # On Windows the ends would be others.
+    lines = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in range(members)]
+    geometry = Geometry.of(packed, share * members, SLOTS)
+    source = READERS[arm.reader](packed, [Stretch(number=0, epoch=epoch)], 0, tally)
+    with ExitStack() as stack:
+        feeder = stack.enter_context(Feeder(packed, source, [ours for ours, _ in lines], geometry, tally))
+        for parts in zip(*[Member(theirs) for _, theirs in lines], strict=True):
+            assert all(len(part) == share for part in parts), "every step is whole here"
+        feeder.join()
+    return feeder.counters.useful_bytes
+
+
+def _plain(path: Path) -> int:
+    """Read a whole file from its beginning to its end; returns how many bytes."""
+    into, done = memoryview(bytearray(PLAIN_READ_BYTES)), 0
+    with open(path, "rb", buffering=0) as file:
+        while got := file.readinto(into):
+            done += got
+    return done
+
+
+def _of_process(file: str, pattern: str) -> int | None:
+    """A number that the system tells of this process; None where it does not (elsewhere than on Linux)."""
+    path = Path("/proc/self") / file
+    match = re.search(pattern, path.read_text(), re.MULTILINE) if path.exists() else None
+    return int(match[1]) if match else None
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(read(Arm(**json.loads(sys.argv[1]))))))
