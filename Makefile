@@ -19,11 +19,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-bench: $(VENV)/.bench ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
-	$(BIN)/python -m daso_bench.runner.bench json=results/bench.json $(if $(only),only=$(only))
+bench: $(VENV)/.base ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
+	$(BIN)/python tests/bench json=results/bench.json $(if $(only),only=$(only))
 
 bench-gpu: $(VENV)/.base ## our loop against a bare one, and what runs, on one GPU, in ten minutes; `make bench-gpu with="KEY=VALUE ..."`
-	$(BIN)/python -m daso_bench.runner.bench.gpu json=results/bench_gpu.json $(with)
+	$(BIN)/python tests/bench gpu json=results/bench_gpu.json $(with)
 
 mutants: $(VENV)/.dev ## faults planted in strategies and the loop, and how many the conformance kit or their tests find
 	$(BIN)/python tests/mutants/run.py
@@ -35,17 +35,12 @@ chaos: $(VENV)/.dev ## 100 random kills over a sweep of 24 runs, local and on th
 	eval "$$(scripts/slurm/dev_cluster env)" && $(BIN)/python tests/cluster/chaos.py --kills 100 --runs 24
 
 docs: $(VENV)/.base ## the pages of docs/strategies.md, from the code
-	$(BIN)/python -m daso_bench.runner.strategy_pages
+	$(BIN)/python scripts/strategy_pages.py
 
 $(VENV)/.base: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	touch $@
-
-$(VENV)/.bench: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	touch $@ $(VENV)/.base
 
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Helper modules beside the tests are imported by their plain names; CI repeats the same random examples."""
+"""Helper modules, benches and scripts have plain names in imports; CI repeats the same random examples."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-for folder in ("strategies", "runner", "datasets"):
+for folder in ("strategies", "runner", "runner/scoring", "datasets", "bench", "../scripts"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 torch.set_num_threads(1)

@@ -3,7 +3,7 @@
 stdin: one JSON line, a list with [payload bytes per second or null, latency in µs] of each node; then nothing
 until its end, which is this process's. stdout: one JSON line,
 
-    {"user": path, "nodes": [path, …], "addresses": […], "unshaped_addresses": […], "commands": […],
+    {"user": path, "nodes": [path, …], "addresses": […], "commands": […],
      "turns": whether a link's connections have equal turns}
     {"error": what failed, "cause": "unshare" | "map" | "missing" | "ip" | "tc" | "other"}
 
@@ -67,7 +67,6 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
         "user": f"{own}/ns/user",
         "nodes": [f"{own}/fd/{node}" for node in nodes],
         "addresses": [address(node) for node in range(len(nodes))],
-        "unshaped_addresses": [address(node, shaped=False) for node in range(len(nodes))],
         "commands": commands,
         "turns": turns,
     }

@@ -23,7 +23,6 @@ class NodeEntry:
     net: str
     address: str
     interface: str
-    unshaped_address: str
     unshaped_interface: str
 
 

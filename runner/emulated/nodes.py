@@ -73,10 +73,9 @@ class Nodes:
             raise MachineError(explain(answer, switches()))
         self._holder = holder
         self.commands, self.turns = answer["commands"], answer["turns"]
-        places = zip(answer["nodes"], answer["addresses"], answer["unshaped_addresses"], strict=True)
         self.entries = [
-            NodeEntry(answer["user"], net, address, INTERFACE, unshaped, UNSHAPED_INTERFACE)
-            for net, address, unshaped in places
+            NodeEntry(answer["user"], net, address, INTERFACE, UNSHAPED_INTERFACE)
+            for net, address in zip(answer["nodes"], answer["addresses"], strict=True)
         ]
         return self
 

@@ -1,9 +1,8 @@
 """docs/strategies.md says what the code says."""
 
 import pytest
+import strategy_pages
 from runs import NAMES, strategy_class
-
-from daso_bench.runner import strategy_pages
 
 
 def test_the_pages_are_up_to_date():

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_runs import Arm, arms, run_of
 from runs import NAMES, SmallCNN, config
 
 from daso_bench.runner import checkpoint, config_tree, local, schema
-from daso_bench.runner.bench.gpu_runs import Arm, arms, run_of
 from daso_bench.runner.hardware import ClusterConfig, DeviceConfig
 from daso_bench.runner.records import read_json
 from daso_bench.runner.run_directory import RunDirectory

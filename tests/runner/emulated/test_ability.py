@@ -100,4 +100,4 @@ def test_elsewhere_than_on_linux_the_reason_is_the_system(monkeypatch: pytest.Mo
     with pytest.raises(MachineError, match="this is darwin"), Nodes((1, 1), LinkConfig()):
         pass
     with pytest.raises(MachineError, match="this is darwin"):
-        enter(NodeEntry("u", "n", "10.99.0.1", "e0", "10.98.0.1", "f0"))
+        enter(NodeEntry("u", "n", "10.99.0.1", "e0", "f0"))

@@ -42,6 +42,6 @@ def test_root_in_a_node_still_writes_into_folders_of_other_users(tmp_path: Path)
 
 
 def test_a_node_that_is_gone_is_told_with_its_path():
-    gone = NodeEntry("/proc/1/ns/nothing", "/proc/1/fd/nothing", "10.99.0.1", "e0", "10.98.0.1", "f0")
+    gone = NodeEntry("/proc/1/ns/nothing", "/proc/1/fd/nothing", "10.99.0.1", "e0", "f0")
     with pytest.raises(MachineError, match=r"/proc/1/ns/nothing: .*No such file.*ended"):
         enter(gone)

@@ -1,8 +1,8 @@
-"""Planning tables A, C and D by simulation, fewer studies where noted than the shipped script takes."""
+"""Planning tables A, C and D by simulation, fewer studies where noted than `planning_tables.py` takes."""
 
+import planning_tables
 import pytest
-
-from daso_bench.runner.scoring.planning import (
+from simulated_studies import (
     bootstrap_coverage,
     crossing_coverage,
     crossing_coverages,
@@ -41,7 +41,7 @@ def test_welch_intervals_of_fixed_work_hold_the_truth_as_often_as_they_say(runs:
     assert 0.93 <= welch_coverage(runs, cv, COUNT, seed=1).covered <= 0.97
 
 
-# 4,000 studies of 300 draws; the shipped script draws 1,000.
+# 4,000 studies of 300 draws; `planning_tables.py` draws 1,000.
 @pytest.mark.parametrize(("runs", "cv"), [cell for cell in TABLE_A if cell[0] <= 10])
 def test_percentile_bootstraps_of_few_runs_cover_too_little_or_too_much(runs: int, cv: float) -> None:
     found = bootstrap_coverage(runs, cv, 4000, draws=300)
@@ -69,7 +69,7 @@ def test_intervals_of_crossing_times_hold_the_truth_at_each_phase(
         assert 0.93 <= found <= 0.97, phase
 
 
-# 10,000 studies a cell; the whole range of CVs is in the shipped script.
+# 10,000 studies a cell; the whole range of CVs is in `planning_tables.py`.
 @pytest.mark.parametrize(("evaluations", "runs", "expected"), [(20, 5, (94.8, 96.6)), (30, 10, (94.3, 96.0))])
 def test_the_range_of_coverages_is_that_of_planning_table_d(
     evaluations: int, runs: int, expected: tuple[float, float]
@@ -81,3 +81,17 @@ def test_the_range_of_coverages_is_that_of_planning_table_d(
 def test_stamps_of_a_fixed_grid_do_not_hold_the_truth() -> None:
     found = min(crossing_coverages(20, 10, (0.01,), 2_000, fixed_grid=True))
     assert found < 0.5
+
+
+def test_the_script_prints_every_table_and_the_same_each_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert planning_tables.main(["--repetitions", "100"]) == 0
+    first = capsys.readouterr().out
+    headings = [line.split(":")[0] for line in first.splitlines() if line.startswith("## ")]
+    assert headings[:5] == ["## A", "## B", "## C", "## D", "## Verdicts"]
+    rows = [line for line in first.splitlines() if line.startswith("|")]
+    assert "| 5 % | 18 | 6 |" in first
+    assert len(rows) == sum(2 + count for count in (6, 3, 3, 4, 6, 6, 3))
+    assert planning_tables.main(["--repetitions", "100"]) == 0
+    assert capsys.readouterr().out == first

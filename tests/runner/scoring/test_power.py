@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from simulated_studies import welch_of
 
 from daso_bench.runner.scoring.power import detectable, log_sd, power, power_of_no_loss, runs_needed
-from daso_bench.runner.scoring.studies import welch_of
 from daso_bench.strategies.errors import ConfigError
 
 GAINS = (1.05, 1.10, 1.20, 1.50)

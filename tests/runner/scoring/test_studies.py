@@ -5,13 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-
-from daso_bench.runner.scoring.claims import Claim, Conditions
-from daso_bench.runner.scoring.decide import verdict
-from daso_bench.runner.scoring.floor import clock_floor, fresh_floor
-from daso_bench.runner.scoring.guard import placebo_differs
-from daso_bench.runner.scoring.ratio import Times, welch
-from daso_bench.runner.scoring.studies import (
+from simulated_studies import (
     Shares,
     Studies,
     clock_floors,
@@ -22,6 +16,12 @@ from daso_bench.runner.scoring.studies import (
     simulate,
     simulate_crossings,
 )
+
+from daso_bench.runner.scoring.claims import Claim, Conditions
+from daso_bench.runner.scoring.decide import verdict
+from daso_bench.runner.scoring.floor import clock_floor, fresh_floor
+from daso_bench.runner.scoring.guard import placebo_differs
+from daso_bench.runner.scoring.ratio import Times, welch
 
 COUNT = 20_000
 CVS = (0.03, 0.05, 0.10)

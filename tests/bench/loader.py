@@ -1,8 +1,7 @@
 """Whether a run's loader keeps its cores at work: packed JPEGs to batches, against bare loops of that work.
 
-Bare loops hold the same bytes in memory, in as many processes as the loader has workers, and give nothing
-away. Decoding alone has no crop and no normalisation, so two comparisons are made: decoding with decoding,
-and all that a training batch needs with all that it needs. What a step waits for is the second.
+A bare loop holds the same bytes in memory, in as many processes as the loader has workers, decodes them with
+torchvision and applies the transforms of torchvision's training recipe, and gives nothing away.
 """
 
 import io
@@ -18,23 +17,23 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from figures import Figure
 from PIL import Image
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
-from ...datasets.augmentation import recipe
-from ...datasets.image_files import ImageFiles
-from ...datasets.packed.format import Description
-from ...datasets.packed.packed_file import Packed
-from ...datasets.packed.writer import Writer
-from ...datasets.pixels import PixelRules, decode_content
-from ...datasets.sampler import Sampler
-from ...datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
-from ...strategies.progress import Progress
-from ..feed import GlobalFeed
-from ..loader import Ahead
-from .figures import Figure
+from daso_bench.datasets.augmentation import recipe
+from daso_bench.datasets.image_files import ImageFiles
+from daso_bench.datasets.packed.format import Description
+from daso_bench.datasets.packed.packed_file import Packed
+from daso_bench.datasets.packed.writer import Writer
+from daso_bench.datasets.pixels import PixelRules, decode_content
+from daso_bench.datasets.sampler import Sampler
+from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
+from daso_bench.runner.feed import GlobalFeed
+from daso_bench.runner.loader import Ahead
+from daso_bench.strategies.progress import Progress
 
 IMAGES, HEIGHT, WIDTH, QUALITY = 384, 375, 500, 90
 NOISE = 20.0  # standard deviation of the pixels: files of about 100 kB, as ImageNet's are
@@ -46,8 +45,8 @@ LIMIT = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Decoded:
-    """Samples in a packed file, decoded as `files` says and given out so: uint8 [b, 3, HEIGHT, WIDTH]."""
+class Photographs:
+    """JPEGs in a packed file: decoded, cut, flipped and normalised as `files` says."""
 
     path: Path
     files: ImageFiles
@@ -68,37 +67,12 @@ class Decoded:
     @property
     def shape(self) -> tuple[int, int, int]:
         """See `datasets.data.Compact`."""
-        return 3, HEIGHT, WIDTH
+        return self.files.shape
 
     @property
     def target_bytes(self) -> int:
         """See `datasets.data.Compact`."""
         return 0
-
-    @property
-    def normalise(self) -> Callable[[Tensor], Tensor]:
-        """See `datasets.data.Compact`."""
-        return torch.clone
-
-    def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """See `datasets.data.Compact`."""
-        return torch.stack(list(self.pixels(indices))), self.files.labels.index_select(0, indices)
-
-    def pixels(self, indices: Tensor) -> Iterator[Tensor]:
-        """Images uint8 [3, H, W]."""
-        for index in indices.tolist():
-            content = bytearray(self.packed.size_of(index, 1))
-            self.packed.read(index, 1, memoryview(content))
-            yield decode_content(bytes(content), f"{self.path}: record {index}", self.files.rules)
-
-
-class Trained(Decoded):
-    """The same samples as a training step takes them: cut, flipped, normalised."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """See `datasets.data.Compact`."""
-        return self.files.shape
 
     @property
     def normalise(self) -> Callable[[Tensor], Tensor]:
@@ -110,11 +84,18 @@ class Trained(Decoded):
         images = self.files.changed_pixels(self.pixels(indices), indices, key)
         return images, self.files.labels.index_select(0, indices)
 
+    def pixels(self, indices: Tensor) -> Iterator[Tensor]:
+        """Images uint8 [3, H, W]."""
+        for index in indices.tolist():
+            content = bytearray(self.packed.size_of(index, 1))
+            self.packed.read(index, 1, memoryview(content))
+            yield decode_content(bytes(content), f"{self.path}: record {index}", self.files.rules)
+
 
 class Fed:
     """A loader in the steady state of a run: its workers are never waited for to begin."""
 
-    def __init__(self, samples: Decoded) -> None:
+    def __init__(self, samples: Photographs) -> None:
         self._sampler = Sampler(len(samples), BATCH, 1, seed=1)
         feed = GlobalFeed(self._sampler, 0)
         self._loader = Ahead(samples, feed, 2, workers=WORKERS, prefetch=PREFETCH, pin=False)
@@ -177,27 +158,24 @@ class Bare:
             process.join()
 
 
-def measure() -> list[Figure]:
-    """Images per second of loaders over those of bare loops, paired and in turn."""
+def loader() -> list[Figure]:
+    """Images per second of the loader over those of bare loops, paired and in turn."""
     contents = [photograph(number) for number in range(IMAGES)]
     torch.set_num_threads(1)  # as a rank beside loader workers; more would spin on cores that workers need
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "jpegs.pack"
         pack(path, contents)
         arms: dict[str, Fed | Bare] = {
-            "bare decoding": Bare(decoded, contents),
-            "bare decoding and transform": Bare(transformed(), contents),
-            "loader, decoding": Fed(Decoded(path=path, files=files())),
-            "loader": Fed(Trained(path=path, files=files())),
+            "bare": Bare(transformed(), contents),
+            "loader": Fed(Photographs(path=path, files=files())),
         }
         for arm in arms.values():
             stack.callback(arm.close)
         took: dict[str, list[float]] = {name: [] for name in arms}
         for turn in range(ALTERNATIONS):
-            order = list(arms)[turn % len(arms) :] + list(arms)[: turn % len(arms)]
-            for name in order:
+            for name in sorted(arms, reverse=bool(turn % 2)):
                 took[name].append(arms[name].seconds())
-    return [*_ratios(took), *_rates(took, statistics.mean(map(len, contents)))]
+    return figures_of(took, statistics.mean(map(len, contents)))
 
 
 def photograph(number: int) -> Tensor:
@@ -218,7 +196,7 @@ def pack(path: Path, contents: list[Tensor]) -> None:
         classes=1000,
         shape=(3, HEIGHT, WIDTH),
         encoding="jpeg",
-        made="by runner/bench/loader.py",
+        made="by tests/bench/loader.py",
     )
     with Writer(path, description) as writer:
         for content in contents:
@@ -269,53 +247,14 @@ def _loop(work: Callable[[Tensor], object], contents: list[Tensor], line: Connec
         line.send(None)
 
 
-def _ratios(took: dict[str, list[float]]) -> list[Figure]:
-    def ratio(name: str, arm: str, base: str, limit: float | None, words: str) -> Figure:
-        found = [b / a for a, b in zip(took[arm], took[base], strict=True)]
-        spread = f"{min(found):.2f} to {max(found):.2f} in {len(found)} pairs"
-        return Figure(name, statistics.median(found), limit, f"{words}; {spread}", at_least=True)
-
-    whole, whole_base = "loader", "bare decoding and transform"
-    return [
-        ratio(
-            "loader_over_bare_transform",
-            whole,
-            whole_base,
-            LIMIT,
-            "images/s: packed JPEGs to normalised batches, over torchvision decoding and the same transform",
-        ),
-        ratio(
-            "loader_decoding_over_bare_decoding",
-            "loader, decoding",
-            "bare decoding",
-            None,
-            "images/s: packed JPEGs to decoded batches, over torchvision decoding alone",
-        ),
-        ratio(
-            "loader_over_bare_decoding",
-            whole,
-            "bare decoding",
-            None,
-            "images/s: the whole loader over decoding alone, which crops and normalises nothing",
-        ),
-        ratio(
-            "bare_transform_over_bare_decoding",
-            whole_base,
-            "bare decoding",
-            None,
-            "what the figure before would be of a loader that costs nothing",
-        ),
-    ]
-
-
-def _rates(took: dict[str, list[float]], file_bytes: float) -> list[Figure]:
+def figures_of(took: dict[str, list[float]], file_bytes: float) -> list[Figure]:
+    """The ratio of rates and the rates, from the seconds of blocks that took turns."""
+    ratios = [bare / ours for ours, bare in zip(took["loader"], took["bare"], strict=True)]
+    detail = (
+        "images/s: packed JPEGs to normalised batches, over torchvision decoding and the same transform; "
+        f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} pairs"
+    )
+    ratio = Figure("loader_over_bare", statistics.median(ratios), LIMIT, detail, at_least=True)
     words = f"images/s, {WORKERS} processes; {WIDTH} x {HEIGHT}, {file_bytes / 1000:.0f} kB on average"
-    return [
-        Figure(
-            f"{name.replace(', ', '_').replace(' ', '_')}_images_per_s",
-            BLOCK * BATCH / statistics.median(times),
-            None,
-            words,
-        )
-        for name, times in took.items()
-    ]
+    rates = {name: BLOCK * BATCH / statistics.median(times) for name, times in took.items()}
+    return [ratio, *(Figure(f"{name}_images_per_s", rate, None, words) for name, rate in rates.items())]

@@ -1,14 +1,14 @@
-"""Writes the pages of docs/strategies.md from what stands in the code: docstring, keys, caveats.
+"""Writes the pages of docs/strategies.md from the code: docstring, keys and caveats of each strategy.
 
-`python -m daso_bench.runner.strategy_pages` (make docs) rewrites the file behind its marker; a test holds
-that it is up to date.
+`python scripts/strategy_pages.py` (make docs) rewrites the file behind its marker; a test holds that it is up
+to date.
 """
 
 import ast
 import re
 import sys
 
-from . import listing
+from daso_bench.runner import listing
 
 ROOT = listing.CONF.parent
 FILE = ROOT / "docs" / "strategies.md"

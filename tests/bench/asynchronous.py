@@ -4,31 +4,28 @@ Compute is slept, so that four ranks fit on two cores: each step takes a fixed t
 times as long on the slow one, before its forward pass. The sleep contains no wait for others.
 """
 
-import socket
 import statistics
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
+from figures import Figure
+from processes import configuration, joined, session_of, summary_of
 from torch import Tensor, nn
 
-from ...datasets.synthetic import Synthetic
-from ...models.small import MLP
-from ...strategies.ddp import DDP
-from ...strategies.lasgd import LASGD
-from ...strategies.replica import Batch
-from ...strategies.topology import WORLD
-from ..labels import RunInfo
-from ..loop import Loop
-from ..optimizers import SGD
-from ..session import Session, World
-from ..simulated_world import Recorded
-from ..torch_communicator import TorchCommunicator
-from ..torch_replica import TorchReplica
-from ..train_config import TrainConfig
-from .figures import Figure
-from .processes import configuration, joined, summary_of
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import MLP
+from daso_bench.runner.labels import RunInfo
+from daso_bench.runner.loop import Loop
+from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.torch_communicator import TorchCommunicator
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.train_config import TrainConfig
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.lasgd import LASGD
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import WORLD
 
 STEP_S, SLOWER = 0.020, 4
 RANKS, BATCH = 4, 32
@@ -51,7 +48,7 @@ class SleepyReplica(TorchReplica):
         return super().compute_gradients(batch)
 
 
-def measure() -> list[Figure]:
+def asynchronous() -> list[Figure]:
     """Rates of the fast ranks beside a slow one, over their rate alone; and of four times the evaluations."""
     solo = _run(LASGD, LONG // RANKS, ranks=1)
     beside = _run(LASGD, LONG, ranks=RANKS, slow=True)
@@ -101,18 +98,13 @@ def _run(
     return summary_of(config, f"{__name__}:train")
 
 
-def train(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Any
-) -> None:
+def train(*arguments: Any) -> None:
     """A rank of the measurement."""
-    config, comm = joined(run_dir, rank, port, listener, threads)
-    slow = config.run.tag == "slow" and rank == ranks - 1
-    sleep_s = STEP_S * (SLOWER if slow else 1)
-    device = comm.device
-    world = World(
-        "bench", comm, lambda model, criterion: SleepyReplica(model, criterion, comm, sleep_s), device, True
-    )
-    session = Session(config, world, config.dataset.load(), Recorded(), Recorded() if rank == 0 else None)
+    config, comm = joined(*arguments)
+    ranks = config.cluster.ranks
+    slow = config.run.tag == "slow" and comm.rank == ranks - 1
+    replica = partial(SleepyReplica, sleep_s=STEP_S * (SLOWER if slow else 1))
+    session = session_of(config, comm, replica)
     Loop(session).run()
     train_s = session.clock.segments["train"] / 1e9
     own = torch.tensor([session.progress.step / train_s, comm.traffic.blocked_ns / 1e9 / train_s])
@@ -124,4 +116,4 @@ def train(
         "blocked": blocked.max().item(),
         "ns_per_sample": train_s * 1e9 / session.progress.samples,
     }
-    link.finish("finished", summary if rank == 0 else None, None)
+    arguments[-1].finish("finished", summary, None)

@@ -1,4 +1,4 @@
-"""`python -m daso_bench.runner.bench.gpu [KEY=VALUE ...]`: what a GPU is for, in ten minutes on one of them.
+"""`python tests/bench gpu [KEY=VALUE ...]` (make bench-gpu): our loop and all strategies on one GPU.
 
     loop        ResNet-50: images/s of our loop over those of a bare PyTorch loop, blocks in turn
     function    four ranks on two nodes share the device, joined by gloo: each strategy takes its steps, is
@@ -18,27 +18,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import gpu_nccl
+import gpu_runs
 import torch
+from figures import Figure
+from gpu_options import Options, Time, in_words, parse
+from loop_overhead import gpu_loop
 from torch.cuda import nccl
 
-from ...strategies.errors import ConfigError
-from .. import arithmetic
-from ..environment import commit_of, installed
-from ..records import write_json
-from . import gpu_loop, gpu_mixed, gpu_nccl, gpu_runs
-from .figures import Figure
-from .gpu_options import Options, parse
-from .gpu_time import Time, in_words
+from daso_bench.runner import arithmetic
+from daso_bench.runner.environment import commit_of, installed
+from daso_bench.runner.records import write_json
+from daso_bench.strategies.errors import ConfigError
 
 NO_GPU = (
     "bench-gpu: torch sees no GPU here; take a machine with one, or try the script on the CPU: "
     "device=cpu model=small_cnn image=8 batch=8 blocks=6 steps=4"
 )
 MEASURES: dict[str, Callable[[Options, Time], Iterable[Figure]]] = {
-    "loop": gpu_loop.loop,
+    "loop": gpu_loop,
     "function": gpu_runs.function,
     "nccl": gpu_nccl.nccl,
-    "mixed": gpu_mixed.mixed,
+    "mixed": gpu_runs.mixed,
 }
 
 
@@ -109,7 +110,3 @@ def _about(options: Options) -> dict[str, Any]:
         "dirty": dirty,
         "options": asdict(options),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,15 +4,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import gpu_nccl
+import gpu_probes
+import gpu_runs
 import pytest
 import torch
 from fake_gpu import FakeGPU, FakeWork
 from gloo_entries_late import HostEvent, HostStreams
+from gpu_nccl import Mirror
+from gpu_options import Time, parse
 
-from daso_bench.runner.bench import gpu_nccl, gpu_probes, gpu_runs
-from daso_bench.runner.bench.gpu_mirror import Mirror
-from daso_bench.runner.bench.gpu_options import parse
-from daso_bench.runner.bench.gpu_time import Time
 from daso_bench.runner.device_work import DeviceWork
 from daso_bench.runner.torch_communicator import connect
 from daso_bench.runner.torch_replica import TorchReplica

@@ -4,23 +4,23 @@ import time
 from typing import Any
 
 import torch
+from figures import Figure
+from processes import configuration
 
-from ...datasets.digits import Digits
-from ...datasets.synthetic import Synthetic
-from ...models.small import SmallCNN
-from ...models.spec import InputSpec
-from ...models.torchvision_zoo import Torchvision
-from ...strategies.daso import DASO
-from ...strategies.ddp import DDP
-from ...strategies.lasgd import LASGD
-from .. import schema, timing_only
-from ..device import ClusterDevice, Profile
-from ..hardware import ClusterConfig, DeviceConfig
-from ..network import AlphaBeta
-from ..simulated_world import Stage, play
-from ..train_config import TrainConfig
-from .figures import Figure
-from .processes import configuration
+from daso_bench.datasets.digits import Digits
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import SmallCNN
+from daso_bench.models.spec import InputSpec
+from daso_bench.models.torchvision_zoo import Torchvision
+from daso_bench.runner import schema, timing_only
+from daso_bench.runner.device import ClusterDevice, Profile
+from daso_bench.runner.hardware import ClusterConfig, DeviceConfig
+from daso_bench.runner.network import AlphaBeta
+from daso_bench.runner.simulated_world import Stage, play
+from daso_bench.runner.train_config import TrainConfig
+from daso_bench.strategies.daso import DASO
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.lasgd import LASGD
 
 NETWORK = AlphaBeta(5e-6, 1e10, 25e-6, 1e9)
 DEVICE = DeviceConfig(samples_per_second=2000.0, fixed_ms=3.0, jitter="gaussian")
@@ -30,7 +30,7 @@ FEW_STEPS = 200
 EMPTY = Profile.by_size([])
 
 
-def measure() -> list[Figure]:
+def virtual_time() -> list[Figure]:
     """Seconds of 64 ranks · 100 steps, of an ImageNet epoch on 1,024 ranks; growth with the ranks."""
     torch.set_num_threads(1)
     with_numbers(DDP, ranks=16, steps=2)  # what is loaded at the first step of all counts for nobody

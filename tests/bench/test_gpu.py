@@ -7,15 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpu
+import gpu_runs
+import loop_overhead
 import pytest
 import torch
+from figures import Figure
+from gpu_options import Options, Time, parse
 
-from daso_bench.runner.bench import gpu, gpu_loop, gpu_mixed
-from daso_bench.runner.bench.figures import Figure
-from daso_bench.runner.bench.gpu_options import Options, parse
-from daso_bench.runner.bench.gpu_time import Time
 from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.replica import Batch
 
 SMALL = ["device=cpu", "model=small_cnn", "image=8", "batch=8", "blocks=5", "steps=4"]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -24,8 +24,8 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 def test_what_is_measured_by_default_is_what_was_promised():
     assert parse([]) == Options(device="cuda", model="resnet50", batch=256, image=224, precision="bf16")
     assert (parse([]).minutes, list(gpu.MEASURES)) == (10, ["loop", "function", "nccl", "mixed"])
-    assert gpu_loop.LIMIT == 0.95
-    config = gpu_loop.of_loop(parse([]))
+    assert loop_overhead.RATE_LIMIT == 0.95
+    config = loop_overhead.gpu_run(parse([]))
     assert (config.train.precision, config.train.channels_last, config.cluster.ranks) == ("bf16", True, 1)
     assert config.train.global_batch_size == 256
     assert config.cluster.device.kind_of(0) == "cuda"
@@ -172,7 +172,7 @@ def test_the_loop_is_measured_and_written_down(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(("bare", "ok"), [(1.9, True), (1.8, False)])
 def test_a_loop_that_is_slower_than_was_promised_is_short(bare: float, ok: bool):
     took = {"ours": [2.0] * 5, "bare": [bare] * 5}
-    found = gpu_loop.ratio("gpu_loop", parse([]), took, ("ours", "bare"), gpu_loop.LIMIT, "a model")
+    found = loop_overhead.rate_ratio("gpu_loop", parse([]), took, loop_overhead.RATE_LIMIT, "a model")
     assert found.value == pytest.approx(bare / 2)
     assert found.ok is ok
 
@@ -189,10 +189,12 @@ def test_the_bare_loop_computes_as_ours_and_scales_its_loss_where_ours_does(
             return super().scale(outputs)
 
     monkeypatch.setattr(torch.amp, "GradScaler", Scaler)
-    config = gpu_loop.of_loop(parse([*SMALL, f"precision={precision}"]))
-    session: Any = SimpleNamespace(data=SimpleNamespace(shape=(3, 8, 8), classes=10))
+    config = loop_overhead.gpu_run(parse([*SMALL, f"precision={precision}"]))
+    session: Any = SimpleNamespace(
+        data=SimpleNamespace(shape=(3, 8, 8), classes=10), world=SimpleNamespace(device=torch.device("cpu"))
+    )
     inputs = torch.rand(4, 3, 8, 8, dtype=torch.float64 if precision == "fp64" else torch.float32)
-    gpu_loop.bare_block(config, session, Batch(inputs, torch.arange(4), (4,)), 3)()
+    loop_overhead.bare_block(config, session, lambda step: (inputs, torch.arange(4)), 3)()
     assert scaled == [precision == "fp16"] * 3
 
 
@@ -204,7 +206,7 @@ def test_kernels_are_searched_for_in_one_arm_alone():
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        gpu_loop._searching(block)()
+        loop_overhead.searching(block)()
     assert (seen, torch.backends.cudnn.benchmark) == ([True], False)
 
 
@@ -217,7 +219,7 @@ def test_three_ranks_are_balanced_and_written_down(tmp_path: Path, capsys: pytes
 
 
 def test_a_gpu_rank_among_two_of_cpus():
-    config = gpu_mixed.of_ranks("cuda", "cpu", "cpu")
+    config = gpu_runs.of_ranks("cuda", "cpu", "cpu")
     assert config.cluster.ranks_of_nodes == (1, 2)
     assert [config.cluster.device.kind_of(rank) for rank in range(3)] == ["cuda", "cpu", "cpu"]
 
@@ -235,10 +237,10 @@ def test_steps_that_do_not_become_equal_are_short_on_a_gpu_alone(
 ):
     told = {"shares": [share, (1 - share) / 2, (1 - share) / 2], "batches": [1, 2, 3]}
     looks = [{"times_s": [0.001, 0.01, 0.01], "ratio": ratio} for ratio in (1.43, *last)]
-    assert [figure.ok for figure in gpu_mixed.judged(parse([]), told, looks)] == ok
-    assert all(figure.ok for figure in gpu_mixed.judged(replace(parse([]), device="cpu"), told, looks))
+    assert [figure.ok for figure in gpu_runs.balanced(parse([]), told, looks)] == ok
+    assert all(figure.ok for figure in gpu_runs.balanced(replace(parse([]), device="cpu"), told, looks))
     with pytest.raises(RuntimeError, match=r"3 look\(s\) at the ranks' times"):
-        list(gpu_mixed.judged(parse([]), told, looks[:3]))
+        list(gpu_runs.balanced(parse([]), told, looks[:3]))
 
 
 @pytest.mark.gpu

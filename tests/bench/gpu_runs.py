@@ -1,33 +1,44 @@
-"""Whole runs on a GPU that ranks share: every strategy, stopped halfway and resumed; other precisions."""
+"""Whole runs on a GPU: every strategy stopped halfway and resumed, other precisions, a GPU beside CPUs.
+
+`function`: ranks share the GPU. `mixed`: one rank on the GPU beside two on the CPU, to each of which
+`heterogeneous` gives what lets all end a step together.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+from figures import Figure
+from gpu_options import COMPILE_S, STALL_S, Options, Time, TimeUp, cluster_of, in_words
+from processes import configuration, reported
 
-from ...datasets.digits import Digits
-from ...models.small import SmallCNN
-from ...strategies.base import Strategy
-from ...strategies.ddp import DDP
-from .. import config_tree, rank, schema
-from ..hardware import ClusterConfig
-from ..launcher_config import LocalConfig
-from ..listing import CONF
-from ..optimizers import SGD
-from ..records import read_records
-from ..run_directory import RunDirectory
-from ..train_config import TrainConfig
-from ..typed import locate_target
-from ..verdict import Outcome
-from .figures import Figure
-from .gpu_options import Options, cluster_of
-from .gpu_time import COMPILE_S, STALL_S, Time, TimeUp, in_words
-from .processes import configuration
+from daso_bench.datasets.digits import Digits
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import MLP, SmallCNN
+from daso_bench.runner import config_tree, rank, schema
+from daso_bench.runner.hardware import ClusterConfig
+from daso_bench.runner.launcher_config import LocalConfig
+from daso_bench.runner.listing import CONF
+from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.records import read_records
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.train_config import TrainConfig
+from daso_bench.runner.typed import locate_target
+from daso_bench.runner.verdict import Outcome
+from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.heterogeneous import Heterogeneous
 
 NODES = (2, 2)  # ranks of each: sums within nodes and between them
+EPOCHS = 8  # a look at the times between two of them: the first of equal pieces, the last of balanced ones
+BALANCED = 3  # looks whose median counts
+BATCH = 2048
+FEWEST = 0.5  # of a step: the share of the rank on the GPU
+MOST = 1.2  # the slowest rank's step over the mean; 1.5 where the two on the CPU take all the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +123,9 @@ def in_two_halves(config: schema.RunConfig, time_left: Time) -> Outcome:
         return outcome
 
 
-def first_half(
-    run_dir: Path, number: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+def first_half(*arguments: Any) -> None:
     """A rank of the run that asks to stop once half of the steps are made."""
+    run_dir, link = arguments[0], arguments[-1]
     half = (config_tree.load(run_dir / "config.yaml").train.max_steps or 0) // 2
     tell = link.progress
 
@@ -125,7 +135,7 @@ def first_half(
             link.interrupt()
 
     link.progress = progress
-    rank.run_rank(run_dir, number, ranks, port, listener, threads, link)
+    rank.run_rank(*arguments)
 
 
 def run_of(arm: Arm, cluster: ClusterConfig, steps: int) -> schema.RunConfig:
@@ -152,3 +162,54 @@ def _within(kind: type[Strategy], steps: int) -> dict[str, Any]:
     if not isinstance(every, int) or 2 * every > steps:  # not a number: once an epoch
         keys["sync_every"] = max(1, steps // 4)
     return keys
+
+
+# ------------------------------------------------------------------ a GPU beside CPUs
+
+
+def mixed(options: Options, time_left: Time) -> Iterator[Figure]:
+    """The share of the rank on the GPU, and how far apart the ranks' steps are once they are balanced."""
+    config = of_ranks(options.device, "cpu", "cpu")
+    with TemporaryDirectory() as folder:
+        directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
+        summary = reported(time_left.launch(directory, config))
+        rows = read_records(directory.path / "metrics.jsonl").rows
+    looks = [row["strategy"]["rebalance"] for row in rows if "rebalance" in row.get("strategy", {})]
+    yield from balanced(options, summary["strategy"], looks)
+
+
+def balanced(options: Options, told: dict[str, Any], looks: list[dict[str, Any]]) -> Iterator[Figure]:
+    """The figures of a run from its summary and its looks at the times; limits are for GPUs alone."""
+    if len(looks) <= BALANCED:
+        raise RuntimeError(f"{len(looks)} look(s) at the ranks' times: shares cannot be judged")
+    on_gpu = options.device == "cuda"
+    ranks = f"ranks on {options.device}, cpu and cpu"
+    share = f"of a step, {ranks}: batches {told['batches']}"
+    yield Figure("gpu_share_beside_cpus", told["shares"][0], FEWEST if on_gpu else None, share, at_least=True)
+    ratio = median(look["ratio"] for look in looks[-BALANCED:])
+    apart = (
+        f"max over mean of steps, {ranks}: {_ms(looks[0])} ms with equal pieces, {looks[0]['ratio']:.3f}; "
+        f"{_ms(looks[-1])} ms at last; the median of {BALANCED} looks counts"
+    )
+    yield Figure("gpu_steps_apart", ratio, MOST if on_gpu else None, apart)
+
+
+def _ms(look: dict[str, Any]) -> str:
+    return ", ".join(f"{1e3 * time:.3g}" for time in look["times_s"])
+
+
+def of_ranks(*kinds: str) -> schema.RunConfig:
+    """Synchronous training on such devices that starts with equal pieces and is balanced after each epoch.
+
+    The model has much to multiply and few operations: a CPU's share is to be many samples, not one.
+    """
+    return configuration(
+        strategy_class=Heterogeneous,
+        strategy=Heterogeneous.Config(balancing="dynamic", rebalance_probe_steps=20),
+        model=MLP(hidden=[256, 256]),
+        dataset=Synthetic(samples=2 * BATCH, channels=1, height=8, width=8),
+        optimizer=SGD(),
+        cluster=cluster_of(*kinds, ranks=(1, len(kinds) - 1)),
+        launcher=LocalConfig(),
+        train=TrainConfig(epochs=EPOCHS, global_batch_size=BATCH),
+    )

@@ -1,7 +1,6 @@
-"""`python -m daso_bench.runner.scoring.tables [--repetitions N] [--quick]`: the planning tables in Markdown.
+"""The planning tables in Markdown: `python tests/runner/scoring/planning_tables.py [--repetitions N]`.
 
-Tables A to D and the operating characteristics of the verdicts, from the formulas that score real studies.
-Source: the measuring rules (time to accuracy), "statistics" and "verdict on a claim".
+Tables A to D, and how often each verdict comes out, from the formulas that score real studies.
 """
 
 import argparse
@@ -9,13 +8,21 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from simulated_studies import (
+    Shares,
+    Studies,
+    bootstrap_coverage,
+    crossing_coverages,
+    noisy_crossings,
+    shares,
+    simulate,
+    simulate_crossings,
+    welch_coverage,
+)
 
-from .guard import placebo_differs
-from .planning import bootstrap_coverage, crossing_coverages, noisy_crossings, welch_coverage
-from .power import detectable, log_sd, power_of_no_loss, runs_needed
-from .studies import Shares, Studies, shares, simulate, simulate_crossings
+from daso_bench.runner.scoring.guard import placebo_differs
+from daso_bench.runner.scoring.power import detectable, log_sd, power_of_no_loss, runs_needed
 
-_QUICK = 4_000
 _MOST_BOOTSTRAPS = 4_000  # studies: each is drawn a thousand times
 CVS = (0.03, 0.05, 0.10)
 VALUES = (1.1, 1.25, 1.515)
@@ -33,11 +40,11 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def table_a(repetitions: int, draws: int) -> str:
+def table_a(repetitions: int) -> str:
     def rows() -> Iterator[list[str]]:
         for runs, cv in _A_ROWS:
             welch = welch_coverage(runs, cv, repetitions)
-            means, medians = bootstrap_coverage(runs, cv, min(repetitions, _MOST_BOOTSTRAPS), draws=draws)
+            means, medians = bootstrap_coverage(runs, cv, min(repetitions, _MOST_BOOTSTRAPS))
             half = f"±{percent(welch.half_width)}"
             yield [
                 f"{runs}, {percent(cv, 0)}",
@@ -173,16 +180,14 @@ def table_quality() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints all tables; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m daso_bench.runner.scoring.tables")
+    """Print all tables; returns the exit code."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("--repetitions", type=int, default=20_000, help="simulated studies per cell")
-    parser.add_argument("--quick", action="store_true", help=f"{_QUICK:,} studies and fewer bootstrap draws")
-    options = parser.parse_args(arguments)
-    if options.repetitions < 1:
-        parser.error(f"--repetitions={options.repetitions}: must be >= 1")
-    repetitions = min(options.repetitions, _QUICK) if options.quick else options.repetitions
+    repetitions = parser.parse_args(arguments).repetitions
+    if repetitions < 1:
+        parser.error(f"--repetitions={repetitions}: must be >= 1")
     print(f"{repetitions:,} studies per cell, seeds fixed\n", flush=True)
-    print(table_a(repetitions, draws=200 if options.quick else 1000), flush=True)
+    print(table_a(repetitions), flush=True)
     print(table_b(), flush=True)
     print(table_c(repetitions), flush=True)
     print(table_d(repetitions), flush=True)

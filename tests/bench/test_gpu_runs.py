@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gpu_runs
 import pytest
+from gpu_options import STALL_S, Time, TimeUp, parse
+from processes import configuration
 
 from daso_bench.runner import config_tree, local
-from daso_bench.runner.bench import gpu_runs
-from daso_bench.runner.bench.gpu_options import parse
-from daso_bench.runner.bench.gpu_time import STALL_S, Time, TimeUp
-from daso_bench.runner.bench.processes import configuration
 from daso_bench.runner.records import RecordWriter
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.verdict import Outcome
@@ -47,7 +46,7 @@ def ran(time_left: Time) -> Any:
 def test_a_run_that_is_stopped_and_resumed_is_what_is_asked_for():
     time_left = Told(STOPPED, DONE)
     assert ran(time_left).ok
-    assert time_left.entries == ["daso_bench.runner.bench.gpu_runs:first_half", local.ENTRY]
+    assert time_left.entries == ["gpu_runs:first_half", local.ENTRY]
 
 
 @pytest.mark.parametrize(

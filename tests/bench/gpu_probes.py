@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from figures import Figure
 from torch import Tensor, nn
 
-from ...models.small import SmallCNN
-from ...models.spec import InputSpec
-from ...strategies.replica import Batch
-from ...strategies.topology import WORLD
-from ..late import Mark, between
-from ..torch_communicator import TorchCommunicator
-from ..torch_replica import TorchReplica
-from .figures import Figure
+from daso_bench.models.small import SmallCNN
+from daso_bench.models.spec import InputSpec
+from daso_bench.runner.late import Mark, between
+from daso_bench.runner.torch_communicator import TorchCommunicator
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.strategies.replica import Batch
+from daso_bench.strategies.topology import WORLD
 
 SIDE = {"cuda": 8192, "cpu": 64}  # of matrices: 20 products in float32 are half a second of a large GPU
 SHORT_SIDE = {"cuda": 1024, "cpu": 16}  # one product is far shorter than gathering a piece

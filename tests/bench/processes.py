@@ -1,0 +1,107 @@
+"""Runs in real processes whose ranks measure instead of training."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import MLP
+from daso_bench.runner import config_tree, local, schema
+from daso_bench.runner.emulated.venue import venue_of
+from daso_bench.runner.hardware import ClusterConfig
+from daso_bench.runner.labels import RunInfo, StudyInfo
+from daso_bench.runner.launcher_config import LauncherConfig
+from daso_bench.runner.optimizers import SGD
+from daso_bench.runner.rank import meet
+from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.schedules import Constant
+from daso_bench.runner.session import Listener, Nobody, Session, World
+from daso_bench.runner.simulated_world import Recorded
+from daso_bench.runner.supervisor import Event
+from daso_bench.runner.torch_communicator import TorchCommunicator
+from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.train_config import TrainConfig
+from daso_bench.runner.verdict import Outcome
+from daso_bench.strategies.ddp import DDP
+
+STALL_S = 300.0
+
+
+def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
+    """A run on one node; `changes` are fields of `RunConfig`."""
+    plain = schema.RunConfig(
+        strategy_class=DDP,
+        strategy=DDP.Config(),
+        model=MLP(hidden=[16]),
+        dataset=Synthetic(),
+        optimizer=SGD(lr=1e-3),
+        schedule=Constant(),
+        cluster=ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
+        launcher=LauncherConfig(),
+        train=TrainConfig(epochs=1),
+        seed=0,
+        run=RunInfo(),
+        study=StudyInfo(),
+        results_dir=Path("/nowhere"),
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def summary_of(config: schema.RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
+    """What rank 0 of `entry` (module:function) reports. Raises RuntimeError if the run does not finish."""
+    return reported(outcome_of(config, entry))
+
+
+def outcome_of(
+    config: schema.RunConfig, entry: str = local.ENTRY, launch: Callable[..., Outcome] | None = None
+) -> Outcome:
+    """How a run ends whose ranks do `entry`, by default training; its directory is gone afterwards."""
+    with TemporaryDirectory() as folder:
+        directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
+        return (launch or launched)(directory, config, entry)
+
+
+def launched(
+    directory: RunDirectory,
+    config: schema.RunConfig,
+    entry: str = local.ENTRY,
+    stall_s: float = STALL_S,
+    on_event: Callable[[Event], None] | None = None,
+) -> Outcome:
+    """How an attempt at the run in `directory` ends."""
+    return local.launch(
+        directory,
+        ranks=config.cluster.ranks,
+        threads=1,
+        venue=venue_of(config),
+        stall_s=stall_s,
+        entry=entry,
+        on_event=on_event,
+    )
+
+
+def reported(outcome: Outcome) -> dict[str, Any]:
+    """What rank 0 reported. Raises RuntimeError if the run did not finish."""
+    if outcome.status != "finished" or outcome.summary is None:
+        raise RuntimeError(f"{outcome.status}: {outcome.reason}\n{outcome.details}")
+    return outcome.summary
+
+
+def joined(*arguments: Any) -> tuple[schema.RunConfig, TorchCommunicator]:
+    """The configuration of a rank and its communicator; `arguments`: of the rank's entry, its link last."""
+    run_dir, rank, ranks, port, listener, threads, link = arguments
+    return meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
+
+
+def session_of(
+    config: schema.RunConfig,
+    comm: TorchCommunicator,
+    replica: Callable[..., TorchReplica] = TorchReplica,
+    listener: Listener | None = None,
+) -> Session:
+    """A rank's session, whose records are kept in memory."""
+    world = World("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
+    metrics = Recorded() if comm.rank == 0 else None
+    return Session(config, world, config.dataset.load(), Recorded(), metrics, listener or Nobody())
