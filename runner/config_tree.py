@@ -13,7 +13,7 @@ import yaml
 from omegaconf import DictConfig
 
 from ..strategies.errors import ConfigError, one_of
-from . import plain_yaml, similarity
+from . import plain_yaml
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LAUNCHERS, LauncherConfig
@@ -23,7 +23,7 @@ from .repetitions import phase_of
 from .roles import in_its_role
 from .schema import RunConfig, run_id, tree_of
 from .tasks import choice
-from .train_config import ITEMSIZES, TrainConfig
+from .train_config import TrainConfig
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
@@ -49,16 +49,6 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     dataset = _part(_rooted(tree, cwd), "dataset")
     seed = _seed(tree["seed"])
     asked = _with_metric(_with_epochs(tree["train"], model), dataset)
-    train = typed(TrainConfig, _with_phase(asked, seed), "train")
-    cluster = typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster")
-    cluster = similarity.resolve(
-        cluster,
-        model=model,
-        dataset=dataset,
-        batch=train.global_batch_size,
-        itemsize=ITEMSIZES[train.precision],
-        cwd=cwd,
-    )
     config = RunConfig(
         strategy_class=strategy_class,
         strategy=strategy,
@@ -67,9 +57,9 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         reader=reader_of(tree, cwd),
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
-        cluster=cluster,
+        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
         launcher=_launcher(tree["launcher"]),
-        train=train,
+        train=typed(TrainConfig, _with_phase(asked, seed), "train"),
         seed=seed,
         run=typed(RunInfo, tree["run"], "run"),
         study=typed(StudyInfo, tree["study"], "study"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
-from . import display, estimate, far, similarity_words, sweep
+from . import display, estimate, far, sweep
 from .compose import compose
 from .config_tree import dump
 from .exit_codes import OK, WRONG_REQUEST
@@ -43,7 +43,7 @@ def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> in
         display.say(console, f"{count}{request.title}", "bold")
         display.say(console, f"  directory  {request.path}")
         display.say(console, f"  processes  {_processes(request.config)}")
-        for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
+        for line in far.describe(request.config):
             display.say(console, f"             {line}")
         would, trouble = intent(RunDirectory(request.path), many=many), None
         if would in STARTED:

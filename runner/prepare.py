@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..datasets.packed.packed_file import Packed
+from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
 from .bad_data import data_told
+from .batch_parts import input_spec
 from .compose import compose
 from .config_tree import dataset_of, reader_of
 from .display import make_console, say
@@ -29,7 +31,6 @@ from .readers.choice import reads
 from .readers.packed_set import look_at, open_set, path_of, write_set
 from .run_directory import RunDirectory
 from .schema import RunConfig
-from .similarity import spec_of
 
 GROUPS = ("dataset", "reader")
 _NAMED = 20  # files left out that are named one by one
@@ -92,7 +93,7 @@ class Preparation:
         """
         dataset = config.dataset
         self._once(repr(dataset), lambda: self._get_ready(dataset))
-        config.check_data(lambda: self._once(f"shape {dataset!r}", lambda: spec_of(dataset, "dataset")))
+        config.check_data(lambda: self._once(f"shape {dataset!r}", lambda: loaded_input_spec(dataset)))
         self._packed(config)
 
     def __call__(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -183,6 +184,19 @@ def _prepare(dataset: Any, console: Console) -> None:
                 dataset.prepare(tell)
         elif hasattr(dataset, "prepare"):  # a class of a user's own may have nothing to get ready
             dataset.prepare()
+
+
+def loaded_input_spec(dataset: Any) -> InputSpec:
+    """The shape of a data set's samples; it is loaded where its keys do not say. Raises ConfigError."""
+    spec = input_spec(dataset)
+    if spec is not None:
+        return spec
+    try:
+        data = dataset.load()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"dataset: its shape is known once it can be loaded: {error}") from error
+    channels, height, width = data.shape
+    return InputSpec(channels, height, width, data.classes)
 
 
 def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:

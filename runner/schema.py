@@ -16,7 +16,7 @@ from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
-from . import batch_parts, computing, similarity
+from . import batch_parts, computing
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LauncherConfig
@@ -121,7 +121,7 @@ class RunConfig:
             label_smoothing=self.train.label_smoothing,
             target_metric=self.train.target_metric,
         )
-        self._check_parts(spec or (lambda: similarity.told_spec(self.dataset)))
+        self._check_parts(spec or (lambda: batch_parts.input_spec(self.dataset)))
         self.check_plan()
 
     def _check_parts(self, spec: Callable[[], InputSpec | None]) -> None:
@@ -231,7 +231,7 @@ def _cluster(cluster: ClusterConfig) -> dict[str, Any]:
     given, usual = dataclasses.asdict(cluster), dataclasses.asdict(ClusterConfig())
     if len(cluster.device.kind) < 2:  # as it is written: one word
         given["device"]["kind"], usual["device"]["kind"] = "".join(cluster.device.kind), ""
-    described = ("links", "device", "failures_s", "validated_ranks", "like")
+    described = ("links", "device", "failures_s", "validated_ranks")
     # Without a straggler a run's id is that of the days before there was one.
     usual_straggler = usual["device"].pop("straggler")
     if given["device"]["straggler"] == usual_straggler:
@@ -274,7 +274,6 @@ def digested(config: RunConfig) -> str:
     if isinstance(config.reader, PackedReader):
         _digest_reader(config.reader, config.launcher, tree["reader"])
     tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
-    tree["cluster"].pop("like", None)  # whose ratios they are neither
     trace = config.cluster.device.trace
     if trace is not None:
         tree["cluster"]["device"]["trace"] = _content(Path(trace))

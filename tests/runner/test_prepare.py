@@ -13,11 +13,14 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 )
 
 from daso_bench.datasets.cifar import CIFAR10
+from daso_bench.datasets.data import Data
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.spec import InputSpec
 from daso_bench.runner import local
 from daso_bench.runner.cli import main, run
+from daso_bench.runner.prepare import loaded_input_spec
 from daso_bench.runner.records import read_json
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -291,3 +294,20 @@ def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_rank
         run(["model=small_cnn_bn", *words])
     assert (launched, folders_of(tmp_path)) == ([], [])
     assert run(["model=small_cnn", *words]) == 0
+
+
+def test_a_data_set_whose_keys_do_not_say_its_shape_is_loaded_for_it() -> None:
+    class Unknown:
+        """A data set of a user's own, without shape and classes; `rows` 0: its file is missing."""
+
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def load(self) -> Data:
+            if not self.rows:
+                raise FileNotFoundError("images.idx: missing")
+            return Synthetic(samples=self.rows, height=5, width=4, channels=2, classes=3).load()
+
+    assert loaded_input_spec(Unknown(20)) == InputSpec(2, 5, 4, 3)
+    with pytest.raises(ConfigError, match=r"^dataset: its shape is known once it can be loaded: images\.idx"):
+        loaded_input_spec(Unknown(0))

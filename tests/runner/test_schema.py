@@ -114,9 +114,8 @@ def test_yaml_keys_are_the_fields() -> None:
         ("launcher", LocalConfig),
     ]:
         names = [field.name for field in dataclasses.fields(kind)]
-        described = HARDWARE | {"like"}
-        shown = [n for n in composed[group] if n not in ("like", "device")]
-        assert shown == [n for n in names if n not in described]
+        shown = [n for n in composed[group] if n != "device"]
+        assert shown == [n for n in names if n not in HARDWARE]
     assert composed["cluster"]["device"] == {"kind": ""}, "real ranks can be told one"
 
 
@@ -129,7 +128,6 @@ def test_a_cluster_describes_all_of_its_hardware_or_none(path: Path) -> None:
     cluster = typed(ClusterConfig, given, "cluster")
     cluster.check_virtual()
     wanted = dataclasses.asdict(cluster)
-    del wanted["like"]  # is in conf/config.yaml: any cluster can be made like another
     assert given.keys() == wanted.keys()
     assert given["links"].keys() == wanted["links"].keys()
     assert given["links"]["inter"].keys() == given["links"]["intra"].keys() == wanted["links"]["intra"].keys()
