@@ -63,11 +63,6 @@ class RunConfig:
                 f"train.global_batch_size={batch}: must be >= {ranks}, the number of ranks "
                 f"(cluster.nodes={len(self.cluster.ranks_of_nodes)}, cluster.ranks_per_node), one sample each"
             )
-        if self.train.accumulate > 1 and self.launcher.sync_batch_norm != "none":
-            raise ConfigError(
-                f"train.accumulate={self.train.accumulate}: statistics over ranks are modelled for whole "
-                f"batches only (launcher.sync_batch_norm={self.launcher.sync_batch_norm})"
-            )
         if self.launcher.timing_only and self.train.target is not None:
             raise ConfigError(
                 f"train.target={self.train.target}: launcher.timing_only=true learns nothing to reach it"
@@ -258,8 +253,6 @@ def digested(config: RunConfig) -> str:
     launcher: dict[str, Any] = {"name": config.launcher.name}
     if config.launcher.timing_only:
         launcher["timing_only"] = True
-    if config.launcher.sync_batch_norm != "none":
-        launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
     if config.launcher.asked_network != "none":
         launcher["network"] = config.launcher.asked_network
     if config.launcher.pin:

@@ -75,7 +75,6 @@ def run_all(
             device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
             profile=profile,
             timing_only=config.launcher.timing_only,
-            sync_batch_norm=config.launcher.sync_batch_norm,
             remarks=(f"simulated: {config.cluster.validity}",),
             checkpoints=run_dir / "checkpoints",
             attempt=attempt,

@@ -17,11 +17,8 @@ CAUSES = {
     "C and W: communication, waiting": (*TUNED,),
     "O: no overlap": ("ddp without overlap",),
     "M: TF32": ("ddp in TF32",),
-    "B: BatchNorm over all": ("ddp with BatchNorm over all",),
-    "A: O, M and B": ("ddp with all three",),
 }
 """What the baseline is."""
-NORMED = "daso B=4 with BatchNorm over a node"
 ALONE = "a step alone"  # of ddp, without communication and waiting
 
 
@@ -53,22 +50,17 @@ def times(runs: Iterable[Run]) -> dict[Point, dict[str, float]]:
     return found
 
 
-def daso(arms: Times, *, normed: bool = False) -> float:
-    """Seconds a sample of a whole run of DASO.
-
-    With `normed` BatchNorm over a node adds to every step what it adds at B = 4: it is waited for.
-    """
-    whole = sum(epochs * arms[arm] for arm, epochs in EPOCHS.items()) / sum(EPOCHS.values())
-    return whole + (arms[NORMED] - arms["daso B=4"] if normed else 0.0)
+def daso(arms: Times) -> float:
+    """Seconds a sample of a whole run of DASO."""
+    return sum(epochs * arms[arm] for arm, epochs in EPOCHS.items()) / sum(EPOCHS.values())
 
 
 def reduction(arms: Times, cause: str) -> float | None:
-    """r_run of a cause; None where an arm was not run. Where BatchNorm takes part, DASO's is over a node."""
+    """r_run of a cause; None where an arm was not run."""
     baselines = CAUSES[cause]
-    normed = cause[0] in "BA"
-    if not {*baselines, *EPOCHS, *([NORMED] if normed else [])} <= arms.keys():
+    if not {*baselines, *EPOCHS} <= arms.keys():
         return None
-    return 1 - daso(arms, normed=normed) / min(arms[arm] for arm in baselines)
+    return 1 - daso(arms) / min(arms[arm] for arm in baselines)
 
 
 def bound(arms: Times) -> float | None:
