@@ -45,7 +45,6 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
   daso-bench validate DIR             how far virtual time is off the emulated runs below DIR
   daso-bench prepare dataset=NAME     fetches, unpacks and checks a data set's files, before runs need them
-  daso-bench inspect dataset=NAME     classes, sizes, every bad file with its reason, images in two splits
   daso-bench doctor [KEY=VALUE]       what this machine can do, what is wrong, how to mend it
 
 Examples

@@ -412,33 +412,6 @@ def _prepare(arguments: list[str]) -> int:
     return prepare(options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
 
 
-_INSPECT_HELP = """\
-Decode every image of a data set and say what is there: images of each class and split, sizes, modes, what is
-converted, every bad file with its reason, and images that are in more than one split. Nothing is written.
-
-  daso-bench inspect dataset=imagefolder dataset.root=imgs
-  daso-bench inspect dataset=digits --json
-"""
-
-
-def _inspect(arguments: list[str]) -> int:
-    parser = parser_of(
-        "inspect",
-        _INSPECT_HELP,
-        codes="0 nothing is wrong; 2 the request was wrong, or the whole set is damaged; 3 something found: "
-        "bad files, the same image in two splits, a warning; or the files cannot be read.",
-    )
-    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    add_config_dir(parser)
-    options = parser.parse_intermixed_args(arguments)
-    from .inspect_data import inspect
-
-    return inspect(
-        options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd(), as_json=options.json
-    )
-
-
 def _directory(command: str, what: str, arguments: list[str]) -> Path:
     parser = parser_of(command)
     parser.add_argument("dir", type=Path, help=what)
@@ -462,7 +435,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "calibrate": _calibrate,
     "validate": _validate,
     "prepare": _prepare,
-    "inspect": _inspect,
     "doctor": _doctor,
 }
 """Takes the words after the command; returns the exit code. Raises ConfigError, MachineError."""

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..datasets.checking import SHOWN, BadFiles
 from ..datasets.packed.packed_file import Packed
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
@@ -33,7 +34,6 @@ from .run_directory import RunDirectory
 from .schema import RunConfig
 
 GROUPS = ("dataset", "reader")
-_NAMED = 20  # files left out that are named one by one
 
 Tell = Callable[[int, int], None]
 
@@ -44,11 +44,15 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     Raises ConfigError where files are missing or bad, MachineError where they cannot be fetched or written.
     """
     console = make_console()
-    composed = _composed(words, config_dir=config_dir, command="prepare", groups=GROUPS)
+    composed = _composed(words, config_dir)
     dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
     if hasattr(dataset, "download"):
         dataset = dataclasses.replace(dataset, download=True)
-    _prepare(dataset, console)
+    try:
+        _prepare(dataset, console)
+    except ConfigError as error:
+        _say_all_bad(console, error.__cause__)
+        raise
     for line in about_lines(dataset):
         say(console, line)
     if isinstance(reader, PackedReader):
@@ -57,25 +61,26 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     return OK
 
 
-def chosen(words: Sequence[str], *, config_dir: Path | None, cwd: Path, command: str) -> Any:
-    """The data set of `dataset=NAME dataset.KEY=VALUE`. Raises ConfigError for any other word."""
-    return dataset_of(_composed(words, config_dir=config_dir, command=command, groups=("dataset",)), cwd)
-
-
-def _composed(
-    words: Sequence[str], *, config_dir: Path | None, command: str, groups: Sequence[str]
-) -> DictConfig:
-    """The configuration with what `words` choose of `groups`, a data set for one."""
+def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
+    """The configuration with what `words` choose of GROUPS. Raises ConfigError for any other word."""
     for word in words:
-        if "=" not in word or key_of(word).split(".")[0] not in groups:
-            allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in groups)
-            raise ConfigError(f"{word}: must be {allowed} (daso-bench {command} --help)")
+        if "=" not in word or key_of(word).split(".")[0] not in GROUPS:
+            allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in GROUPS)
+            raise ConfigError(f"{word}: must be {allowed} (daso-bench prepare --help)")
     if not any(key_of(word) == "dataset" for word in words):
-        raise ConfigError(f"{command}: takes dataset=NAME (daso-bench list datasets)")
+        raise ConfigError("prepare: takes dataset=NAME (daso-bench list datasets)")
     (composed,) = compose(words, sweep=False, config_dir=config_dir)
     if composed.config is None:
-        raise composed.error or ConfigError(f"{command}: nothing was chosen")
+        raise composed.error or ConfigError("prepare: nothing was chosen")
     return composed.config
+
+
+def _say_all_bad(console: Console, cause: BaseException | None) -> None:
+    """The error names the first bad files; here are all of them, where there are more."""
+    if isinstance(cause, BadFiles) and len(cause.bad) > SHOWN:
+        say(console, f"bad files: {len(cause.bad)}")
+        for path, reason in cause.bad:
+            say(console, f"  {path}: {reason}")
 
 
 class Preparation:
@@ -126,7 +131,7 @@ class Preparation:
 
     def _get_ready(self, dataset: Any) -> None:
         _prepare(dataset, self._console)
-        for line in about_lines(dataset):
+        for line in about_lines(dataset, named=SHOWN):
             say(self._console, f"  {line}")
 
     def _once(self, name: str, look: Callable[[], Any]) -> Any:
@@ -142,8 +147,11 @@ class Preparation:
         return found
 
 
-def about_lines(dataset: Any) -> list[str]:
-    """What a person should know of a prepared data set, in sentences; nothing of one without files."""
+def about_lines(dataset: Any, named: int | None = None) -> list[str]:
+    """What a person should know of a prepared data set, in sentences; nothing of one without files.
+
+    named: of the files left out, how many are named one by one; None: all.
+    """
     about = _about(dataset)
     if about is None:
         return []
@@ -160,8 +168,9 @@ def about_lines(dataset: Any) -> list[str]:
     if about["bad"]:
         count = len(about["bad"])
         lines.append(f"left out, on all ranks: {count} bad file{'s' * (count > 1)}")
-        lines += [f"  {path}: {reason}" for path, reason in about["bad"][:_NAMED]]
-        lines += [f"  ... and {len(about['bad']) - _NAMED} more"] * (len(about["bad"]) > _NAMED)
+        lines += [f"  {path}: {reason}" for path, reason in about["bad"][:named]]
+        if named is not None and count > named:
+            lines.append(f"  ... and {count - named} more")
     return lines
 
 
