@@ -10,7 +10,7 @@ from ..strategies.errors import ConfigError
 from . import listing
 from .exit_codes import FAILED, OK
 from .files import check_folder
-from .options import add_before_runs, add_config_dir, folder_of, parser_of
+from .options import add_config_dir, add_dry_run, folder_of, parser_of
 from .overrides import key_of
 
 
@@ -213,7 +213,7 @@ def _pilot(arguments: list[str]) -> int:
     parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
     parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
     add_config_dir(parser)
-    add_before_runs(parser)
+    add_dry_run(parser)
     parser.add_argument("--reference", action="store_true", help="store samples to target instead")
     parser.add_argument("--output", type=Path, metavar="DIR", help="with --reference: its folder")
     options = parser.parse_intermixed_args(arguments)
@@ -229,7 +229,6 @@ def _pilot(arguments: list[str]) -> int:
         config_dir=folder_of(options.config_dir),
         cwd=Path.cwd(),
         dry_run=options.dry_run,
-        estimate=not options.no_estimate,
     )
     return reference(asked, output=options.output) if options.reference else pilot(asked)
 
@@ -266,7 +265,7 @@ def _tune(arguments: list[str]) -> int:
         "--trials", type=int, help="of each arm, a power of two, 4 or more (default: study.tune_trials, 16)"
     )
     add_config_dir(parser)
-    add_before_runs(parser)
+    add_dry_run(parser)
     options = parser.parse_intermixed_args(arguments)
     from .tune import tune
 
@@ -276,7 +275,6 @@ def _tune(arguments: list[str]) -> int:
         config_dir=folder_of(options.config_dir),
         cwd=Path.cwd(),
         dry_run=options.dry_run,
-        estimate=not options.no_estimate,
     )
 
 

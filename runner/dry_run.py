@@ -74,12 +74,8 @@ def tell_time(console: Console, configs: Sequence[RunConfig]) -> None:
     """Say how long the runs will take, as far as that is known before any is started."""
     to_do = estimate.left(configs)
     found = estimate.from_finished(configs)
-    here = not any(config.launcher.far for config in to_do)
     if found is not None:
         display.say(console, display.estimated(found))
-    elif here and len(to_do) >= estimate.MANY:
-        told = "how long is told when they start, from trials of a few steps"
-        display.say(console, f"{len(to_do)} runs to do: {told}")
     most = estimate.at_most(to_do)
     if most:
         display.say(console, most)
