@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..datasets.checking import SHOWN, BadFiles
-from ..datasets.packed.packed_file import Packed
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
@@ -213,11 +212,6 @@ def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
-
-
-def _check_dealt(dataset: Any, reader: PackedReader, nodes: int) -> None:
-    with Packed(path_of(dataset, reader)) as packed:
-        reader.check(packed, nodes)
 
 
 def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
