@@ -18,7 +18,6 @@ from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LAUNCHERS, LauncherConfig
 from .readers.choice import Reader
-from .readers.none import NoReader
 from .repetitions import phase_of
 from .roles import in_its_role
 from .schema import RunConfig, run_id, tree_of
@@ -27,7 +26,6 @@ from .train_config import TrainConfig
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
-OPTIONAL = ("reader",)  # a run that says nothing has none, as those of the days before them
 TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
 
 
@@ -37,7 +35,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     for key in tree:
         if key not in TOP_LEVEL:
             raise unknown_key("", key, TOP_LEVEL)
-    missing = [key for key in TOP_LEVEL if tree.get(key) is None and key not in OPTIONAL]
+    missing = [key for key in TOP_LEVEL if tree.get(key) is None]
     if missing:
         raise ConfigError(f"{missing[0]}: must be given")
     strategy_class = locate_target(tree["strategy"], "strategy")
@@ -81,9 +79,7 @@ def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Reader:
 
     Raises ConfigError.
     """
-    group = plain(cfg).get("reader")
-    if group is None:
-        return NoReader()
+    group = plain(cfg)["reader"]
     if isinstance(group, Mapping) and group.get("path"):
         group = {**group, "path": str(_absolute(str(group["path"]), cwd))}
     return _part({"reader": group}, "reader")

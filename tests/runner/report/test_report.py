@@ -134,11 +134,11 @@ def test_figures_have_words_and_are_files(mixed: tuple[Path, Path]) -> None:
     _, out = mixed
     page = Text((out / "index.html").read_text())
     alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
-    assert len(alternatives) == 9
+    assert len(alternatives) == 8
     assert all("ddp" in words and "daso" in words for words in alternatives)
     svgs = sorted(out.glob("*.svg"))
     assert [file.stem for file in svgs] == [
-        *("accuracy_bytes", "accuracy_samples", "accuracy_time", "bytes"),
+        *("accuracy_samples", "accuracy_time", "bytes"),
         *("parts", "reached", "speedups", "throughput", "time_to_target"),
     ]
     for file in svgs:
