@@ -45,8 +45,6 @@ $(VENV)/.base: pyproject.toml
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	# Its readers alone: the package asks for a notebook server, half a gigabyte, that no test needs.
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps mlc-chakra==1.0.0
 	touch $@ $(VENV)/.base
 
 clean:

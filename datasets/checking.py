@@ -70,9 +70,13 @@ def in_threads(look: Callable[[A], B], items: Sequence[A], *, threads: int, tell
             tell(start + len(piece), len(items))
 
 
-def refusal(where: str, bad: Sequence[tuple[str, str]], total: int) -> ValueError:
-    """The error that names the bad files, the first of them if they are many."""
-    lines = [f"  {path}: {reason}" for path, reason in bad[:SHOWN]]
-    more = [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
-    head = f"{where}: {len(bad)} of {total} files are bad; mend or remove them, or set dataset.bad_files=skip"
-    return ValueError("\n".join([head, *lines, *more]))
+class BadFiles(ValueError):
+    """Files of a data set that cannot be used. `bad`: (path, reason) of each; the text names the first."""
+
+    def __init__(self, where: str, bad: Sequence[tuple[str, str]], total: int) -> None:
+        self.bad = list(bad)
+        lines = [f"  {path}: {reason}" for path, reason in bad[:SHOWN]]
+        more = [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
+        way_out = "mend or remove them, or set dataset.bad_files=skip"
+        head = f"{where}: {len(bad)} of {total} files are bad; {way_out}"
+        super().__init__("\n".join([head, *lines, *more]))

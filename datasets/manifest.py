@@ -21,8 +21,7 @@ from .data import SPLITS
 from .preparation import replacing
 from .tree import File
 
-# 1: held-out splits depended on where the root lies; 2: fewer files were found bad, and cities numbered.
-FORMAT = 3  # a file of another one is made anew
+FORMAT = 1  # a file of another one is made anew
 # What zipfile and NumPy raise for bytes that are no archive, or not the one that was written. RuntimeError:
 # an entry reads as encrypted, or as made by a later version; OSError: a place lies before the start.
 _DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)

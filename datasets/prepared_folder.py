@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .checking import CHECKS, POLICIES, Checked, Tell, refusal, silent
+from .checking import CHECKS, POLICIES, BadFiles, Checked, Tell, silent
 from .data import SPLITS, Data
 from .manifest import Manifest, read_about
 from .preparation import locked
@@ -111,8 +111,8 @@ class PreparedFolder(ABC):
         """Looks at the files and writes the manifest, unless one of the same files is there.
 
         One process at a time does so, others wait; `tell` hears how many files are done.
-        Raises FileNotFoundError, ValueError naming what is wrong and every bad file with its reason (the
-        first 20), OSError where the manifest cannot be written.
+        Raises FileNotFoundError, BadFiles with every bad file and its reason, ValueError for what else is
+        wrong, OSError where the manifest cannot be written.
         """
         tree = self.tree()
         if self._is_prepared(tree):
@@ -150,7 +150,7 @@ class PreparedFolder(ABC):
         bad = [*tree.bad, *checked.bad]
         where = f"dataset.root={self.root}"
         if bad and self.bad_files == "stop":
-            raise refusal(where, bad, len(paths) + len(tree.bad))
+            raise BadFiles(where, bad, len(paths) + len(tree.bad))
         left_out = {path for path, _ in bad}
         usable = {
             name: [file for file in files if file.path not in left_out] for name, files in tree.splits.items()

@@ -11,16 +11,12 @@ from .spec import InputSpec
 class Sized:
     """`parameters` numbers in `tensors` tensors of one size; `gflops` of a sample's forward pass.
 
-    `norms` layers of batch normalisation of `channels` each, at equal distances.
-
     Raises ValueError for a number out of range.
     """
 
     parameters: int
     tensors: int = 100
     gflops: float = 1.0
-    norms: int = 0
-    channels: int = 0
     name: str = "sized"
 
     def __post_init__(self) -> None:
@@ -28,11 +24,6 @@ class Sized:
             raise ValueError(
                 f"model.tensors={self.tensors}: must be between 1 and model.parameters={self.parameters}"
             )
-        for key in ("norms", "channels"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"model.{key}={getattr(self, key)}: must be >= 0")
-        if self.norms and not self.channels:
-            raise ValueError(f"model.channels=0: must be >= 1, for model.norms={self.norms}")
         if not self.gflops > 0:
             raise ValueError(f"model.gflops={self.gflops}: must be > 0")
 

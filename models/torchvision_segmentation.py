@@ -24,8 +24,6 @@ class TorchvisionSegmentation:
     suggested_epochs: ClassVar[int] = 6  # what `train.epochs=auto` takes, as of torchvision's other models
     task: ClassVar[str] = "segmentation"
 
-    later: ClassVar[tuple[str, ...]] = ("zero_init_residual",)  # at its default a run's id is as before it
-
     name: str
     zero_init_residual: bool = False
 

@@ -62,6 +62,12 @@ def normalises(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
+def input_spec(dataset: Any) -> InputSpec | None:
+    """The shape of a data set's samples where its keys say it; None where it has to be loaded first."""
+    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
+    return None if shape is None or classes is None else InputSpec(shape[0], shape[1], shape[2], classes)
+
+
 def built(model: Any, spec: InputSpec) -> nn.Module:
     """The module of a model's configuration, if possible without memory for its numbers.
 

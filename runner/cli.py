@@ -18,7 +18,7 @@ from . import listing
 from .commands import COMMANDS
 from .exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .interrupts import remembered
-from .options import Parser, add_before_runs, add_config_dir, folder_of
+from .options import Parser, add_config_dir, add_dry_run, folder_of
 from .overrides import key_of
 
 _HELP = """\
@@ -45,7 +45,6 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
   daso-bench validate DIR             how far virtual time is off the emulated runs below DIR
   daso-bench prepare dataset=NAME     fetches, unpacks and checks a data set's files, before runs need them
-  daso-bench inspect dataset=NAME     classes, sizes, every bad file with its reason, images in two splits
   daso-bench doctor [KEY=VALUE]       what this machine can do, what is wrong, how to mend it
 
 Examples
@@ -64,7 +63,6 @@ Values: seed, results_dir, run.name/tag/arm/repeat, study.name, train.epochs, tr
 Options
   -m, --multirun        sweep over the values separated by commas
   --dry-run             show, do not run
-  --no-estimate         start at once: no trial runs of a few steps that tell how long many runs will take
   --config-dir DIR      a folder of your own YAML files, laid out like conf/ (strategy/mine.yaml, ...)
   --version, -h, --help
 
@@ -142,7 +140,7 @@ def run(arguments: Sequence[str]) -> int:
         return dry_run(options.words, many=many, config_dir=folder, cwd=cwd)
     from .start import start
 
-    return start(options.words, many=many, config_dir=folder, cwd=cwd, with_estimate=not options.no_estimate)
+    return start(options.words, many=many, config_dir=folder, cwd=cwd)
 
 
 def help_text() -> str:
@@ -169,7 +167,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="daso-bench", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")
-    add_before_runs(parser)
+    add_dry_run(parser)
     add_config_dir(parser)
     parser.add_argument("--version", action="store_true")
     parser.add_argument("-h", "--help", action="store_true")

@@ -10,7 +10,7 @@ from ..strategies.errors import ConfigError
 from . import listing
 from .exit_codes import FAILED, OK
 from .files import check_folder
-from .options import add_before_runs, add_config_dir, folder_of, parser_of
+from .options import add_config_dir, add_dry_run, folder_of, parser_of
 from .overrides import key_of
 
 
@@ -213,7 +213,7 @@ def _pilot(arguments: list[str]) -> int:
     parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
     parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
     add_config_dir(parser)
-    add_before_runs(parser)
+    add_dry_run(parser)
     parser.add_argument("--reference", action="store_true", help="store samples to target instead")
     parser.add_argument("--output", type=Path, metavar="DIR", help="with --reference: its folder")
     options = parser.parse_intermixed_args(arguments)
@@ -229,7 +229,6 @@ def _pilot(arguments: list[str]) -> int:
         config_dir=folder_of(options.config_dir),
         cwd=Path.cwd(),
         dry_run=options.dry_run,
-        estimate=not options.no_estimate,
     )
     return reference(asked, output=options.output) if options.reference else pilot(asked)
 
@@ -266,7 +265,7 @@ def _tune(arguments: list[str]) -> int:
         "--trials", type=int, help="of each arm, a power of two, 4 or more (default: study.tune_trials, 16)"
     )
     add_config_dir(parser)
-    add_before_runs(parser)
+    add_dry_run(parser)
     options = parser.parse_intermixed_args(arguments)
     from .tune import tune
 
@@ -276,7 +275,6 @@ def _tune(arguments: list[str]) -> int:
         config_dir=folder_of(options.config_dir),
         cwd=Path.cwd(),
         dry_run=options.dry_run,
-        estimate=not options.no_estimate,
     )
 
 
@@ -412,33 +410,6 @@ def _prepare(arguments: list[str]) -> int:
     return prepare(options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
 
 
-_INSPECT_HELP = """\
-Decode every image of a data set and say what is there: images of each class and split, sizes, modes, what is
-converted, every bad file with its reason, and images that are in more than one split. Nothing is written.
-
-  daso-bench inspect dataset=imagefolder dataset.root=imgs
-  daso-bench inspect dataset=digits --json
-"""
-
-
-def _inspect(arguments: list[str]) -> int:
-    parser = parser_of(
-        "inspect",
-        _INSPECT_HELP,
-        codes="0 nothing is wrong; 2 the request was wrong, or the whole set is damaged; 3 something found: "
-        "bad files, the same image in two splits, a warning; or the files cannot be read.",
-    )
-    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    add_config_dir(parser)
-    options = parser.parse_intermixed_args(arguments)
-    from .inspect_data import inspect
-
-    return inspect(
-        options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd(), as_json=options.json
-    )
-
-
 def _directory(command: str, what: str, arguments: list[str]) -> Path:
     parser = parser_of(command)
     parser.add_argument("dir", type=Path, help=what)
@@ -462,7 +433,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "calibrate": _calibrate,
     "validate": _validate,
     "prepare": _prepare,
-    "inspect": _inspect,
     "doctor": _doctor,
 }
 """Takes the words after the command; returns the exit code. Raises ConfigError, MachineError."""

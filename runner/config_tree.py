@@ -13,21 +13,19 @@ import yaml
 from omegaconf import DictConfig
 
 from ..strategies.errors import ConfigError, one_of
-from . import plain_yaml, similarity
+from . import plain_yaml
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LAUNCHERS, LauncherConfig
 from .readers.choice import Reader
-from .readers.none import NoReader
 from .repetitions import phase_of
 from .roles import in_its_role
 from .schema import RunConfig, run_id, tree_of
 from .tasks import choice
-from .train_config import ITEMSIZES, TrainConfig
+from .train_config import TrainConfig
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
-OPTIONAL = ("reader",)  # a run that says nothing has none, as those of the days before them
 TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
 
 
@@ -37,7 +35,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     for key in tree:
         if key not in TOP_LEVEL:
             raise unknown_key("", key, TOP_LEVEL)
-    missing = [key for key in TOP_LEVEL if tree.get(key) is None and key not in OPTIONAL]
+    missing = [key for key in TOP_LEVEL if tree.get(key) is None]
     if missing:
         raise ConfigError(f"{missing[0]}: must be given")
     strategy_class = locate_target(tree["strategy"], "strategy")
@@ -49,16 +47,6 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     dataset = _part(_rooted(tree, cwd), "dataset")
     seed = _seed(tree["seed"])
     asked = _with_metric(_with_epochs(tree["train"], model), dataset)
-    train = typed(TrainConfig, _with_phase(asked, seed), "train")
-    cluster = typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster")
-    cluster = similarity.resolve(
-        cluster,
-        model=model,
-        dataset=dataset,
-        batch=train.global_batch_size,
-        itemsize=ITEMSIZES[train.precision],
-        cwd=cwd,
-    )
     config = RunConfig(
         strategy_class=strategy_class,
         strategy=strategy,
@@ -67,9 +55,9 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         reader=reader_of(tree, cwd),
         optimizer=_part(tree, "optimizer"),
         schedule=_part(tree, "schedule"),
-        cluster=cluster,
+        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
         launcher=_launcher(tree["launcher"]),
-        train=train,
+        train=typed(TrainConfig, _with_phase(asked, seed), "train"),
         seed=seed,
         run=typed(RunInfo, tree["run"], "run"),
         study=typed(StudyInfo, tree["study"], "study"),
@@ -91,9 +79,7 @@ def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Reader:
 
     Raises ConfigError.
     """
-    group = plain(cfg).get("reader")
-    if group is None:
-        return NoReader()
+    group = plain(cfg)["reader"]
     if isinstance(group, Mapping) and group.get("path"):
         group = {**group, "path": str(_absolute(str(group["path"]), cwd))}
     return _part({"reader": group}, "reader")

@@ -33,22 +33,16 @@ class Profile:
 
     flops: of a sample's forward pass. numels: of the trainable parameters, in order. ready: for each, the
     share of the backward pass after which its gradient is there: backward goes from the last to the first.
-    norms: channels of each layer of batch normalisation with weights, and the share of the backward pass
-    before it, in the order of the backward pass.
     """
 
     flops: float
     numels: tuple[int, ...]
     ready: tuple[float, ...]
-    norms: tuple[tuple[int, float], ...] = ()
 
     @classmethod
-    def by_size(
-        cls, numels: Sequence[int], flops: float = 0.0, norms: int = 0, channels: int = 0
-    ) -> "Profile":
-        """A model of which only sizes are known: time goes with them, `norms` lie at equal distances."""
-        places = tuple((channels, (place + 0.5) / norms) for place in range(norms))
-        return cls(flops, tuple(numels), _ready(numels), places)
+    def by_size(cls, numels: Sequence[int], flops: float = 0.0) -> "Profile":
+        """A model of which only sizes are known: time goes with them."""
+        return cls(flops, tuple(numels), _ready(numels))
 
     @classmethod
     def of(cls, build: Callable[[], nn.Module], spec: InputSpec) -> "Profile":
@@ -87,14 +81,8 @@ class Profile:
         first = places[trained[0]] if trained else 0
         ready = _ready([0.0] * first + weights[first:])
         flops = counter.get_total_flops() / 2
-        norms = [
-            (module.num_features, ready[places[module.weight]])
-            for module in model.modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine
-        ]
-        norms.sort(key=lambda norm: norm[1])
         shares = tuple(ready[places[p]] for p in trained)
-        return cls(float(flops), tuple(numels), shares, tuple(norms))
+        return cls(float(flops), tuple(numels), shares)
 
     def buckets(self, itemsize: int, mib: float) -> list[tuple[int, int]]:
         """DDP's buckets: [first, last) of the parameters, the last ones first, `itemsize` bytes a number.

@@ -45,13 +45,13 @@ class _Console(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
-def make_console(*, stderr: bool = False, goes_on: bool = False) -> Console:
+def make_console(*, goes_on: bool = False) -> Console:
     """A console that prints text as it is, wide where there is no terminal.
 
     goes_on: a run must not end because its reader has gone (`daso-bench ... | head`); all else may.
     """
-    console = _Console(goes_on=goes_on, stderr=stderr)
-    return console if console.is_terminal else _Console(goes_on=goes_on, stderr=stderr, width=PLAIN_WIDTH)
+    console = _Console(goes_on=goes_on)
+    return console if console.is_terminal else _Console(goes_on=goes_on, width=PLAIN_WIDTH)
 
 
 @contextmanager

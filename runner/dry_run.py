@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..strategies.errors import ConfigError, MachineError
-from . import display, estimate, far, similarity_words, sweep
+from . import display, estimate, far, sweep
 from .compose import compose
 from .config_tree import dump
 from .exit_codes import OK, WRONG_REQUEST
@@ -43,7 +43,7 @@ def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> in
         display.say(console, f"{count}{request.title}", "bold")
         display.say(console, f"  directory  {request.path}")
         display.say(console, f"  processes  {_processes(request.config)}")
-        for line in [*far.describe(request.config), *similarity_words.lines(request.config)]:
+        for line in far.describe(request.config):
             display.say(console, f"             {line}")
         would, trouble = intent(RunDirectory(request.path), many=many), None
         if would in STARTED:
@@ -74,12 +74,8 @@ def tell_time(console: Console, configs: Sequence[RunConfig]) -> None:
     """Say how long the runs will take, as far as that is known before any is started."""
     to_do = estimate.left(configs)
     found = estimate.from_finished(configs)
-    here = not any(config.launcher.far for config in to_do)
     if found is not None:
         display.say(console, display.estimated(found))
-    elif here and len(to_do) >= estimate.MANY:
-        told = "how long is told when they start, from trials of a few steps"
-        display.say(console, f"{len(to_do)} runs to do: {told}")
     most = estimate.at_most(to_do)
     if most:
         display.say(console, most)

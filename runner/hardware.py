@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
-from .likeness import LikeConfig
 
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
 SHARINGS = ("fifo", "fair")
@@ -189,7 +188,6 @@ class ClusterConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
     failures_s: tuple[float, ...] = ()  # attempt k of a run loses a node after so many seconds
     validated_ranks: int = 0  # ranks on which modelled step times were compared with measured ones
-    like: LikeConfig = field(default_factory=LikeConfig)  # whose ratios links and device have or are to have
 
     def __post_init__(self) -> None:
         at_least("cluster.nodes", self.nodes, 1)
@@ -206,7 +204,6 @@ class ClusterConfig:
         at_least("cluster.validated_ranks", self.validated_ranks, 0)
         self.links.check(self.nodes)
         self.device.check(self.ranks)
-        self.like.check()
         for seconds in self.failures_s:
             above("cluster.failures_s", seconds, 0)
 

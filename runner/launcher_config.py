@@ -6,7 +6,6 @@ from typing import ClassVar
 from ..strategies.errors import ConfigError, above, at_least, one_of, within
 from .slurm.time_limit import minutes
 
-BATCH_NORMS = ("none", "node", "world")
 ON_INVALID = ("refuse", "record")
 
 
@@ -33,19 +32,12 @@ class LauncherConfig:
     prefetch_batches: int = 2
     timeline: bool = False
     timing_only: bool = False
-    sync_batch_norm: str = "none"
     extrapolate: bool = False
 
     def __post_init__(self) -> None:
         one_of("launcher.name", self.name, tuple(LAUNCHERS))
         if self.timing_only and self.name != "simulated":
             raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
-        one_of("launcher.sync_batch_norm", self.sync_batch_norm, BATCH_NORMS)
-        if self.sync_batch_norm != "none" and not self.timing_only:
-            raise ConfigError(
-                f"launcher.sync_batch_norm={self.sync_batch_norm}: is a clock's; models are trained with "
-                "statistics of their own ranks (needs launcher.timing_only=true)"
-            )
         if self.pin and self.name == "simulated":
             raise ConfigError(
                 "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "

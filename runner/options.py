@@ -30,12 +30,9 @@ def add_config_dir(parser: Parser, about: str = "a folder of your own YAML files
     parser.add_argument("--config-dir", metavar="DIR", help=about)
 
 
-def add_before_runs(parser: Parser) -> None:
-    """`--dry-run` and `--no-estimate`, of what starts runs."""
+def add_dry_run(parser: Parser) -> None:
+    """`--dry-run`, of what starts runs."""
     parser.add_argument("--dry-run", action="store_true", help="show what would run; nothing is started")
-    parser.add_argument(
-        "--no-estimate", action="store_true", help="start at once, without trying how long a run takes"
-    )
 
 
 def folder_of(text: str | None) -> Path | None:

@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import models
-from ..datasets.packed.packed_file import Packed
+from ..datasets.checking import SHOWN, BadFiles
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
 from .bad_data import data_told
+from .batch_parts import input_spec
 from .compose import compose
 from .config_tree import dataset_of, reader_of
 from .display import make_console, say
@@ -32,10 +33,8 @@ from .readers.choice import reads
 from .readers.packed_set import look_at, open_set, path_of, write_set
 from .run_directory import RunDirectory
 from .schema import RunConfig
-from .similarity import spec_of
 
 GROUPS = ("dataset", "reader")
-_NAMED = 20  # files left out that are named one by one
 
 Tell = Callable[[int, int], None]
 
@@ -46,11 +45,15 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     Raises ConfigError where files are missing or bad, MachineError where they cannot be fetched or written.
     """
     console = make_console()
-    composed = _composed(words, config_dir=config_dir, command="prepare", groups=GROUPS)
+    composed = _composed(words, config_dir)
     dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
     if hasattr(dataset, "download"):
         dataset = dataclasses.replace(dataset, download=True)
-    _prepare(dataset, console)
+    try:
+        _prepare(dataset, console)
+    except ConfigError as error:
+        _say_all_bad(console, error.__cause__)
+        raise
     for line in about_lines(dataset):
         say(console, line)
     if isinstance(reader, PackedReader):
@@ -59,25 +62,26 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     return OK
 
 
-def chosen(words: Sequence[str], *, config_dir: Path | None, cwd: Path, command: str) -> Any:
-    """The data set of `dataset=NAME dataset.KEY=VALUE`. Raises ConfigError for any other word."""
-    return dataset_of(_composed(words, config_dir=config_dir, command=command, groups=("dataset",)), cwd)
-
-
-def _composed(
-    words: Sequence[str], *, config_dir: Path | None, command: str, groups: Sequence[str]
-) -> DictConfig:
-    """The configuration with what `words` choose of `groups`, a data set for one."""
+def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
+    """The configuration with what `words` choose of GROUPS. Raises ConfigError for any other word."""
     for word in words:
-        if "=" not in word or key_of(word).split(".")[0] not in groups:
-            allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in groups)
-            raise ConfigError(f"{word}: must be {allowed} (daso-bench {command} --help)")
+        if "=" not in word or key_of(word).split(".")[0] not in GROUPS:
+            allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in GROUPS)
+            raise ConfigError(f"{word}: must be {allowed} (daso-bench prepare --help)")
     if not any(key_of(word) == "dataset" for word in words):
-        raise ConfigError(f"{command}: takes dataset=NAME (daso-bench list datasets)")
+        raise ConfigError("prepare: takes dataset=NAME (daso-bench list datasets)")
     (composed,) = compose(words, sweep=False, config_dir=config_dir)
     if composed.config is None:
-        raise composed.error or ConfigError(f"{command}: nothing was chosen")
+        raise composed.error or ConfigError("prepare: nothing was chosen")
     return composed.config
+
+
+def _say_all_bad(console: Console, cause: BaseException | None) -> None:
+    """The error names the first bad files; here are all of them, where there are more."""
+    if isinstance(cause, BadFiles) and len(cause.bad) > SHOWN:
+        say(console, f"bad files: {len(cause.bad)}")
+        for path, reason in cause.bad:
+            say(console, f"  {path}: {reason}")
 
 
 class Preparation:
@@ -97,7 +101,7 @@ class Preparation:
         self._once(repr(dataset), lambda: self._get_ready(dataset))
 
         def spec() -> InputSpec:
-            return self._once(f"shape {dataset!r}", lambda: spec_of(dataset, "dataset"))
+            return self._once(f"shape {dataset!r}", lambda: loaded_input_spec(dataset))
 
         config.check_data(spec)
         if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
@@ -134,7 +138,7 @@ class Preparation:
 
     def _get_ready(self, dataset: Any) -> None:
         _prepare(dataset, self._console)
-        for line in about_lines(dataset):
+        for line in about_lines(dataset, named=SHOWN):
             say(self._console, f"  {line}")
 
     def _once(self, name: str, look: Callable[[], Any]) -> Any:
@@ -150,8 +154,11 @@ class Preparation:
         return found
 
 
-def about_lines(dataset: Any) -> list[str]:
-    """What a person should know of a prepared data set, in sentences; nothing of one without files."""
+def about_lines(dataset: Any, named: int | None = None) -> list[str]:
+    """What a person should know of a prepared data set, in sentences; nothing of one without files.
+
+    named: of the files left out, how many are named one by one; None: all.
+    """
     about = _about(dataset)
     if about is None:
         return []
@@ -168,8 +175,9 @@ def about_lines(dataset: Any) -> list[str]:
     if about["bad"]:
         count = len(about["bad"])
         lines.append(f"left out, on all ranks: {count} bad file{'s' * (count > 1)}")
-        lines += [f"  {path}: {reason}" for path, reason in about["bad"][:_NAMED]]
-        lines += [f"  ... and {len(about['bad']) - _NAMED} more"] * (len(about["bad"]) > _NAMED)
+        lines += [f"  {path}: {reason}" for path, reason in about["bad"][:named]]
+        if named is not None and count > named:
+            lines.append(f"  ... and {count - named} more")
     return lines
 
 
@@ -194,16 +202,24 @@ def _prepare(dataset: Any, console: Console) -> None:
             dataset.prepare()
 
 
+def loaded_input_spec(dataset: Any) -> InputSpec:
+    """The shape of a data set's samples; it is loaded where its keys do not say. Raises ConfigError."""
+    spec = input_spec(dataset)
+    if spec is not None:
+        return spec
+    try:
+        data = dataset.load()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"dataset: its shape is known once it can be loaded: {error}") from error
+    channels, height, width = data.shape
+    return InputSpec(channels, height, width, data.classes)
+
+
 def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
     with data_told(dataset):
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
-
-
-def _check_dealt(dataset: Any, reader: PackedReader, nodes: int) -> None:
-    with Packed(path_of(dataset, reader)) as packed:
-        reader.check(packed, nodes)
 
 
 def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:

@@ -25,7 +25,6 @@ from . import (
     gpu_facts,
     gpus,
     schema,
-    similarity_words,
 )
 from .apparatus import Apparatus
 from .bad_data import data_told, files_told, images_told
@@ -95,8 +94,7 @@ def run_rank(
     comm.on_call, link.on_device = link, comm.in_flight
     device = comm.device
     attempt = len(read_json(run_dir / "status.json")["attempts"])
-    known = link.meeting.known | (similarity_words.describe(config) if rank == 0 else {})
-    _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, known)
+    _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, link.meeting.known)
 
     with data_told(config.dataset):
         data = config.dataset.load()

@@ -16,7 +16,7 @@ from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
-from . import batch_parts, computing, similarity
+from . import batch_parts, computing
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LauncherConfig
@@ -31,9 +31,6 @@ from .typed import TARGET
 
 NO_READER = NoReader()
 LARGEST_SEED = 2**63 - 1
-# At their defaults a run's id is that of the days before them.
-LATER = ("label_smoothing", "accumulate", "channels_last", "compile")
-READERS_LATER = ("warm",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +59,6 @@ class RunConfig:
             raise ConfigError(
                 f"train.global_batch_size={batch}: must be >= {ranks}, the number of ranks "
                 f"(cluster.nodes={len(self.cluster.ranks_of_nodes)}, cluster.ranks_per_node), one sample each"
-            )
-        if self.train.accumulate > 1 and self.launcher.sync_batch_norm != "none":
-            raise ConfigError(
-                f"train.accumulate={self.train.accumulate}: statistics over ranks are modelled for whole "
-                f"batches only (launcher.sync_batch_norm={self.launcher.sync_batch_norm})"
             )
         if self.launcher.timing_only and self.train.target is not None:
             raise ConfigError(
@@ -121,7 +113,7 @@ class RunConfig:
             label_smoothing=self.train.label_smoothing,
             target_metric=self.train.target_metric,
         )
-        self._check_parts(spec or (lambda: similarity.told_spec(self.dataset)))
+        self._check_parts(spec or (lambda: batch_parts.input_spec(self.dataset)))
         self.check_plan()
 
     def _check_parts(self, spec: Callable[[], InputSpec | None]) -> None:
@@ -208,14 +200,10 @@ def arm_id(config: RunConfig) -> str:
 
 def tree_of(config: RunConfig) -> dict[str, Any]:
     """Builtin values only: the keys of a run in reading order, `_target_` of each part."""
-    parts = {
-        group: _dump_part(getattr(config, group)) for group in ("model", "dataset", "optimizer", "schedule")
-    }
-    if not isinstance(config.reader, NoReader):
-        parts["reader"] = _dump_part(config.reader)
+    groups = ("model", "dataset", "reader", "optimizer", "schedule")
     return {
         "strategy": _dump_part(config.strategy, config.strategy_class),
-        **parts,
+        **{group: _dump_part(getattr(config, group)) for group in groups},
         "cluster": _cluster(config.cluster),
         "launcher": _builtin(dataclasses.asdict(config.launcher)),
         "train": _builtin(dataclasses.asdict(config.train)),
@@ -231,11 +219,7 @@ def _cluster(cluster: ClusterConfig) -> dict[str, Any]:
     given, usual = dataclasses.asdict(cluster), dataclasses.asdict(ClusterConfig())
     if len(cluster.device.kind) < 2:  # as it is written: one word
         given["device"]["kind"], usual["device"]["kind"] = "".join(cluster.device.kind), ""
-    described = ("links", "device", "failures_s", "validated_ranks", "like")
-    # Without a straggler a run's id is that of the days before there was one.
-    usual_straggler = usual["device"].pop("straggler")
-    if given["device"]["straggler"] == usual_straggler:
-        del given["device"]["straggler"]
+    described = ("links", "device", "failures_s", "validated_ranks")
     return _builtin({key: v for key, v in given.items() if key not in described or v != usual[key]})
 
 
@@ -255,26 +239,16 @@ def _builtin(value: Any) -> Any:
 def digested(config: RunConfig) -> str:
     """See `run_id`."""
     tree = tree_of(config)
-    launcher: dict[str, Any] = {"name": config.launcher.name}
-    if config.launcher.timing_only:
-        launcher["timing_only"] = True
-    if config.launcher.sync_batch_norm != "none":
-        launcher["sync_batch_norm"] = config.launcher.sync_batch_norm
-    if config.launcher.asked_network != "none":
-        launcher["network"] = config.launcher.asked_network
-    if config.launcher.pin:
-        launcher["pin"] = True
-    tree["launcher"] = launcher
-    for key in LATER:
-        if tree["train"][key] == getattr(TrainConfig, key):
-            del tree["train"][key]
-    for key in getattr(config.model, "later", ()):  # likewise, as a model's class says
-        if tree["model"][key] == getattr(type(config.model), key):
-            del tree["model"][key]
+    launcher = config.launcher
+    tree["launcher"] = {
+        "name": launcher.name,
+        "timing_only": launcher.timing_only,
+        "network": launcher.asked_network,
+        "pin": launcher.pin,
+    }
     if isinstance(config.reader, PackedReader):
-        _digest_reader(config.reader, config.launcher, tree["reader"])
+        _digest_reader(config.reader, launcher, tree["reader"])
     tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
-    tree["cluster"].pop("like", None)  # whose ratios they are neither
     trace = config.cluster.device.trace
     if trace is not None:
         tree["cluster"]["device"]["trace"] = _content(Path(trace))
@@ -292,9 +266,6 @@ def _digest_reader(reader: PackedReader, launcher: LauncherConfig, keys: dict[st
     keys["path"] = usual["path"]
     if order_alone(launcher) is not None:
         keys.update({key: usual[key] for key in reader.of_reading})
-    for key in READERS_LATER:
-        if keys[key] == usual[key]:
-            del keys[key]
 
 
 def _content(path: Path) -> str:

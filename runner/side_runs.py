@@ -29,7 +29,6 @@ class Asked:
     config_dir: Path | None
     cwd: Path
     dry_run: bool = False
-    estimate: bool = True
 
 
 def run_baseline(
@@ -56,7 +55,7 @@ def run_baseline(
         return dry_run.show(console, wanted, many=True)
     ready = Preparation(console)
     ready.check(base)  # they are worth nothing without one another
-    code = start.run_sweep(console, wanted, with_report=False, with_estimate=asked.estimate, ready=ready)
+    code = start.run_sweep(console, wanted, with_report=False, ready=ready)
     if code == OK:
         tell(console, base, wanted)
     return code

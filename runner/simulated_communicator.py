@@ -233,17 +233,6 @@ class SimulatedCommunicator(CountedCommunicator):
         )
         return TrainWork(self, train, key)
 
-    def blocking(self, verb: str, group: Group, payload: int) -> None:
-        """A collective of `payload` bytes of nothing, waited for."""
-        members = self.members(group)
-        if len(members) > 1:
-            self.traffic.count(verb, "parameters", members, payload)
-            key = self.traffic.launch("parameters", members, self.now())
-            operation = self.simulator.enter(
-                self.rank, _key(members, key), verb, members, None, payload, _nothing
-            )
-            SimulatedWork(self, operation, None, key).wait()
-
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
         works = [self._message(self.rank, peer, tensor, tag) for peer, tensor in sorted(sends.items())]
         works += [self._message(peer, self.rank, tensor, tag) for peer, tensor in sorted(receives.items())]

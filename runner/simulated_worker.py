@@ -10,8 +10,9 @@ from ..datasets.data import Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
-from . import arithmetic, checkpoint, config_tree, data_file, schema, similarity_words, timing_only
+from . import arithmetic, checkpoint, config_tree, data_file, schema, timing_only
 from .bad_data import data_told, images_told
+from .batch_parts import input_spec
 from .device import ClusterDevice
 from .environment import environment, rank_row
 from .network import ClusterNetwork
@@ -19,7 +20,6 @@ from .rank import Link
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
 from .session import Nobody, Rows
-from .similarity import told_spec
 from .simulated_world import Stage, play
 from .simulator import OutOfTime
 from .trace import Timeline
@@ -56,10 +56,9 @@ def run_all(
     data, spec = _data_and_spec(config)
     data_file.check_same(run_dir, data.files)
     profile = timing_only.profile_of(config, spec)
-    alike = similarity_words.describe(config)
     if config.launcher.timing_only:
         config = timing_only.without_numbers(config, profile)
-    _write_environment(run_dir, topology, threads, attempt, alike)
+    _write_environment(run_dir, topology, threads, attempt)
     failures = config.cluster.failures_s
     fails_s = failures[attempt - 1] if attempt <= len(failures) else None
     timeline = Timeline(topology) if config.launcher.timeline else None
@@ -76,7 +75,6 @@ def run_all(
             device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
             profile=profile,
             timing_only=config.launcher.timing_only,
-            sync_batch_norm=config.launcher.sync_batch_norm,
             remarks=(f"simulated: {config.cluster.validity}",),
             checkpoints=run_dir / "checkpoints",
             attempt=attempt,
@@ -107,7 +105,7 @@ def run_all(
 def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     """The data, or with `timing_only` their sizes, and what the model is to take in."""
     dataset = config.dataset
-    known = told_spec(dataset) if config.launcher.timing_only else None
+    known = input_spec(dataset) if config.launcher.timing_only else None
     if known is None:
         with data_told(dataset):
             data: Data = dataset.load()
@@ -120,9 +118,7 @@ def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     return timing_only.ghost_data(type(dataset).__name__, *sizes), known
 
 
-def _write_environment(
-    run_dir: Path, topology: Topology, threads: int, attempt: int, alike: dict[str, Any]
-) -> None:
+def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt: int) -> None:
     rows = [
         rank_row(
             rank=rank,
@@ -139,6 +135,6 @@ def _write_environment(
             rows,
             backend="virtual time",
             world="simulated",
-            extra=alike | {"arithmetic": arithmetic.flags()},
+            extra={"arithmetic": arithmetic.flags()},
         ),
     )

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from ..datasets.data import Data
-from ..strategies.errors import ConfigError
 from ..strategies.topology import Topology
 from .device import Device, Profile, Scripted, StepTime
 from .gradient_pool import FEWEST, GradientPool
@@ -22,7 +21,6 @@ from .session import Listener, Nobody, Rows, Session, World
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
-from .timed_batch_norm import SCOPES, NormedReplica
 from .timing_only import REMARK, GhostBatches, TimedReplica, scale_of
 from .trace import Timeline
 
@@ -56,7 +54,6 @@ class Stage:
     device: Callable[[int], Device] = lambda rank: Scripted(rank, lambda rank, samples: 0)
     profile: Profile | None = None
     timing_only: bool = False
-    sync_batch_norm: str = "none"
     remarks: tuple[str, ...] = ()
     tick: Callable[[], None] = lambda: None
     checkpoints: Path | None = None
@@ -134,21 +131,13 @@ def _trained(stage: Stage, criterion: nn.Module, ranks: int) -> Parts:
 def _timed(stage: Stage) -> Parts:
     profile = stage.profile
     assert profile is not None, "timing only is somebody's timing"
-    if stage.sync_batch_norm != "none" and not profile.norms:
-        raise ConfigError(
-            f"launcher.sync_batch_norm={stage.sync_batch_norm}: the model has no such layer; use none"
-        )
     parameters, (_, scale) = sum(profile.numels), scale_of(profile)
 
     def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
         comm.scale = scale
 
         def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
-            if stage.sync_batch_norm == "none":
-                return TimedReplica(model, criterion, comm, device, profile)
-            replica = NormedReplica(model, criterion, comm, device, profile)
-            replica.normed_over = SCOPES[stage.sync_batch_norm]
-            return replica
+            return TimedReplica(model, criterion, comm, device, profile)
 
         return {
             "make_replica": make_replica,

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -30,13 +30,10 @@ ALL_RANKS = "daso_bench.runner.simulated_worker:run_all"  # all ranks in one pro
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def start(
-    words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path, with_estimate: bool = True
-) -> int:
+def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
     """Run what `words` ask for: one run, or with `many` a sweep. Relative paths count from `cwd`.
 
-    `with_estimate`: see `run_sweep`. Returns the exit code. Raises ConfigError, MachineError where nothing
-    could be started.
+    Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
     """
     console = display.make_console(goes_on=True)
     composed = compose(words, sweep=many, config_dir=config_dir)
@@ -55,14 +52,7 @@ def start(
                 words=words,
                 config_dir=config_dir,
             )
-        return run_sweep(
-            console,
-            wanted,
-            with_report=with_report,
-            words=words,
-            config_dir=config_dir,
-            with_estimate=with_estimate,
-        )
+        return run_sweep(console, wanted, with_report=with_report, words=words, config_dir=config_dir)
     config = sweep.only(wanted)
     display.say(console, wanted[0].title, "bold")
     if given_away is not None:
@@ -134,14 +124,12 @@ def run_sweep(
     with_report: bool,
     words: Sequence[str] = (),
     config_dir: Path | None = None,
-    with_estimate: bool = True,
     ready: Preparation | None = None,
 ) -> int:
     """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code.
 
-    `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `with_estimate`:
-    where there are many runs and none is finished, try first how long one takes. `ready`: of data that have
-    been looked at already.
+    `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
+    that have been looked at already.
     """
 
     def tell(text: str) -> None:
@@ -152,7 +140,7 @@ def run_sweep(
     commit = cache(lambda: commit_of(_PACKAGE)[0])
     _declare(order, words, commit)
     ready = ready or Preparation(console)
-    pace = estimate.Pace(_tell_estimate(console, order, ready, with_trial=with_estimate))
+    pace = estimate.Pace(_tell_estimate(console, order))
     start_run = _paced(_starter(console, ready, tell_end=True), pace)
     results = sweep.run_all(order, start_run, tell, commit, pace.left_s, ready.check)
     _tell_sweep(console, results)
@@ -170,29 +158,13 @@ def _declare(order: Sequence[sweep.Request], words: Sequence[str], commit: Calla
     study_plan.declare(configs, words, unix=time.time(), commit=commit)
 
 
-def _tell_estimate(
-    console: Console, order: Sequence[sweep.Request], ready: Preparation, *, with_trial: bool
-) -> float | None:
-    """Say how long the runs will take; seconds of each, None if nothing is known or only a few are left."""
-    configs = [request.config for request in order if request.config is not None]
-    to_do = estimate.left(configs)
-    if not to_do:
+def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | None:
+    """Say how long the runs will take; seconds of each, None before one is finished."""
+    found = estimate.from_finished([request.config for request in order if request.config is not None])
+    if found is None:
         return None
-    found = estimate.from_finished(configs)
-    if found is None and with_trial and len(to_do) >= estimate.MANY:
-        with console.status("trying how long a run takes, with a few steps"):
-            found = estimate.from_trial(configs, partial(_run_trial, ready))
-    if found is not None:
-        display.say(console, display.estimated(found), "bold")
-    return found.each_s if found else None
-
-
-def _run_trial(ready: Preparation, directory: RunDirectory, config: RunConfig) -> bool:
-    ready(directory, config)
-    ending = _launch(directory, config, lambda event: None)
-    if ending.exit_code == INTERRUPTED:
-        raise KeyboardInterrupt
-    return ending.status == "finished"
+    display.say(console, display.estimated(found), "bold")
+    return found.each_s
 
 
 def _paced(start_run: sweep.Start, pace: estimate.Pace) -> sweep.Start:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 7
+FORMAT = 1
 POSITION = ("step", "epoch", "batch", "samples")
 
 
@@ -85,8 +85,7 @@ def restore(session: "Session", account: "Account") -> str | None:
 
 def _check_device(name: str, here: str, state: dict[str, Any]) -> None:
     """Refuse to go on with other arithmetic and other random numbers than those that began the run."""
-    # Checkpoints of the days before have no device; those of GPUs have a generator of theirs.
-    saved = state.get("device", "cuda" if "cuda" in state["rng"] else "cpu")
+    saved = state["device"]
     if saved != here:
         raise ConfigError(
             f"{name}: was saved on {saved}, and this rank is on {here}, whose sums round otherwise and whose "
@@ -98,7 +97,7 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
     for name, value in state["progress"].items():
         setattr(session.progress, name, value)
     session.feed.load_state_dict(state["feed"])
-    session.loader.load_state_dict(state.get("loader", {}))  # checkpoints of the days before have none
+    session.loader.load_state_dict(state["loader"])
     session.judged_samples, session.owed = state["judged_samples"], state["owed"]
     session.rate = state["rate"]
     session.copies.taken, session.copies.dropped = state["copies"]
@@ -117,6 +116,6 @@ def _apply(session: "Session", account: "Account", state: dict[str, Any]) -> Non
         setattr(account, entry.name, state["account"][entry.name])
     if session.world.apparatus is not None and state["apparatus"] is not None:
         session.world.apparatus.load_state_dict(state["apparatus"])
-    if session.world.queue is not None and state.get("queue") is not None:  # older checkpoints have none
+    if session.world.queue is not None and state["queue"] is not None:
         session.world.queue.load_state_dict(state["queue"])
     account.wall_before_ns, account.process_before_ns = state["wall_ns"], state["process_ns"]

@@ -34,8 +34,7 @@ REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
 def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
     """The profile of the run's model, without memory for its numbers."""
     if isinstance(config.model, Sized):
-        numels = config.model.numels()
-        return Profile.by_size(numels, config.model.gflops * 1e9, config.model.norms, config.model.channels)
+        return Profile.by_size(config.model.numels(), config.model.gflops * 1e9)
     device = config.cluster.device
     try:
         profile = Profile.of(lambda: build(config.model, spec), spec)

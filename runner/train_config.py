@@ -9,7 +9,6 @@ EVAL_SPLITS = ("test", "validation")
 EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
-ITEMSIZES = {"fp32": 4, "tf32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # bytes of a gradient's number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,6 @@ def tune(
     config_dir: Path | None,
     cwd: Path,
     dry_run: bool = False,
-    estimate: bool = True,
 ) -> int:
     """Tune the study that `words` ask for with `count` trials an arm, and say what came out; the exit code.
 
@@ -64,9 +63,7 @@ def tune(
     for arm in tuning.own:
         ready.check(arm.config)
     wanted = [plan.request for plan in tuning.plans]
-    code = start.run_sweep(
-        console, wanted, with_report=False, words=words, with_estimate=estimate, ready=ready
-    )
+    code = start.run_sweep(console, wanted, with_report=False, words=words, ready=ready)
     # A trial that the strategy refuses is an outcome; a run that broke down could be repeated.
     if code not in (OK, FAILED, WRONG_REQUEST):
         return code

@@ -101,7 +101,7 @@ class PackedLoader(Loader):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting from there."""
         counts = dict(state)
-        self.lacking = _worse(self.lacking, counts.pop("lacking", 0.0))  # earlier versions have not looked
+        self.lacking = _worse(self.lacking, counts.pop("lacking"))
         self._before = Counters(**counts)
 
     def _look_at_cache(self, reader: PackedReader) -> None:

@@ -5,9 +5,10 @@ from matplotlib.ticker import FuncFormatter
 
 from . import words
 from .arms import Comparison
-from .cost import WIDE
 from .curves import Point, curve, mark_targets, panelled
 from .load import Run
+
+WIDE = 20  # times: from there on the scale is logarithmic
 
 
 def byte_curves(comparison: Comparison) -> Figure:

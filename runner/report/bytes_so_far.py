@@ -16,7 +16,7 @@ def with_bytes(evaluations: Sequence[Row], rows: Sequence[Row], ranks: Sequence[
         rows: rank 0's surviving rows, whose `start` says how many ranks there are.
         ranks: all rows of each rank's own file. What a later attempt replaced counts nothing.
 
-    An evaluation of which a rank has no whole note (an old record, a lost line) stays as it is: no sum is
+    An evaluation of which a rank has no whole note (a lost line) stays as it is: no sum is
     partial.
     """
     of_nodes = [row.get("ranks_of_nodes") for row in rows if row.get("kind") == "start"]

@@ -59,8 +59,8 @@ WAITING = tuple(
         *("start_s", "snapshot", "python", "timeline", "extrapolate", "on_invalid"),
     )
 )
-# What is known about modelled times, or whose ratios they have, changes none of them.
-_ABOUT = (*WAITING, "cluster.validated_ranks", "cluster.like")
+# What is known about modelled times changes none of them.
+_ABOUT = (*WAITING, "cluster.validated_ranks")
 
 # Of the configuration; a group is one line, and a line per key where its keys differ.
 _SETTINGS = {

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from . import words
 from .arms import Arm, Comparison
 from .byte_curves import byte_curves, so_far
-from .cost import by_bytes, final_bytes
 from .curves import by_samples, by_time, curves
 from .lanes import mean_parts, target_strip, time_parts
 from .metric import Metric
@@ -96,7 +95,7 @@ def _describe_parts(arm: Arm) -> str:
 
 
 def _describe_cost(arm: Arm) -> str:
-    found = [point for run in arm.runs for point in by_bytes(run)]
+    found = [points[-1] for run in arm.runs if (points := so_far(run))]
     if not found:
         return "nothing recorded"
     finals = _range([point.y for point in found], words.share)
@@ -142,19 +141,6 @@ def _plans_of(metric: Metric) -> tuple[Plan, ...]:
             draw=byte_curves,
             describe=_describe_cost,
             applies=_has_byte_curves,
-        ),
-        Plan(
-            name=f"{metric.key}_bytes",
-            title=f"{metric.title} against bytes between nodes",
-            caption=f"Faint: every finished run, its final {metric.name} and its payload between nodes."
-            " Strong: the medians of an arm. These records count bytes of whole runs, not up to each"
-            " evaluation: no curves.",
-            table="runs.csv",
-            draw=final_bytes,
-            describe=_describe_cost,
-            applies=lambda comparison: (
-                not _has_byte_curves(comparison) and any(by_bytes(run) for run in comparison.runs)
-            ),
         ),
     )
 

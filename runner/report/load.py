@@ -66,8 +66,6 @@ class Run:
     def name(self, group: str) -> str:
         """The short name of what config group `group` holds ("strategy" -> "daso")."""
         settings = self.config.get(group)
-        if settings is None and group == "reader":
-            return "none"
         named = settings.get("name") if isinstance(settings, Mapping) else None
         if isinstance(named, str) and named:
             return named

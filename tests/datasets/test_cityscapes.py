@@ -1,4 +1,4 @@
-"""Cityscapes' layout, on small trees made here: ids, cities held out, bad files by name, inspection."""
+"""Cityscapes' layout, on small trees made here: ids, cities held out, bad files by name."""
 
 import dataclasses
 import os
@@ -15,7 +15,6 @@ from streets import CITIES, SIDE, ids, image_of, mask_of, pair, streets
 
 from daso_bench.datasets.cityscapes import CLASSES, IDS, LABELS, Cityscapes
 from daso_bench.datasets.data import training_batch
-from daso_bench.datasets.mask_inspection import inspect_cityscapes
 from daso_bench.datasets.masks import UNLABELLED, MaskedFiles
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.tree import File
@@ -316,18 +315,6 @@ def test_an_empty_citys_folder_is_no_other_data(tmp_path: Path) -> None:
     assert prepared_elsewhere.manifest().labels["train"].unique().tolist() == [0]
 
 
-def test_what_has_no_counterpart_is_bad_in_an_inspection_too(tmp_path: Path) -> None:
-    streets(tmp_path)
-    mask_of(tmp_path, "train", "ulm", 0).unlink()
-    image_of(tmp_path, "val", "lindau", 0).unlink()
-    found = inspect_cityscapes(small(tmp_path), threads=1)
-    image, mask = image_of(tmp_path, "train", "ulm", 0), mask_of(tmp_path, "val", "lindau", 0)
-    assert [(str(tmp_path / path), reason.split(" gtFine")[0]) for path, reason in found.bad] == [
-        (str(image), "has no mask"),
-        (str(mask), "is the mask of no image"),
-    ]
-
-
 def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=r"no folder leftImg8bit/train/; register at cityscapes-dataset"
@@ -356,58 +343,6 @@ def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
 def test_bad_values_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Cityscapes(**keys)
-
-
-def test_inspect_counts_pixels_by_class_and_finds_what_check_does_not(tmp_path: Path) -> None:
-    streets(tmp_path)
-    image_of(tmp_path, "val", "munster", 2).write_bytes(image_of(tmp_path, "train", "ulm", 2).read_bytes())
-    unknown = ids("y")
-    unknown[0, 0] = 77
-    Image.fromarray(unknown).save(mask_of(tmp_path, "val", "lindau", 0))
-    (tmp_path / "leftImg8bit" / "train" / "ulm" / "notes.txt").touch()
-    grey = image_of(tmp_path, "train", "aachen", 0)
-    with Image.open(grey) as image:
-        image.convert("L").save(grey)
-    found = inspect_cityscapes(small(tmp_path, check="none"), threads=2)
-    assert found.images == {"train": 7, "validation": 4, "test": 4}
-    assert found.bad == [
-        (
-            "leftImg8bit/val/lindau/lindau_000000_000019_leftImg8bit.png",
-            "its mask gtFine/val/lindau/lindau_000000_000019_gtFine_labelIds.png: label ids 77: unknown; "
-            "must be of 0 to 33",
-        )
-    ]
-    train = np.concatenate(
-        [
-            ids(f"train/{city}/{n}")
-            for city in ("aachen", "bremen", "zurich")
-            for n in range(CITIES["train"][city])
-        ]
-    )
-    assert found.counts["train"] == [int((train == number).sum()) for number in IDS]
-    assert found.unlabelled is not None
-    for split, images in found.images.items():
-        assert sum(found.counts[split]) + found.unlabelled[split] == images * SIDE[0] * SIDE[1]
-    assert found.sizes == {"32 x 16": 15}
-    assert (found.modes, found.conversions) == ({"RGB": 14, "L": 1}, {"grey to colour": 1})
-    assert found.others == {".txt": 1}
-    assert found.held_out == ["validation"]
-    ulm, munster = "leftImg8bit/train/ulm/ulm_000002", "leftImg8bit/val/munster/munster_000002"
-    ((one, other),) = found.duplicates
-    assert (one[:2], one[2][: len(ulm)]) == (("validation", ""), ulm)
-    assert (other[:2], other[2][: len(munster)]) == (("test", ""), munster)
-    assert found.as_dict()["samples"] == found.images
-    assert found.as_dict()["unlabelled_pixels"] == found.unlabelled
-    assert "train: 11 images, all of Cityscapes has 2975" in found.warnings
-
-
-def test_a_class_without_a_pixel_is_told(tmp_path: Path) -> None:
-    streets(tmp_path, {"train": {"ulm": 1, "bonn": 1}, "val": {"lindau": 1}})
-    Image.fromarray(np.full(SIDE, 7, dtype=np.uint8)).save(mask_of(tmp_path, "val", "lindau", 0))
-    found = inspect_cityscapes(small(tmp_path), threads=1)
-    assert found.counts["test"] == [SIDE[0] * SIDE[1], *[0] * 18]
-    assert "test: no pixel of class 'sidewalk'" in found.warnings
-    assert "test: no pixel of class 'road'" not in found.warnings
 
 
 def test_beyond_the_border_a_model_sees_nothing(tmp_path: Path) -> None:

@@ -72,10 +72,10 @@ def test_a_changed_byte_of_the_archives_own_lists_is_damage_or_does_no_harm(tmp_
 
 def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
     made = a_manifest()
-    for format_ in (1, 2, 99):  # 1 held out other samples, 2 took more files for good ones
+    for format_ in (0, 2):
         made.about["format"] = format_
         made.write(tmp_path / "m.npz")
-        with pytest.raises(BadFile, match=f"format {format_}, this version reads 3"):
+        with pytest.raises(BadFile, match=f"format {format_}, this version reads 1"):
             read_about(tmp_path / "m.npz")
 
 

@@ -13,7 +13,8 @@ from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.runner.bad_data import BadData, can_go_on, data_told, files_told
 from daso_bench.runner.cli import main, run
-from daso_bench.runner.prepare import chosen
+from daso_bench.runner.compose import compose
+from daso_bench.runner.config_tree import dataset_of
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
@@ -86,14 +87,13 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
         run(["prepare", *way])
 
 
-@pytest.mark.parametrize("command", ["prepare", "inspect"])
-def test_a_damaged_file_is_the_users_to_mend_whatever_looks_at_it(tmp_path: Path, command: str) -> None:
+def test_a_damaged_file_is_the_users_to_mend(tmp_path: Path) -> None:
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
     for name in NAMES:
         (folder / f"{name}.gz").write_bytes(b"\x1f\x8b\x08\x00")
     with pytest.raises(ConfigError, match=rf"{NAMES[0]}\.gz: damaged or cut short"):
-        run([command, "dataset=mnist", f"dataset.root={tmp_path}"])
+        run(["prepare", "dataset=mnist", f"dataset.root={tmp_path}"])
 
 
 def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
@@ -101,8 +101,11 @@ def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     with pytest.raises(ConfigError) as raised, files_told(dataset):
         raise BadImage("a.jpg", "empty")
     _, _, words = str(raised.value).partition("daso-bench prepare ")
-    typed = chosen(shlex.split(words), config_dir=None, cwd=Path("/"), command="prepare")
-    assert typed == dataclasses.replace(dataset, root="/my imgs", check="decode")
+    (composed,) = compose(shlex.split(words), sweep=False)
+    assert composed.config is not None
+    assert dataset_of(composed.config, Path("/")) == dataclasses.replace(
+        dataset, root="/my imgs", check="decode"
+    )
 
 
 def test_a_run_can_go_on_unless_it_met_a_bad_file() -> None:

@@ -224,7 +224,7 @@ def test_the_kind_of_real_ranks_is_a_key_of_every_real_cluster(
     configs = [config_tree.from_composed(job.config or {}, tmp_path) for job in (plain, told)]
     assert [made.cluster.device.kind for made in configs] == [(), kind]
     assert (schema.run_id(configs[0]) == schema.run_id(configs[1])) == (word == "")
-    assert "device" not in config_tree.to_plain(configs[0])["cluster"], "as in runs of the days before"
+    assert "device" not in config_tree.to_plain(configs[0])["cluster"]
 
 
 def test_each_rank_can_be_told_its_kind_in_one_list(tmp_path: Path):

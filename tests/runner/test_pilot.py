@@ -73,7 +73,7 @@ def test_the_command_runs_them_and_says_what_to_type(
 ):
     monkeypatch.chdir(tmp_path)
     words = ["+study=mission", "train.epochs=1", "cluster.nodes=2", "cluster.ranks_per_node=1"]
-    code = code_of("pilot", *words, "--no-estimate")
+    code = code_of("pilot", *words)
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0, said
     kept = read_json(tmp_path / "results" / "mission_pilot" / "pilot.json")

@@ -1,6 +1,5 @@
-"""`prepare` and `inspect`, and what a run does before its ranks start."""
+"""`daso-bench prepare`, and what a run does before its ranks start."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,14 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 )
 
 from daso_bench.datasets.cifar import CIFAR10
+from daso_bench.datasets.data import Data
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.spec import InputSpec
 from daso_bench.runner import local
 from daso_bench.runner.cli import main, run
+from daso_bench.runner.prepare import loaded_input_spec
 from daso_bench.runner.records import read_json
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -43,6 +45,24 @@ def test_prepare_names_bad_files_and_ends_with_2(images: Path, capsys: pytest.Ca
         "  train/90/cut.jpg: damaged or cut short .jpg file: Truncated File Read",
         "  train/90/empty.png: empty (0 bytes)",
     ]
+
+
+def test_prepare_names_all_bad_files_however_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    field_images(tmp_path / "imgs")
+    for number in range(25):
+        (tmp_path / "imgs" / "train" / "90" / f"broken{number:02}.png").touch()
+    bad = [f"train/90/broken{number:02}.png: empty (0 bytes)" for number in range(25)]
+    with pytest.raises(ConfigError, match=r"27 of 69 files are bad; .*(\n.*){20}\n  \.\.\. and 7 more$"):
+        run(["prepare", *FOLDER])
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "bad files: 27" in shown
+    assert [line for line in shown if "broken" in line] == bad
+    assert run(["prepare", *FOLDER, "dataset.bad_files=skip"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown if "broken" in line] == bad
 
 
 def test_prepare_says_what_it_has_made_ready(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,54 +106,18 @@ def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert caught.value.code == 3
 
 
-@pytest.mark.parametrize("command", ["prepare", "inspect"])
-def test_other_words_are_refused(command: str) -> None:
+def test_other_words_are_refused() -> None:
     for words, message in (
         (["dataset=digits", "seed=1"], r"seed=1: must be dataset=NAME or dataset\.KEY=VALUE"),
         (["digits"], r"digits: must be dataset=NAME"),
-        (["dataset.root=x"], rf"{command}: takes dataset=NAME"),
+        (["dataset.root=x"], r"prepare: takes dataset=NAME"),
         (["dataset=digit"], r"dataset=digit: unknown \(did you mean 'digits'"),
         (["dataset=imagefolder", "dataset.crop=0"], r"dataset\.crop=0: must be >= 1"),
         (["dataset=imagefolder", "dataset.corp=8"], r"did you mean dataset\.crop"),
         (["dataset=imagefolder", "dataset.root=nowhere"], r"dataset\.root=.*nowhere: no such folder"),
     ):
         with pytest.raises(ConfigError, match=message):
-            run([command, *words])
-
-
-def test_inspect_shows_everything_and_ends_with_3(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", *FOLDER]) == 3
-    shown = capsys.readouterr().out
-    for line in (
-        "class  train  validation  test",
-        "180        7           0     1",
-        "all       32           6     4",
-        "held out of train: test",
-        "sizes: 24 x 24 42",
-        "warning: val: no image of class '180'",
-        "bad files: 2",
-        "  train/90/cut.jpg: damaged or cut short .jpg file: Truncated File Read",
-        "the same image in more than one split: 6",
-    ):
-        assert line in [text.rstrip() for text in shown.splitlines()]
-    assert "train/90/0.jpg (90) = " in shown
-    assert not (images / ".daso-bench").exists()
-
-
-def test_inspect_for_programs(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", *FOLDER, "--json"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is False
-    assert found["samples"] == {"train": 32, "validation": 6, "test": 4}
-    assert [entry["path"] for entry in found["bad"]] == ["train/90/cut.jpg", "train/90/empty.png"]
-    assert len(found["duplicates_across_splits"]) == 6
-
-
-def test_inspect_of_a_set_in_memory_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", "dataset=digits"]) == 0
-    shown = capsys.readouterr().out
-    assert "all     1149         288   360" in shown
-    assert "Nothing is wrong." in shown
+            run(["prepare", *words])
 
 
 @pytest.fixture
@@ -268,18 +252,6 @@ def test_a_target_that_the_data_cannot_have_is_refused_before_the_ranks_start(
     assert (launched, folders_of(images.parent)) == ([], [])
 
 
-def test_inspect_makes_no_million_images_to_look_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("images were made"))
-    with pytest.raises(ConfigError, match=r"would make all 1331423 images.* at 100000 made ones at most"):
-        run(["inspect", "dataset=imagenet_sized"])
-
-
-def test_inspect_looks_at_a_few_made_images(capsys: pytest.CaptureFixture[str]) -> None:
-    few = ("dataset.samples=20", "dataset.validation_samples=20", "dataset.test_samples=20")
-    assert run(["inspect", "dataset=synthetic", *few]) == 0
-    assert "all       20" in capsys.readouterr().out
-
-
 def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_ranks_start(
     launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,3 +263,20 @@ def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_rank
         run(["model=small_cnn_bn", *words])
     assert (launched, folders_of(tmp_path)) == ([], [])
     assert run(["model=small_cnn", *words]) == 0
+
+
+def test_a_data_set_whose_keys_do_not_say_its_shape_is_loaded_for_it() -> None:
+    class Unknown:
+        """A data set of a user's own, without shape and classes; `rows` 0: its file is missing."""
+
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def load(self) -> Data:
+            if not self.rows:
+                raise FileNotFoundError("images.idx: missing")
+            return Synthetic(samples=self.rows, height=5, width=4, channels=2, classes=3).load()
+
+    assert loaded_input_spec(Unknown(20)) == InputSpec(2, 5, 4, 3)
+    with pytest.raises(ConfigError, match=r"^dataset: its shape is known once it can be loaded: images\.idx"):
+        loaded_input_spec(Unknown(0))

@@ -29,7 +29,7 @@ def test_the_command_stores_what_later_runs_are_held_against(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    code = code_of("pilot", *QUICK, "--reference", "--output", "mine", "--no-estimate")
+    code = code_of("pilot", *QUICK, "--reference", "--output", "mine")
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0, said
     found = read(tmp_path / "mine" / "convergence" / "mission.yaml")

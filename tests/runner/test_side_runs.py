@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from asking import code_of, requests
 
 from daso_bench.runner import start
-from daso_bench.runner.exit_codes import FAILED, WRONG_REQUEST
+from daso_bench.runner.exit_codes import WRONG_REQUEST
 from daso_bench.runner.pilot import pilots
 from daso_bench.runner.reference_runs import scored
 from daso_bench.runner.repetitions import FRESH, PILOT, REFERENCE, SEEDS, TRIAL
@@ -97,26 +96,8 @@ def test_a_dry_run_shows_them_and_starts_and_writes_nothing(
     assert f"[12/12] ddp-small_cnn-digits-s{first + 11}-" in said
     assert str(here / "results" / f"mission{suffix}") in said
     assert said.count("would      run") == 12
-    assert "12 runs to do: how long is told when they start" in said
     assert "eval_split: " + ("test" if kind else "validation") in said
     assert not list(here.iterdir())
-
-
-@KINDS
-@pytest.mark.parametrize("estimate", [True, False])
-def test_they_start_without_an_estimate_where_that_is_asked(
-    kind: tuple[str, ...], estimate: bool, here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    asked: list[Any] = []
-
-    def run_sweep(*_: Any, with_estimate: bool, **__: Any) -> int:
-        asked.append(with_estimate)
-        return FAILED
-
-    monkeypatch.setattr(start, "run_sweep", run_sweep)
-    more = () if estimate else ("--no-estimate",)
-    assert code_of("pilot", "+study=mission", *ONE_ARM, *kind, *more) == FAILED
-    assert asked == [estimate]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from runs import config
 
 from daso_bench.runner.config_tree import dump, load
@@ -99,15 +98,6 @@ def run(straggler: StragglerConfig) -> RunConfig:
         device=DeviceConfig(samples_per_second=100.0, straggler=straggler),
     )
     return dataclasses.replace(config(), cluster=cluster, launcher=LauncherConfig(name="simulated"))
-
-
-def test_a_run_without_a_straggler_does_not_speak_of_one():
-    """So its id is that of the days when there was none."""
-    written = yaml.safe_load(dump(run(StragglerConfig())))
-    assert written["cluster"]["device"].keys() | {"straggler"} == {
-        field.name for field in dataclasses.fields(DeviceConfig)
-    }
-    assert "straggler" not in written["cluster"]["device"]
 
 
 def test_a_straggler_is_part_of_a_run_and_of_its_id(tmp_path: Path):

@@ -70,7 +70,7 @@ def test_a_study_is_tuned_run_and_reported(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine" / "study").mkdir(parents=True)
     (tmp_path / "mine" / "study" / "small.yaml").write_text(STUDY)
-    assert code_of("tune", "+study=small", "--trials", "4", "--config-dir", "mine", "--no-estimate") == 0
+    assert code_of("tune", "+study=small", "--trials", "4", "--config-dir", "mine") == 0
     said = " ".join(capsys.readouterr().out.split())
     folder = tmp_path / "results" / "small_tune"
     assert f"2 arms x 4 trials = 8 runs, seeds {TRIAL} and on: {folder}" in said
@@ -136,7 +136,7 @@ def test_without_the_data_nothing_is_tuned_and_nothing_written(
     monkeypatch.setattr(
         ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
     )
-    words = ("+study=quick", "dataset=imagefolder", "dataset.root=nope", "--no-estimate")
+    words = ("+study=quick", "dataset=imagefolder", "dataset.root=nope")
     assert code_of("tune", *words) == 2
     said = capsys.readouterr()
     assert "nope: no such folder" in said.err

@@ -124,14 +124,10 @@ def test_an_id_holds_nothing_of_how_a_reader_reads_where_it_gives_its_order_alon
     assert identity(*shuffled) != identity(*shuffled, "reader.window_chunks=9"), "it decides the order"
 
 
-def test_ids_are_those_of_the_days_before_later_keys() -> None:
-    assert identity("reader=node_batch", "launcher=local") == "ddp-small_cnn-fashion_mnist-s0-b27358a8"
-
-
-def test_a_run_without_one_is_what_it_was_before_there_were_readers() -> None:
+def test_a_run_without_one_says_so() -> None:
     plain = config()
     assert plain.reader == NoReader()
-    assert "reader" not in to_plain(plain)
+    assert to_plain(plain)["reader"] == {"_target_": "daso_bench.runner.readers.none.NoReader"}
     assert run_id(plain) != run_id(with_reader())
 
 

@@ -13,8 +13,7 @@ from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.models.small_fcn import SmallFCN
-from daso_bench.models.torchvision_segmentation import TorchvisionSegmentation
-from daso_bench.runner import config_tree, schema, sweep
+from daso_bench.runner import config_tree, sweep
 from daso_bench.runner.compose import compose
 from daso_bench.runner.report.metric import METRICS as REPORTED
 from daso_bench.runner.schema import RunConfig
@@ -47,23 +46,6 @@ def test_the_target_is_of_the_tasks_own_metric_unless_another_is_asked_for():
     assert loaded(shapes, target_metric="loss").train.target_metric == "loss"
     assert loaded(shapes, target_metric="pixel_accuracy").train.target_metric == "pixel_accuracy"
     assert loaded(digits, target_metric="top5", target=0.99).train.target == 0.99
-
-
-def test_runs_without_smoothing_keep_the_id_that_they_had():
-    """The id was computed before `train.label_smoothing` was there."""
-    assert loaded(config(dataset=Digits())).train.label_smoothing == 0
-    assert schema.run_id(config(dataset=Digits())) == "ddp-mlp-digits-s0-6621ab9a"
-    assert schema.run_id(config(dataset=Digits(), label_smoothing=0.1)) != "ddp-mlp-digits-s0-6621ab9a"
-
-
-def test_a_models_later_key_at_its_default_leaves_the_id_that_runs_had():
-    """The id was computed before `model.zero_init_residual` was there."""
-    plain, zeroed = (
-        config(**{**PIXELS, "model": TorchvisionSegmentation(name="fcn_resnet50", zero_init_residual=zero)})
-        for zero in (False, True)
-    )
-    assert schema.run_id(plain) == "ddp-fcn_resnet50-shapes-s0-de93d264"
-    assert schema.run_id(zeroed) != schema.run_id(plain)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Cityscapes in runs: the same images and masks for any ranks and workers; prepare, inspect, train."""
+"""Cityscapes in runs: the same images and masks for any ranks and workers; prepare, train."""
 
 import json
 from pathlib import Path
@@ -93,26 +93,6 @@ def test_prepare_tells_of_the_splits_and_names_bad_pairs(
     shown = capsys.readouterr().out
     assert "6 test" not in shown
     assert "left out, on all ranks: 1 bad file\n" in shown
-
-
-def test_inspect_shows_pixels_by_class(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", *KEYS]) == 3  # not all of Cityscapes is there
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1].split() == ["pixels", "of", "class", "train", "validation", "test"]
-    rows = {line[:20].strip(): line[20:].split() for line in lines[2:24]}
-    assert next(iter(rows)) == "road"
-    assert rows["images"] == ["9", "3", "6"]
-    sums = zip(rows["all labelled pixels"], rows["unlabelled pixels"], rows["images"], strict=True)
-    assert all(int(labelled) + int(rest) == int(images) * 16 * 32 for labelled, rest, images in sums)
-    assert "held out of train: validation" in lines
-    assert "sizes: 32 x 16 18" in lines
-
-
-def test_inspect_looks_at_masks_in_memory_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", "dataset=shapes", "dataset.samples=20"]) == 0
-    shown = capsys.readouterr().out
-    assert "pixels of class" in shown
-    assert "Nothing is wrong." in shown
 
 
 def test_a_run_trains_on_changed_pairs_and_ends_with_a_miou(root: Path, tmp_path: Path) -> None:
