@@ -13,6 +13,7 @@ import pytest
 import torch
 from fake_cuda import DEVICE, fake_cuda, on_cpu  # pyright: ignore[reportMissingImports] (another folder of tests)
 from gloo_entries_late import HostEvent
+from gpu_nccl import Mirror
 from runs import Blobs, Dies, config, dies_after
 from test_gpu_resume import IDS, WALKS  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch._C._distributed_c10d import HashStore
@@ -21,7 +22,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint, gpu_facts
-from daso_bench.runner.bench.gpu_mirror import Mirror
 from daso_bench.runner.loop import Loop, Result
 from daso_bench.runner.session import Session, World
 from daso_bench.runner.simulated_communicator import Done
@@ -46,10 +46,10 @@ class Replica(TorchReplica):
     def _mark(self) -> int:
         return self.comm.now()
 
-    def sum_bucket(self, buffer: torch.Tensor, shapes: Any) -> Any:
+    def sum_bucket(self, buffer: torch.Tensor, shapes: Any, *, last: bool) -> Any:
         reduction = self.averaging.reduction
         if reduction is None:
-            return super().sum_bucket(buffer, shapes)
+            return super().sum_bucket(buffer, shapes, last=last)
         reduction.sum(buffer, self._bucket, shapes, self.comm)
         self._bucket += 1
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
