@@ -30,6 +30,18 @@ class Stretch:
     step_other: int
 
 
+def by_device(stretch: Stretch, compute_ns: int, exposed_ns: int) -> Stretch:
+    """`stretch` with its parts as the GPU had them; they sum to `train` as before.
+
+    A host that runs ahead does not see what its GPU is busy with: computing and exposed sums are the
+    device's, data is what the host spent on it as far as the GPU did not compute meanwhile, the rest other.
+    """
+    compute = min(compute_ns, stretch.train)
+    blocked = min(stretch.blocked + exposed_ns, stretch.train - compute)
+    data = min(stretch.data, stretch.train - compute - blocked)
+    return Stretch(stretch.train, compute, blocked, data, stretch.train - compute - blocked - data)
+
+
 class Clock:
     """Segments and parts of one rank. Exactly one segment is open at any time."""
 

@@ -9,15 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from .estimate import Estimate
 
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
@@ -249,13 +246,6 @@ def _place(status: Mapping[str, Any]) -> tuple[str, str, str]:
 def say(console: Console, text: str, style: str = "") -> None:
     """Print `text` as it is, unbroken: a path or a command stays one piece to copy."""
     console.print(Text(text, style=style), soft_wrap=True)
-
-
-def estimated(found: "Estimate") -> str:
-    """How long the runs will take, in a line."""
-    hours = found.core_s / 3600
-    runs = f"{found.runs} run{'s' * (found.runs != 1)} to do"
-    return f"{runs}: about {duration(found.seconds)} here, {hours:.2g} core-hours ({found.basis})"
 
 
 def duration(seconds: float) -> str:

@@ -75,7 +75,7 @@ def tell_time(console: Console, configs: Sequence[RunConfig]) -> None:
     to_do = estimate.left(configs)
     found = estimate.from_finished(configs)
     if found is not None:
-        display.say(console, display.estimated(found))
+        display.say(console, str(found))
     most = estimate.at_most(to_do)
     if most:
         display.say(console, most)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ..strategies.errors import ConfigError
+from .display import duration
 from .launcher_config import SlurmConfig
 from .run_directory import RunDirectory
 from .schema import RunConfig, arm_id, run_id
@@ -24,6 +25,12 @@ class Estimate:
     @property
     def each_s(self) -> float:
         return self.seconds / self.runs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} run{'s' * (self.runs != 1)} to do: about {duration(self.seconds)} here, "
+            f"{self.core_s / 3600:.2g} core-hours ({self.basis})"
+        )
 
 
 def left(configs: Iterable[RunConfig]) -> list[RunConfig]:

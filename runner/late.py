@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from ..strategies.replica import StepTimes
-from .clock import Stretch
 
 Mark = int | torch.cuda.Event
 """A moment: nanoseconds of this rank's clock, or an event in a GPU's stream."""
@@ -105,18 +104,6 @@ def between(start: Mark, end: Mark) -> int:
         assert isinstance(end, int)
         return end - start
     return round(start.elapsed_time(end) * 1e6)
-
-
-def by_device(stretch: Stretch, compute_ns: int, exposed_ns: int) -> Stretch:
-    """`stretch` with its parts as the GPU had them; they sum to `train` as before.
-
-    A host that runs ahead does not see what its GPU is busy with: computing and exposed sums are the
-    device's, data is what the host spent on it as far as the GPU did not compute meanwhile, the rest other.
-    """
-    compute = min(compute_ns, stretch.train)
-    blocked = min(stretch.blocked + exposed_ns, stretch.train - compute)
-    data = min(stretch.data, stretch.train - compute - blocked)
-    return Stretch(stretch.train, compute, blocked, data, stretch.train - compute - blocked - data)
 
 
 def is_over(mark: Mark) -> bool:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from . import gathering, gpu_facts, input_bound
-from .clock import PARTS, waiting_of
-from .late import by_device
+from .clock import PARTS, by_device, waiting_of
 from .precision import LossScaler
 from .readers import page_cache
 from .readers.choice import order_alone

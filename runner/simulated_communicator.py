@@ -7,25 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..strategies.communicator import Channel, Work
+from ..strategies.communicator import Channel, Done, Work
 from ..strategies.topology import WORLD, Group
 from .simulator import Operation, Simulator, Train, rank_order_sum
 from .traffic import CountedCommunicator, Traffic
 
 FEW = 4  # numbers
-
-
-class Done(Work):
-    """An operation with nothing to wait for."""
-
-    def wait(self) -> None:
-        return
-
-    def is_completed(self) -> bool:
-        return True
-
-    def transfer_ns(self) -> int | None:
-        return 0
 
 
 class SimulatedWork(Work):

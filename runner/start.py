@@ -163,7 +163,7 @@ def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | 
     found = estimate.from_finished([request.config for request in order if request.config is not None])
     if found is None:
         return None
-    display.say(console, display.estimated(found), "bold")
+    display.say(console, str(found), "bold")
     return found.each_s
 
 

@@ -17,14 +17,13 @@ from torch._C._distributed_c10d import (
 )
 from torch._C._distributed_c10d import Store, TCPStore
 
-from ..strategies.communicator import Channel, Work
+from ..strategies.communicator import Channel, Done, Work
 from ..strategies.topology import WORLD, Group, Topology, peers
 from . import gpus, modelled_network, node_memory
 from .device_work import DeviceWork, InFlight, Spans, Streams
 from .late import Mark
 from .modelled_network import Deferrer, Held, LinkClocks
 from .network import Network
-from .simulated_communicator import Done
 from .traffic import CountedCommunicator, Traffic
 
 

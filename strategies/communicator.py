@@ -37,6 +37,19 @@ class Work(ABC):
         """Nanoseconds from this rank's start of the operation to its completion; None while unknown."""
 
 
+class Done(Work):
+    """An operation with nothing to wait for."""
+
+    def wait(self) -> None:
+        return
+
+    def is_completed(self) -> bool:
+        return True
+
+    def transfer_ns(self) -> int | None:
+        return 0
+
+
 class Communicator(ABC):
     """The link of one rank to the others.
 

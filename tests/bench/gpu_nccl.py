@@ -26,10 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner import schema
 from daso_bench.runner.loop import Loop
-from daso_bench.runner.simulated_communicator import Done
 from daso_bench.runner.torch_communicator import TorchCommunicator, dist
 from daso_bench.runner.traffic import Traffic
-from daso_bench.strategies.communicator import Channel, Work
+from daso_bench.strategies.communicator import Channel, Done, Work
 from daso_bench.strategies.hsgd import HSGD
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology
 

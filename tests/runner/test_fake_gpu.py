@@ -24,10 +24,10 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint, gpu_facts
 from daso_bench.runner.loop import Loop, Result
 from daso_bench.runner.session import Session, World
-from daso_bench.runner.simulated_communicator import Done
 from daso_bench.runner.simulated_world import Recorded
 from daso_bench.runner.torch_communicator import TorchCommunicator
 from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.strategies.communicator import Done
 from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.topology import Topology
 

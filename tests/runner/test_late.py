@@ -9,8 +9,8 @@ from fake_gpu import FakeGPU
 from runs import config
 from torch import nn
 
-from daso_bench.runner.clock import Stretch
-from daso_bench.runner.late import LateFlag, LateTimes, StepMarks, by_device
+from daso_bench.runner.clock import Stretch, by_device
+from daso_bench.runner.late import LateFlag, LateTimes, StepMarks
 from daso_bench.runner.loop import Loop
 from daso_bench.runner.simulated_world import simulate
 from daso_bench.runner.torch_replica import TorchReplica

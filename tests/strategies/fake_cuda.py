@@ -15,10 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from daso_bench.runner.simulated_communicator import Done
 from daso_bench.runner.traffic import CountedCommunicator, Traffic
 from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.communicator import Channel, Work
+from daso_bench.strategies.communicator import Channel, Done, Work
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch, Replica
 from daso_bench.strategies.topology import Group, Topology

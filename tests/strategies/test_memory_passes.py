@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from daso_bench.runner.simulated_communicator import Done
 from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.communicator import Channel, Work
+from daso_bench.strategies.communicator import Channel, Done, Work
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.progress import Progress
