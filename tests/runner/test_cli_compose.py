@@ -158,7 +158,7 @@ def test_the_quick_study_is_six_strategies_with_five_seeds_in_virtual_time() -> 
         (["model=resnet55"], "`daso-bench list models` shows all"),
         (
             ["+study=quik"],
-            "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, jitter, ",
+            "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, large_batch, ",
         ),
         (["study=quick"], "study: a study is added with a plus: +study=NAME"),
         (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),

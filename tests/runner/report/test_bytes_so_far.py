@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byte_notes import START, note, with_notes
 
-from daso_bench.runner.records import RecordWriter
 from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.byte_curves import byte_curves
 from daso_bench.runner.report.bytes_so_far import with_bytes
@@ -17,14 +17,7 @@ from daso_bench.runner.report.style import drawing
 from daso_bench.runner.report.tables import evaluations_rows
 
 Make = Callable[..., Path]
-START = {"kind": "start", "attempt": 1, "step": 0, "ranks_of_nodes": [1, 1]}
 JUDGED = [{"kind": "evaluation", "attempt": 1, "index": place, "step": 10 + 10 * place} for place in (0, 1)]
-
-
-def note(index: int, inter: Any, attempt: int = 1, step: int | None = None) -> dict[str, Any]:
-    step = 10 + 10 * index if step is None else step
-    sent = {"intra": 1, "inter": inter}
-    return {"kind": "evaluation", "attempt": attempt, "index": index, "step": step, "payload_bytes": sent}
 
 
 def inter(ranks: list[list[dict[str, Any]]], rows: list[dict[str, Any]] | None = None) -> list[Any]:
@@ -52,17 +45,6 @@ def test_what_a_later_attempt_replaced_counts_nothing():
     first = [START, note(0, 5), note(1, 9), again, note(1, 90, attempt=2)]
     assert inter([first, [START, note(0, 7), note(1, 11), again]]) == [12, None]
     assert inter([first, [START, note(0, 7), again, note(1, 10, attempt=2)]]) == [12, 100]
-
-
-def with_notes(path: Path, sent: list[float]) -> Path:
-    """Two ranks that have sent half of it each."""
-    with RecordWriter(path / "metrics.jsonl") as writer:
-        writer.write(START)
-    for rank in range(2):
-        with RecordWriter(path / "ranks" / f"{rank}.jsonl") as writer:
-            for index, total in enumerate(sent):
-                writer.write(note(index, int(total / 2)))
-    return path
 
 
 def compared(root: Path) -> Comparison:

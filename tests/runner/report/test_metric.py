@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_notes import with_notes
 
 from daso_bench.runner.report.arms import compare, metrics_of
 from daso_bench.runner.report.build import report
@@ -37,6 +38,8 @@ def test_a_segmentation_study_shows_miou_everywhere_and_accuracy_nowhere(
     make_run: Make, tmp_path: Path
 ) -> None:
     study(make_run, tmp_path / "runs", "miou")
+    (run, *_) = sorted(path.parent for path in (tmp_path / "runs").rglob("status.json"))
+    with_notes(run, [1e6, 2e6, 3e6, 4e6])
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
     for text in (
         "Final mIoU</th>",

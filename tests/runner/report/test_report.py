@@ -134,11 +134,11 @@ def test_figures_have_words_and_are_files(mixed: tuple[Path, Path]) -> None:
     _, out = mixed
     page = Text((out / "index.html").read_text())
     alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
-    assert len(alternatives) == 6
+    assert len(alternatives) == 5
     assert all("ddp" in words and "daso" in words for words in alternatives)
     svgs = sorted(out.glob("*.svg"))
     assert [file.stem for file in svgs] == [
-        *("accuracy_bytes", "accuracy_samples", "accuracy_time"),
+        *("accuracy_samples", "accuracy_time"),
         *("parts", "speedups", "time_to_target"),
     ]
     for file in svgs:
@@ -190,7 +190,7 @@ def test_names_survive(make_run: Make, tmp_path: Path) -> None:
         assert f"ddp [{name}]" in page.text
         assert f"run.arm={name}" in page.text
     alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
-    assert len(alternatives) == 5
+    assert len(alternatives) == 4
     assert all(label in words for label in expected for words in alternatives)
 
 
@@ -272,7 +272,7 @@ def test_a_figure_that_fails_costs_nothing_else(
     monkeypatch.setattr(figures, "draw", broken)
     make_run(tmp_path / "results")
     page = report(tmp_path / "results", tmp_path / "out")
-    assert Text(page.read_text()).text.count("not drawn: RuntimeError: no fonts here") == 5
+    assert Text(page.read_text()).text.count("not drawn: RuntimeError: no fonts here") == 4
     assert len(table(tmp_path / "out" / "runs.csv")) == 1
 
 
@@ -310,7 +310,7 @@ def test_title_and_every_figure_tell_world_and_size(make_run: Make, tmp_path: Pa
         for file in (tmp_path / "out").glob(f"{number}_*.svg"):
             assert f"<!-- {place} -->" in file.read_text()
     alternatives = [words for _, a in page.tags if (words := a.get("aria-label"))]
-    assert [sum(f"({place})" in words for words in alternatives) for place in places] == [5, 5, 5]
+    assert [sum(f"({place})" in words for words in alternatives) for place in places] == [4, 4, 4]
     assert page.text.count("simulated: real gradients") == 3
 
 
@@ -356,8 +356,8 @@ def test_every_figure_leads_to_the_commands_of_its_runs(make_run: Make, tmp_path
     page = report(tmp_path / "results", tmp_path / "out").read_text()
     figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
     assert [re.findall(r'href="#(.*?)"', figure)[-1] for figure in figures] == [
-        *["commands-1"] * 5,
-        *["commands-2"] * 5,
+        *["commands-1"] * 4,
+        *["commands-2"] * 4,
     ]
     for place, world in (("commands-1", "local"), ("commands-2", "simulated")):
         _, _, commands = page.partition(f'<div id="{place}">')
