@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import models
-from ..datasets.packed.packed_file import Packed
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
@@ -26,10 +25,8 @@ from .display import make_console, say
 from .exit_codes import OK
 from .model_building import check_build
 from .overrides import key_of
-from .readers import memory
-from .readers.base import PackedReader
-from .readers.choice import reads
-from .readers.packed_set import look_at, open_set, path_of, write_set
+from .readers.packed_set import look_at, memory_needed, open_set, write_set
+from .readers.reader_config import PackedReader, path_of, reads
 from .run_directory import RunDirectory
 from .schema import RunConfig
 from .similarity import spec_of
@@ -129,7 +126,7 @@ class Preparation:
         return about
 
     def _tell_memory(self, config: RunConfig) -> None:
-        if (words := memory.told(config)) is not None:
+        if (words := memory_needed(config)) is not None:
             say(self._console, f"  {words}")
 
     def _get_ready(self, dataset: Any) -> None:
@@ -199,11 +196,6 @@ def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
-
-
-def _check_dealt(dataset: Any, reader: PackedReader, nodes: int) -> None:
-    with Packed(path_of(dataset, reader)) as packed:
-        reader.check(packed, nodes)
 
 
 def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:

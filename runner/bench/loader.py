@@ -25,9 +25,8 @@ from torchvision.transforms import v2
 
 from ...datasets.augmentation import recipe
 from ...datasets.image_files import ImageFiles
-from ...datasets.packed.format import Description
-from ...datasets.packed.packed_file import Packed
-from ...datasets.packed.writer import Writer
+from ...datasets.packed.packed_file import Packed, Writer
+from ...datasets.packed.packed_format import Description
 from ...datasets.pixels import PixelRules, decode_content
 from ...datasets.sampler import Sampler
 from ...datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise

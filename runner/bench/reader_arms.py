@@ -21,14 +21,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
-from ...datasets.packed.counters import Tally
-from ...datasets.packed.feeding import Feeder, Member
-from ...datasets.packed.loads import Reader, Stretch
-from ...datasets.packed.orders import Epoch
+from ...datasets.packed.contiguous_readers import chunked_shuffle, node_batch
+from ...datasets.packed.feeder import Feeder, Geometry, Member
 from ...datasets.packed.packed_file import Packed
-from ...datasets.packed.readers import chunked_shuffle, node_batch
-from ...datasets.packed.slots import Geometry
-from ...datasets.packed.strided import strided
+from ...datasets.packed.reading import Reader, Tally
+from ...datasets.packed.record_order import Epoch, Stretch
+from ...datasets.packed.strided_reader import strided
 
 SLOTS = 3  # two steps ahead of the one in use, as `reader.prefetch_batches` has it
 PLAIN_READ_BYTES, AHEAD_BYTES = 2**20, 32 * 2**20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...datasets.packed.format import Description
-from ...datasets.packed.writer import Writer
+from ...datasets.packed.packed_file import Writer
+from ...datasets.packed.packed_format import Description
 from ..readers.page_cache import drop
 from .reader_arms import SEQUENTIAL, Arm, Reading, read_alone
 

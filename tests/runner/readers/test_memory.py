@@ -9,12 +9,9 @@ import psutil
 import pytest
 from runs import Blobs, config
 
-from daso_bench.runner.readers import memory
-from daso_bench.runner.readers.base import PackedReader
-from daso_bench.runner.readers.chunked_shuffle import ChunkedShuffle
-from daso_bench.runner.readers.node_batch import NodeBatch
-from daso_bench.runner.readers.packed_set import write_set
-from daso_bench.runner.readers.strided import Strided
+from daso_bench.runner.readers import packed_set
+from daso_bench.runner.readers.packed_set import memory_needed, write_set
+from daso_bench.runner.readers.reader_config import ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.strategies.errors import ConfigError
 
 RECORD, LINE = 64 + 3 * 8, 64  # bytes of an image and its numbers; of a cache line
@@ -32,11 +29,11 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str |
     write_set(Blobs(), NodeBatch(path=path), Blobs().load(), lambda done, total: None)
 
     def words(reader: PackedReader, has: int = 10**12, least: int = 0, **keys: Any) -> str | None:
-        monkeypatch.setattr(memory, "TOLD_BYTES", least)
+        monkeypatch.setattr(packed_set, "MUCH_MEMORY_BYTES", least)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: Machine(has))
         run = config(ranks=[3, 1], **keys)
         run = replace(run, train=replace(run.train, global_batch_size=16 * 10**5))
-        return memory.told(replace(run, reader=replace(reader, path=path)))
+        return memory_needed(replace(run, reader=replace(reader, path=path)))
 
     return words
 
@@ -72,4 +69,4 @@ def test_lots_of_small_steps_are_three_and_large_steps_have_none() -> None:
 
 
 def test_nothing_is_told_of_a_run_without_a_reader() -> None:
-    assert memory.told(config()) is None
+    assert memory_needed(config()) is None

@@ -13,8 +13,8 @@ from runs import Blobs
 
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.runner.readers.node_batch import NodeBatch
-from daso_bench.runner.readers.packed_set import open_set, path_of, write_set
+from daso_bench.runner.readers.packed_set import open_set, write_set
+from daso_bench.runner.readers.reader_config import NodeBatch, path_of
 from daso_bench.strategies.errors import ConfigError
 
 

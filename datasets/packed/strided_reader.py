@@ -1,4 +1,4 @@
-"""The native way: every rank reads its records one by one, many of them in flight, in either of two ways.
+"""The `strided` reader: a rank reads its records one by one, many of them in flight, in either of two ways.
 
 By `threads`, 32 of them in `pread`; or announced, where one thread tells the system of 128 records before it
 reads the first of them. Which is faster depends on cores and disk; a fair comparison takes the better one.
@@ -16,11 +16,10 @@ from functools import partial
 
 import numpy as np
 
-from . import orders
-from .counters import Tally
-from .loads import Load, Reader, Stretch, steps
-from .orders import Records
+from . import record_order
 from .packed_file import Packed
+from .reading import Load, Reader, Tally
+from .record_order import Records, Stretch, steps
 
 READS_IN_FLIGHT = 32
 ANNOUNCED = 128  # records; 13 to 19 % faster than 32 on the disk of docs/packed.md
@@ -29,7 +28,7 @@ LOTS_AHEAD = 2  # so that reads stay in flight at the end of a lot
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Wanted:
+class _Step:
     """The records of one step."""
 
     stretch: Stretch
@@ -42,21 +41,21 @@ def strided(
 ) -> Reader:
     """The records of `rank`, one by one."""
     wanted = (
-        _Wanted(stretch=stretch, step=step, records=orders.strided(stretch.epoch, rank, step))
+        _Step(stretch=stretch, step=step, records=record_order.strided(stretch.epoch, rank, step))
         for stretch, step in steps(stretches)
     )
     return _by_threads(packed, wanted, tally) if threads else _announced(packed, wanted, tally)
 
 
-def _announced(packed: Packed, wanted: Iterator[_Wanted], tally: Tally) -> Reader:
+def _announced(packed: Packed, wanted: Iterator[_Step], tally: Tally) -> Reader:
     """While a step is read, the system is told of records of the steps that follow."""
     wanted, later = itertools.tee(wanted)
-    queue = itertools.chain.from_iterable(one.records.tolist() for one in later)
+    queue = itertools.chain.from_iterable(step.records.tolist() for step in later)
     for record in itertools.islice(queue, ANNOUNCED):
         packed.will_need(record, 1)
-    for one in wanted:
-        upcoming = list(itertools.islice(queue, len(one.records)))
-        yield _load(one, partial(_fill, packed, one.records, upcoming, tally))
+    for step in wanted:
+        upcoming = list(itertools.islice(queue, len(step.records)))
+        yield _load(step, partial(_fill, packed, step.records, upcoming, tally))
 
 
 def _fill(packed: Packed, records: Records, upcoming: list[int], tally: Tally, into: memoryview) -> None:
@@ -64,7 +63,7 @@ def _fill(packed: Packed, records: Records, upcoming: list[int], tally: Tally, i
     _given_out(packed, records, tally)
 
 
-def _by_threads(packed: Packed, wanted: Iterator[_Wanted], tally: Tally) -> Reader:
+def _by_threads(packed: Packed, wanted: Iterator[_Step], tally: Tally) -> Reader:
     """Threads read lots of steps ahead, each thread every 32nd record of a lot."""
     with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
         started: deque[_Lot] = deque()
@@ -94,20 +93,20 @@ def _given(started: "deque[_Lot]") -> Reader:
         yield from started.popleft().loads()
 
 
-def _lots(packed: Packed, wanted: Iterator[_Wanted]) -> Iterator[list[_Wanted]]:
+def _lots(packed: Packed, wanted: Iterator[_Step]) -> Iterator[list[_Step]]:
     """Steps in lots of at most `LOT_BYTES`, larger ones alone; the first has one step.
 
     Each has at most twice as many as the one before: a step waits for all of its lot.
     """
-    lot: list[_Wanted] = []
+    lot: list[_Step] = []
     size, most = 0, 1
-    for one in wanted:
-        own = _size(packed, one.records)
-        if lot and (len(lot) == most or size + own > LOT_BYTES):
+    for step in wanted:
+        step_bytes = _size(packed, step.records)
+        if lot and (len(lot) == most or size + step_bytes > LOT_BYTES):
             yield lot
             most, lot, size = 2 * len(lot), [], 0
-        lot.append(one)
-        size += own
+        lot.append(step)
+        size += step_bytes
     if lot:
         yield lot
 
@@ -115,7 +114,7 @@ def _lots(packed: Packed, wanted: Iterator[_Wanted]) -> Iterator[list[_Wanted]]:
 class _Lot:
     """Some steps whose records threads read already, to memory of their own."""
 
-    def __init__(self, packed: Packed, parts: list[_Wanted], tally: Tally, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, packed: Packed, parts: list[_Step], tally: Tally, pool: ThreadPoolExecutor) -> None:
         self._packed, self._parts, self._tally = packed, parts, tally
         records = np.concatenate([part.records for part in parts])
         self._content = np.empty(_size(packed, records), dtype=np.uint8).data
@@ -171,7 +170,7 @@ def _read(
     tally.add(checked_s=time.perf_counter() - read)
 
 
-def _load(wanted: _Wanted, fill: "partial[None]") -> Load:
+def _load(wanted: _Step, fill: "partial[None]") -> Load:
     records = wanted.records
     return Load(
         number=wanted.stretch.number, step=wanted.step, records=records, counts=(len(records),), fill=fill
