@@ -1,7 +1,7 @@
 """The readers of runs: `block`, `node_batch` and `chunked_shuffle`, driven by a `feeder.Feeder`."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from . import record_order
 from .packed_file import Packed
 from .reading import Load, Reader, Tally, announced, read_runs
-from .record_order import Records, Run, Stretch, Window, records_of, steps
+from .record_order import Epoch, RecordOrder, Records, Run, Stretch, Window, records_of, steps
 
 CHUNK_BYTES = 4 * 2**20
 WINDOW_CHUNKS = 4
@@ -19,28 +19,39 @@ WINDOW_CHUNKS = 4
 
 def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally) -> Reader:
     """The block of `rank`, step by step."""
-    ranks = range(rank, rank + 1)
-    runs = ((s, step, ranks, record_order.block(s.epoch, rank, step)) for s, step in steps(stretches))
-    return _one_run_a_step(packed, runs, tally)
+    return _one_run_a_step(packed, stretches, lambda epoch: (rank,), record_order.block, tally)
 
 
 def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: Tally) -> Reader:
     """One run a step for all ranks of `node`."""
-    of_node = ((s, step, s.epoch.members(node)) for s, step in steps(stretches))
-    runs = ((s, step, ranks, record_order.node_batch(s.epoch, ranks, step)) for s, step, ranks in of_node)
-    return _one_run_a_step(packed, runs, tally)
+    return _one_run_a_step(
+        packed, stretches, lambda epoch: epoch.members(node), record_order.node_batch, tally
+    )
 
 
-def _one_run_a_step(packed: Packed, runs: Iterable[tuple[Stretch, int, range, Run]], tally: Tally) -> Reader:
-    """runs: with its stretch, its step, and the ranks that take their parts of it in turn."""
+def _one_run_a_step(
+    packed: Packed,
+    stretches: Iterable[Stretch],
+    members: Callable[[Epoch], Sequence[int]],
+    order: RecordOrder,
+    tally: Tally,
+) -> Reader:
+    """members: the ranks that are fed, whose records of a step lie one after another in `order`."""
+
+    def fill(run: Run, into: memoryview) -> None:
+        tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
+
+    def loads() -> Iterator[tuple[Load, Run]]:
+        for stretch, step in steps(stretches):
+            number, epoch = stretch.number, stretch.epoch
+            parts = [order(epoch, number, rank, step) for rank in members(epoch)]
+            records, counts = np.concatenate(parts), tuple(len(part) for part in parts)
+            run = Run(first=int(records[0]) if len(records) else 0, count=len(records))
+            yield Load(number=number, step=step, records=records, counts=counts, fill=partial(fill, run)), run
+
     with ThreadPoolExecutor(1) as helper:
-        for stretch, step, ranks, run in announced(packed, runs, lambda item: (item[3],), tally):
-
-            def fill(into: memoryview, run: Run = run) -> None:
-                tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
-
-            counts = stretch.epoch.sizes(step)[ranks.start : ranks.stop]
-            yield Load(number=stretch.number, step=step, records=run.records(), counts=counts, fill=fill)
+        for load, _ in announced(packed, loads(), lambda item: (item[1],), tally):
+            yield load
 
 
 def chunked_shuffle(

@@ -128,8 +128,8 @@ RecordOrder = Callable[[Epoch, int, int, int], Records]
 """Numbers int64 of the records that a rank takes, by (epoch, number of the epoch, rank, step)."""
 
 
-def strided(epoch: Epoch, rank: int, step: int) -> Records:
-    """Numbers int64 of the records of `rank` in `step`: the batch is dealt to the ranks in turn."""
+def strided(epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    """A `RecordOrder`: the batch is dealt to the ranks in turn."""
     sizes = np.array(epoch.sizes(step), dtype=np.int64)
     turns = np.arange(sizes[rank], dtype=np.int64)
     # Before turn t of this rank, each rank has had min(t, its size) records, and earlier ranks one more.
@@ -137,18 +137,16 @@ def strided(epoch: Epoch, rank: int, step: int) -> Records:
     return step * epoch.batch + earlier
 
 
-def block(epoch: Epoch, rank: int, step: int) -> Run:
-    """The run of `rank` in `step`: a part of its block."""
+def block(epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    """A `RecordOrder`: a part of the rank's block."""
     begin = sum(epoch.before(other, epoch.steps) for other in range(rank))
-    return Run(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank])
+    return Run(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank]).records()
 
 
-def node_batch(epoch: Epoch, ranks: range, step: int) -> Run:
-    """The run of neighbouring ranks, such as those of a node, in `step`; they take its parts in turn."""
+def node_batch(epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    """A `RecordOrder`: the batches are runs, of which the ranks take their parts one after another."""
     sizes = epoch.sizes(step)
-    return Run(
-        first=step * epoch.batch + sum(sizes[: ranks.start]), count=sum(sizes[ranks.start : ranks.stop])
-    )
+    return Run(first=step * epoch.batch + sum(sizes[:rank]), count=sizes[rank]).records()
 
 
 def chunks(starts: Records, chunk_bytes: int) -> list[Run]:

@@ -4,9 +4,7 @@ import hashlib
 import math
 import multiprocessing
 import secrets
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from multiprocessing.connection import Client, Connection, Listener
@@ -18,7 +16,7 @@ from torch import Tensor
 from ...datasets.augmentation import epoch_key
 from ...datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
 from ...datasets.packed.reading import Counters, Tally
-from ...datasets.packed.record_order import Epoch, Stretch
+from ...datasets.packed.record_order import Epoch, Stretch, steps
 from ...datasets.sampler import Sampler
 from ...strategies.communicator import Communicator
 from ...strategies.errors import ConfigError, MachineError
@@ -58,9 +56,8 @@ class ReaderFeed(GlobalFeed):
         return self._samples(self.epoch(), *self.place(progress))
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
-        for stretch in self.stretches(progress):
-            for step in range(stretch.step, stretch.epoch.steps):
-                yield (stretch.number, step), self._samples(stretch.epoch, stretch.number, step)
+        for stretch, step in steps(self.stretches(progress)):
+            yield (stretch.number, step), self._samples(stretch.epoch, stretch.number, step)
 
     def stretches(self, progress: Progress) -> Iterator[Stretch]:
         """The present step and all that follow while nothing else is decided, as readers take them."""
@@ -100,22 +97,21 @@ class ReaderFeed(GlobalFeed):
 class NodeConnections:
     """Connections from the ranks of a node to its first one, over which a feeder tells them what is ready.
 
-    The first rank listens on a socket: on Linux one without a file, so that nothing is left behind by a
-    process that is killed; elsewhere a file in a folder of its own. The others learn its name and a key over
-    the control channel. All ranks of the node make it together.
+    The first rank listens on a socket. The others learn its address and a key over the control channel. All
+    ranks of the node make it together.
     """
 
     def __init__(self, comm: Communicator) -> None:
         self._members = comm.topology.ranks_of_nodes[comm.node]
         self._place = comm.local_rank
-        self._folder: str | None = None
         self._listener: Listener | None = None
         message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
         if self._place == 0:
             key = secrets.token_bytes(_KEY_BYTES)
-            address = self._free_address()
+            # Of an address in no folder nothing is left; elsewhere than on Linux the library makes a file.
+            address = f"\0daso-bench-{secrets.token_hex(16)}" if sys.platform == "linux" else None
             self._listener = Listener(address, family="AF_UNIX", backlog=self._members, authkey=key)
-            content = key + address.encode()
+            content = key + (address or str(self._listener.address)).encode()
             message[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
         if self._members > 1:
             comm.broadcast(message, 0, NODE, channel="control").wait()
@@ -124,7 +120,7 @@ class NodeConnections:
         self._key, self._address = received[:_KEY_BYTES], received[_KEY_BYTES:].rstrip(b"\0").decode()
 
     def open(self) -> tuple[list[Connection], Connection]:
-        """A new connection for each rank of the node: the first rank's ends (others have none), and this one's.
+        """A new connection for each rank of the node: the first rank's ends (others have none), and its own.
 
         All ranks of the node call it.
         """
@@ -143,14 +139,6 @@ class NodeConnections:
         """No further rank is let in."""
         if self._listener is not None:
             self._listener.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _free_address(self) -> str:
-        if sys.platform == "linux":
-            return f"\0daso-bench-{secrets.token_hex(16)}"
-        self._folder = tempfile.mkdtemp(prefix="daso-bench-")
-        return f"{self._folder}/reader"
 
 
 class PackedLoader(Loader):
@@ -248,7 +236,8 @@ class PackedLoader(Loader):
         ours, theirs = _pipe() if self._connections is None else self._connections.open()
         if ours:
             place = self._comm.node if reader.by_node else self._comm.rank
-            source = reader.read(feed.set.packed, feed.stretches(progress), place, self._tally, feed.seed)
+            read = reader.reader(feed.seed)
+            source = read(feed.set.packed, feed.stretches(progress), place, self._tally)
             geometry = Geometry.of(feed.set.packed, self._most(), depth=reader.prefetch_batches + 1)
             self._feeder = Feeder(feed.set.packed, source, ours, geometry, self._tally)
         self._member = Member(theirs)

@@ -60,9 +60,7 @@ def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
     try:
         codec = _codec(data, reader)
         wanted = _description(dataset, reader, data, codec)
-        difference = _difference(packed, wanted, len(data.train))
-        if difference is not None:
-            raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+        _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
     except BaseException:
         packed.close()
         raise
@@ -75,9 +73,7 @@ def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
     nodes: as many as there are to deal it to. Raises as `open_set` does.
     """
     with _opened(dataset, reader) as packed:
-        difference = _other_order(packed, reader.shuffle_seed)
-        if difference is not None:
-            raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+        _refuse(packed, _other_order(packed, reader.shuffle_seed), dataset, reader)
         reader.check(packed, nodes)
 
 
@@ -157,6 +153,11 @@ def _opened(dataset: Any, reader: PackedReader) -> Packed:
         raise ConfigError(f"{error}: {again}") from error
     except OSError as error:
         raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
+
+
+def _refuse(packed: Packed, difference: str | None, dataset: Any, reader: PackedReader) -> None:
+    if difference is not None:
+        raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
 
 
 def _other_content(path: Path, wanted: Description) -> str | None:

@@ -1,15 +1,17 @@
 """The keys of `reader=NAME`: which reader a run has, in which order it gives samples, what is refused."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...datasets.packed import contiguous_readers, record_order, strided_reader
 from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.reading import Reader, Tally
-from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Stretch
+from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
+from ...datasets.prepared_folder import OWN_FOLDER
 from ...strategies.errors import ConfigError, above, at_least, within
 from ..launcher_config import LauncherConfig
 from ..tasks import choice
@@ -19,7 +21,8 @@ from ..typed import part_name
 MOST_BATCHES = 1024  # read ahead; far more than helps
 MOST_MIB = 2**20
 CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
-OWN_FOLDER = ".daso-bench"
+ReaderOf = Callable[[Packed, Iterable[Stretch], int, Tally], Reader]
+"""Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
 ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 
 
@@ -38,14 +41,12 @@ class PackedReader(ABC):
     the samples; None: the data set's own. prefetch_batches: read ahead of the one in use. cold: the file's
     pages are dropped from the system's cache before training begins; warm: the file is read once before that.
 
-    `by_node`: one reader per node, which feeds all its ranks; else one per rank. `same_every_epoch`: whether
-    samples come in one order in all epochs and runs. `of_reading`: keys that say how is read, not in which
-    order. `random_access`: whether the system is told not to read ahead by itself.
+    `by_node`: one reader per node, which feeds all its ranks; else one per rank. `of_reading`: keys that say
+    how is read, not in which order. `random_access`: whether the system is told not to read ahead by itself.
     """
 
     name: ClassVar[str]
     by_node: ClassVar[bool]
-    same_every_epoch: ClassVar[bool] = True
     of_reading: ClassVar[tuple[str, ...]] = ("prefetch_batches",)
     random_access: ClassVar[bool] = False
 
@@ -67,10 +68,8 @@ class PackedReader(ABC):
         """The order in which records are given out. seed: of the run's order of the data."""
 
     @abstractmethod
-    def read(
-        self, packed: Packed, stretches: Iterable[Stretch], place: int, tally: Tally, seed: int
-    ) -> Reader:
-        """The reader of rank, or with `by_node` of node, number `place`, which reads in that order."""
+    def reader(self, seed: int) -> ReaderOf:
+        """What reads in that order."""
 
     def own_bytes(self, packed: Packed, step_bytes: int) -> int:
         """Memory beside that of the steps that are read ahead, at most. step_bytes: of one of these."""
@@ -106,12 +105,10 @@ class Strided(PackedReader):
     threads: bool = False
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return lambda epoch, number, rank, step: record_order.strided(epoch, rank, step)
+        return record_order.strided
 
-    def read(
-        self, packed: Packed, stretches: Iterable[Stretch], place: int, tally: Tally, seed: int
-    ) -> Reader:
-        return strided_reader.strided(packed, stretches, place, tally, threads=self.threads)
+    def reader(self, seed: int) -> ReaderOf:
+        return partial(strided_reader.strided, threads=self.threads)
 
     def own_bytes(self, packed: Packed, step_bytes: int) -> int:
         return strided_reader.lots_bytes(step_bytes) if self.threads else 0
@@ -128,12 +125,10 @@ class Block(PackedReader):
     by_node: ClassVar[bool] = False
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return lambda epoch, number, rank, step: record_order.block(epoch, rank, step).records()
+        return record_order.block
 
-    def read(
-        self, packed: Packed, stretches: Iterable[Stretch], place: int, tally: Tally, seed: int
-    ) -> Reader:
-        return contiguous_readers.block(packed, stretches, place, tally)
+    def reader(self, seed: int) -> ReaderOf:
+        return contiguous_readers.block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +142,10 @@ class NodeBatch(PackedReader):
     by_node: ClassVar[bool] = True
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return lambda epoch, number, rank, step: record_order.node_batch(
-            epoch, range(rank, rank + 1), step
-        ).records()
+        return record_order.node_batch
 
-    def read(
-        self, packed: Packed, stretches: Iterable[Stretch], place: int, tally: Tally, seed: int
-    ) -> Reader:
-        return contiguous_readers.node_batch(packed, stretches, place, tally)
+    def reader(self, seed: int) -> ReaderOf:
+        return contiguous_readers.node_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +158,6 @@ class ChunkedShuffle(PackedReader):
 
     name: ClassVar[str] = "chunked_shuffle"
     by_node: ClassVar[bool] = True
-    same_every_epoch: ClassVar[bool] = False
 
     chunk_mib: float = 4.0
     window_chunks: int = contiguous_readers.WINDOW_CHUNKS
@@ -181,15 +171,18 @@ class ChunkedShuffle(PackedReader):
     @property
     def chunk_bytes(self) -> int:
         """`chunk_mib` in bytes."""
-        return max(1, round(self.chunk_mib * 2**20))
+        return _mib_bytes(self.chunk_mib)
+
+    def chunks(self, packed: Packed) -> list[Run]:
+        """The file in chunks."""
+        return record_order.chunks(packed.starts(), self.chunk_bytes)
 
     def check(self, packed: Packed, nodes: int) -> None:
         """With few chunks a node would have much the same samples in every epoch."""
-        starts, needed = packed.starts(), CHUNKS_A_NODE * nodes
-        count = len(record_order.chunks(starts, self.chunk_bytes))
+        count, needed = len(self.chunks(packed)), CHUNKS_A_NODE * nodes
         if nodes == 1 or count >= needed:
             return
-        fitting = _fitting_mib(starts, needed)
+        fitting = _fitting_mib(packed.starts(), needed)
         way_out = "take another reader" if fitting is None else f"take reader.chunk_mib={fitting:g} or less"
         raise ConfigError(
             f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
@@ -198,25 +191,14 @@ class ChunkedShuffle(PackedReader):
         )
 
     def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        all_chunks = record_order.chunks(packed.starts(), self.chunk_bytes)
-        return 2 * contiguous_readers.window_bytes(packed, all_chunks, self.window_chunks)
+        return 2 * contiguous_readers.window_bytes(packed, self.chunks(packed), self.window_chunks)
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
-        all_chunks = record_order.chunks(packed.starts(), self.chunk_bytes)
-        return ChunkedOrder(all_chunks, seed, self.window_chunks)
+        return ChunkedOrder(self.chunks(packed), seed, self.window_chunks)
 
-    def read(
-        self, packed: Packed, stretches: Iterable[Stretch], place: int, tally: Tally, seed: int
-    ) -> Reader:
-        return contiguous_readers.chunked_shuffle(
-            packed,
-            stretches,
-            place,
-            tally,
-            seed=seed,
-            chunk_bytes=self.chunk_bytes,
-            window_chunks=self.window_chunks,
-        )
+    def reader(self, seed: int) -> ReaderOf:
+        keys = {"chunk_bytes": self.chunk_bytes, "window_chunks": self.window_chunks}
+        return partial(contiguous_readers.chunked_shuffle, seed=seed, **keys)
 
     def words(self) -> str:
         return (
@@ -230,9 +212,13 @@ def _fitting_mib(starts: Records, needed: int) -> float | None:
     if len(starts) - 1 < needed:
         return None
     mib = int(starts[-1]) / needed / 2**20
-    while len(record_order.chunks(starts, max(1, round(float(f"{mib:.2g}") * 2**20)))) < needed:
+    while len(record_order.chunks(starts, _mib_bytes(float(f"{mib:.2g}")))) < needed:
         mib *= 0.9
     return float(f"{mib:.2g}")
+
+
+def _mib_bytes(mib: float) -> int:
+    return max(1, round(mib * 2**20))
 
 
 ReaderConfig = NoReader | PackedReader

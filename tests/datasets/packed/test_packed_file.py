@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daso_bench.datasets.packed import packed_file
@@ -30,6 +30,7 @@ def read(packed: Packed, first: int, count: int) -> bytes:
     return bytes(into)
 
 
+@settings(deadline=None)
 @given(
     records=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30),
     cut=st.tuples(st.integers(0, 30), st.integers(0, 30)),

@@ -75,16 +75,9 @@ def runs(draw: st.DrawFn) -> Drawn:
 
 def order_of(layout: str, packed: Packed) -> RecordOrder:
     """The order that a layout promises."""
-    by_name: dict[str, RecordOrder] = {
-        "block": lambda epoch, number, rank, step: record_order.block(epoch, rank, step).records(),
-        "node_batch": lambda epoch, number, rank, step: record_order.node_batch(
-            epoch, range(rank, rank + 1), step
-        ).records(),
-        "chunked_shuffle": ChunkedOrder(
-            record_order.chunks(packed.starts(), CHUNK_BYTES), SEED, WINDOW_CHUNKS
-        ),
-    }
-    return by_name.get(layout, lambda epoch, number, rank, step: record_order.strided(epoch, rank, step))
+    if layout == "chunked_shuffle":
+        return ChunkedOrder(record_order.chunks(packed.starts(), CHUNK_BYTES), SEED, WINDOW_CHUNKS)
+    return getattr(record_order, layout.replace("announced", "strided"))
 
 
 def reader_of(layout: str, packed: Packed, stretches: list[Stretch], place: int, tally: Tally) -> Reader:
@@ -161,6 +154,8 @@ def test_jumps_are_counted_as_h13_counts_them(make_packed: MakePacked) -> None:
             layout: [went_through(layout, packed, stretches, place)[1].jumps for place in range(2)]
             for layout in ("strided", "announced", "block", "node_batch")
         }
+        alone = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, 3, 0), (3,)))]
+        assert went_through("node_batch", packed, alone, 0)[1].jumps == 1
     assert jumps == {"strided": [16, 16], "announced": [16, 16], "block": [1, 1], "node_batch": [5, 5]}
 
 

@@ -28,17 +28,8 @@ def epochs(draw: st.DrawFn) -> tuple[Sampler, Epoch]:
 
 def pieces(epoch: Epoch, layout: str, step: int) -> list[list[int]]:
     """Records by rank."""
-    ranks = range(len(epoch.full))
-    if layout == "strided":
-        return [record_order.strided(epoch, rank, step).tolist() for rank in ranks]
-    if layout == "block":
-        return [record_order.block(epoch, rank, step).records().tolist() for rank in ranks]
-    for node in range(len(epoch.ranks_of_nodes)):  # a node's run is that of its ranks together
-        members = epoch.members(node)
-        parts = [record_order.node_batch(epoch, range(rank, rank + 1), step) for rank in members]
-        whole = record_order.node_batch(epoch, members, step).records()
-        assert record_order.records_of(parts).tolist() == whole.tolist()
-    return [record_order.node_batch(epoch, range(rank, rank + 1), step).records().tolist() for rank in ranks]
+    order = getattr(record_order, layout)
+    return [order(epoch, 0, rank, step).tolist() for rank in range(len(epoch.full))]
 
 
 def jumps(reads: Iterable[Run]) -> int:
@@ -104,27 +95,18 @@ def test_chunks_are_whole_records_that_begin_near_each_other(sizes: list[int], c
 def test_h13_by_hand() -> None:
     """48 records, 2 nodes of 2 ranks, 3 records a rank and step."""
     epoch = Epoch.of(Sampler(48, 12, 4, 0), (2, 2))
-    steps = range(4)
+    steps = [{layout: pieces(epoch, layout, step) for layout in LAYOUTS} for step in range(4)]
+    single = 0
     for rank in range(4):
-        one_by_one = np.concatenate([record_order.strided(epoch, rank, step) for step in steps])
-        assert one_by_one.tolist() == list(range(rank, 48, 4))
-        whole = [record_order.block(epoch, rank, step) for step in steps]
-        assert (whole[0].first, whole[-1].end, jumps(whole)) == (12 * rank, 12 * rank + 12, 1)
-        for step in steps:
-            assert pieces(epoch, "node_batch", step)[rank] == list(
-                range(step * 12 + 3 * rank, step * 12 + 3 * rank + 3)
-            )
-    strided = [
-        jumps(Run(first=int(r), count=1) for s in steps for r in record_order.strided(epoch, rank, s))
-        for rank in range(4)
-    ]
-    assert sum(strided) == 48
-    assert (
-        sum(jumps(record_order.node_batch(epoch, epoch.members(node), s) for s in steps) for node in (0, 1))
-        == 8
-    )
-    alone = Epoch.of(Sampler(48, 12, 4, 0), (4,))
-    assert jumps(record_order.node_batch(alone, range(4), step) for step in steps) == 1
+        one_by_one = [record for step in steps for record in step["strided"][rank]]
+        assert one_by_one == list(range(rank, 48, 4))
+        single += jumps(Run(first=record, count=1) for record in one_by_one)
+        whole = [record for step in steps for record in step["block"][rank]]
+        assert whole == list(range(12 * rank, 12 * rank + 12))
+        for number, step in enumerate(steps):
+            first = number * 12 + 3 * rank
+            assert step["node_batch"][rank] == list(range(first, first + 3))
+    assert single == 48
 
 
 def test_chunk_order_is_pinned_and_differs_by_epoch_and_seed() -> None:

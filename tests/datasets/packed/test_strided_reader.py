@@ -124,7 +124,7 @@ def test_a_step_as_large_as_a_lot_is_read_to_where_it_is_wanted(
         raise AssertionError("memory beside that of the slot")
 
     monkeypatch.setattr(strided_reader, "LOT_BYTES", SHARE * SIZE)
-    monkeypatch.setattr(strided_reader, "_Lot", no_lot)
+    monkeypatch.setattr(strided_reader, "_begun", no_lot)
     with Packed(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
         assert len(contents(packed, threads=True)) == STEPS
 

@@ -187,7 +187,7 @@ def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_on
             torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
             for epoch in (0, 1)
         ]
-        assert torch.equal(*orders) == reader.same_every_epoch, reader.name
+        assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
 
 
 def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
