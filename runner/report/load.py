@@ -270,7 +270,7 @@ def _get(config: Mapping[str, Any], *names: str) -> Any:
 
 
 def _target_name(settings: Any) -> str:
-    """The `name` of the class that a `_target_` names, else its file, or the class where a file holds several."""
+    """The `name` of the class that a `_target_` names, else its file, or the class where that has several."""
     target = str(settings.get("_target_") or "unknown") if isinstance(settings, Mapping) else "unknown"
     if (stated := name_of(target)) is not None:
         return stated

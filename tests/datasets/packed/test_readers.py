@@ -154,8 +154,9 @@ def test_jumps_are_counted_as_h13_counts_them(make_packed: MakePacked) -> None:
             layout: [went_through(layout, packed, stretches, place)[1].jumps for place in range(2)]
             for layout in ("strided", "announced", "block", "node_batch")
         }
-        alone = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, 3, 0), (3,)))]
-        assert went_through("node_batch", packed, alone, 0)[1].jumps == 1
+        for layout, ranks in (("node_batch", 3), ("strided", 1), ("announced", 1)):
+            alone = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, ranks, 0), (ranks,)))]
+            assert went_through(layout, packed, alone, 0)[1].jumps == 1
     assert jumps == {"strided": [16, 16], "announced": [16, 16], "block": [1, 1], "node_batch": [5, 5]}
 
 
