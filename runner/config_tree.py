@@ -17,7 +17,7 @@ from . import plain_yaml
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LAUNCHERS, LauncherConfig
-from .readers.choice import Reader
+from .readers.reader_config import ReaderConfig
 from .repetitions import phase_of
 from .roles import in_its_role
 from .schema import RunConfig, run_id, tree_of
@@ -74,7 +74,7 @@ def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Any:
     return _part(_rooted({"dataset": plain(cfg)["dataset"]}, cwd), "dataset")
 
 
-def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Reader:
+def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
     """The checked reader of a composed configuration; a relative path counts from `cwd`.
 
     Raises ConfigError.

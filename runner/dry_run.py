@@ -11,8 +11,8 @@ from . import display, estimate, far, sweep
 from .compose import compose
 from .config_tree import dump
 from .exit_codes import OK, WRONG_REQUEST
-from .readers.base import PackedReader
 from .readers.packed_set import look_at
+from .readers.reader_config import PackedReader
 from .run_directory import RunDirectory
 from .schema import RunConfig
 from .threads import threads_of

@@ -15,8 +15,7 @@ from . import gathering, gpu_facts, input_bound
 from .clock import PARTS, by_device, waiting_of
 from .precision import LossScaler
 from .readers import page_cache
-from .readers.choice import order_alone
-from .readers.none import NoReader
+from .readers.reader_config import NoReader, order_alone
 from .records import best, crossing
 from .session import Session
 from .traffic import LINKS
@@ -224,7 +223,7 @@ class Ledger:
             return [input_bound.by_index(virtual=order_alone(self.session.config.launcher) is not None)]
         assert world.packed is not None, "it is read"
         waited_s = reader["reader"]["waited_s"] / self.session.comm.topology.ranks
-        work = world.packed.stored.work
+        work = world.packed.codec.work
         return [input_bound.by_reader(data_s=parts["data"] / 1e9, waited_s=waited_s, work=work)]
 
     def _queue(self) -> dict[str, Any]:

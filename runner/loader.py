@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..datasets.augmentation import epoch_key
 from ..datasets.data import Compact, Samples, training_batch
-from ..datasets.packed.counters import Counters
+from ..datasets.packed.reading import Counters
 from ..strategies.progress import Progress
 from .batch_memory import BatchMemory, Unfinished
 from .feed import Feed, Place

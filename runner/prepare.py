@@ -27,10 +27,8 @@ from .display import make_console, say
 from .exit_codes import OK
 from .model_building import check_build
 from .overrides import key_of
-from .readers import memory
-from .readers.base import PackedReader
-from .readers.choice import reads
-from .readers.packed_set import look_at, open_set, path_of, write_set
+from .readers.packed_set import look_at, memory_needed, open_set, write_set
+from .readers.reader_config import PackedReader, path_of, reads
 from .run_directory import RunDirectory
 from .schema import RunConfig
 
@@ -133,7 +131,7 @@ class Preparation:
         return about
 
     def _tell_memory(self, config: RunConfig) -> None:
-        if (words := memory.told(config)) is not None:
+        if (words := memory_needed(config)) is not None:
             say(self._console, f"  {words}")
 
     def _get_ready(self, dataset: Any) -> None:

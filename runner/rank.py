@@ -37,8 +37,8 @@ from .model_building import build
 from .network import ClusterNetwork
 from .precision import AUTOCAST, DTYPES
 from .rank_process import Meeting
-from .readers.choice import order_alone
 from .readers.packed_set import of_run
+from .readers.reader_config import order_alone
 from .records import RecordWriter, read_json, write_json
 from .run_directory import of_attempt
 from .run_queue import RunQueue

@@ -20,14 +20,11 @@ from . import batch_parts, computing
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LauncherConfig
-from .readers.base import PackedReader
-from .readers.choice import Reader, order_alone
-from .readers.choice import check as check_reader
-from .readers.none import NoReader
+from .readers.reader_config import NoReader, PackedReader, ReaderConfig, check_reader, order_alone
 from .tasks import choice
 from .tasks.task import Task
 from .train_config import TrainConfig
-from .typed import TARGET
+from .typed import TARGET, part_name
 
 NO_READER = NoReader()
 LARGEST_SEED = 2**63 - 1
@@ -50,7 +47,7 @@ class RunConfig:
     run: RunInfo
     study: StudyInfo
     results_dir: Path
-    reader: Reader = NO_READER
+    reader: ReaderConfig = NO_READER
 
     def __post_init__(self) -> None:
         within("seed", self.seed, 0, LARGEST_SEED)
@@ -256,7 +253,7 @@ def digested(config: RunConfig) -> str:
     del tree["results_dir"], tree["study"]
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    names = [strategy_name(config), _name(config.model), _name(config.dataset)]
+    names = [strategy_name(config), part_name(config.model), part_name(config.dataset)]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
 
 
@@ -278,12 +275,4 @@ def _content(path: Path) -> str:
 
 def strategy_name(config: RunConfig) -> str:
     """The strategy's name for people: its `name` if it has one, else the name of its file."""
-    return _name(config.strategy_class)
-
-
-def _name(part: Any) -> str:
-    named = getattr(part, "name", None)
-    if isinstance(named, str) and named:
-        return named
-    kind = part if isinstance(part, type) else type(part)
-    return kind.__module__.rpartition(".")[2]
+    return part_name(config.strategy_class)

@@ -29,10 +29,9 @@ from .loader import Ahead, Direct, Loader
 from .marks import Marks
 from .model_building import build
 from .precision import AUTOCAST, DTYPES, scaler_of
-from .readers.base import PackedReader
-from .readers.feed import ReaderFeed
-from .readers.loader import PackedLoader
+from .readers.packed_loader import PackedLoader, ReaderFeed
 from .readers.packed_set import PackedSet
+from .readers.reader_config import PackedReader
 from .run_queue import RunQueue
 from .schedules import Watch
 from .schema import RunConfig

@@ -14,8 +14,8 @@ from .device import Device, Profile, Scripted, StepTime
 from .gradient_pool import FEWEST, GradientPool
 from .loop import Loop, Result
 from .network import Network
-from .readers.choice import ORDER_ALONE
 from .readers.packed_set import of_run
+from .readers.reader_config import ORDER_ALONE
 from .schema import RunConfig
 from .session import Listener, Nobody, Rows, Session, World
 from .simulated_communicator import SimulatedCommunicator

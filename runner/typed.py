@@ -156,3 +156,11 @@ def _allowed(hint: Any) -> str:
         word = _allowed(typing.get_args(hint)[0])
         return f"{word} or a list of such"
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def part_name(part: Any) -> str:
+    """The name for people of a class or an instance: its `name` if it has one, else that of its file."""
+    name = getattr(part, "name", None)
+    if isinstance(name, str) and name:
+        return name
+    return (part if isinstance(part, type) else type(part)).__module__.rpartition(".")[2]

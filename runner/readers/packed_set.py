@@ -1,4 +1,4 @@
-"""The training split of a data set as one packed file: where it lies, writing it, opening it and no other."""
+"""The training split of a data set as one packed file: writing it, opening it and no other, its memory."""
 
 import contextlib
 import dataclasses
@@ -7,24 +7,26 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from ...datasets.checking import Tell
 from ...datasets.data import Data
-from ...datasets.packed.format import DamagedFile, Description
-from ...datasets.packed.orders import chunks, shuffled
-from ...datasets.packed.packed_file import Packed
-from ...datasets.packed.readers import CHUNK_BYTES
-from ...datasets.packed.stored import Stored, stored
-from ...datasets.packed.writer import Writer
+from ...datasets.packed.contiguous_readers import CHUNK_BYTES
+from ...datasets.packed.feeder import Geometry
+from ...datasets.packed.packed_file import START_BYTES, Packed, Writer
+from ...datasets.packed.packed_format import DamagedFile, Description, described
+from ...datasets.packed.record_codec import RecordCodec, codec_of
+from ...datasets.packed.record_order import chunks, shuffled
 from ...datasets.preparation import locked
 from ...strategies.errors import ConfigError, MachineError
-from .base import PackedReader
-from .free_path import refuse_taken
-from .none import NoReader
+from ..schema import RunConfig
+from ..typed import part_name
+from .reader_config import PackedReader, ReaderConfig, path_of
 
-OWN_FOLDER = ".daso-bench"
+MUCH_MEMORY_BYTES = 200 * 10**6
+_LESS = "a smaller train.global_batch_size or reader.prefetch_batches needs less"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,38 +34,21 @@ class PackedSet:
     """An open packed file of the samples of a split. order: int64 [n], which sample each record is."""
 
     packed: Packed
-    stored: Stored
+    codec: RecordCodec
     order: Tensor
 
     def about(self) -> dict[str, Any]:
         """For records: what the file is."""
-        told = self.packed.description
+        description = self.packed.description
         return {
             "path": str(self.packed.path),
             "records": len(self.packed),
             "bytes": self.packed.start_of(len(self.packed)),
-            "encoding": told.encoding,
-            "shuffle_seed": told.shuffle_seed,
-            "source": told.source,
-            "made": told.made,
+            "encoding": description.encoding,
+            "shuffle_seed": description.shuffle_seed,
+            "source": description.source,
+            "made": description.made,
         }
-
-
-def path_of(dataset: Any, reader: PackedReader) -> Path:
-    """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
-    if reader.path:
-        return Path(reader.path)
-    order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
-    if hasattr(dataset, "manifest_file"):
-        manifest: Path = dataset.manifest_file
-        return manifest.with_name(f"{manifest.stem}-{order}.packed")
-    root = getattr(dataset, "root", None)
-    if root is None:
-        raise ConfigError(
-            f"reader={reader.name}: {_name(dataset)} has no folder of its own for a packed file; say where "
-            "it is to be: reader.path=FILE"
-        )
-    return Path(root) / OWN_FOLDER / f"{_name(dataset)}-{order}.packed"
 
 
 def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
@@ -73,15 +58,13 @@ def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
     """
     packed = _opened(dataset, reader)
     try:
-        form = _form(data, reader)
-        wanted = _description(dataset, reader, data, form)
-        difference = _difference(packed, wanted, len(data.train))
-        if difference is not None:
-            raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+        codec = _codec(data, reader)
+        wanted = _description(dataset, reader, data, codec)
+        _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
     except BaseException:
         packed.close()
         raise
-    return PackedSet(packed=packed, stored=form, order=_order(data, reader))
+    return PackedSet(packed=packed, codec=codec, order=_order(data, reader))
 
 
 def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
@@ -90,13 +73,11 @@ def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
     nodes: as many as there are to deal it to. Raises as `open_set` does.
     """
     with _opened(dataset, reader) as packed:
-        difference = _other_order(packed, reader.shuffle_seed)
-        if difference is not None:
-            raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+        _refuse(packed, _other_order(packed, reader.shuffle_seed), dataset, reader)
         reader.check(packed, nodes)
 
 
-def of_run(dataset: Any, reader: NoReader | PackedReader, data: Data) -> PackedSet | None:
+def of_run(dataset: Any, reader: ReaderConfig, data: Data) -> PackedSet | None:
     """As `open_set`; None for a run without a packed file."""
     return open_set(dataset, reader, data) if isinstance(reader, PackedReader) else None
 
@@ -108,20 +89,55 @@ def write_set(dataset: Any, reader: PackedReader, data: Data, tell: Tell) -> boo
     One process at a time does so, others wait. `tell` hears how many samples are done, checked or written.
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
-    path, form = path_of(dataset, reader), _form(data, reader)
-    description, count = _description(dataset, reader, data, form), len(data.train)
+    path, codec = path_of(dataset, reader), _codec(data, reader)
+    description, count = _description(dataset, reader, data, codec), len(data.train)
     with locked(path.parent):
-        refuse_taken(path, description)
+        if (content := _other_content(path, description)) is not None:
+            raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
         with contextlib.suppress(ConfigError, DamagedFile), open_set(dataset, reader, data).packed as packed:
             _check_records(packed, tell)
             return False
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
             left.unlink()
-        with Writer(path, description, record_bytes=form.record_bytes) as writer:
+        with Writer(path, description, record_bytes=codec.record_bytes) as writer:
             for done, index in enumerate(_order(data, reader).tolist(), start=1):
-                writer.add(*form.sample(index))
+                writer.add(*codec.sample(index))
                 tell(done, count)
     return True
+
+
+def command(dataset: Any, reader: PackedReader) -> str:
+    """What makes the file, to be typed."""
+    root = getattr(dataset, "root", None)
+    words = ["daso-bench prepare", f"dataset={part_name(dataset)}", f"reader={reader.name}"]
+    words += [f"dataset.root={root}"] * (root is not None)
+    words += [f"reader.path={reader.path}"] * bool(reader.path)
+    if reader.shuffle_seed != PackedReader.shuffle_seed:
+        words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
+    return f"{' '.join(words)} (and the run's other dataset keys)"
+
+
+def memory_needed(config: RunConfig) -> str | None:
+    """What the readers of a machine take at most, in words; None where that is little, or nothing is read.
+
+    Pages that are never used do not count: of records of many sizes it is a bound.
+    Raises ConfigError where it is more than this machine has. The file is there, as `look_at` has seen.
+    """
+    reader, ranks_of_nodes = config.reader, config.cluster.ranks_of_nodes
+    if not isinstance(reader, PackedReader):
+        return None
+    with Packed(path_of(config.dataset, reader)) as packed:
+        ranks = max(ranks_of_nodes) if reader.by_node else 1
+        records = -(-config.train.global_batch_size * ranks // sum(ranks_of_nodes))
+        slots = Geometry.of(packed, records, depth=reader.prefetch_batches + 1)
+        each = slots.depth * slots.slot_bytes + reader.own_bytes(packed, slots.content_bytes)
+    by_node = [1 if reader.by_node else ranks for ranks in ranks_of_nodes]
+    readers = sum(by_node) if config.launcher.name == "local" else max(by_node)  # of the fullest machine
+    start = f"reader={reader.name}: {readers} on a machine, each up to {each / 1e6:.0f} MB for what is read"
+    total = psutil.virtual_memory().total
+    if each * readers > total:
+        raise ConfigError(f"{start}: more than the {total / 1e6:.0f} MB that this one has; {_LESS}")
+    return f"{start}; {_LESS}" if each > MUCH_MEMORY_BYTES else None
 
 
 def _opened(dataset: Any, reader: PackedReader) -> Packed:
@@ -139,6 +155,35 @@ def _opened(dataset: Any, reader: PackedReader) -> Packed:
         raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
 
 
+def _refuse(packed: Packed, difference: str | None, dataset: Any, reader: PackedReader) -> None:
+    if difference is not None:
+        raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+
+
+def _other_content(path: Path, wanted: Description) -> str | None:
+    """What would be lost if a file were written there, in words.
+
+    None where `path` is free, empty, or a packed file (also a damaged one) of `wanted`'s data set and order.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file():
+        return "is no regular file"
+    with path.open("rb") as file:
+        start = file.read(START_BYTES)
+    if not start:
+        return None
+    held = described(start)
+    if held is None:
+        return "holds something else than a packed file that can be known again"
+    if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
+        return None
+    return (
+        f"holds the packed file of {held.name} with shuffle_seed {held.shuffle_seed}, and this one would "
+        f"be of {wanted.name} with {wanted.shuffle_seed}"
+    )
+
+
 def _check_records(packed: Packed, tell: Tell) -> None:
     """Read all records. Raises DamagedFile for the first that is not as it was written."""
     for run in chunks(packed.starts(), CHUNK_BYTES):
@@ -148,20 +193,9 @@ def _check_records(packed: Packed, tell: Tell) -> None:
         tell(run.end, len(packed))
 
 
-def command(dataset: Any, reader: PackedReader) -> str:
-    """What makes the file, to be typed."""
-    root = getattr(dataset, "root", None)
-    words = ["daso-bench prepare", f"dataset={_name(dataset)}", f"reader={reader.name}"]
-    words += [f"dataset.root={root}"] * (root is not None)
-    words += [f"reader.path={reader.path}"] * bool(reader.path)
-    if reader.shuffle_seed != PackedReader.shuffle_seed:
-        words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
-    return f"{' '.join(words)} (and the run's other dataset keys)"
-
-
-def _form(data: Data, reader: PackedReader) -> Stored:
+def _codec(data: Data, reader: PackedReader) -> RecordCodec:
     try:
-        return stored(data.train)
+        return codec_of(data.train)
     except ValueError as error:
         raise ConfigError(f"reader={reader.name}: {data.name} {error}") from error
 
@@ -170,50 +204,42 @@ def _order(data: Data, reader: PackedReader) -> Tensor:
     return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
 
 
-def _description(dataset: Any, reader: PackedReader, data: Data, form: Stored) -> Description:
-    seen = hashlib.blake2b(form.digest(_content(dataset)), digest_size=16)
-    seen.update(_order(data, reader).numpy().data)
+def _description(dataset: Any, reader: PackedReader, data: Data, codec: RecordCodec) -> Description:
+    # Where samples cannot be asked, a prepared folder's names, sizes and times say what they are.
+    about = dataset.about() if hasattr(dataset, "manifest_file") else None
+    content = repr(dataset) if about is None else f"{dataset.manifest_file.name} {about['tree']}"
+    source = hashlib.blake2b(codec.digest(content), digest_size=16)
+    source.update(_order(data, reader).numpy().data)
     return Description(
         name=data.name,
         classes=data.classes,
         shape=data.shape,
-        encoding=form.encoding,
+        encoding=codec.encoding,
         made=f"training split of {data.name}, daso-bench prepare, shuffle_seed={reader.shuffle_seed}",
-        source=seen.hexdigest(),
+        source=source.hexdigest(),
         shuffle_seed=reader.shuffle_seed,
     )
 
 
-def _content(dataset: Any) -> str:
-    """What a data set is, where its samples cannot be asked: of prepared folders names, sizes and times."""
-    about = dataset.about() if hasattr(dataset, "manifest_file") else None
-    return repr(dataset) if about is None else f"{dataset.manifest_file.name} {about['tree']}"
-
-
 def _difference(packed: Packed, wanted: Description, samples: int) -> str | None:
     """In which way a file is not the one that is wanted, in words."""
-    found = packed.description
-    if found.name != wanted.name:
-        return f"holds {found.name}, and the data set is {wanted.name}"
+    held = packed.description
+    if held.name != wanted.name:
+        return f"holds {held.name}, and the data set is {wanted.name}"
     if (difference := _other_order(packed, wanted.shuffle_seed)) is not None:
         return difference
     if len(packed) != samples:
         return f"holds {len(packed)} samples, and the training split has {samples}"
-    if (found.encoding, found.classes) != (wanted.encoding, wanted.classes):
+    if (held.encoding, held.classes) != (wanted.encoding, wanted.classes):
         return (
-            f"holds {found.encoding} of {found.classes} classes, and the data set is {wanted.encoding} of "
+            f"holds {held.encoding} of {held.classes} classes, and the data set is {wanted.encoding} of "
             f"{wanted.classes}"
         )
-    if found.source != wanted.source:
+    if held.source != wanted.source:
         return "holds other samples than the data set has now"
     return None
 
 
 def _other_order(packed: Packed, wanted: int | None) -> str | None:
-    found = packed.description.shuffle_seed
-    return None if found == wanted else f"its order is that of shuffle_seed {found}, asked for is {wanted}"
-
-
-def _name(dataset: Any) -> str:
-    name = getattr(dataset, "name", None)
-    return name if isinstance(name, str) and name else type(dataset).__module__.rpartition(".")[2]
+    held = packed.description.shuffle_seed
+    return None if held == wanted else f"its order is that of shuffle_seed {held}, asked for is {wanted}"

@@ -1,4 +1,4 @@
-"""What classes declare, read from their source: what a strategy may change, the task of a data set.
+"""What classes declare, read from their source: what a strategy may change, tasks of data sets, names.
 
 Reports do without torch.
 """
@@ -31,6 +31,12 @@ def task_of(target: str) -> str:
     """`task` of the data set that `target` names; classification where it says nothing or is not found."""
     found = _declared(target, "task")
     return found if isinstance(found, str) else CLASSIFICATION
+
+
+def name_of(target: str) -> str | None:
+    """`name` of the class that `target` names; None where it says none or is not found."""
+    name = _declared(target, "name")
+    return name if isinstance(name, str) and name else None
 
 
 def _declared(target: str, attribute: str) -> Any:

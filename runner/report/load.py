@@ -15,7 +15,7 @@ from ..files import check_folder
 from ..records import Crossing, Row, crossing, read_json, surviving
 from ..repetitions import block_of
 from .bytes_so_far import with_bytes
-from .declared import task_of
+from .declared import name_of, task_of
 from .metric import Metric, metric_of
 from .reading import environment_of, mapping_of, read_yaml, rows_of
 
@@ -268,12 +268,11 @@ def _get(config: Mapping[str, Any], *names: str) -> Any:
 
 
 def _target_name(settings: Any) -> str:
-    """The file that a `_target_` names, or its class where one file holds several."""
-    path = (
-        str(settings.get("_target_") or "unknown").split(".")
-        if isinstance(settings, Mapping)
-        else ["unknown"]
-    )
+    """The `name` of the class that a `_target_` names, else its file, or the class where that has several."""
+    target = str(settings.get("_target_") or "unknown") if isinstance(settings, Mapping) else "unknown"
+    if (stated := name_of(target)) is not None:
+        return stated
+    path = target.split(".")
     several = path[-2:-1] in (["optimizers"], ["schedules"], ["small"])
     return path[-1].lower() if several or len(path) < 2 else path[-2]
 

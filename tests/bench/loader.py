@@ -25,9 +25,8 @@ from torchvision.transforms import v2
 
 from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.image_files import ImageFiles
-from daso_bench.datasets.packed.format import Description
-from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.writer import Writer
+from daso_bench.datasets.packed.packed_file import Packed, Writer
+from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.pixels import PixelRules, decode_content
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise

@@ -28,16 +28,13 @@ from typing import cast
 import numpy as np
 from figures import Figure
 
-from daso_bench.datasets.packed.counters import Tally
-from daso_bench.datasets.packed.feeding import Feeder, Member
-from daso_bench.datasets.packed.format import Description
-from daso_bench.datasets.packed.loads import Reader, Stretch
-from daso_bench.datasets.packed.orders import Epoch
-from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.readers import chunked_shuffle, node_batch
-from daso_bench.datasets.packed.slots import Geometry
-from daso_bench.datasets.packed.strided import strided
-from daso_bench.datasets.packed.writer import Writer
+from daso_bench.datasets.packed.contiguous_readers import chunked_shuffle, node_batch
+from daso_bench.datasets.packed.feeder import Feeder, Geometry, Member
+from daso_bench.datasets.packed.packed_file import Packed, Writer
+from daso_bench.datasets.packed.packed_format import Description
+from daso_bench.datasets.packed.reading import Reader, Tally
+from daso_bench.datasets.packed.record_order import Epoch, Stretch
+from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.runner.readers.page_cache import drop
 
 SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.datasets.packed.format import Description
-from daso_bench.datasets.packed.writer import Writer
+from daso_bench.datasets.packed.packed_file import Writer
+from daso_bench.datasets.packed.packed_format import Description
 
 DESCRIPTION = Description(name="some", classes=7, shape=(3, 4), encoding="uint8", made="counted in a test")
 

@@ -1,217 +1,269 @@
-"""Readers and feeder together: the right bytes to the right rank, counted; every crash ends the waiting."""
+"""Readers of all layouts: promised order, its bytes, a resume; what they ask of the system, and when."""
 
-import gc
 import multiprocessing
 import os
-import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from daso_bench.datasets.packed.counters import Counters, Tally
-from daso_bench.datasets.packed.feeding import Feeder, FeederGone, Member
-from daso_bench.datasets.packed.loads import Reader, Stretch
-from daso_bench.datasets.packed.orders import Epoch
+from daso_bench.datasets.packed import reading, record_order
+from daso_bench.datasets.packed.contiguous_readers import block, chunked_shuffle, node_batch
+from daso_bench.datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.readers import block, chunked_shuffle, node_batch
-from daso_bench.datasets.packed.slots import Geometry
-from daso_bench.datasets.packed.strided import strided
+from daso_bench.datasets.packed.reading import Counters, Reader, Tally, read_runs
+from daso_bench.datasets.packed.record_order import (
+    ChunkedOrder,
+    Epoch,
+    RecordOrder,
+    Run,
+    Stretch,
+)
+from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.datasets.sampler import Sampler
 
 MakePacked = Callable[..., Path]
-BY_RANK = ("strided", "announced", "block")
+LAYOUTS = ("strided", "announced", "block", "node_batch", "chunked_shuffle")
 BY_NODE = ("node_batch", "chunked_shuffle")
+SEED, CHUNK_BYTES, WINDOW_CHUNKS = 5, 40, 2
 SIZES = tuple(1 + (7 * place) % 23 for place in range(53))
-NODES, BATCH = (2, 1), 9
+Step = tuple[int, int, int]
+"""Epoch, step, rank."""
 
 
-def line() -> tuple[Connection, Connection]:
-    """The two ends of a line; on Windows they would be others."""
-    return cast(tuple[Connection, Connection], multiprocessing.Pipe())
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Two or three epochs with shares of their own; the epoch and the step in which a resume begins."""
+
+    samples: int
+    left_out: int
+    many_sizes: bool
+    stretches: list[Stretch]
+    again: tuple[int, int]
 
 
-def made(layout: str, packed: Packed, stretches: list[Stretch], place: int, tally: Tally) -> Reader:
+@st.composite
+def runs(draw: st.DrawFn) -> Drawn:
+    """See `Drawn`."""
+    nodes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    ranks = sum(nodes)
+    samples = draw(st.sampled_from([size for size in (9, 23, 53, 96) if size >= ranks]))
+    batch = draw(st.integers(ranks, 30))
+    short = draw(st.sampled_from(["join", "keep"] + ["drop"] * (batch <= samples)))
+    sampler = Sampler(samples, batch, ranks, 0, short_batch=short)
+    shares = st.none() | st.lists(st.floats(0.05, 20), min_size=ranks, max_size=ranks)
+    stretches = [
+        Stretch(number=number, epoch=Epoch.of(sampler, nodes, draw(shares)))
+        for number in range(draw(st.integers(2, 3)))
+    ]
+    step = draw(st.integers(0, sampler.steps_per_epoch - 1))
+    return Drawn(
+        samples=samples,
+        left_out=sampler.left_out,
+        many_sizes=draw(st.booleans()),
+        stretches=stretches,
+        again=(draw(st.integers(0, len(stretches) - 1)), step),
+    )
+
+
+def order_of(layout: str, packed: Packed) -> RecordOrder:
+    """The order that a layout promises."""
+    if layout == "chunked_shuffle":
+        return ChunkedOrder(record_order.chunks(packed.starts(), CHUNK_BYTES), SEED, WINDOW_CHUNKS)
+    return getattr(record_order, layout.replace("announced", "strided"))
+
+
+def reader_of(layout: str, packed: Packed, stretches: list[Stretch], place: int, tally: Tally) -> Reader:
     """The reader of rank or node `place`."""
     if layout == "chunked_shuffle":
-        return chunked_shuffle(packed, stretches, place, tally, seed=5, chunk_bytes=40, window_chunks=2)
+        keys = {"seed": SEED, "chunk_bytes": CHUNK_BYTES, "window_chunks": WINDOW_CHUNKS}
+        return chunked_shuffle(packed, stretches, place, tally, **keys)
     if layout in ("strided", "announced"):
         return strided(packed, stretches, place, tally, threads=layout == "strided")
     return (block if layout == "block" else node_batch)(packed, stretches, place, tally)
 
 
 def went_through(
-    layout: str, path: Path, stretches: list[Stretch], place: int
-) -> tuple[list[list[tuple[int, int, list[int]]]], Counters]:
-    """By member: epoch, step and records, whose bytes and labels are compared with the file's; counters."""
-    members = NODES[place] if layout in BY_NODE else 1
-    lines = [line() for _ in range(members)]
-    found: list[list[tuple[int, int, list[int]]]] = [[] for _ in lines]
-    content = path.read_bytes()
-    with Packed(path) as packed:
-        tally, starts = Tally(), packed.starts()
-        reader = made(layout, packed, stretches, place, tally)
-        feeder = Feeder(packed, reader, [ours for ours, _ in lines], Geometry.of(packed, 20), tally)
-        ends = [Member(theirs) for _, theirs in lines]
-        for parts in zip(*ends, strict=True):
-            for member, part in enumerate(parts):
-                found[member].append((part.number, part.step, part.records.tolist()))
-                for where, record in enumerate(part.records.tolist()):
-                    own = content[4096 + starts[record] : 4096 + starts[record + 1]]
-                    assert part.record(where).tobytes() == own
-                    assert part.labels[where] == record % 7
-        for member in ends:
-            member.release()
+    layout: str, packed: Packed, stretches: list[Stretch], place: int
+) -> tuple[dict[Step, tuple[list[int], bytes]], Counters]:
+    """What the ranks of reader `place` get of all steps: numbers of records, and their bytes; counters."""
+    found = dict[Step, tuple[list[int], bytes]]()
+    ranks = list(stretches[0].epoch.members(place)) if layout in BY_NODE else [place]
+    pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in ranks]
+    tally = Tally()
+    source = reader_of(layout, packed, stretches, place, tally)
+    with Feeder(packed, source, [ours for ours, _ in pipes], Geometry.of(packed, 96), tally) as feeder:
+        members = [Member(theirs) for _, theirs in pipes]
+        for parts in zip(*members, strict=True):
+            for rank, part in zip(ranks, parts, strict=True):
+                found[part.number, part.step, rank] = part.records.tolist(), part.content.tobytes()
+                assert part.labels.tolist() == [record % 7 for record in part.records.tolist()]
+                assert b"".join(part.record(i).tobytes() for i in range(len(part))) == part.content.tobytes()
+        for member in members:
             member.close()
         feeder.join()
     return found, feeder.counters
 
 
-@pytest.mark.parametrize("sizes", [(), SIZES], ids=["one size", "many sizes"])
-@pytest.mark.parametrize("layout", [*BY_RANK, *BY_NODE])
-def test_all_ranks_together_get_each_record_once_an_epoch_and_a_resume_goes_on_alike(
-    make_packed: MakePacked, layout: str, sizes: tuple[int, ...]
+def read(layout: str, packed: Packed, stretches: list[Stretch]) -> dict[Step, tuple[list[int], bytes]]:
+    """What every rank gets of all steps, from its feeder: numbers of records, and their bytes."""
+    first, found = stretches[0].epoch, dict[Step, tuple[list[int], bytes]]()
+    for place in range(len(first.ranks_of_nodes) if layout in BY_NODE else len(first.full)):
+        of_place, counters = went_through(layout, packed, stretches, place)
+        assert counters.useful_bytes == sum(len(content) for _, content in of_place.values())
+        assert counters.requested_bytes >= counters.useful_bytes
+        assert counters.jumps <= counters.reads
+        found |= of_place
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=40, deadline=None)
+@given(drawn=runs())
+def test_every_step_of_every_rank_is_the_one_promised_wherever_reading_begins(
+    make_packed: MakePacked, layout: str, drawn: Drawn
 ) -> None:
-    path = make_packed(53, 12, sizes)
-    epoch = Epoch.of(Sampler(53, BATCH, 3, 0), NODES, (3.0, 1.0, 2.0))
-    both = [Stretch(number=0, epoch=epoch), Stretch(number=1, epoch=epoch)]
-    places = range(len(NODES) if layout in BY_NODE else 3)
-    by_epoch: list[list[int]] = [[], []]
-    for place in places:
-        whole, counters = went_through(layout, path, both, place)
-        for seen in whole:
-            for number, _, records in seen:
-                by_epoch[number] += records
-        resumed, _ = went_through(layout, path, [Stretch(number=1, epoch=epoch, step=3)], place)
-        assert resumed == [[row for row in seen if row[0] == 1 and row[1] >= 3] for seen in whole]
-        with Packed(path) as packed:
-            wanted = sum(packed.size_of(r, 1) for seen in whole for _, _, records in seen for r in records)
-        assert counters.useful_bytes == counters.requested_bytes == wanted
-        assert 0 < counters.jumps <= counters.reads
-    assert [sorted(records) for records in by_epoch] == [list(range(53))] * 2
-    assert (by_epoch[0] == by_epoch[1]) == (layout != "chunked_shuffle")
+    samples, stretches = drawn.samples, drawn.stretches
+    sizes = tuple(1 + 7 * place % 23 for place in range(samples)) if drawn.many_sizes else ()
+    path = make_packed(samples, 12, sizes)
+    with Packed(path) as packed:
+        whole, order = read(layout, packed, stretches), order_of(layout, packed)
+        content, starts = path.read_bytes()[4096:], packed.starts().tolist()
+        for (number, step, rank), (records, found) in whole.items():
+            assert records == order(stretches[number].epoch, number, rank, step).tolist()
+            assert found == b"".join(content[starts[record] : starts[record + 1]] for record in records)
+        for stretch in stretches:
+            seen = [record for key in whole if key[0] == stretch.number for record in whole[key][0]]
+            assert len(set(seen)) == len(seen) == samples - drawn.left_out
+        number, step = drawn.again
+        rest = [Stretch(number=number, epoch=stretches[number].epoch, step=step), *stretches[number + 1 :]]
+        assert read(layout, packed, rest) == {key: whole[key] for key in whole if key[:2] >= drawn.again}
 
 
 def test_jumps_are_counted_as_h13_counts_them(make_packed: MakePacked) -> None:
-    epoch = Epoch.of(Sampler(48, 9, 3, 0), NODES)
-    stretches = [Stretch(number=0, epoch=epoch)]
-    path = make_packed(48)
-    jumps = {
-        layout: [went_through(layout, path, stretches, place)[1].jumps for place in range(2)]
-        for layout in ("strided", "announced", "block", "node_batch")
-    }
+    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, 3, 0), (2, 1)))]
+    with Packed(make_packed(48)) as packed:
+        jumps = {
+            layout: [went_through(layout, packed, stretches, place)[1].jumps for place in range(2)]
+            for layout in ("strided", "announced", "block", "node_batch")
+        }
+        for layout, ranks in (("node_batch", 3), ("strided", 1), ("announced", 1)):
+            alone = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, ranks, 0), (ranks,)))]
+            assert went_through(layout, packed, alone, 0)[1].jumps == 1
     assert jumps == {"strided": [16, 16], "announced": [16, 16], "block": [1, 1], "node_batch": [5, 5]}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_damaged_record_ends_every_members_waiting_with_its_name(
-    tmp_path: Path, make_packed: MakePacked
+    tmp_path: Path, make_packed: MakePacked, layout: str
 ) -> None:
     content = bytearray(make_packed(53).read_bytes())
     content[4096 + 30 * 12] ^= 1
     path = tmp_path / "set.packed"
     path.write_bytes(content)
-    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, BATCH, 3, 0), NODES))]
-    for layout in (*BY_RANK, *BY_NODE):
-        with pytest.raises(FeederGone, match=r"set\.packed: record 30, byte 4456: checksum is wrong"):
-            [went_through(layout, path, stretches, place) for place in range(3)]
+    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, 9, 3, 0), (2, 1)))]
+    reason = r"set\.packed: record 30, byte 4456: checksum is wrong"
+    with Packed(path) as packed, pytest.raises(FeederGone, match=reason):
+        read(layout, packed, stretches)
 
 
-def feed_and_hang(path: Path, lines: list[Connection]) -> None:
-    """A process with the feeder of node 0."""
-    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, BATCH, 3, 0), NODES))]
-    with Packed(path) as packed:
-        tally = Tally()
-        reader = node_batch(packed, stretches, 0, tally)
-        Feeder(packed, reader, lines, Geometry.of(packed, 20), tally).join()
+class Calls:
+    """Bytes of a file of which the system was told, and those read before it was."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.announced, self.read, self.unannounced = set[int](), set[int](), set[int]()
+        self._advise, self._preadv = os.posix_fadvise, os.preadv
+        monkeypatch.setattr(os, "posix_fadvise", self.advise)
+        monkeypatch.setattr(os, "preadv", self.preadv)
+
+    def advise(self, descriptor: int, offset: int, size: int, advice: int) -> None:
+        """`os.posix_fadvise`."""
+        if advice == os.POSIX_FADV_WILLNEED:
+            assert size, "for the system 0 bytes are all there are"
+            self.announced |= {*range(offset, offset + size)}
+        self._advise(descriptor, offset, size, advice)
+
+    def preadv(self, descriptor: int, into: list[memoryview], offset: int) -> int:
+        """`os.preadv`."""
+        got = self._preadv(descriptor, into, offset)
+        bytes_read = {*range(offset, offset + got)}
+        self.read |= bytes_read
+        self.unannounced |= bytes_read - self.announced
+        return got
 
 
-def test_a_feeder_that_is_killed_ends_the_waiting_of_its_members_and_leaves_nothing(
-    make_packed: MakePacked,
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
+@pytest.mark.parametrize("layout", ["block", "node_batch", "chunked_shuffle", "announced"])
+@pytest.mark.parametrize("sizes", [(), SIZES], ids=["one size", "many sizes"])
+def test_every_byte_is_announced_before_it_is_read(
+    make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, layout: str, sizes: tuple[int, ...]
 ) -> None:
-    lines = [line() for _ in range(2)]
-    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    context = multiprocessing.get_context("spawn")
-    feeder = context.Process(target=feed_and_hang, args=(make_packed(53), [ours for ours, _ in lines]))
-    feeder.start()
-    try:
-        for ours, _ in lines:
-            ours.close()
-        members = [Member(theirs) for _, theirs in lines]
-        first = [next(member) for member in members]
-        assert feeder.pid is not None
-        os.kill(feeder.pid, signal.SIGKILL)
-        feeder.join()
-        assert first[0].records.tolist() == [0, 1, 2]  # what a member has stays readable
-        with pytest.raises(FeederGone, match="has ended"):
-            list(members[0])  # steps that were ready before are still given out
-    finally:
-        feeder.kill()
-        feeder.join()
-    if os.path.isdir("/dev/shm"):
-        assert not {name for name in set(os.listdir("/dev/shm")) - before if "daso-bench-reader" in name}
+    epoch = Epoch.of(Sampler(53, 9, 3, 0), (2, 1))
+    stretches = [Stretch(number=number, epoch=epoch) for number in (0, 1)]
+    with Packed(make_packed(53, 12, sizes)) as packed:
+        calls, wanted = Calls(monkeypatch), set[int]()
+        for load in reader_of(layout, packed, stretches, 0, Tally()):
+            load.fill(memoryview(bytearray(9 * 23)))
+            for record in load.records.tolist():
+                first = 4096 + packed.start_of(record)
+                wanted |= {*range(first, first + packed.size_of(record, 1))}
+    assert calls.read == wanted
+    assert calls.unannounced == set()
 
 
-def test_a_member_that_leaves_early_ends_the_others_waiting(make_packed: MakePacked) -> None:
-    lines = [line() for _ in range(2)]
-    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, BATCH, 3, 0), NODES))]
-    with Packed(make_packed(53)) as packed:
-        tally = Tally()
-        reader = node_batch(packed, stretches, 0, tally)
-        with Feeder(packed, reader, [ours for ours, _ in lines], Geometry.of(packed, 20), tally) as feeder:
-            stays, leaves = (Member(theirs) for _, theirs in lines)
-            next(stays)
-            next(leaves)
-            leaves.close()
-            with pytest.raises(FeederGone, match="member 1 of the node has ended after 0 steps"):
-                for _ in stays:
-                    pass
-            with pytest.raises(FeederGone):
-                feeder.join()
+@pytest.mark.parametrize("window_chunks", [1, 4, 100], ids=["many windows", "two windows", "one window"])
+@pytest.mark.parametrize("start", [0, 4])
+def test_the_next_epochs_first_window_is_read_before_the_last_steps_of_this_one(
+    make_packed: MakePacked, window_chunks: int, start: int
+) -> None:
+    epoch = Epoch(batch=10, steps=6, full=(10,), last=(10,), ranks_of_nodes=(1,))
+    stretches = [Stretch(number=0, epoch=epoch, step=start), Stretch(number=1, epoch=epoch)]
+    tally = Tally()
+    with Packed(make_packed(60, 12)) as packed:
+        reader = chunked_shuffle(
+            packed, stretches, 0, tally, seed=3, chunk_bytes=120, window_chunks=window_chunks
+        )
+        for _ in range(start, epoch.steps):  # of the last step a window is in use still
+            next(reader).fill(memoryview(bytearray(10 * 12)))
+        of_this = max(60 - start * 10, min(window_chunks * 10, 60)) * 12
+        since = time.monotonic()
+        while tally.counters().requested_bytes <= of_this and time.monotonic() - since < 5:
+            time.sleep(0.001)
+        assert tally.counters().requested_bytes > of_this
+        reader.close()
 
 
-def test_closing_a_feeder_that_waits_for_its_members_ends_it(make_packed: MakePacked) -> None:
-    ours, theirs = line()
-    with Packed(make_packed(53)) as packed:
-        tally = Tally()
-        stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, BATCH, 3, 0), NODES))]
-        feeder = Feeder(packed, block(packed, stretches, 0, tally), [ours], Geometry.of(packed, 20), tally)
-        member = Member(theirs)
-        next(member)
-        feeder.close()
-        with pytest.raises(FeederGone):
-            for _ in member:
-                pass
+class Counting(Executor):
+    """Counts what it is asked to do, and does it."""
+
+    def __init__(self) -> None:
+        self.asked, self._pool = 0, ThreadPoolExecutor(1)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.asked += 1
+        return self._pool.submit(fn, *args, **kwargs)
 
 
-@pytest.mark.parametrize("how", ["all done", "closed early", "a member left"])
-def test_an_ended_feeder_holds_no_descriptor_though_it_is_kept(make_packed: MakePacked, how: str) -> None:
-    path = make_packed(53)
-    gc.collect()  # what tests before this one have left is closed now, not in the middle
-    before = sorted(os.listdir("/proc/self/fd"))
-    ours, theirs = line()
+@pytest.mark.parametrize("worth", [59 * 12, 60 * 12, 60 * 12 + 1])
+def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_the_same(
+    make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, worth: int
+) -> None:
+    monkeypatch.setattr(reading, "WORTH_HELP_BYTES", worth)
+    helper, tally, into = Counting(), Tally(), bytearray(60 * 12)
+    path = make_packed(90)
     with Packed(path) as packed:
-        tally = Tally()
-        stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, BATCH, 3, 0), NODES))]
-        feeder = Feeder(packed, block(packed, stretches, 0, tally), [ours], Geometry.of(packed, 20), tally)
-        member = Member(theirs)
-        if how == "all done":
-            assert len(list(member)) > 1
-        member.close()
-        if how == "closed early":
-            feeder.close()
-        elif how == "a member left":
-            with pytest.raises(FeederGone, match="member 0 of the node has ended"):
-                feeder.join()
-        else:
-            feeder.join()
-        feeder.close()  # a second time does nothing
-    del member
-    assert sorted(os.listdir("/proc/self/fd")) == before
-    assert feeder.counters.reads > 0
-
-
-def test_one_slot_is_refused(make_packed: MakePacked) -> None:
-    with Packed(make_packed(53)) as packed, pytest.raises(ValueError, match="depth=1: must be >= 2"):
-        Geometry.of(packed, 5, depth=1)
+        size = read_runs(
+            packed, [Run(first=70, count=20), Run(first=5, count=40)], memoryview(into), tally, helper
+        )
+    data = path.read_bytes()[4096:]
+    assert bytes(into) == data[70 * 12 : 90 * 12] + data[5 * 12 : 45 * 12]
+    assert size == len(into) == tally.counters().requested_bytes
+    assert helper.asked == (worth <= len(into))
+    assert (tally.counters().reads, tally.counters().jumps) == (2, 2)

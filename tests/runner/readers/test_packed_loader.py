@@ -15,18 +15,13 @@ import torch
 from runs import Blobs
 from torch import Tensor
 
-from daso_bench.datasets.packed.stored import stored
+from daso_bench.datasets.packed.record_codec import codec_of
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.loader import Direct, Images, Loader
 from daso_bench.runner.readers import page_cache
-from daso_bench.runner.readers.base import PackedReader
-from daso_bench.runner.readers.block import Block
-from daso_bench.runner.readers.chunked_shuffle import ChunkedShuffle
-from daso_bench.runner.readers.feed import ReaderFeed
-from daso_bench.runner.readers.loader import PackedLoader
-from daso_bench.runner.readers.node_batch import NodeBatch
+from daso_bench.runner.readers.packed_loader import PackedLoader, ReaderFeed
 from daso_bench.runner.readers.packed_set import PackedSet, open_set, write_set
-from daso_bench.runner.readers.strided import Strided
+from daso_bench.runner.readers.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -164,7 +159,7 @@ def test_every_rank_reads_what_it_would_take_by_index(
 def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) -> None:
     reader, opened = open_file(Block())
     flipped = replace(DATA, augment="flip").load().train
-    opened = replace(opened, stored=stored(flipped))
+    opened = replace(opened, codec=codec_of(flipped))
     feeds = [ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
     reading = PackedLoader(feeds[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
     found = walk(feeds[0], reading, {})
@@ -192,7 +187,7 @@ def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_on
             torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
             for epoch in (0, 1)
         ]
-        assert torch.equal(*orders) == reader.same_every_epoch, reader.name
+        assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
 
 
 def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:

@@ -15,7 +15,7 @@ from daso_bench.runner.compose import compose
 from daso_bench.runner.config_tree import to_plain
 from daso_bench.runner.display import make_console
 from daso_bench.runner.prepare import Preparation
-from daso_bench.runner.readers import memory
+from daso_bench.runner.readers import packed_set
 from daso_bench.runner.records import read_json
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError
@@ -119,7 +119,7 @@ def test_a_file_of_few_chunks_a_node_is_refused_before_a_run_has_a_folder(images
 def test_a_run_whose_reader_takes_much_memory_says_so_once_and_one_that_reads_nothing_does_not(
     images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "TOLD_BYTES", 0)
+    monkeypatch.setattr(packed_set, "MUCH_MEMORY_BYTES", 0)
     words = [*FOLDER, "reader=block", BATCH, "cluster.nodes=1", "cluster.ranks_per_node=1"]
     assert run(["prepare", *FOLDER, "reader=block"]) == 0
     for launcher, times in (("local", 1), ("simulated", 0)):

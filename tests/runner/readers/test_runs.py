@@ -18,12 +18,8 @@ from daso_bench.datasets.sampler import Sampler
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner import checkpoint, config_tree, local, simulated_world
 from daso_bench.runner.readers import page_cache
-from daso_bench.runner.readers.base import PackedReader
-from daso_bench.runner.readers.block import Block
-from daso_bench.runner.readers.chunked_shuffle import ChunkedShuffle
-from daso_bench.runner.readers.node_batch import NodeBatch
 from daso_bench.runner.readers.packed_set import write_set
-from daso_bench.runner.readers.strided import Strided
+from daso_bench.runner.readers.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.records import read_json, read_records
 from daso_bench.runner.run_directory import RunDirectory
 from daso_bench.runner.schema import RunConfig

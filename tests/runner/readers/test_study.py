@@ -5,7 +5,7 @@ from pathlib import Path
 from daso_bench.runner import sweep
 from daso_bench.runner.compose import compose
 from daso_bench.runner.config_tree import to_plain
-from daso_bench.runner.readers.base import PackedReader
+from daso_bench.runner.readers.reader_config import PackedReader
 from daso_bench.runner.report.command import command_of
 from daso_bench.runner.report.load import load_run
 from daso_bench.runner.run_directory import RunDirectory

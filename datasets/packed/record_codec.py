@@ -1,4 +1,4 @@
-"""How the samples of a split lie in a packed file, one record each, and how they come back from it.
+"""Encoding of a split's samples as records of a packed file, and decoding of records to training images.
 
 Nothing that training does to an image is in the file: decoding rules, crops, random changes and normalisation
 are applied to what comes back, by the split itself. So a batch is, bit for bit, the one by indices.
@@ -16,10 +16,10 @@ from torch import Tensor
 from ..data import Augmentable, Samples, Split
 from ..image_files import ImageFiles
 from ..pixels import decode_content
-from .slots import Part
+from .feeder import Part
 
 
-class Stored(ABC):
+class RecordCodec(ABC):
     """encoding: of a record, as the file's description says it; record_bytes: None where sizes differ.
 
     work: what it takes to get images from records, in words.
@@ -45,8 +45,8 @@ class Stored(ABC):
         """Of what the samples are, apart from their order. about: the data set and its files, in words."""
 
 
-def stored(samples: Samples) -> Stored:
-    """How these samples are stored. Raises ValueError in words where they cannot be."""
+def codec_of(samples: Samples) -> RecordCodec:
+    """How these samples are encoded. Raises ValueError in words where they cannot be."""
     if isinstance(samples, Split):
         return _Images(samples)
     if isinstance(samples, ImageFiles):
@@ -62,7 +62,7 @@ def stored(samples: Samples) -> Stored:
     return _Made(samples)
 
 
-class _Images(Stored):
+class _Images(RecordCodec):
     """Images in memory, as they are stored there."""
 
     work = "changing and converting images"
@@ -86,7 +86,7 @@ class _Images(Stored):
         return seen.digest()
 
 
-class _Files(Stored):
+class _Files(RecordCodec):
     """Image files, byte by byte."""
 
     encoding = "image file"
@@ -113,7 +113,7 @@ class _Files(Stored):
         return seen.digest()
 
 
-class _Made(Stored):
+class _Made(RecordCodec):
     """Images that are made when they are asked for: as the model takes them."""
 
     encoding = "float32"
@@ -121,12 +121,12 @@ class _Made(Stored):
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        image, _ = self._one(0)
+        image, _ = self._sample(0)
         self._shape = image.shape[1:]
         self.record_bytes = self._shape.numel() * 4
 
     def sample(self, index: int) -> tuple[bytes, int]:
-        image, label = self._one(index)
+        image, label = self._sample(index)
         return image.numpy().tobytes(), int(label)
 
     def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
@@ -135,10 +135,10 @@ class _Made(Stored):
     def digest(self, about: str) -> bytes:
         return hashlib.blake2b(about.encode(), digest_size=16).digest()
 
-    def _one(self, index: int) -> tuple[Tensor, Tensor]:
+    def _sample(self, index: int) -> tuple[Tensor, Tensor]:
         return self._samples.batch(torch.tensor([index]))
 
 
-def _copied(part: Part, kind: str, shape: torch.Size) -> Tensor:
-    """The records of a part, numbers of `kind`, as a tensor of its own [b, *shape]."""
-    return torch.from_numpy(np.array(part.content).view(kind)).view(len(part), *shape)
+def _copied(part: Part, dtype: str, shape: torch.Size) -> Tensor:
+    """The records of a part, numbers of `dtype`, as a tensor of its own [b, *shape]."""
+    return torch.from_numpy(np.array(part.content).view(dtype)).view(len(part), *shape)

@@ -1,18 +1,23 @@
-"""The packed file: what is written is read, and each way in which a file can be wrong has its sentence."""
+"""What is written is read; each way in which a file or its disk can fail is told with file and place."""
 
+import errno
 import os
+import resource
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daso_bench.datasets.packed.format import HEADER_BYTES, DamagedFile, Description
-from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.writer import Writer
+from daso_bench.datasets.packed import packed_file
+from daso_bench.datasets.packed.packed_file import Packed, Writer
+from daso_bench.datasets.packed.packed_format import HEADER_BYTES, DamagedFile, Description
 
 MakePacked = Callable[..., Path]
 DESCRIPTION = Description(name="some", classes=7, shape=(3, 4), encoding="uint8", made="counted in a test")
@@ -25,6 +30,7 @@ def read(packed: Packed, first: int, count: int) -> bytes:
     return bytes(into)
 
 
+@settings(deadline=None)
 @given(
     records=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30),
     cut=st.tuples(st.integers(0, 30), st.integers(0, 30)),
@@ -201,3 +207,69 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
 
 def test_a_header_of_another_length_is_not_misread() -> None:
     assert HEADER_BYTES == 56
+
+
+@pytest.mark.parametrize("call", ["will_need", "read", "read_each"])
+def test_calls_of_a_file_that_is_held_wait(make_packed: MakePacked, call: str) -> None:
+    with Packed(make_packed(90)) as packed, ThreadPoolExecutor(1) as pool:
+        calls = {
+            "will_need": partial(packed.will_need, 3, 1),
+            "read": partial(packed.read, 3, 1, memoryview(bytearray(12))),
+            "read_each": partial(packed.read_each, [3], [memoryview(bytearray(12))]),
+        }
+        packed.hold(True)
+        waiting = pool.submit(calls[call])
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)
+        packed.hold(False)
+        waiting.result(20)
+
+
+def no_disk(descriptor: int, into: object, offset: int) -> int:
+    """`os.preadv` of a disk that fails."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_disk_that_fails_is_told_with_the_file_and_the_byte(
+    make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_packed(53)
+    into = memoryview(bytearray(24))
+    reads: list[Callable[[Packed], object]] = [
+        lambda packed: packed.read(5, 2, into),
+        lambda packed: packed.read_each([5, 6], [into[:12], into[12:]]),
+    ]
+    with Packed(path) as packed:
+        monkeypatch.setattr(os, "preadv", no_disk)
+        for read in reads:
+            with pytest.raises(OSError, match=rf"at byte 4156: '{path}'$") as caught:
+                read(packed)
+            assert caught.value.errno == errno.EIO
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Files of this process grow to so many bytes, as on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("buffer_bytes", [16, 2**20], ids=["a record", "the end"])
+def test_a_disk_that_is_full_is_told_with_the_file_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
+) -> None:
+    monkeypatch.setattr(packed_file, "BUFFER_BYTES", buffer_bytes)
+    path = tmp_path / "some.packed"
+
+    def write() -> None:
+        with largest_file(5000), Writer(path, DESCRIPTION, record_bytes=100) as writer:
+            for _ in range(20):
+                writer.add(bytes(100), 0)
+
+    with pytest.raises(OSError, match=rf"^\[Errno {errno.EFBIG}\] .*: '{path}'$"):
+        write()
+    assert not list(tmp_path.iterdir())

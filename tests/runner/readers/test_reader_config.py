@@ -16,12 +16,14 @@ from daso_bench.runner.compose import compose
 from daso_bench.runner.config_tree import dump, load, to_plain
 from daso_bench.runner.launcher_config import LauncherConfig, LocalConfig
 from daso_bench.runner.listing import CONF
-from daso_bench.runner.readers.base import PackedReader
-from daso_bench.runner.readers.choice import check
-from daso_bench.runner.readers.chunked_shuffle import ChunkedShuffle
-from daso_bench.runner.readers.node_batch import NodeBatch
-from daso_bench.runner.readers.none import NoReader
-from daso_bench.runner.readers.strided import Strided
+from daso_bench.runner.readers.reader_config import (
+    ChunkedShuffle,
+    NodeBatch,
+    NoReader,
+    PackedReader,
+    Strided,
+    check_reader,
+)
 from daso_bench.runner.schema import run_id
 from daso_bench.runner.typed import locate_target, typed
 from daso_bench.strategies.errors import ConfigError
@@ -58,18 +60,18 @@ def test_where_nothing_is_read_no_cache_is_cold() -> None:
     cold, plain = replace(HERE, cold=True), config()
     others = plain.strategy_class, plain.strategy
     with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=simulated"):
-        check(cold, *others, LauncherConfig(name="simulated"), plain.dataset)
+        check_reader(cold, *others, LauncherConfig(name="simulated"), plain.dataset)
     warm = replace(HERE, warm=True)
     with pytest.raises(ConfigError, match=r"^reader\.warm=true: nothing is read with launcher=simulated"):
-        check(warm, *others, LauncherConfig(name="simulated"), plain.dataset)
+        check_reader(warm, *others, LauncherConfig(name="simulated"), plain.dataset)
     with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=local"):
-        check(cold, *others, LocalConfig(network="modelled"), plain.dataset)
+        check_reader(cold, *others, LocalConfig(network="modelled"), plain.dataset)
     for asked in (cold, warm):
-        check(asked, *others, LocalConfig(), plain.dataset)
+        check_reader(asked, *others, LocalConfig(), plain.dataset)
     with pytest.raises(ConfigError, match=r"^reader\.cold=true, reader\.warm=true: .*take one$"):
         replace(cold, warm=True)
     with pytest.raises(ConfigError, match=r"^reader=node_batch: launcher\.timing_only=true has no samples"):
-        check(HERE, *others, LauncherConfig(name="simulated", timing_only=True), plain.dataset)
+        check_reader(HERE, *others, LauncherConfig(name="simulated", timing_only=True), plain.dataset)
 
 
 @pytest.mark.parametrize("keys", [{"prefetch_batches": 0}, {"prefetch_batches": 10**9}, {"shuffle_seed": -1}])
@@ -127,7 +129,7 @@ def test_an_id_holds_nothing_of_how_a_reader_reads_where_it_gives_its_order_alon
 def test_a_run_without_one_says_so() -> None:
     plain = config()
     assert plain.reader == NoReader()
-    assert to_plain(plain)["reader"] == {"_target_": "daso_bench.runner.readers.none.NoReader"}
+    assert to_plain(plain)["reader"] == {"_target_": "daso_bench.runner.readers.reader_config.NoReader"}
     assert run_id(plain) != run_id(with_reader())
 
 

@@ -1,4 +1,4 @@
-"""Who reads which records when, in each layout: pure functions of how an epoch is cut.
+"""Which records each rank takes in each step, by layout: pure functions of how an epoch is cut.
 
 The sizes of batches and pieces are the sampler's (`datasets/sampler.py`: largest remainders, and what becomes
 of a short last batch); a layout only says which records they are. With B the global batch and R ranks:
@@ -12,14 +12,19 @@ Source of the layouts: C. Wang, Y. Lu, Z. Chen, J. Li (2020), DOI 10.1587/transi
 readers only that each reads as contiguously as possible; these are our readings of that.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..streams import stream_seed
+
+if TYPE_CHECKING:  # it loads torch, and readers of files run where torch is not loaded
+    from ..sampler import Sampler
 
 Records = NDArray[np.int64]
 
@@ -46,17 +51,6 @@ def records_of(runs: Iterable[Run]) -> Records:
     return np.concatenate([np.empty(0, dtype=np.int64), *(run.records() for run in runs)])
 
 
-class Cutter(Protocol):
-    """What is asked of a `datasets.sampler.Sampler`."""
-
-    global_batch_size: int
-    steps_per_epoch: int
-
-    def samples_of_rank(
-        self, batch: int, shares: Sequence[float] | None = None, minimum: int = 1
-    ) -> tuple[int, ...]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
     """How an epoch is cut: `steps` - 1 steps with `full` samples by rank, then one with `last`.
@@ -73,7 +67,7 @@ class Epoch:
     @classmethod
     def of(
         cls,
-        sampler: Cutter,
+        sampler: "Sampler",
         ranks_of_nodes: Sequence[int],
         shares: Sequence[float] | None = None,
         minimum: int = 1,
@@ -89,11 +83,6 @@ class Epoch:
             last=last,
             ranks_of_nodes=tuple(ranks_of_nodes),
         )
-
-    @property
-    def records(self) -> int:
-        """Records of all ranks."""
-        return self.batch * (self.steps - 1) + sum(self.last)
 
     def sizes(self, step: int) -> tuple[int, ...]:
         """Records by rank in a step; IndexError where there is none."""
@@ -114,21 +103,33 @@ class Epoch:
         """Like `before`, of all ranks of a node."""
         return sum(self.before(rank, step) for rank in self.members(node))
 
-    def step_at(self, next_record: int) -> int:
-        """The step that begins after so many records of the epoch, over all ranks, as a checkpoint says it.
-
-        Raises ValueError: no step begins there.
-        """
-        step, rest = divmod(next_record, self.batch)
-        if next_record == self.records:
-            return self.steps
-        if rest or not 0 <= step < self.steps:
-            raise ValueError(f"next_record={next_record}: must be a multiple of the batch, {self.batch}")
-        return step
+    def node_of(self, rank: int) -> int:
+        """The node of a rank."""
+        return bisect_right(list(accumulate(self.ranks_of_nodes)), rank)
 
 
-def strided(epoch: Epoch, rank: int, step: int) -> Records:
-    """Numbers int64 of the records of `rank` in `step`: the batch is dealt to the ranks in turn."""
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """The steps of epoch `number` from `step` on (0-based)."""
+
+    number: int
+    epoch: Epoch
+    step: int = 0
+
+
+def steps(stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, int]]:
+    """Every step of every stretch."""
+    for stretch in stretches:
+        for step in range(stretch.step, stretch.epoch.steps):
+            yield stretch, step
+
+
+RecordOrder = Callable[[Epoch, int, int, int], Records]
+"""Numbers int64 of the records that a rank takes, by (epoch, number of the epoch, rank, step)."""
+
+
+def strided(epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    """A `RecordOrder`: the batch is dealt to the ranks in turn."""
     sizes = np.array(epoch.sizes(step), dtype=np.int64)
     turns = np.arange(sizes[rank], dtype=np.int64)
     # Before turn t of this rank, each rank has had min(t, its size) records, and earlier ranks one more.
@@ -136,19 +137,16 @@ def strided(epoch: Epoch, rank: int, step: int) -> Records:
     return step * epoch.batch + earlier
 
 
-def block(epoch: Epoch, rank: int, step: int) -> Run:
-    """The run of `rank` in `step`: a part of its block."""
+def block(epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    """A `RecordOrder`: a part of the rank's block."""
     begin = sum(epoch.before(other, epoch.steps) for other in range(rank))
-    return Run(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank])
+    return Run(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank]).records()
 
 
-def node_batch(epoch: Epoch, node: int, step: int) -> Run:
-    """The run of a node in `step`; its ranks take their parts of it one after another."""
-    sizes, members = epoch.sizes(step), epoch.members(node)
-    return Run(
-        first=step * epoch.batch + sum(sizes[: members.start]),
-        count=sum(sizes[members.start : members.stop]),
-    )
+def node_batch(epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    """A `RecordOrder`: the batches are runs, of which the ranks take their parts one after another."""
+    sizes = epoch.sizes(step)
+    return Run(first=step * epoch.batch + sum(sizes[:rank]), count=sizes[rank]).records()
 
 
 def chunks(starts: Records, chunk_bytes: int) -> list[Run]:
@@ -232,13 +230,28 @@ def shuffled(count: int, seed: int | None) -> Records:
     return np.arange(count, dtype=np.int64) if seed is None else _drawn(count, seed, "file-order")
 
 
-def jumps(reads: Iterable[Run]) -> int:
-    """How many reads do not start where the one before ended; the first one counts."""
-    end, count = -1, 0
-    for run in reads:
-        count += run.first != end
-        end = run.end
-    return count
+class ChunkedOrder:
+    """The `RecordOrder` of `chunked_shuffle`; all_chunks, seed, window_chunks: as of its reader.
+
+    The orders of one epoch are kept, by node: they are asked for step after step.
+    """
+
+    def __init__(self, all_chunks: list[Run], seed: int, window_chunks: int) -> None:
+        self._all_chunks, self._seed, self._window_chunks = all_chunks, seed, window_chunks
+        self._epoch: tuple[Epoch, int] | None = None
+        self._of_node: dict[int, Records] = {}
+
+    def __call__(self, epoch: Epoch, number: int, rank: int, step: int) -> Records:
+        node, sizes = epoch.node_of(rank), epoch.sizes(step)
+        if self._epoch != (epoch, number):
+            self._epoch = epoch, number
+            self._of_node.clear()
+        if node not in self._of_node:
+            self._of_node[node] = given_out(
+                windows(epoch, self._all_chunks, self._seed, number, node, self._window_chunks)
+            )
+        first = epoch.node_before(node, step) + sum(sizes[epoch.members(node).start : rank])
+        return self._of_node[node][first : first + sizes[rank]]
 
 
 def _drawn(count: int, seed: int, *names: str | int) -> Records:

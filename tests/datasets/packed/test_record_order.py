@@ -1,12 +1,14 @@
 """Order and coverage of every layout, for any ranks, nodes, shares, epochs and places to go on from."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.datasets.packed import orders
-from daso_bench.datasets.packed.orders import Epoch, Run
+from daso_bench.datasets.packed import record_order
+from daso_bench.datasets.packed.record_order import Epoch, Run
 from daso_bench.datasets.sampler import Sampler
 
 LAYOUTS = ("strided", "block", "node_batch")
@@ -26,20 +28,17 @@ def epochs(draw: st.DrawFn) -> tuple[Sampler, Epoch]:
 
 def pieces(epoch: Epoch, layout: str, step: int) -> list[list[int]]:
     """Records by rank."""
-    ranks = range(len(epoch.full))
-    if layout == "strided":
-        return [orders.strided(epoch, rank, step).tolist() for rank in ranks]
-    if layout == "block":
-        return [orders.block(epoch, rank, step).records().tolist() for rank in ranks]
-    found: list[list[int]] = []
-    for node in range(len(epoch.ranks_of_nodes)):
-        rest = orders.node_batch(epoch, node, step).records().tolist()
-        for member in epoch.members(node):
-            size = epoch.sizes(step)[member]
-            found.append(rest[:size])
-            rest = rest[size:]
-        assert rest == []
-    return found
+    order = getattr(record_order, layout)
+    return [order(epoch, 0, rank, step).tolist() for rank in range(len(epoch.full))]
+
+
+def jumps(reads: Iterable[Run]) -> int:
+    """How many reads do not start where the one before ended; the first one counts."""
+    end, count = -1, 0
+    for run in reads:
+        count += run.first != end
+        end = run.end
+    return count
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -72,33 +71,23 @@ def test_dealt_chunks_cover_the_file_once_in_runs_of_each_nodes_size(
     drawn: tuple[Sampler, Epoch], seed: int, number: int, chunk: int
 ) -> None:
     sampler, epoch = drawn
-    all_chunks = orders.chunks(np.arange(sampler.samples + 1), chunk)
-    dealt = orders.deal(epoch, all_chunks, seed, number)
+    all_chunks = record_order.chunks(np.arange(sampler.samples + 1), chunk)
+    dealt = record_order.deal(epoch, all_chunks, seed, number)
     for node, runs in enumerate(dealt):
         assert sum(run.count for run in runs) == epoch.node_before(node, epoch.steps)
         assert all(run.count for run in runs)
-    records = [record for runs in dealt for record in orders.records_of(runs).tolist()]
+    records = [record for runs in dealt for record in record_order.records_of(runs).tolist()]
     assert len(records) == len(set(records)) == sampler.samples - sampler.left_out
     if not sampler.left_out:
         assert sorted(records) == list(range(sampler.samples))
-    assert sum(map(orders.jumps, dealt)) <= len(all_chunks) + len(dealt) - 1
-
-
-@given(epochs())
-def test_a_step_is_found_again_by_its_next_record(drawn: tuple[Sampler, Epoch]) -> None:
-    _, epoch = drawn
-    for step in range(epoch.steps):
-        assert epoch.step_at(sum(sum(epoch.sizes(before)) for before in range(step))) == step
-    assert epoch.step_at(epoch.records) == epoch.steps
-    with pytest.raises(ValueError, match="next_record"):
-        epoch.step_at(epoch.records + 1)
+    assert sum(map(jumps, dealt)) <= len(all_chunks) + len(dealt) - 1
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 100))
 def test_chunks_are_whole_records_that_begin_near_each_other(sizes: list[int], chunk_bytes: int) -> None:
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    cut = orders.chunks(starts, chunk_bytes)
-    assert orders.records_of(cut).tolist() == list(range(len(sizes)))
+    cut = record_order.chunks(starts, chunk_bytes)
+    assert record_order.records_of(cut).tolist() == list(range(len(sizes)))
     for run in cut:
         assert starts[run.end] - starts[run.first] < chunk_bytes + max(sizes)
 
@@ -106,32 +95,26 @@ def test_chunks_are_whole_records_that_begin_near_each_other(sizes: list[int], c
 def test_h13_by_hand() -> None:
     """48 records, 2 nodes of 2 ranks, 3 records a rank and step."""
     epoch = Epoch.of(Sampler(48, 12, 4, 0), (2, 2))
-    steps = range(4)
+    steps = [{layout: pieces(epoch, layout, step) for layout in LAYOUTS} for step in range(4)]
+    single = 0
     for rank in range(4):
-        one_by_one = np.concatenate([orders.strided(epoch, rank, step) for step in steps])
-        assert one_by_one.tolist() == list(range(rank, 48, 4))
-        whole = [orders.block(epoch, rank, step) for step in steps]
-        assert (whole[0].first, whole[-1].end, orders.jumps(whole)) == (12 * rank, 12 * rank + 12, 1)
-        for step in steps:
-            assert pieces(epoch, "node_batch", step)[rank] == list(
-                range(step * 12 + 3 * rank, step * 12 + 3 * rank + 3)
-            )
-    strided = [
-        orders.jumps(Run(first=int(r), count=1) for s in steps for r in orders.strided(epoch, rank, s))
-        for rank in range(4)
-    ]
-    assert sum(strided) == 48
-    assert sum(orders.jumps(orders.node_batch(epoch, node, s) for s in steps) for node in (0, 1)) == 8
-    alone = Epoch.of(Sampler(48, 12, 4, 0), (4,))
-    assert orders.jumps(orders.node_batch(alone, 0, step) for step in steps) == 1
+        one_by_one = [record for step in steps for record in step["strided"][rank]]
+        assert one_by_one == list(range(rank, 48, 4))
+        single += jumps(Run(first=record, count=1) for record in one_by_one)
+        whole = [record for step in steps for record in step["block"][rank]]
+        assert whole == list(range(12 * rank, 12 * rank + 12))
+        for number, step in enumerate(steps):
+            first = number * 12 + 3 * rank
+            assert step["node_batch"][rank] == list(range(first, first + 3))
+    assert single == 48
 
 
 def test_chunk_order_is_pinned_and_differs_by_epoch_and_seed() -> None:
     epoch = Epoch.of(Sampler(12, 4, 2, 0), (1, 1))
-    cut = orders.chunks(np.arange(13), 2)
+    cut = record_order.chunks(np.arange(13), 2)
 
     def firsts(seed: int, number: int) -> list[list[int]]:
-        return [[run.first for run in runs] for runs in orders.deal(epoch, cut, seed, number)]
+        return [[run.first for run in runs] for runs in record_order.deal(epoch, cut, seed, number)]
 
     assert firsts(1, 0) == firsts(1, 0)
     assert len({str(firsts(seed, number)) for seed in range(3) for number in range(3)}) > 6
@@ -144,7 +127,7 @@ PINNED = [[10, 8, 4], [6, 0, 2]]
 def test_windows_of_the_same_runs_are_shuffled_anew_by_epoch_node_place_and_seed() -> None:
     runs = [Run(first=3, count=40)]
     drawn = [
-        orders.window(runs, seed, number, node, place)
+        record_order.window(runs, seed, number, node, place)
         for seed in (1, 2)
         for number in (0, 1)
         for node in (0, 1)
@@ -158,6 +141,16 @@ def test_wrong_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="must sum to 4 ranks"):
         Epoch.of(Sampler(48, 12, 4, 0), (2, 1))
     with pytest.raises(ValueError, match="chunk_bytes=0"):
-        orders.chunks(np.arange(5), 0)
+        record_order.chunks(np.arange(5), 0)
     with pytest.raises(IndexError, match="step 4: an epoch has 4"):
         Epoch.of(Sampler(48, 12, 4, 0), (4,)).sizes(4)
+
+
+def test_a_shuffled_file_has_each_sample_once_in_an_order_that_never_changes() -> None:
+    assert record_order.shuffled(5, None).tolist() == [0, 1, 2, 3, 4]
+    assert sorted(record_order.shuffled(1000, 0).tolist()) == list(range(1000))
+    assert record_order.shuffled(8, 0).tolist() == SHUFFLED  # pinned: files of before are of this order
+    assert record_order.shuffled(8, 1).tolist() != SHUFFLED
+
+
+SHUFFLED = [1, 0, 6, 3, 4, 5, 7, 2]

@@ -1,17 +1,17 @@
-"""From a reader to the ranks that use what it reads, through memory that they share.
+"""A reader's steps to the ranks that use them, through slots of shared memory: feeder and members.
 
-One thread fills slots of shared memory, `depth` steps ahead. It tells each member by a line of its own (a
-socket) which slot holds the next step, and the member says when it is done with it. Nobody polls: whoever has
-nothing to do sleeps in `recv`. The feeder and a slow member m, two slots:
+The thread fills slots of shared memory, `depth` steps ahead. It tells each member over a connection of its
+own (a socket) which slot holds the next step, and the member says when it is done with it. Nobody polls:
+whoever has nothing to do sleeps in `recv`. The feeder and a slow member m, two slots:
 
     feeder: fill slot 0, "step 0 is in slot 0" · fill slot 1, "step 1 is in slot 1" · needs slot 0: recv(m)
     m:      recv, use slot 0, "done with step 0", recv, use slot 1, …
     feeder: has "done with step 0" of every member: fill slot 0 again
 
 Crashes: the memory has no name (Linux; elsewhere a file that is unlinked before anybody is told of it), so
-there is nothing to leave behind. When a process dies the system closes its end of the lines: a member whose
-feeder dies gets `FeederGone` at once, and so do the other members when one of them dies. Processes that are
-forked while lines are open keep the ends open: start them before, or by spawn or forkserver.
+there is nothing to leave behind. When a process dies the system closes its ends of the connections: a member
+whose feeder dies gets `FeederGone` at once, and so do the other members when one of them dies. Processes that
+are forked while connections are open keep the ends open: start them before, or by spawn or forkserver.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import logging
 import mmap
 import os
 import socket
+import tempfile
 import threading
 import time
 import traceback
@@ -28,16 +29,100 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from .counters import Counters, Tally
-from .loads import Load, Reader
-from .packed_file import Packed
-from .slots import Geometry, Part, Slot, anonymous
+import numpy as np
+from numpy.typing import NDArray
 
+from .packed_file import Packed
+from .reading import Counters, Load, Reader, Tally
+
+CACHE_LINE_BYTES = 64
 _log = logging.getLogger(__name__)
 
 
 class FeederGone(OSError):
     """No more data will come: the file is damaged, or the feeder or another member has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """What lies where in shared memory: `depth` slots of records, their ends (int64), numbers and labels.
+
+    content_bytes: room for records in a slot; records: how many at most.
+    """
+
+    depth: int
+    content_bytes: int
+    records: int
+
+    @classmethod
+    def of(cls, packed: Packed, records: int, depth: int = 2) -> "Geometry":
+        """Room for any `records` records of a file; pages that are never used cost nothing."""
+        if depth < 2:
+            raise ValueError(f"depth={depth}: must be >= 2, or nothing is read while ranks compute")
+        largest = packed.record_bytes or int(np.diff(packed.starts()).max())
+        return cls(depth=depth, content_bytes=largest * records, records=records)
+
+    @property
+    def slot_bytes(self) -> int:
+        """A slot, in whole cache lines."""
+        return -(-(self.content_bytes + 3 * 8 * self.records) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+
+    def slots(self, memory: mmap.mmap) -> "list[Slot]":
+        """Views of the slots in mapped memory."""
+        return [self._slot(memory, place * self.slot_bytes) for place in range(self.depth)]
+
+    def _slot(self, memory: mmap.mmap, offset: int) -> "Slot":
+        # Numbers first: they want to be aligned.
+        numbers = np.frombuffer(memory, dtype=np.int64, count=3 * self.records, offset=offset)
+        ends, records, labels = numbers.reshape(3, self.records)
+        content = np.frombuffer(memory, np.uint8, self.content_bytes, offset + numbers.nbytes)
+        return Slot(ends=ends, records=records, labels=labels, content=content)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slot:
+    """One step in shared memory: int64 [records] each, and uint8 [content_bytes]."""
+
+    ends: NDArray[np.int64]
+    records: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    content: NDArray[np.uint8]
+
+    def part(self, number: int, step: int, first: int, count: int) -> "Part":
+        """The records [first, first + count) of the slot."""
+        begin = int(self.ends[first - 1]) if first else 0
+        ends = self.ends[first : first + count]
+        return Part(
+            number=number,
+            step=step,
+            records=self.records[first : first + count],
+            labels=self.labels[first : first + count],
+            ends=ends - begin,
+            content=self.content[begin : int(ends[-1]) if count else begin],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """What one member gets of a step: views of shared memory, valid until it asks for the next.
+
+    number: of the epoch; step: in it; records, labels: int64 [b]; ends: int64 [b], where records end in
+    `content`, uint8, one after another.
+    """
+
+    number: int
+    step: int
+    records: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    content: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def record(self, place: int) -> NDArray[np.uint8]:
+        """The bytes of the record at `place`."""
+        return self.content[int(self.ends[place - 1]) if place else 0 : int(self.ends[place])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +137,24 @@ class Ready:
 
 
 class Feeder:
-    """The thread that fills slots from `reader` for the members at the other ends of `lines`.
+    """The thread that fills slots from `reader` for the members at the other ends of `connections`.
 
-    lines: one for each of a load's counts, in that order; ends of `multiprocessing.Pipe()` or of a
+    connections: one for each of a load's counts, in that order; ends of `multiprocessing.Pipe()` or of a
     `multiprocessing.connection.Listener`. They belong to the feeder from now on.
     """
 
     def __init__(
-        self, packed: Packed, reader: Reader, lines: Sequence[Connection], geometry: Geometry, tally: Tally
+        self,
+        packed: Packed,
+        reader: Reader,
+        connections: Sequence[Connection],
+        geometry: Geometry,
+        tally: Tally,
     ) -> None:
-        self._packed, self._reader, self._lines = packed, reader, list(lines)
+        self._packed, self._reader, self._connections = packed, reader, list(connections)
         self._geometry, self._tally = geometry, tally
-        self._done = [0] * len(self._lines)  # steps that each member is done with
+        self._done = [0] * len(self._connections)  # steps that each member is done with
         self._failure: BaseException | None = None
-        self._open = threading.Event()
-        self._open.set()
         self._thread = threading.Thread(target=self._run, name="daso-bench-feeder", daemon=True)
         self._thread.start()
 
@@ -87,10 +175,6 @@ class Feeder:
         What was announced before may still come: at most 32 MiB, or 128 records.
         """
         self._packed.hold(on)
-        if on:
-            self._open.clear()
-        else:
-            self._open.set()
 
     def close(self) -> None:
         """End the thread, members or no members; whoever still waits gets `FeederGone`."""
@@ -106,8 +190,8 @@ class Feeder:
 
     def _ended(self) -> None:
         self._thread.join()
-        for line in self._lines:  # not before: a number of theirs could be another file's by then
-            line.close()
+        for connection in self._connections:  # not before: a number of theirs could be another file's by then
+            connection.close()
 
     def _run(self) -> None:
         try:
@@ -118,20 +202,20 @@ class Feeder:
                     self._packed.hold(False)  # the reader ends once its threads have
         except BaseException as error:
             self._failure = error
-            told = _told(error)
+            reason = _reason(error)
             traceback.clear_frames(error.__traceback__)  # they hold the slots
-            for line in self._lines:
+            for connection in self._connections:
                 with contextlib.suppress(OSError):  # it may be this one that has gone
-                    line.send(told)
+                    connection.send(reason)
         finally:
             self._hang_up()
 
     def _feed(self) -> None:
-        descriptor = anonymous(self._geometry.depth * self._geometry.slot_bytes)
+        descriptor = _anonymous(self._geometry.depth * self._geometry.slot_bytes)
         try:
-            for line in self._lines:
-                line.send(self._geometry)
-                reduction.send_handle(line, descriptor, 0)
+            for connection in self._connections:
+                connection.send(self._geometry)
+                reduction.send_handle(connection, descriptor, 0)
             slots = self._geometry.slots(mmap.mmap(descriptor, 0))
         finally:
             os.close(descriptor)
@@ -139,15 +223,15 @@ class Feeder:
         for load in self._reader:
             place = fed % len(slots)
             self._await(fed - len(slots) + 1)
-            self._open.wait()
+            self._packed.wait()
             self._fill(load, slots[place])
             first = 0
-            for member, count in zip(range(len(self._lines)), load.counts, strict=True):
+            for member, count in zip(range(len(self._connections)), load.counts, strict=True):
                 ready = Ready(number=load.number, step=load.step, slot=place, first=first, count=count)
                 self._tell(member, ready)
                 first += count
             fed += 1
-        for member in range(len(self._lines)):
+        for member in range(len(self._connections)):
             self._tell(member, None)
         self._await(fed, last=True)
 
@@ -166,20 +250,20 @@ class Feeder:
         while min(self._done) < steps:
             # Those that are ahead are heard too, so one that has ended is noticed at once; at the end it may.
             watched = [place for place, done in enumerate(self._done) if done < steps or not last]
-            ready = wait([self._lines[place] for place in watched])
+            ready = wait([self._connections[place] for place in watched])
             for place in watched:
-                if self._lines[place] in ready:
+                if self._connections[place] in ready:
                     self._hear(place)
 
     def _tell(self, place: int, word: Ready | None) -> None:
         try:
-            self._lines[place].send(word)
+            self._connections[place].send(word)
         except OSError as error:
             raise self._gone(place) from error
 
     def _hear(self, place: int) -> None:
         try:
-            waited_s = self._lines[place].recv()
+            waited_s = self._connections[place].recv()
         except (EOFError, OSError) as error:
             raise self._gone(place) from error
         self._tally.add(waited_s=waited_s)
@@ -191,13 +275,13 @@ class Feeder:
 
     def _hang_up(self) -> None:
         """Wake up both ends; closing alone would not wake a thread that sleeps in `recv`."""
-        for line in self._lines:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as end:
+        for connection in self._connections:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-def _told(error: BaseException) -> str:
-    """What members hear of what ended the reader; the traceback of a fault in the code goes to the log."""
+def _reason(error: BaseException) -> str:
+    """The words in which members hear of an error; the traceback of a fault in the code goes to the log."""
     if isinstance(error, OSError):  # of files and processes: its words say all
         return str(error) or repr(error)
     _log.error("the reader has failed", exc_info=error)
@@ -211,12 +295,12 @@ class Member:
     Raises FeederGone.
     """
 
-    def __init__(self, line: Connection) -> None:
-        self._line = line
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.waited_s = 0.0
         self._waited_now: float | None = None  # of the part in use
         geometry = self._hear()
-        descriptor = reduction.recv_handle(line)
+        descriptor = reduction.recv_handle(connection)
         try:
             self._slots = geometry.slots(mmap.mmap(descriptor, 0))
         finally:
@@ -239,18 +323,29 @@ class Member:
         """The part in use may be overwritten."""
         if self._waited_now is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next `recv` says why
-                self._line.send(self._waited_now)
+                self._connection.send(self._waited_now)
             self._waited_now = None
 
     def close(self) -> None:
         """Leave; the feeder ends, and with it the other members, unless all steps are done."""
-        self._line.close()
+        self._connection.close()
 
     def _hear(self) -> Any:
         try:
-            word = self._line.recv()
+            word = self._connection.recv()
         except (EOFError, ConnectionResetError) as error:
             raise FeederGone("the reader of this node has ended; its own log says why") from error
         if isinstance(word, str):
             raise FeederGone(word)
         return word
+
+
+def _anonymous(size: int) -> int:
+    """Descriptor of so many bytes of shared memory without a name (where there is no memfd: not any more)."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("daso-bench-reader")
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="daso-bench-reader-")
+        os.unlink(path)
+    os.ftruncate(descriptor, size)
+    return descriptor

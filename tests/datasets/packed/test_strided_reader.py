@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daso_bench.datasets.packed import strided as module
-from daso_bench.datasets.packed.counters import Tally
-from daso_bench.datasets.packed.format import DamagedFile
-from daso_bench.datasets.packed.loads import Stretch
-from daso_bench.datasets.packed.orders import Epoch
+from daso_bench.datasets.packed import strided_reader
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.strided import ANNOUNCED, READS_IN_FLIGHT, strided
+from daso_bench.datasets.packed.packed_format import DamagedFile
+from daso_bench.datasets.packed.reading import Tally
+from daso_bench.datasets.packed.record_order import Epoch, Stretch
+from daso_bench.datasets.packed.strided_reader import ANNOUNCED, READS_IN_FLIGHT, strided
 
 MakePacked = Callable[..., Path]
 RANKS, SHARE, STEPS, SIZE = 4, 8, 40, 12
@@ -66,7 +65,7 @@ def contents(packed: Packed, *, threads: bool) -> list[bytes]:
 def test_every_step_has_the_bytes_of_its_records_however_steps_are_put_together(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, threads: bool, lot_bytes: int
 ) -> None:
-    monkeypatch.setattr(module, "LOT_BYTES", lot_bytes)
+    monkeypatch.setattr(strided_reader, "LOT_BYTES", lot_bytes)
     path = make_packed(RANKS * SHARE * STEPS, SIZE)
     data = path.read_bytes()[4096:]
     with Packed(path) as packed:
@@ -124,8 +123,8 @@ def test_a_step_as_large_as_a_lot_is_read_to_where_it_is_wanted(
     def no_lot(*_: object) -> None:
         raise AssertionError("memory beside that of the slot")
 
-    monkeypatch.setattr(module, "LOT_BYTES", SHARE * SIZE)
-    monkeypatch.setattr(module, "_Lot", no_lot)
+    monkeypatch.setattr(strided_reader, "LOT_BYTES", SHARE * SIZE)
+    monkeypatch.setattr(strided_reader, "_begun", no_lot)
     with Packed(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
         assert len(contents(packed, threads=True)) == STEPS
 

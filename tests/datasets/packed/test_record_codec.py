@@ -12,8 +12,8 @@ from torch import Tensor
 from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Samples, Split, training_batch
 from daso_bench.datasets.image_files import ImageFiles
-from daso_bench.datasets.packed.slots import Part
-from daso_bench.datasets.packed.stored import Stored, stored
+from daso_bench.datasets.packed.feeder import Part
+from daso_bench.datasets.packed.record_codec import RecordCodec, codec_of
 from daso_bench.datasets.pixels import BadImage, PixelRules
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
@@ -48,10 +48,10 @@ def in_files(folder: Path, augment: str = "resized_crop_flip") -> ImageFiles:
     )
 
 
-def part_of(form: Stored, indices: Tensor) -> Part:
+def part_of(codec: RecordCodec, indices: Tensor) -> Part:
     """A part that holds these samples, as a reader would have given it."""
-    records = [form.sample(index)[0] for index in indices.tolist()]
-    labels = np.array([form.sample(index)[1] for index in indices.tolist()], dtype=np.int64)
+    records = [codec.sample(index)[0] for index in indices.tolist()]
+    labels = np.array([codec.sample(index)[1] for index in indices.tolist()], dtype=np.int64)
     content = np.frombuffer(b"".join(records), dtype=np.uint8).copy()
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     return Part(number=0, step=0, records=indices.numpy(), labels=labels, ends=ends, content=content)
@@ -70,46 +70,46 @@ CASES: dict[str, Callable[[Path], Samples]] = {
 @pytest.mark.parametrize("indices", [INDICES, INDICES[:0]], ids=["some", "none"])
 def test_images_from_records_are_those_by_indices(case: str, indices: Tensor, tmp_path: Path) -> None:
     samples = CASES[case](tmp_path)
-    form = stored(samples)
-    part = part_of(form, indices)
+    codec = codec_of(samples)
+    part = part_of(codec, indices)
     before = part.content.copy()
     images, labels = training_batch(samples, indices, key=7)
-    assert torch.equal(form.images(part, indices, 7), images)
+    assert torch.equal(codec.images(part, indices, 7), images)
     assert part.labels.tolist() == labels.tolist()
     assert (part.content == before).all(), "what other ranks see was overwritten"
-    if form.record_bytes is not None:
-        assert len(part.content) == form.record_bytes * len(indices)
+    if codec.record_bytes is not None:
+        assert len(part.content) == codec.record_bytes * len(indices)
     if len(indices) and case in ("uint8", "float32", "files changed at random"):
-        assert not torch.equal(form.images(part, indices, 8), images), "images are changed at random"
+        assert not torch.equal(codec.images(part, indices, 8), images), "images are changed at random"
 
 
 def test_another_image_label_or_file_makes_another_digest(tmp_path: Path) -> None:
     split = in_memory(torch.uint8)
-    digests = {stored(split).digest("")}
+    digests = {codec_of(split).digest("")}
     for changed in ("images", "labels"):
         values = {"images": split.images.clone(), "labels": split.labels.clone()}
         values[changed].view(-1)[3] += 1
         other = Split(mean=split.mean, std=split.std, augment=None, **values)
-        digests.add(stored(other).digest(""))
+        digests.add(codec_of(other).digest(""))
     assert len(digests) == 3
     unchanged = Split(images=split.images, labels=split.labels, mean=(0, 0, 0), std=(1, 1, 1))
-    assert stored(unchanged).digest("") in digests, "what becomes of the images is not in the file"
-    files = stored(in_files(tmp_path))
+    assert codec_of(unchanged).digest("") in digests, "what becomes of the images is not in the file"
+    files = codec_of(in_files(tmp_path))
     assert files.digest("a tree") != files.digest("another tree")
 
 
 def test_a_record_that_is_no_image_is_named_by_its_file(tmp_path: Path) -> None:
     files = in_files(tmp_path)
     (tmp_path / "3.png").write_bytes(b"no image at all")
-    form = stored(files)
-    part = part_of(form, torch.tensor([3]))
+    codec = codec_of(files)
+    part = part_of(codec, torch.tensor([3]))
     with pytest.raises(BadImage, match=r"3\.png: no image \(starts with 6e 6f 20"):
-        form.images(part, torch.tensor([3]), 0)
+        codec.images(part, torch.tensor([3]), 0)
 
 
 def test_what_has_a_label_for_each_pixel_cannot_be_packed() -> None:
     with pytest.raises(ValueError, match=r"^has a label for each pixel, and a packed file has one an image"):
-        stored(Shapes(samples=4, validation_samples=2, test_samples=2).load().train)
+        codec_of(Shapes(samples=4, validation_samples=2, test_samples=2).load().train)
 
 
 class OwnChanges:
@@ -127,4 +127,4 @@ class OwnChanges:
 
 def test_what_changes_its_images_in_a_way_of_its_own_cannot_be_packed() -> None:
     with pytest.raises(ValueError, match=r"^changes its images at random in a way of its own"):
-        stored(OwnChanges())
+        codec_of(OwnChanges())

@@ -1,4 +1,4 @@
-"""The bytes of a packed file: header, description, records, index; and the error that names what is damaged.
+"""The format of a packed file: header, description, records, index; and the error that names what is damaged.
 
 All numbers are little-endian.
 
@@ -14,7 +14,7 @@ data_offset: record k lies in [ends[k-1], ends[k]).
 import json
 import struct
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 MAGIC, VERSION = b"DASOPACK", 1
@@ -42,7 +42,7 @@ class DamagedFile(OSError):
 
 
 def located(error: OSError, path: Path, offset: int | None = None) -> OSError:
-    """The system's error with the file, and the byte at which it was, in its words, unless it names one."""
+    """The system's error with the file and byte where it occurred, unless it names a file already."""
     if error.errno is None or error.filename is not None:
         return error
     where = "" if offset is None else f" at byte {offset}"
@@ -55,8 +55,8 @@ class Description:
 
     name: of the data set; classes: labels are below it; shape: of one sample; encoding: of a record, such as
     `uint8`, `float32` or `jpeg`; made: how the file was made, in words that let somebody make it again;
-    source: a digest of the samples in the file's order; shuffle_seed: of that order (`orders.shuffled`), None
-    where it is the data set's own.
+    source: a digest of the samples in the file's order; shuffle_seed: of that order
+    (`record_order.shuffled`), None where it is the data set's own.
     """
 
     name: str
@@ -106,14 +106,7 @@ class Header:
 
     def to_bytes(self, description: bytes) -> bytes:
         """56 bytes that check themselves and the description."""
-        numbers = (
-            self.description_bytes,
-            self.records,
-            self.record_bytes,
-            self.data_offset,
-            self.index_offset,
-            self.index_crc,
-        )
+        numbers = astuple(self)
         crc = zlib.crc32(_LAYOUT.pack(MAGIC, VERSION, *numbers, 0) + description)
         return _LAYOUT.pack(MAGIC, VERSION, *numbers, crc)
 
@@ -139,8 +132,7 @@ def parse(path: Path, start: bytes, file_bytes: int) -> tuple[Header, Descriptio
     if version > VERSION:
         reason = f"has format version {version}, this daso-bench reads up to {VERSION}; use a newer one"
         raise DamagedFile(path, reason, offset=8)
-    names = ("description_bytes", "records", "record_bytes", "data_offset", "index_offset", "index_crc")
-    header = Header(**dict(zip(names, numbers, strict=True)))
+    header = Header(**dict(zip([field.name for field in fields(Header)], numbers, strict=True)))
     description = start[HEADER_BYTES : HEADER_BYTES + header.description_bytes]
     if file_bytes < HEADER_BYTES + header.description_bytes:
         raise DamagedFile(path, f"cut short in its description ({file_bytes} bytes); make it again")
@@ -156,7 +148,7 @@ def parse(path: Path, start: bytes, file_bytes: int) -> tuple[Header, Descriptio
 
 
 def described(start: bytes) -> Description | None:
-    """What a file says that it holds, also one that is damaged elsewhere; None where nothing can be made out.
+    """The description of a file, also of one that is damaged elsewhere; None where it has no readable one.
 
     start: as of `parse`, or less.
     """

@@ -1,0 +1,183 @@
+"""The readers of runs: `block`, `node_batch` and `chunked_shuffle`, driven by a `feeder.Feeder`."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import record_order
+from .packed_file import Packed
+from .reading import Load, Reader, Tally, announced, read_runs
+from .record_order import Epoch, RecordOrder, Records, Run, Stretch, Window, records_of, steps
+
+CHUNK_BYTES = 4 * 2**20
+WINDOW_CHUNKS = 4
+
+
+def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally) -> Reader:
+    """The block of `rank`, step by step."""
+    return _one_run_a_step(packed, stretches, lambda epoch: (rank,), record_order.block, tally)
+
+
+def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: Tally) -> Reader:
+    """One run a step for all ranks of `node`."""
+    return _one_run_a_step(
+        packed, stretches, lambda epoch: epoch.members(node), record_order.node_batch, tally
+    )
+
+
+def _one_run_a_step(
+    packed: Packed,
+    stretches: Iterable[Stretch],
+    members: Callable[[Epoch], Sequence[int]],
+    order: RecordOrder,
+    tally: Tally,
+) -> Reader:
+    """members: the ranks that are fed, whose records of a step lie one after another in `order`."""
+
+    def fill(run: Run, into: memoryview) -> None:
+        tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
+
+    def loads() -> Iterator[tuple[Load, Run]]:
+        for stretch, step in steps(stretches):
+            number, epoch = stretch.number, stretch.epoch
+            parts = [order(epoch, number, rank, step) for rank in members(epoch)]
+            records, counts = np.concatenate(parts), tuple(len(part) for part in parts)
+            run = Run(first=int(records[0]) if len(records) else 0, count=len(records))
+            yield Load(number=number, step=step, records=records, counts=counts, fill=partial(fill, run)), run
+
+    with ThreadPoolExecutor(1) as helper:
+        for load, _ in announced(packed, loads(), lambda item: (item[1],), tally):
+            yield load
+
+
+def chunked_shuffle(
+    packed: Packed,
+    stretches: Iterable[Stretch],
+    node: int,
+    tally: Tally,
+    *,
+    seed: int,
+    chunk_bytes: int = CHUNK_BYTES,
+    window_chunks: int = WINDOW_CHUNKS,
+) -> Reader:
+    """Chunks in an order drawn for each epoch, shuffled in memory `window_chunks` at a time.
+
+    seed: common to all nodes. A window is read while the one before is given out, also the next epoch's.
+    """
+    stretches = list(stretches)
+    all_chunks = record_order.chunks(packed.starts(), chunk_bytes)
+
+    @lru_cache(maxsize=2)  # reading is at most one epoch ahead of giving out
+    def planned(stretch: Stretch) -> list[Window]:
+        return record_order.windows(stretch.epoch, all_chunks, seed, stretch.number, node, window_chunks)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = stretches[0]
+        begun, passed = _remaining(planned(first), first.epoch.node_before(node, first.step))
+        later = (window for stretch in stretches[1:] for window in planned(stretch))
+        most_bytes = window_bytes(packed, all_chunks, window_chunks)
+        memory = _Windows(packed, itertools.chain(begun, later), passed, most_bytes, tally, pool)
+        for stretch in stretches:
+            order = record_order.given_out(planned(stretch))
+            given, members = stretch.epoch.node_before(node, stretch.step), stretch.epoch.members(node)
+            for step in range(stretch.step, stretch.epoch.steps):
+                counts = stretch.epoch.sizes(step)[members.start : members.stop]
+                records = order[given : given + sum(counts)]
+                given += sum(counts)
+                fill = partial(memory.copy, sum(counts))
+                yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
+
+
+def window_bytes(packed: Packed, all_chunks: Sequence[Run], window_chunks: int) -> int:
+    """Of a window, at most; two are in memory."""
+    largest = max(packed.size_of(chunk.first, chunk.count) for chunk in all_chunks)
+    return min(window_chunks * largest, packed.size_of(0, len(packed)))
+
+
+def _remaining(windows: list[Window], given: int) -> tuple[list[Window], int]:
+    """The windows that are left after so many records, and how many of the first one's are among those."""
+    ends = np.cumsum([len(window.order) for window in windows])
+    first = int(np.searchsorted(ends, given, side="right"))
+    return windows[first:], given - (int(ends[first - 1]) if first else 0)
+
+
+class _Windows:
+    """Copies the records of `windows` out, one after another, but for the first `passed` ones.
+
+    Two windows are in memory: one is read while the other is given out, whatever epochs they belong to.
+    most_bytes: of a window. pool: two threads that read.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        windows: Iterator[Window],
+        passed: int,
+        most_bytes: int,
+        tally: Tally,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._packed, self._tally, self._pool = packed, tally, pool
+        self._memory = np.empty((2, most_bytes), dtype=np.uint8)  # pages that are never used cost nothing
+        self._coming = self._one_ahead(windows)
+        self._order: Records = np.empty(0, dtype=np.int64)
+        self._starts: Records = self._order
+        self._content: NDArray[np.uint8] = self._memory[0]
+        self._passed = passed
+        self._cursor = 0
+
+    def copy(self, count: int, into: memoryview) -> None:
+        """The next `count` records, one after another, to the beginning of `into`."""
+        done = 0
+        while count:
+            if self._cursor == len(self._order):
+                self._advance()
+            places = self._order[self._cursor : self._cursor + count]
+            size = self._gather(places, into[done:])
+            self._tally.add(useful_bytes=size)
+            self._cursor += len(places)
+            count -= len(places)
+            done += size
+
+    def _advance(self) -> None:
+        window, self._content = next(self._coming)
+        self._order = window.order
+        self._starts = np.array([0, *self._packed.ends_in(records_of(window.runs))])
+        self._cursor, self._passed = self._passed, 0
+
+    def _gather(self, places: Records, into: memoryview) -> int:
+        """The records at these places of the window to the beginning of `into`; returns how many bytes."""
+        size = self._packed.record_bytes
+        if size is not None:
+            rows = self._content[: self._starts[-1]].reshape(-1, size)
+            target = np.frombuffer(into, dtype=np.uint8, count=len(places) * size).reshape(-1, size)
+            np.take(rows, places, axis=0, out=target, mode="clip")  # the mode that copies straight to `out`
+            return target.size
+        done, content = 0, self._content.data
+        for first, end in zip(self._starts[places].tolist(), self._starts[places + 1].tolist(), strict=True):
+            into[done : done + end - first] = content[first:end]
+            done += end - first
+        return done
+
+    def _read(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        ahead = announced(self._packed, windows, lambda window: window.runs, self._tally)
+        for number, window in enumerate(ahead):
+            content = self._memory[number % 2]
+            read_runs(self._packed, window.runs, content.data, self._tally, self._pool)
+            yield window, content
+
+    def _one_ahead(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        """The windows with their content, the next one being read while one is used.
+
+        Two windows share two places in memory: when the user comes for window w + 1 it is done with window w,
+        and only then does w + 2, which lies in the same place, begin to be read.
+        """
+        reads = self._read(windows)
+        coming = self._pool.submit(next, reads, None)
+        while (item := coming.result()) is not None:
+            coming = self._pool.submit(next, reads, None)
+            yield item
