@@ -231,6 +231,7 @@ VIRTUAL = {"config__launcher__name": "simulated", "environment__world": "simulat
 
 FAIR: dict[str, Arms] = {
     "daso": arms("daso", own={"config__strategy__sync_every": 4}),
+    "daso is judged from copies": arms("daso", own={"evaluation__mode": "deferred"}),
     "hsgd": arms("hsgd"),
     "placebo": arms("placebo"),
     "the same strategy with another key": arms("ddp", own={"config__strategy__hook": "bf16"}),
@@ -331,7 +332,7 @@ UNFAIR: dict[str, tuple[Arms, set[str]]] = {
     ),
     "judged on fewer samples": (arms(own={"evaluation__count": 100}), {"evaluation.set"}),
     "judged more often": (
-        arms(own={"config__train__eval_every_samples": 100, "evaluation__number": 60}),
+        arms("hsgd", own={"config__train__eval_every_samples": 100, "evaluation__number": 60}),
         {"train.eval_every_samples", "evaluation.count"},
     ),
     "other phase in a block": (arms(own={"config__train__eval_phase": 0.77}), {"train.eval_phase"}),
@@ -340,7 +341,7 @@ UNFAIR: dict[str, tuple[Arms, set[str]]] = {
         {"train.eval_phase"},
     ),
     "judged from copies without need": (
-        arms("daso", own={"evaluation__mode": "deferred"}),
+        arms("hsgd", own={"evaluation__mode": "deferred"}),
         {"evaluation.mode"},
     ),
     "easier target": (arms(own={"config__train__target": 0.8}), {"train.target"}),
