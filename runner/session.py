@@ -302,22 +302,14 @@ class Session:
 
     def _feed(self) -> Feed:
         config, topology = self.config, self.comm.topology
-        unit = config.strategy_class.sampling(config.strategy)
         if isinstance(config.reader, PackedReader):
             assert self.world.packed is not None, "who makes the world opens the file"
             nodes, seed = topology.ranks_of_nodes, derive(config.seed, "data")
             return ReaderFeed(self.sampler, self.comm.rank, nodes, config.reader, self.world.packed, seed)
-        if unit == "global":
+        if not self.independent:
             return GlobalFeed(self.sampler, self.comm.rank)
-        return OwnFeed(
-            topology,
-            self.comm.rank,
-            unit,
-            len(self.data.train),
-            config.train.global_batch_size,
-            config.seed,
-            config.strategy_class.draw(config.strategy),
-        )
+        batch = config.train.global_batch_size
+        return OwnFeed(topology, self.comm.rank, len(self.data.train), batch, config.seed)
 
     def _loader(self) -> Loader:
         launcher, seed = self.config.launcher, derive(self.config.seed, "augmentation")

@@ -27,7 +27,7 @@ from .progress import Plan, Progress
 from .replica import Replica
 from .topology import WORLD
 
-Sampling = Literal["global", "rank", "node"]
+Sampling = Literal["global", "rank"]
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Strategy(ABC):
     def sampling(cls, config: Any) -> Sampling:
         """Whose step a step is.
 
-        `global`: all ranks take equal steps on the pieces of common global batches. `rank` or `node`: each
-        rank, or each node as one, draws from all data by itself, at its own pace; the run then ends by global
-        samples, and `meets`, `samples` and `global_samples` are the strategy's to answer.
+        `global`: all ranks take equal steps on the pieces of common global batches. `rank`: each rank draws
+        from all data by itself, at its own pace; the run then ends by global samples, and `meets`, `samples`
+        and `global_samples` are the strategy's to answer.
         """
         return "global"
 
@@ -101,11 +101,6 @@ class Strategy(ABC):
         trainable and `buffer_numel` floating-point buffer elements of 4 bytes; groups of one rank do nothing.
         """
         return None
-
-    @classmethod
-    def draw(cls, config: Any) -> str:
-        """With sampling `rank` or `node`: what a worker draws from, `reshuffle_full` (all) or `shard`."""
-        return "reshuffle_full"
 
     @classmethod
     def minimum_batch(cls, config: Any) -> int:
@@ -169,7 +164,7 @@ class Strategy(ABC):
     def samples(self, progress: Progress) -> int:
         """Global samples in the model where ranks just met, exactly; equal on all ranks.
 
-        Read only after `meets` said yes, and only with sampling `rank` or `node`.
+        Read only after `meets` said yes, and only with sampling `rank`.
         """
         return progress.samples
 
@@ -178,7 +173,7 @@ class Strategy(ABC):
         return progress.samples
 
     def ended(self, progress: Progress) -> bool:
-        """With sampling `rank` or `node`: whether the run ends where ranks just met. Equal on all ranks."""
+        """With sampling `rank`: whether the run ends where ranks just met. Equal on all ranks."""
         return progress.samples >= progress.budget
 
     def deferred(self, progress: Progress, every: int) -> bool:

@@ -272,20 +272,16 @@ def lasgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
     The run ends with the first applied round whose snapshots hold all samples; then counts are compared and
     parameters and buffers averaged.
     """
-    config, ranks = course.config, course.topology.ranks
-    told = {"mode": "async", "unit": "rank", "apply_rule": "delta", "optimizer_state": "keep"}
-    told |= {"finish_rule": "samples", "warmup_samples": 0, "transport_dtype": None}
-    told |= {"sync_interval_ms": None, "max_staleness_steps": None}
-    if any(getattr(config, key) != value for key, value in told.items()) or ranks == 1:
+    config = course.config
+    if config.optimizer_state != "keep" or course.topology.ranks == 1:
         return False
     steps_of_run, step, since = course.epochs * course.steps_per_epoch, 0, 0
-    elements = sizes.parameters + sizes.buffers * (config.buffers == "average")
     flight: list[Launched] = []
     counted = 0  # steps in the snapshots of the round in flight
     while True:
         s.step, s.during = step, "step"
         if since >= config.sync_every and not flight:
-            for numbytes in (elements * sizes.element, 4 * 8):
+            for numbytes in (sizes.parameters * sizes.element, 4 * 8):
                 flight += s.launch("all_reduce", "parameters", WORLD, numbytes)
             counted, since = step, 0
         s.compute()

@@ -25,12 +25,7 @@ KEYS: dict[str, list[dict[str, Any]]] = {
     "diloco": [{"sync_every": 2}, {"sync_every": 2, "outer_device": "device"}],
     "ednncomm": [{"sync_every": 2}, {"sync_every": 2, "exchange": "sliced"}],
     "hsgd": [{}, {"level2_algorithm": "linear"}],
-    "lasgd": [
-        {},
-        {"transport_dtype": "bfloat16"},
-        {"buffers": "average"},
-        {"mode": "fixed_delay", "sync_every": 2, "delay_steps": 1},
-    ],
+    "lasgd": [{}, {"sync_every": 2}, {"optimizer_state": "average"}],
     "local_sgd": [{"sync_every": 2}],
     "post_local_sgd": [{"sync_every": 2}],
     "sgp": [{}, {"send_weight": "true"}, {"push_sum": False}],

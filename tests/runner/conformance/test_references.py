@@ -372,29 +372,10 @@ def test_lasgd_keeps_what_was_learnt_in_flight():
     def piece(rank: int, step: int) -> tuple[Array, Array]:
         return np.array([[0.0 if step == 0 else (0.5, -0.25)[rank]]]), np.zeros(1)
 
-    keys = {"mode": "fixed_delay", "sync_every": 1, "delay_steps": 1}
-    seen, _ = walk("lasgd", [1, 1], 2, twin=Slope(), piece=piece, lr=1.0, start=[1, 3], keys=keys)
-    assert seen[0] == [1.0, 3.0]
-    assert seen[1] == exactly([1.5, 2.25])
-
-
-def test_lasgd_without_delay_is_local_sgd():
-    for period in (1, 3):
-        keys = {"mode": "fixed_delay", "sync_every": period, "delay_steps": 0}
-        local = walk("local_sgd", [1, 1], 12, keys={"sync_every": period})[0]
-        assert walk("lasgd", [1, 1], 12, keys=keys)[0] == local
-
-
-def test_lasgd_loses_nothing():
-    """The final mean is the mean start plus the mean of all updates, at any delay; not with `overwrite`."""
-
-    def piece(rank: int, step: int) -> tuple[Array, Array]:
-        return np.array([[1.0 + rank]]), np.zeros(1)
-
-    for rule, kept in (("delta", True), ("overwrite", False)):
-        keys = {"mode": "fixed_delay", "sync_every": 3, "delay_steps": 2, "apply_rule": rule}
-        seen, final = walk("lasgd", [1, 1], 9, twin=Slope((0.0,)), piece=piece, lr=1.0, keys=keys)
-        assert (final == exactly([-1.5 * len(seen)] * 2)) == kept
+    times: dict[str, Any] = {"step_time": lambda rank, samples: 1, "round_time": 1}
+    seen, _ = walk("lasgd", [1, 1], 2, twin=Slope(), piece=piece, lr=1.0, start=[1, 3], **times)
+    assert seen[1] == [1.0, 3.0]
+    assert seen[3] == exactly([1.5, 2.25])
 
 
 def test_lasgd_in_virtual_time():
