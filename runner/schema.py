@@ -183,7 +183,6 @@ class RunConfig:
                 self.cluster.ranks,
                 0,
                 short_batch=self.train.short_batch,
-                minimum=self.strategy_class.minimum_batch(self.strategy),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error

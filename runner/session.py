@@ -158,7 +158,6 @@ class Session:
             derive(config.seed, "data"),
             config.strategy_class.piece_shift,
             short_batch=config.train.short_batch,
-            minimum=config.strategy_class.minimum_batch(config.strategy),
         )
         self.independent = config.strategy_class.sampling(config.strategy) != "global"
         self.feed: Feed = self._feed()

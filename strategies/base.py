@@ -103,11 +103,6 @@ class Strategy(ABC):
         return None
 
     @classmethod
-    def minimum_batch(cls, config: Any) -> int:
-        """The fewest samples that a rank which has any can work with; a smaller last batch is left out."""
-        return 1
-
-    @classmethod
     def needs_numbers(cls, config: Any) -> str | None:
         """The `key=value` by which what is sent depends on numbers that were trained; None: sizes tell it."""
         return None

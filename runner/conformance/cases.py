@@ -156,15 +156,9 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case(keys={"balancing": "equal"}),
         brief(keys={**SHARES, "weighting": "speed"}, ranks=((2, 1),)),
         brief(keys={**SHARES, "weighting": "uniform"}, ranks=((2, 1),)),
-        brief(keys={**SHARES, "aggregation": "loss_scale"}, ranks=((2, 1),)),
-        brief(keys={**SHARES, "min_batch": 2, "max_batch": (4,)}, ranks=((2, 1),)),
+        brief(keys={**SHARES, "max_batch": (4,)}, ranks=((2, 1),)),
         Case(step_ns=skewed, ranks=((2, 2),)),
-        Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2),)),
-        Case(
-            keys={"balancing": "dynamic", "rebalance_gain": 0.5, "rebalance_every_epochs": 2},
-            step_ns=skewed,
-            ranks=((2, 1),),
-        ),
+        Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2), (2, 1))),
     ),
     "local_sgd": (
         *usual({"sync_every": 4}),

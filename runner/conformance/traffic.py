@@ -220,13 +220,10 @@ def heterogeneous(course: Course, s: Script, sizes: Sizes) -> bool | None:
         return False
     s.during = "shares"
     if config.balancing == "static" and course.topology.ranks > 1:
-        given = config.calibration_batch_sizes
-        tried = 3 if given is None else len(given)
-        timed = config.calibration_warmup_steps + config.calibration_steps
-        for _ in range(tried):
+        for _ in range(3):
             s.blocking("barrier", "control", WORLD, 0)
-            s.advance(lambda rank: timed * s.step_ns(rank))
-        s.blocking("all_gather", "control", WORLD, tried * config.calibration_steps * number)
+            s.advance(lambda rank: (3 + 10) * s.step_ns(rank))
+        s.blocking("all_gather", "control", WORLD, 3 * 10 * number)
     s.blocking("all_gather", "control", WORLD, number)
     for _, batch in steps(course, s):
         s.compute()

@@ -42,7 +42,7 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
     ),
     "heterogeneous": (
         {"balancing": "dynamic", "weighting": "speed"},
-        {"balancing": "manual", "shares": (4.0, 3.0, 2.0, 2.0), "aggregation": "loss_scale"},
+        {"balancing": "manual", "shares": (4.0, 3.0, 2.0, 2.0)},
     ),
     "hsgd": (
         {"partition": "tensor"},

@@ -533,8 +533,8 @@ FAULTS = [
     Fault(
         "the calibration counts its warm-up",
         "heterogeneous",
-        "own += self.replica.time_steps(size, warmup + steps)[warmup:]",
-        "own += self.replica.time_steps(size, warmup + steps)[:steps]",
+        "own += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]",
+        "own += self.replica.time_steps(size, WARMUP_STEPS + steps)[:steps]",
         test="tests/strategies/test_heterogeneous.py::test_calibration_leaves_out_its_warmup_steps",
     ),
     # ------------------------------------------------------------------ the train loop

@@ -25,7 +25,7 @@ KEYS: dict[str, list[dict[str, Any]]] = {
     "diloco": [{"sync_every": 2}, {"sync_every": 2, "outer_device": "device"}],
     "ednncomm": [{"sync_every": 2}, {"sync_every": 2, "exchange": "sliced"}],
     "hsgd": [{}, {"level2_algorithm": "linear"}],
-    "lasgd": [{}, {"sync_every": 2}, {"optimizer_state": "average"}],
+    "lasgd": [{}, {"sync_every": 2}],
     "local_sgd": [{"sync_every": 2}],
     "post_local_sgd": [{"sync_every": 2}],
     "sgp": [{}, {"send_weight": "true"}, {"push_sum": False}],
