@@ -92,9 +92,7 @@ def daso(course: Course, s: Script, sizes: Sizes) -> None:
         nonlocal turn
         q, turn = turn, (turn + 1) % course.topology.ranks_of_nodes[0]
         width = 2 if narrow else sizes.element
-        elements, chunk = numbytes // sizes.element, config.chunk_elements or numbytes
-        pieces = [min(chunk, elements - begin) for begin in range(0, elements, chunk)]
-        return q, [one for n in pieces for one in s.launch("all_reduce", "parameters", peers(q), n * width)]
+        return q, s.launch("all_reduce", "parameters", peers(q), numbytes // sizes.element * width)
 
     def spread(q: int, launched: list[Launched]) -> None:
         for one in launched:
@@ -132,8 +130,6 @@ def _daso_epoch_end(config: object, s: Script, sizes: Sizes) -> None:
     verb = {"average": "all_reduce", "broadcast": "broadcast"}.get(getattr(config, "buffers", ""))
     if verb is not None and sizes.buffers:
         s.blocking(verb, "parameters", WORLD, sizes.buffers * sizes.element)
-    if getattr(config, "optimizer_state", "") == "average":
-        s.blocking("all_reduce", "parameters", WORLD, sizes.parameters * sizes.element)
 
 
 def local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
@@ -239,13 +235,7 @@ def hsgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
     config, several = course.config, course.topology.nodes > 1
     if config.partition != "column" or config.level2_algorithm != "all_reduce":
         return False
-    in_memory, process_group = config.level1 != "collective", config.barrier == "process_group"
-
-    def barrier() -> None:
-        if process_group:
-            s.blocking("barrier", "control", NODE, 0)
-        else:
-            s.memory_barrier(NODE)
+    in_memory = config.level1 != "collective"
 
     for _ in steps(course, s):
         s.compute()
@@ -254,12 +244,12 @@ def hsgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
             s.blocking("all_reduce", "parameters", LEADERS, sizes.gradients)
             s.blocking("broadcast", "parameters", NODE, sizes.gradients)
             continue
-        barrier()
-        barrier()
+        s.memory_barrier(NODE)
+        s.memory_barrier(NODE)
         if several:
             s.blocking("all_reduce", "parameters", LEADERS, sizes.gradients)
-            barrier()
-        barrier()
+            s.memory_barrier(NODE)
+        s.memory_barrier(NODE)
     return None
 
 

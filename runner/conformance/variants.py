@@ -15,9 +15,8 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
     "daso": (
         {"sync_every": 2, "wait_batches": 2, "buffers": "none"},
         {"wait_batches": 0, "sync_every": 3},
-        {"merge": "delta", "wait_batches": 2, "chunk_elements": 30},
-        {"blocking": "gradients", "optimizer_state": "average"},
-        {"transport_dtype": "bfloat16", "buffers": "broadcast", "optimizer_state": "reset"},
+        {"blocking": "gradients"},
+        {"transport_dtype": "bfloat16", "buffers": "broadcast"},
     ),
     "local_sgd": (
         {"buffers": "broadcast", "optimizer_state": "average"},
@@ -48,7 +47,7 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
         {"partition": "tensor"},
         {"shared_weights": False},
         {"level1": "collective"},
-        {"level2_algorithm": "linear", "barrier": "process_group"},
+        {"level2_algorithm": "linear"},
     ),
     "lasgd": (
         {"sync_every": 3},

@@ -136,12 +136,6 @@ FAULTS = [
         "merged = (weight * own + total) / (weight + self.comm.topology.ranks)",
     ),
     Fault(
-        "delta merge with the wrong sign",
-        "daso",
-        "merged = own + (total / self.nodes - snapshot)",
-        "merged = own - (total / self.nodes - snapshot)",
-    ),
-    Fault(
         "merge before start",
         "daso",
         "if batch % period == 0 and batch + wait < last:",
@@ -163,8 +157,8 @@ FAULTS = [
     Fault(
         "a pending transfer is not saved",
         "daso",
-        'for start, due, q, buffer, snapshot in state["pending"]\n',
-        'for start, due, q, buffer, snapshot in state["pending"][:0]\n',
+        'for start, due, q, buffer in state["pending"]]',
+        'for start, due, q, buffer in state["pending"][:0]]',
     ),
     Fault(
         "buffers are not averaged",

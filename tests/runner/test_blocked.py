@@ -48,7 +48,6 @@ def timed(strategy: str, network: Network, step_ns: int = 2_000_000, **keys: Any
     [
         ("hsgd", {}, 0),
         ("hsgd", {"shared_weights": False}, 0),
-        ("hsgd", {"barrier": "process_group"}, 0),
         ("hsgd", {"level1": "collective"}, 0),
         ("ednncomm", {"sync_every": 1}, 0),
         # Its epoch's loss is summed over all ranks in one ring.
