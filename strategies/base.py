@@ -10,14 +10,15 @@ strategy:
     strategy.after_step(progress)
     if strategy.meets(progress): evaluate, save, stop where it is time to
 
-A strategy of your own is one file with a subclass and one YAML whose `_target_` names it.
+A strategy of your own is one file with a subclass and one YAML whose `_target_` names it. Where each rank
+trains at its own pace, it is a subclass of `AsynchronousStrategy`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,8 +27,6 @@ from .communicator import Communicator
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import WORLD
-
-Sampling = Literal["global", "rank"]
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,6 @@ class Strategy(ABC):
         Raises:
             ConfigError: what was given, what is allowed, where.
         """
-
-    @classmethod
-    def sampling(cls, config: Any) -> Sampling:
-        """Whose step a step is.
-
-        `global`: all ranks take equal steps on the pieces of common global batches. `rank`: each rank draws
-        from all data by itself, at its own pace; the run then ends by global samples, and `meets`, `samples`
-        and `global_samples` are the strategy's to answer.
-        """
-        return "global"
 
     @classmethod
     def expected_traffic(
@@ -152,24 +141,9 @@ class Strategy(ABC):
         """Whether the step just taken brought all ranks together, so that they may evaluate, save or stop.
 
         The answer must be equal on all ranks. Default: every step does. Periodic strategies answer yes where
-        they synchronise; a strategy with sampling of its own, where all ranks have applied the same round.
+        they synchronise.
         """
         return True
-
-    def samples(self, progress: Progress) -> int:
-        """Global samples in the model where ranks just met, exactly; equal on all ranks.
-
-        Read only after `meets` said yes, and only with sampling `rank`.
-        """
-        return progress.samples
-
-    def global_samples(self, progress: Progress) -> int:
-        """Global samples before the present step, for the learning rate: never more than there are."""
-        return progress.samples
-
-    def ended(self, progress: Progress) -> bool:
-        """With sampling `rank`: whether the run ends where ranks just met. Equal on all ranks."""
-        return progress.samples >= progress.budget
 
     def deferred(self, progress: Progress, every: int) -> bool:
         """Whether stopping all ranks for an evaluation every `every` samples would disturb this strategy.
@@ -177,9 +151,6 @@ class Strategy(ABC):
         If so, and unless the user says otherwise, copies are set aside and evaluated later.
         """
         return self.never_syncs
-
-    def reserve(self, copies: int) -> None:
-        """Before training with deferred evaluation: that many snapshots will be asked for at most."""
 
     def snapshot(self, progress: Progress) -> Tensor | None:
         """This rank's part of the model to be evaluated later [m + F]: no waiting, no collective.

@@ -33,8 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .asynchronous import AsynchronousStrategy
 from .averaging import WorldMean, state_that_travels
-from .base import Sampling, Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, at_least, one_of
 from .layout import Layout
@@ -134,7 +134,7 @@ class Flight:
         return max(known) if known and len(known) == len(took) else self.took
 
 
-class LASGD(Strategy):
+class LASGD(AsynchronousStrategy):
     """Rounds of asynchronous model averaging.
 
     A round is applied when a step ends and the next one launched when a step begins: between the two, where
@@ -160,10 +160,6 @@ class LASGD(Strategy):
     @classmethod
     def needs_numbers(cls, config: LASGDConfig) -> str | None:
         return state_that_travels(config)
-
-    @classmethod
-    def sampling(cls, config: LASGDConfig) -> Sampling:
-        return "rank"
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget
@@ -237,9 +233,6 @@ class LASGD(Strategy):
 
     def global_samples(self, progress: Progress) -> int:
         return self.total + self.own - self.counted
-
-    def ended(self, progress: Progress) -> bool:
-        return self.total >= progress.budget
 
     def reserve(self, copies: int) -> None:
         if self.copies_are_whole:

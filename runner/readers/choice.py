@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.errors import ConfigError
 from ..launcher_config import LauncherConfig
 from ..tasks import choice
@@ -31,7 +32,7 @@ def check(reader: Reader, strategy_class: Any, strategy: Any, launcher: Launcher
     if isinstance(reader, NoReader):
         return
     start = f"reader={reader.name}"
-    if strategy_class.sampling(strategy) != "global":
+    if issubclass(strategy_class, AsynchronousStrategy):
         raise ConfigError(
             f"{start}: gives all ranks equal steps of common batches, and with this strategy each draws its "
             "own samples at its own pace; take reader=none"

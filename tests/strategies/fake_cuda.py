@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from daso_bench.runner.simulated_communicator import Done
 from daso_bench.runner.traffic import CountedCommunicator, Traffic
+from daso_bench.strategies.asynchronous import AsynchronousStrategy
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Channel, Work
 from daso_bench.strategies.progress import Progress
@@ -242,7 +243,8 @@ class Walk:
         stepped = self.replica.stepped or [torch.zeros(0)]
         self.replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9)
         self.strategy.deferred(self.progress, BATCH)
-        self.strategy.reserve(2)
+        if isinstance(self.strategy, AsynchronousStrategy):
+            self.strategy.reserve(2)
         self.strategy.shares(self.progress)
 
     def step(self) -> None:

@@ -748,10 +748,6 @@ def test_refused_keys(keys, words):
     assert all(word in str(error.value) for word in words)
 
 
-def test_whose_step_a_step_is():
-    assert LASGD.sampling(LASGDConfig()) == "rank"
-
-
 def test_records_and_labels():
     tracks = race(lasgd(), (1, 1, 1, 2), horizon=24)
     row = tracks[0].strategy.record(Progress(1, 1))
