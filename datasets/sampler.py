@@ -159,43 +159,21 @@ class Sampler:
 
 
 class OwnDraw:
-    """The batches of one worker (a rank, or the ranks of a node) that draws by itself, at its own pace.
+    """The batches of one rank that draws by itself, at its own pace.
 
     Batches are numbered from 0 without end. Passes over the data follow one another, each in an order of its
-    own, each cut as `Sampler` cuts an epoch with `short_batch` join: a worker alone in the world draws what
-    all other strategies draw.
+    own, each cut as `Sampler` cuts an epoch with `short_batch` join: a rank alone in the world draws what all
+    other strategies draw.
 
-    samples: size of the training split; batch: samples per step of this worker; members: its ranks;
-    seed: of this worker's order, already derived;
-    draw: from all samples (`reshuffle_full`), or always from the same ones (`shard`): part number `shard` of
-    `shards` parts, alike and the same in every run.
-    Raises ValueError when a member could get no sample.
+    samples: size of the training split; batch: samples per step; seed: of this rank's order, already derived.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        batch: int,
-        members: int,
-        seed: int,
-        *,
-        draw: str = "reshuffle_full",
-        shard: int = 0,
-        shards: int = 1,
-    ) -> None:
-        if draw not in ("reshuffle_full", "shard"):
-            raise ValueError(f"draw={draw}: must be reshuffle_full or shard")
-        if not 0 <= shard < shards:
-            raise ValueError(f"shard={shard}: must be between 0 and {shards - 1}")
-        self._own = None
-        if draw == "shard":
-            # At random, for data may be sorted; not by the worker's seed, for parts must not overlap.
-            self._own = _sharded(samples)[shard::shards].clone()
-        self._passes = Sampler(samples if self._own is None else len(self._own), batch, members, seed)
+    def __init__(self, samples: int, batch: int, seed: int) -> None:
+        self._passes = Sampler(samples, batch, 1, seed)
 
-    def samples_of_members(self, number: int) -> tuple[int, ...]:
-        """Samples that each member takes of batch `number`, in the members' order."""
-        return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)
+    def size(self, number: int) -> int:
+        """Samples of batch `number`."""
+        return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)[0]
 
     def again(self) -> "OwnDraw":
         """The same draw, which keeps the order of a pass of its own."""
@@ -207,10 +185,9 @@ class OwnDraw:
         """The pass over the data that batch `number` belongs to, and its number there."""
         return divmod(number, self._passes.steps_per_epoch)
 
-    def piece(self, number: int, member: int) -> Tensor:
-        """Indices int64 of the samples that `member` (0-based) uses in batch `number`."""
-        places = self._passes.piece(*self.place(number), member)
-        return places if self._own is None else self._own[places]
+    def piece(self, number: int) -> Tensor:
+        """Indices int64 of the samples of batch `number`."""
+        return self._passes.piece(*self.place(number), 0)
 
 
 @dataclass(frozen=True)
@@ -226,12 +203,6 @@ class Cut:
 def _shifted(pieces: tuple[int, ...], shift: int) -> Cut:
     starts = tuple(accumulate(pieces, initial=0))[:-1]
     return Cut(pieces[shift:] + pieces[:shift], starts[shift:] + starts[:shift])
-
-
-@lru_cache(maxsize=1)
-def _sharded(samples: int) -> Tensor:
-    generator = torch.Generator().manual_seed(stream_seed(0, "shards"))
-    return torch.randperm(samples, generator=generator)
 
 
 _orders: WeakValueDictionary[tuple[int, int, int], Tensor] = WeakValueDictionary()

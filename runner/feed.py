@@ -106,27 +106,19 @@ class GlobalFeed(Feed):
 
 
 class OwnFeed(Feed):
-    """A worker (one rank, or one node's ranks together) draws by itself, at its own pace.
+    """A rank draws by itself, at its own pace.
 
-    Its batch is the worker's part of a global batch. An epoch ends when all ranks together have seen as many
-    samples as the data set has, as far as they know (`progress.samples`).
+    Its batch is its part of a global batch. An epoch ends when all ranks together have seen as many samples
+    as the data set has, as far as they know (`progress.samples`).
     """
 
-    def __init__(
-        self, topology: Topology, rank: int, unit: str, samples: int, batch: int, seed: int, draw: str
-    ) -> None:
+    def __init__(self, topology: Topology, rank: int, samples: int, batch: int, seed: int) -> None:
         ranks = topology.ranks
-        workers = [topology.on_node(n) for n in range(topology.nodes)] if unit == "node" else _singles(ranks)
-        place = next(number for number, members in enumerate(workers) if rank in members)
         self.samples = samples
         self._nominal = split(batch, (1.0,) * ranks, minimum=1)
-        self._members = workers[place]
-        own = sum(self._nominal[member] for member in self._members)
-        # One worker alone draws what every strategy draws.
-        stream = derive(seed, "data") if len(workers) == 1 else derive(seed, "data", place)
-        self._draw = OwnDraw(
-            samples, own, len(self._members), stream, draw=draw, shard=place, shards=len(workers)
-        )
+        # One rank alone draws what every strategy draws.
+        stream = derive(seed, "data") if ranks == 1 else derive(seed, "data", rank)
+        self._draw = OwnDraw(samples, self._nominal[rank], stream)
         self._rank, self._number = rank, 0
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:
@@ -137,23 +129,22 @@ class OwnFeed(Feed):
 
     def _sizes(self, number: int) -> tuple[int, ...]:
         sizes = list(self._nominal)
-        for member, size in zip(self._members, self._draw.samples_of_members(number), strict=True):
-            sizes[member] = size
+        sizes[self._rank] = self._draw.size(number)
         return tuple(sizes)
 
     def piece(self, progress: Progress) -> Tensor:
-        return self._draw.piece(self._number, self._members.index(self._rank))
+        return self._draw.piece(self._number)
 
     def place(self, progress: Progress) -> Place:
         return self._draw.place(self._number)
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
-        member, draw = self._members.index(self._rank), self._draw.again()
+        draw = self._draw.again()
         for number in count(self._number):
-            yield draw.place(number), draw.piece(number, member)
+            yield draw.place(number), draw.piece(number)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
-        return sum(sizes[member] for member in self._members)
+        return sizes[self._rank]
 
     def advance(self, progress: Progress) -> int:
         self._number += 1
@@ -165,7 +156,3 @@ class OwnFeed(Feed):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._number = state["number"]
-
-
-def _singles(ranks: int) -> list[tuple[int, ...]]:
-    return [(rank,) for rank in range(ranks)]

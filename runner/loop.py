@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..strategies.asynchronous import AsynchronousStrategy
 from ..strategies.topology import WORLD
 from . import checkpoint
 from .evaluator import Evaluator
@@ -79,7 +80,7 @@ class Loop:
         before = progress.samples
         agreed = session.strategy.agree(progress, session.replica.wished)
         met = session.strategy.meets(progress)
-        if session.independent:
+        if isinstance(session.strategy, AsynchronousStrategy):
             progress.samples = session.strategy.samples(progress) if met else before
         else:
             progress.samples += session.feed.counted(progress.samples_of_rank)

@@ -13,6 +13,7 @@ from typing import Any
 from ..datasets.sampler import Sampler
 from ..models.sized import Sized
 from ..models.spec import InputSpec
+from ..strategies.asynchronous import AsynchronousStrategy
 from ..strategies.errors import ConfigError, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
@@ -76,7 +77,7 @@ class RunConfig:
             strategy=self.strategy,
             name=strategy_name(self),
         )
-        if self.watches_loss and self.strategy_class.sampling(self.strategy) != "global":
+        if self.watches_loss and issubclass(self.strategy_class, AsynchronousStrategy):
             raise ConfigError(
                 f"schedule={type(self.schedule).__name__.lower()}: reads the loss of each epoch over all "
                 f"ranks, and with strategy={strategy_name(self)} ranks have no common epoch; "
@@ -172,7 +173,6 @@ class RunConfig:
                 self.cluster.ranks,
                 0,
                 short_batch=self.train.short_batch,
-                minimum=self.strategy_class.minimum_batch(self.strategy),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..datasets.data import Data
 from ..datasets.sampler import Sampler
 from ..models.spec import InputSpec
+from ..strategies.asynchronous import AsynchronousStrategy
 from ..strategies.base import Strategy
 from ..strategies.errors import ConfigError
 from ..strategies.progress import Plan, Progress
@@ -157,9 +158,8 @@ class Session:
             derive(config.seed, "data"),
             config.strategy_class.piece_shift,
             short_batch=config.train.short_batch,
-            minimum=config.strategy_class.minimum_batch(config.strategy),
         )
-        self.independent = config.strategy_class.sampling(config.strategy) != "global"
+        self.independent = issubclass(config.strategy_class, AsynchronousStrategy)
         self.feed: Feed = self._feed()
         self.loader: Loader = self._loader()
         self.total_samples = config.train.epochs * (len(self.data.train) - self.sampler.left_out)
@@ -257,7 +257,9 @@ class Session:
 
         Of other ranks' samples only those count that are known to be there.
         """
-        before = self.strategy.global_samples(self.progress)
+        strategy, before = self.strategy, self.progress.samples
+        if isinstance(strategy, AsynchronousStrategy):
+            before = strategy.global_samples(self.progress)
         after = before + self.feed.counted(self.progress.samples_of_rank)
         factor = self.config.schedule.factor(before, after, self.total_samples, len(self.data.train))
         if self.watch is not None:
@@ -269,7 +271,7 @@ class Session:
     def over(self) -> bool:
         """Whether the schedule, or `train.max_steps` of it, is done; with own steps asked where ranks met."""
         progress, limit = self.progress, self.config.train.max_steps
-        if self.independent:
+        if isinstance(self.strategy, AsynchronousStrategy):
             return self.strategy.ended(progress)
         return progress.epoch == progress.epochs or (limit is not None and progress.step >= limit)
 
@@ -301,22 +303,14 @@ class Session:
 
     def _feed(self) -> Feed:
         config, topology = self.config, self.comm.topology
-        unit = config.strategy_class.sampling(config.strategy)
         if isinstance(config.reader, PackedReader):
             assert self.world.packed is not None, "who makes the world opens the file"
             nodes, seed = topology.ranks_of_nodes, derive(config.seed, "data")
             return ReaderFeed(self.sampler, self.comm.rank, nodes, config.reader, self.world.packed, seed)
-        if unit == "global":
+        if not self.independent:
             return GlobalFeed(self.sampler, self.comm.rank)
-        return OwnFeed(
-            topology,
-            self.comm.rank,
-            unit,
-            len(self.data.train),
-            config.train.global_batch_size,
-            config.seed,
-            config.strategy_class.draw(config.strategy),
-        )
+        batch = config.train.global_batch_size
+        return OwnFeed(topology, self.comm.rank, len(self.data.train), batch, config.seed)
 
     def _loader(self) -> Loader:
         launcher, seed = self.config.launcher, derive(self.config.seed, "augmentation")
@@ -362,7 +356,8 @@ class Session:
             # Between two checkpoints at most; those evaluate what is waiting.
             most = self.progress.budget // self.eval_every + 1
             self.copies = Copies(slots=max(1, min(most, int(train.eval_copies_mib * 2**20) // size)))
-            self.strategy.reserve(self.copies.slots)
+            if isinstance(self.strategy, AsynchronousStrategy):
+                self.strategy.reserve(self.copies.slots)
 
     def _replica(self) -> Replica:
         channels, height, width = self.data.shape

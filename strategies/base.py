@@ -10,14 +10,15 @@ strategy:
     strategy.after_step(progress)
     if strategy.meets(progress): evaluate, save, stop where it is time to
 
-A strategy of your own is one file with a subclass and one YAML whose `_target_` names it.
+A strategy of your own is one file with a subclass and one YAML whose `_target_` names it. Where each rank
+trains at its own pace, it is a subclass of `AsynchronousStrategy`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,8 +27,6 @@ from .communicator import Communicator
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import WORLD
-
-Sampling = Literal["global", "rank", "node"]
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,6 @@ class Strategy(ABC):
         """
 
     @classmethod
-    def sampling(cls, config: Any) -> Sampling:
-        """Whose step a step is.
-
-        `global`: all ranks take equal steps on the pieces of common global batches. `rank` or `node`: each
-        rank, or each node as one, draws from all data by itself, at its own pace; the run then ends by global
-        samples, and `meets`, `samples` and `global_samples` are the strategy's to answer.
-        """
-        return "global"
-
-    @classmethod
     def expected_traffic(
         cls, config: Any, plan: Plan, rank: int, numel: int, buffer_numel: int
     ) -> dict[str, tuple[int, int]] | None:
@@ -101,16 +90,6 @@ class Strategy(ABC):
         trainable and `buffer_numel` floating-point buffer elements of 4 bytes; groups of one rank do nothing.
         """
         return None
-
-    @classmethod
-    def draw(cls, config: Any) -> str:
-        """With sampling `rank` or `node`: what a worker draws from, `reshuffle_full` (all) or `shard`."""
-        return "reshuffle_full"
-
-    @classmethod
-    def minimum_batch(cls, config: Any) -> int:
-        """The fewest samples that a rank which has any can work with; a smaller last batch is left out."""
-        return 1
 
     @classmethod
     def needs_numbers(cls, config: Any) -> str | None:
@@ -162,24 +141,9 @@ class Strategy(ABC):
         """Whether the step just taken brought all ranks together, so that they may evaluate, save or stop.
 
         The answer must be equal on all ranks. Default: every step does. Periodic strategies answer yes where
-        they synchronise; a strategy with sampling of its own, where all ranks have applied the same round.
+        they synchronise.
         """
         return True
-
-    def samples(self, progress: Progress) -> int:
-        """Global samples in the model where ranks just met, exactly; equal on all ranks.
-
-        Read only after `meets` said yes, and only with sampling `rank` or `node`.
-        """
-        return progress.samples
-
-    def global_samples(self, progress: Progress) -> int:
-        """Global samples before the present step, for the learning rate: never more than there are."""
-        return progress.samples
-
-    def ended(self, progress: Progress) -> bool:
-        """With sampling `rank` or `node`: whether the run ends where ranks just met. Equal on all ranks."""
-        return progress.samples >= progress.budget
 
     def deferred(self, progress: Progress, every: int) -> bool:
         """Whether stopping all ranks for an evaluation every `every` samples would disturb this strategy.
@@ -187,9 +151,6 @@ class Strategy(ABC):
         If so, and unless the user says otherwise, copies are set aside and evaluated later.
         """
         return self.never_syncs
-
-    def reserve(self, copies: int) -> None:
-        """Before training with deferred evaluation: that many snapshots will be asked for at most."""
 
     def snapshot(self, progress: Progress) -> Tensor | None:
         """This rank's part of the model to be evaluated later [m + F]: no waiting, no collective.

@@ -25,8 +25,7 @@ schedule; both are those of the authors' public code (HeAT, `heat.optim.DASO`).
 Ours differs: a transfer is merged exactly `wait_batches` later and weighted as such, and is not started when
 the epoch's last average would overwrite it; blocking epochs average in full precision (16-bit transport sends
 differences); BatchNorm statistics are averaged over ranks; `warmup_epochs` and `cooldown_epochs` scale with
-the length of the run; `merge: delta`, `wait_batches: 0`, `blocking: gradients` and `optimizer_state` are
-options of ours.
+the length of the run; `wait_batches: 0` and `blocking: gradients` are options of ours.
 """
 
 import math
@@ -39,14 +38,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .averaging import (
-    LeaderMean,
-    WorldMean,
-    mean_of_copies,
-    mix_buffers,
-    mix_optimizer_state,
-    state_that_travels,
-)
+from .averaging import LeaderMean, WorldMean, mean_of_copies, mix_buffers
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
@@ -69,18 +61,14 @@ class DASOConfig:
     cooldown_epochs: int | str = "auto"  # blocking epochs at the end
     max_sync_every: int | None = None  # B after a reset; null = sync_every
     reset_wait_divisor: int = 4  # W after a reset = max_sync_every // this
-    wait_update: str = "decrement"  # on a plateau: W - 1, or `scale`: W // reduction_factor
     plateau_threshold: float = 0.05  # relative improvement of the epoch loss that counts
     plateau_patience: int = 2  # bad epochs tolerated
     reduction_factor: int = 2  # B is divided by this on a plateau
     staleness_weight: float = 2.0  # λ, weight of the own parameters per batch waited
-    merge: str = "weighted"  # or `delta`: keep all progress made while waiting
     blocking: str = "parameters"  # what blocking epochs average; or `gradients`
     transport_dtype: str | None = None  # 16-bit differences in blocking epochs: bfloat16 | float16
-    chunk_elements: int = 0  # elements per all-reduce; 0 = one piece
     bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum over a node
     buffers: str = "average"  # BatchNorm statistics at epoch ends and evaluation: average | broadcast | none
-    optimizer_state: str = "keep"  # momenta at epoch ends: keep | average | reset
     allow_no_cycling: bool = False  # permit runs whose warm-up and cool-down leave no cycling epoch
 
     def __post_init__(self) -> None:
@@ -106,13 +94,9 @@ class DASOConfig:
         at_least("strategy.plateau_patience", self.plateau_patience, 0)
         at_least("strategy.reduction_factor", self.reduction_factor, 2)
         above("strategy.staleness_weight", self.staleness_weight, 0)
-        at_least("strategy.chunk_elements", self.chunk_elements, 0)
         above("strategy.bucket_mib", self.bucket_mib, 0)
-        one_of("strategy.wait_update", self.wait_update, ["decrement", "scale"])
-        one_of("strategy.merge", self.merge, ["weighted", "delta"])
         one_of("strategy.blocking", self.blocking, ["parameters", "gradients"])
         one_of("strategy.buffers", self.buffers, ["average", "broadcast", "none"])
-        one_of("strategy.optimizer_state", self.optimizer_state, ["keep", "average", "reset"])
         if self.transport_dtype is not None:
             one_of("strategy.transport_dtype", self.transport_dtype, TRANSPORT)
 
@@ -164,9 +148,7 @@ class PlateauRule:
             return True
         self.sync_every = max(1, self.sync_every // self.config.reduction_factor)
         if self.wait_batches:
-            scaled = self.wait_batches // self.config.reduction_factor
-            wait = self.wait_batches - 1 if self.config.wait_update == "decrement" else scaled
-            self.wait_batches = min(max(wait, 1), self.sync_every)
+            self.wait_batches = min(max(self.wait_batches - 1, 1), self.sync_every)
         return True
 
 
@@ -178,7 +160,6 @@ class Transfer:
     due: int
     local_rank: int
     buffer: Tensor | None = None
-    snapshot: Tensor | None = None
     work: Work | None = None
 
     def settle(self) -> int:
@@ -217,10 +198,6 @@ class DASO(Strategy):
         "With gloo a non-blocking sum may progress only inside wait: the record holds the measured overlap.",
         "Virtual nodes on one machine share its memory bus: there is no slow link for DASO to save.",
     )
-
-    @classmethod
-    def needs_numbers(cls, config: DASOConfig) -> str | None:
-        return state_that_travels(config)
 
     @classmethod
     def check(cls, config: DASOConfig, plan: Plan) -> None:
@@ -380,7 +357,7 @@ class DASO(Strategy):
             "ranks_per_node": self.ranks_per_node,
             "active": self.active,
             "rule": [self.rule.sync_every, self.rule.wait_batches, self.rule.best, self.rule.bad_epochs],
-            "pending": [[t.start, t.due, t.local_rank, t.buffer, t.snapshot] for t in self.pending],
+            "pending": [[t.start, t.due, t.local_rank, t.buffer] for t in self.pending],
             "reference": self.reference,
             "equal": self.equal,
             "wished": self.wished,
@@ -402,10 +379,7 @@ class DASO(Strategy):
         self.active = state["active"]
         self.rule = PlateauRule(self.config, *state["rule"])
         here = self.replica.here
-        self.pending = [
-            Transfer(start, due, q, here(buffer), here(snapshot))
-            for start, due, q, buffer, snapshot in state["pending"]
-        ]
+        self.pending = [Transfer(start, due, q, here(buffer)) for start, due, q, buffer in state["pending"]]
         self.reference = here(state["reference"])
         self.equal = state["equal"]
         self.wished = state["wished"]
@@ -470,8 +444,6 @@ class DASO(Strategy):
         if self.comm.local_rank == q:
             # A copy, never the live parameters: the optimizer writes them while the sum is on its way.
             transfer.buffer = self._filled(self.replica.flat)
-            if self.config.merge == "delta":
-                transfer.snapshot = transfer.buffer.clone()
             transfer.work = self._sum_over_nodes(transfer.buffer, q)
         self.pending.append(transfer)
 
@@ -485,18 +457,15 @@ class DASO(Strategy):
             merged = self.replica.parameters.empty(extra=1)
         else:
             self.blocked_ns += self.comm.now() - entered
-            merged = self._merged(transfer.buffer, transfer.snapshot, waited)
+            merged = self._merged(transfer.buffer, waited)
         self._spread_in_node(merged, transfer.local_rank)
         self.replica.load(merged)
 
-    def _merged(self, total: Tensor, snapshot: Tensor | None, waited: int) -> Tensor:
+    def _merged(self, total: Tensor, waited: int) -> Tensor:
         """The merge formula on [m+1] vectors; the last element, the count of wishes, passes unweighted."""
         own = self._filled(self.replica.flat)
-        if snapshot is not None:
-            merged = own + (total / self.nodes - snapshot)
-        else:
-            weight = self.config.staleness_weight * waited
-            merged = (weight * own + total) / (weight + self.nodes)
+        weight = self.config.staleness_weight * waited
+        merged = (weight * own + total) / (weight + self.nodes)
         merged[-1] = total[-1]
         return merged
 
@@ -545,8 +514,7 @@ class DASO(Strategy):
         flat[:-1] = self.reference + flat[:-1] / self.nodes
 
     def _sum_over_nodes(self, buffer: Tensor, q: int) -> Work:
-        size = self.config.chunk_elements or buffer.numel()
-        return Chunks([self.comm.all_reduce(piece, peers(q), async_op=True) for piece in buffer.split(size)])
+        return self.comm.all_reduce(buffer, peers(q), async_op=True)
 
     def _spread_in_node(self, flat: Tensor, q: int) -> None:
         with self.comm.summing("inter"):  # the others stand here while their rank q sums
@@ -594,23 +562,3 @@ class DASO(Strategy):
     def _epoch_end_buffers(self) -> None:
         if self.config.buffers != "none":
             mix_buffers(self.replica, self.config.buffers, self.everybody)
-        mix_optimizer_state(self.replica, self.config.optimizer_state, self.everybody)
-
-
-class Chunks(Work):
-    """Several all-reduces of one buffer, waited for as one."""
-
-    def __init__(self, works: list[Work]) -> None:
-        self.works = works
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self.works)
-
-    def transfer_ns(self) -> int | None:
-        durations = [work.transfer_ns() for work in self.works]
-        known = [d for d in durations if d is not None]
-        return max(known) if len(known) == len(durations) else None

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from .base import Shares, Strategy
 from .communicator import Communicator
-from .errors import ConfigError, above, at_least, one_of, within
+from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB, by_samples, uniform
 from .progress import Plan, Progress
 from .replica import Replica
@@ -52,6 +52,9 @@ Limits = Sequence[tuple[int, int]]
 LEAST_GROWTH = 0.01  # of the mean time, over the sizes measured: less is no slope to extrapolate by
 SHORTEST_S = 1e-12  # no step and no sample takes less: a virtual clock may show no time at all
 WINDOW = 1000  # steps whose times an epoch's medians are taken from, the latest
+WARMUP_STEPS, STEPS = 3, 10  # of a calibration, per size: undone steps that do not count, and that do
+PROBE_STEPS = 5  # undone steps of a look at the times, behind as many of a warm-up
+THRESHOLD = 0.05  # max t / mean t - 1 up to which a look changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +64,15 @@ class HeterogeneousConfig:
     weighting: str = "samples"  # w_r: samples | speed | uniform
     balancing: str = "static"  # equal | static | dynamic | manual
     shares: tuple[float, ...] | None = None  # with manual: one positive number per rank, on any scale
-    min_batch: int = 1  # fewest samples of a rank; models with batch normalisation get 2 at least
     max_batch: tuple[int, ...] | None = None  # most samples of a rank, one number or one per rank
-    batch_quantum: int = 1  # batches are multiples of this
-    aggregation: str = "hook"  # where the weight enters: hook (each bucket of gradients) | loss_scale
     bucket_mib: float = DEFAULT_BUCKET_MIB  # of gradients per sum
     calibration_model: str = "affine"  # t = a + c·b; or proportional: t = c·b
-    calibration_batch_sizes: tuple[int, ...] | None = None  # null = half, once and twice an equal piece
-    calibration_warmup_steps: int = 3  # steps of each measurement that do not count
-    calibration_steps: int = 10  # steps per size whose median counts
-    dynamic_start: str = "equal"  # first shares of dynamic: equal | static
-    rebalance_every_epochs: int = 1  # epochs between looks at the times
-    rebalance_threshold: float = 0.05  # change nothing up to this max t / mean t - 1
-    rebalance_gain: float = 1.0  # γ: how far to go towards the measured speeds
     rebalance_timing: str = "probe"  # times: probe (undone steps) | forward (of the epoch's full steps)
-    rebalance_probe_steps: int = 5  # steps per probe whose median counts
 
     def __post_init__(self) -> None:
         one_of("strategy.weighting", self.weighting, ["samples", "speed", "uniform"])
         one_of("strategy.balancing", self.balancing, ["equal", "static", "dynamic", "manual"])
-        one_of("strategy.aggregation", self.aggregation, ["hook", "loss_scale"])
         one_of("strategy.calibration_model", self.calibration_model, ["affine", "proportional"])
-        one_of("strategy.dynamic_start", self.dynamic_start, ["equal", "static"])
         one_of("strategy.rebalance_timing", self.rebalance_timing, ["probe", "forward"])
         if (self.shares is not None) != (self.balancing == "manual"):
             raise ConfigError(
@@ -91,61 +81,36 @@ class HeterogeneousConfig:
             )
         for share in self.shares or ():
             above("strategy.shares", share, 0)
-        at_least("strategy.min_batch", self.min_batch, 1)
         for most in self.max_batch or ():
-            at_least("strategy.max_batch", most, self.min_batch)
-        at_least("strategy.batch_quantum", self.batch_quantum, 1)
+            at_least("strategy.max_batch", most, 1)
         above("strategy.bucket_mib", self.bucket_mib, 0)
-        sizes = self.calibration_batch_sizes
-        for size in sizes or ():
-            at_least("strategy.calibration_batch_sizes", size, self.min_batch)
-        fewest = 2 if self.calibration_model == "affine" else 1
-        if sizes is not None and len(set(sizes)) < fewest:
-            raise ConfigError(
-                f"strategy.calibration_batch_sizes={list(sizes)}: strategy.calibration_model="
-                f"{self.calibration_model} needs {fewest} or more different sizes"
-            )
-        at_least("strategy.calibration_warmup_steps", self.calibration_warmup_steps, 0)
-        at_least("strategy.calibration_steps", self.calibration_steps, 1)
-        at_least("strategy.rebalance_every_epochs", self.rebalance_every_epochs, 1)
-        at_least("strategy.rebalance_threshold", self.rebalance_threshold, 0)
-        above("strategy.rebalance_gain", self.rebalance_gain, 0)
-        within("strategy.rebalance_gain", self.rebalance_gain, 0, 1)
-        at_least("strategy.rebalance_probe_steps", self.rebalance_probe_steps, 1)
 
     def limits(self, ranks: int, total: int, fewest: int = 1) -> list[tuple[int, int]]:
-        """Of each rank the fewest and the most samples of a batch of `total`, in multiples of the quantum.
+        """Of each rank the fewest and the most samples of a batch of `total`.
 
-        `fewest`: what the model needs, if it is more than `min_batch`.
+        `fewest`: what the model needs.
 
         Raises:
             ConfigError: no batches within them sum to `total`.
         """
-        quantum, given = self.batch_quantum, self.max_batch
-        if total % quantum:
-            raise ConfigError(
-                f"strategy.batch_quantum={quantum}: must divide train.global_batch_size={total}"
-            )
+        given = self.max_batch
         if given is not None and len(given) not in (1, ranks):
             raise ConfigError(
                 f"strategy.max_batch={_shown(given)}: must be one number or {ranks}, one for each rank"
             )
         most = [total] * ranks if given is None else given * ranks if len(given) == 1 else given
-        fewest = max(fewest, self.min_batch)
-        low = -(-fewest // quantum) * quantum
-        highs = [min(number, total) // quantum * quantum for number in most]
-        in_steps = f" (in steps of strategy.batch_quantum={quantum})" if quantum > 1 else ""
-        if low * ranks > total:
+        highs = [min(number, total) for number in most]
+        if fewest * ranks > total:
             raise ConfigError(
-                f"strategy.min_batch={fewest}{in_steps}: {ranks} ranks with at least {low} samples "
-                f"each need {low * ranks}, train.global_batch_size={total} is less"
+                f"train.global_batch_size={total}: {ranks} ranks with at least {fewest} samples each need "
+                f"{fewest * ranks}"
             )
-        if min(highs) < low or sum(highs) < total:
+        if min(highs) < fewest or sum(highs) < total:
             raise ConfigError(
-                f"strategy.max_batch={_shown(given)}{in_steps}: lets {ranks} ranks take {highs} samples, at "
-                f"least {low} each and train.global_batch_size={total} together are needed"
+                f"strategy.max_batch={_shown(given)}: lets {ranks} ranks take {highs} samples, at least "
+                f"{fewest} each and train.global_batch_size={total} together are needed"
             )
-        return [(low, high) for high in highs]
+        return [(fewest, high) for high in highs]
 
 
 @dataclass(frozen=True)
@@ -223,23 +188,22 @@ def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
     return [few + part * (many - few) for few, many in zip(fewer, more, strict=True)]
 
 
-def to_integers(batches: Sequence[float], total: int, limits: Limits, quantum: int = 1) -> tuple[int, ...]:
-    """Multiples of `quantum` within `limits` that sum to `total`: rounded down, the rest by remainders.
+def to_integers(batches: Sequence[float], total: int, limits: Limits) -> tuple[int, ...]:
+    """Whole numbers within `limits` that sum to `total`: rounded down, the rest by remainders.
 
     The largest come first. Remainders that differ by less than 1e-9 are ties, and go to the lower rank.
     """
-    wanted = [batch / quantum for batch in batches]
-    units = [math.floor(number) for number in wanted]
-    left = total // quantum - sum(units)
-    order = sorted(range(len(units)), key=lambda rank: (round(units[rank] - wanted[rank], 9), rank))
+    whole = [math.floor(number) for number in batches]
+    left = total - sum(whole)
+    order = sorted(range(len(whole)), key=lambda rank: (round(whole[rank] - batches[rank], 9), rank))
     one = 1 if left > 0 else -1  # batches that sum to more than `total`, by rounding, give some back
     while left:
         for rank in order if left > 0 else reversed(order):
             low, high = limits[rank]
-            if left and low <= (units[rank] + one) * quantum <= high:
-                units[rank] += one
+            if left and low <= whole[rank] + one <= high:
+                whole[rank] += one
                 left -= one
-    return tuple(number * quantum for number in units)
+    return tuple(whole)
 
 
 def effective_batch(samples: Sequence[int], weights: Sequence[float]) -> float:
@@ -274,24 +238,14 @@ class Heterogeneous(Strategy):
             raise ConfigError(
                 f"strategy.shares={_shown(config.shares)}: must be {ranks} numbers, one for each rank"
             )
-        limits = config.limits(ranks, plan.global_batch_size)
-        for size in config.calibration_batch_sizes or ():
-            if config.max_batch is not None and size > min(high for _, high in limits):
-                raise ConfigError(
-                    f"strategy.calibration_batch_sizes={_shown(config.calibration_batch_sizes)}: must be <= "
-                    f"strategy.max_batch={_shown(config.max_batch)}"
-                )
-
-    @classmethod
-    def minimum_batch(cls, config: HeterogeneousConfig) -> int:
-        return config.min_batch
+        config.limits(ranks, plan.global_batch_size)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
         self.ranks = comm.topology.ranks
         norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in replica.model.modules())
         # Of one sample there is no variance to normalise by.
-        self.fewest = max(self.config.min_batch, 2 if norm and self.ranks > 1 else 1)
+        self.fewest = 2 if norm and self.ranks > 1 else 1
         self.norm = norm
         self.batches: tuple[int, ...] = ()  # b_r; empty until `shares` is asked
         self.parts = [1 / self.ranks] * self.ranks  # p_r
@@ -309,7 +263,7 @@ class Heterogeneous(Strategy):
         replica.average_gradients_over(
             WORLD,
             weights=self._weights,
-            scale="bucket" if self.config.aggregation == "hook" else "loss",
+            scale="bucket",
             bucket_mib=self.config.bucket_mib,
         )
 
@@ -318,11 +272,7 @@ class Heterogeneous(Strategy):
             total = progress.global_batch_size
             if not self.batches:
                 self._split(self._first_fits(total), total)
-            elif (
-                self.config.balancing == "dynamic"
-                and progress.epoch % self.config.rebalance_every_epochs == 0
-                and self.ranks > 1
-            ):
+            elif self.config.balancing == "dynamic" and self.ranks > 1:
                 self._rebalance(progress.epoch, total)
             self.split_epoch = progress.epoch
         return Shares(self.batches, self.fewest)
@@ -430,7 +380,7 @@ class Heterogeneous(Strategy):
         remarks = []
         if self.calibration is not None and self.calibration["model"] != self.config.calibration_model:
             remarks.append("step times hardly grow with the batch: shares by time per sample")
-        if max(self.batches) - min(self.batches) <= self.config.batch_quantum:
+        if max(self.batches) - min(self.batches) <= 1:
             if self.config.balancing != "equal" and self.ranks > 1:
                 remarks.append("heterogeneous with equal batches")
             return remarks
@@ -463,17 +413,15 @@ class Heterogeneous(Strategy):
         return self.trained[self.comm.rank] / sum(self.trained) if self.trained else 1 / self.ranks
 
     def _first_fits(self, total: int) -> list[Fit]:
-        config = self.config
-        mode = config.dynamic_start if config.balancing == "dynamic" else config.balancing
-        if mode == "static" and self.ranks > 1:
+        if self.config.balancing == "static" and self.ranks > 1:
             return self._calibrate(total)
-        return of_shares(config.shares or [1.0] * self.ranks)
+        return of_shares(self.config.shares or [1.0] * self.ranks)
 
     def _split(self, fits: Sequence[Fit], total: int) -> None:
         """Adopt the batches that balance `fits`, and make sure that all ranks did."""
         limits = self.config.limits(self.ranks, total, self.fewest)
         real = balance(fits, total, limits)
-        self.batches = to_integers(real, total, limits, self.config.batch_quantum)
+        self.batches = to_integers(real, total, limits)
         self.parts = [batch / total for batch in real]
         digest = hashlib.blake2b(repr((self.batches, self.parts)).encode(), digest_size=8).digest()
         own = torch.tensor([int.from_bytes(digest, "big") >> 1])
@@ -486,9 +434,14 @@ class Heterogeneous(Strategy):
         """Each rank's fit, from steps of several sizes on all ranks at the same time."""
         config = self.config
         limits = config.limits(self.ranks, total, self.fewest)
-        sizes = [self._sizes(total, low, high) for low, high in limits]
+        # What each rank is timed on: equally many on all ranks, which meet before each.
+        usual = [min(max(total / self.ranks, low), high) for low, high in limits]
+        sizes = [
+            [min(max(round(samples), low), high) for samples in (piece / 2, piece, 2 * piece)]
+            for piece, (low, high) in zip(usual, limits, strict=True)
+        ]
         entered = self.comm.now()
-        times = self._time(sizes[self.comm.rank], config.calibration_steps)
+        times = self._time(sizes[self.comm.rank], STEPS)
         took = (self.comm.now() - entered) / 1e9
         self.measuring_s += took
         medians = [[median(steps) for steps in of_rank] for of_rank in times]
@@ -519,29 +472,11 @@ class Heterogeneous(Strategy):
             )
         return fits
 
-    def _sizes(self, total: int, low: int, high: int) -> list[int]:
-        """What a rank with these limits is timed on; equally many on all ranks, which meet before each."""
-        given = self.config.calibration_batch_sizes
-        if given is not None:
-            if min(given) < self.fewest:
-                raise ConfigError(
-                    f"strategy.calibration_batch_sizes={_shown(given)}: a model with batch normalisation "
-                    f"needs {self.fewest} samples or more"
-                )
-            return list(given)
-        quantum = self.config.batch_quantum
-
-        def near(samples: float) -> int:
-            return min(max(round(samples / quantum) * quantum, low), high)
-
-        usual = min(max(total / self.ranks, low), high)
-        return [near(usual / 2), near(usual), near(2 * usual)]
-
     def _rebalance(self, epoch: int, total: int) -> None:
-        config, old = self.config, self.batches
-        if config.rebalance_timing == "probe":
+        old = self.batches
+        if self.config.rebalance_timing == "probe":
             entered = self.comm.now()
-            measured = self._time([old[self.comm.rank]], config.rebalance_probe_steps)
+            measured = self._time([old[self.comm.rank]], PROBE_STEPS)
             self.measuring_s += (self.comm.now() - entered) / 1e9
             times = [median(steps) for (steps,) in measured]
         else:
@@ -549,18 +484,10 @@ class Heterogeneous(Strategy):
         if not times:  # the epoch had no full step to time
             return
         ratio = _imbalance(times)
-        if ratio > 1 + config.rebalance_threshold:
+        if ratio > 1 + THRESHOLD:
             speeds = [batch / max(time, SHORTEST_S) for batch, time in zip(old, times, strict=True)]
-            fastest, gain = sum(speeds), config.rebalance_gain
-            self._split(
-                of_shares(
-                    [
-                        (1 - gain) * batch / total + gain * speed / fastest
-                        for batch, speed in zip(old, speeds, strict=True)
-                    ]
-                ),
-                total,
-            )
+            together = sum(speeds)
+            self._split(of_shares([speed / together for speed in speeds]), total)
         self.history.append(
             {
                 "epoch": epoch,
@@ -578,11 +505,10 @@ class Heterogeneous(Strategy):
 
         Ranks meet before each size, so that all are busy at once, and nothing that is timed waits for others.
         """
-        warmup = self.config.calibration_warmup_steps
         own: list[float] = []
         for size in sizes:
             self.comm.barrier(WORLD)
-            own += self.replica.time_steps(size, warmup + steps)[warmup:]
+            own += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
         return [
             [row[place : place + steps] for place in range(0, len(row), steps)] for row in self._gather(own)
         ]

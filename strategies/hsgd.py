@@ -67,13 +67,11 @@ class HSGDConfig:
     partition: str = "column"  # of the sum in a node: column (equal parts) | tensor (whole tensors)
     shared_weights: bool = True  # one copy of weights and momenta per node, or one per rank
     level1: str = "auto"  # shm (CPU) | collective | auto (shm where no rank is on a GPU)
-    barrier: str = "shared_memory"  # or process_group
     level2_algorithm: str = "all_reduce"  # or linear: gathered by one leader and sent back
 
     def __post_init__(self) -> None:
         one_of("strategy.partition", self.partition, ["column", "tensor"])
         one_of("strategy.level1", self.level1, ["auto", "shm", "collective"])
-        one_of("strategy.barrier", self.barrier, ["shared_memory", "process_group"])
         one_of("strategy.level2_algorithm", self.level2_algorithm, ["all_reduce", "linear"])
         if self.partition == "tensor" and self.level1 == "collective":
             raise ConfigError("strategy.partition=tensor: needs strategy.level1=shm or auto, got collective")
@@ -151,10 +149,7 @@ class HSGD(Strategy):
             calls["parameters.all_reduce"] = 1
         if in_node and config.level1 == "collective":
             calls["parameters.reduce"] = calls["parameters.broadcast"] = 1
-        expected = {verb: (steps * n, steps * n * numbytes) for verb, n in calls.items()}
-        if in_node and config.level1 != "collective" and config.barrier == "process_group":
-            expected["control.barrier"] = (steps * (4 if topology.nodes > 1 else 3), 0)
-        return expected
+        return {verb: (steps * n, steps * n * numbytes) for verb, n in calls.items()}
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, 0))
@@ -337,10 +332,9 @@ class HSGD(Strategy):
         """A barrier of the node; `name` is its number in the step. `waits_for`: where the latest is busy."""
         if not self.in_memory:
             return
-        in_memory = self.config.barrier == "shared_memory"
         try:
             with self.comm.summing(waits_for):
-                self.comm.barrier(NODE, in_memory=in_memory)
+                self.comm.barrier(NODE, in_memory=True)
         except RuntimeError as error:
             where = f"node {self.comm.node}, worker {self.local}"
             raise RuntimeError(f"hsgd: barrier {name} of step {self.step}, {where}: {error}") from error

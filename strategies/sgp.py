@@ -17,7 +17,7 @@ ICML 2019, arXiv:1811.10792.
 
 Ours differs: gloo's point-to-point messages instead of the authors' NCCL code; the weight is not sent while
 it is 1 on every rank, as it is on these graphs; ranks agree to stop by a wish that is passed on with the
-gossip; `graph`, `direction: push_pull` (symmetric averaging, as D-PSGD's) and `push_sum: false` are options.
+gossip; `graph` and `direction: push_pull` (symmetric averaging, as D-PSGD's) are options.
 """
 
 import math
@@ -45,7 +45,6 @@ class SGPConfig:
     num_peers: int = 1  # p, ranks that each rank sends to in a step
     graph: str = "exponential"  # whom: exponential | ring | complete
     direction: str = "push"  # push, or push_pull: what I send to somebody he sends to me
-    push_sum: bool = True  # false: the weights are ignored ("biased")
     send_weight: str = "auto"  # auto: not while it is 1 everywhere; true: always
 
     def __post_init__(self) -> None:
@@ -144,7 +143,7 @@ class SGP(Strategy):
         if self.ranks > 1:
             self.comm.all_reduce(total, WORLD).wait()
         m = self.replica.numel
-        return torch.cat([total[:m] / self._total_weight(total[-1]), total[m:-1] / self.ranks])
+        return torch.cat([total[:m] / total[-1].item(), total[m:-1] / self.ranks])
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -201,7 +200,7 @@ class SGP(Strategy):
         if not self.sends_weight:
             self.weight = 1.0  # a regular graph, nothing delayed: what is sent is what comes
         self.lowest, self.highest = min(self.lowest, self.weight), max(self.highest, self.weight)
-        if self.weight == 1.0 or not self.config.push_sum:
+        if self.weight == 1.0:
             self.numerator = None
             self.replica.load(x)
         else:
@@ -237,9 +236,6 @@ class SGP(Strategy):
         """This rank's x, buffers and w [m + F + 1]."""
         own = self.numerator if self.numerator is not None else self.replica.flat()
         return torch.cat([own, self.replica.buffers.pack().to(own.dtype), own.new_tensor([self.weight])])
-
-    def _total_weight(self, total: Tensor) -> float:
-        return total.item() if self.config.push_sum else float(self.ranks)
 
     def _load(self, model: Tensor) -> None:
         m = self.replica.numel

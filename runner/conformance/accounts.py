@@ -174,16 +174,14 @@ def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 
 
 def _require_no_wait(candidate: Candidate, histories: Sequence[History]) -> None:
-    """LASGD by ranks, its staleness unbounded, never stands still between its first step and its last."""
-    config = candidate.config
-    if candidate.builtin != "lasgd" or config.unit != "rank" or config.warmup_samples:
+    """LASGD never stands still between its first step and its last."""
+    if candidate.builtin != "lasgd":
         return
-    if config.mode == "async" and config.max_staleness_steps is None:
-        for history in histories:
-            if history.blocked_ns:
-                raise Failed(
-                    f"rank {history.rank} stands still for {history.blocked_ns / 1e6:.3f} ms while it trains"
-                )
+    for history in histories:
+        if history.blocked_ns:
+            raise Failed(
+                f"rank {history.rank} stands still for {history.blocked_ns / 1e6:.3f} ms while it trains"
+            )
 
 
 def _require_bounded(

@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.topology import WORLD, Topology
 from .. import local
 from ..rank import Link
@@ -51,7 +52,7 @@ def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     candidate, remark = without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial.course(candidate, ranks).plan)
     walks = _launch(candidate, ranks)
-    if candidate.strategy_class.sampling(candidate.config) != "global":
+    if issubclass(candidate.strategy_class, AsynchronousStrategy):
         for name in PRECISIONS:
             require_agreement_of(walks[name], f"{name} over gloo")
         return OWN_PACE
@@ -245,7 +246,7 @@ def walks_on(comm: TorchCommunicator, candidate: Candidate) -> dict[str, History
         save_after = [SAVE_AFTER] if name == "fp32" else []
         walks[name] = _walk(course_of(candidate, ranks, dtype, comm.device, save_after=save_after), comm)
         saved = walks[name].saved.get(SAVE_AFTER, saved)
-    if saved is not None and candidate.strategy_class.sampling(candidate.config) == "global":
+    if saved is not None and not issubclass(candidate.strategy_class, AsynchronousStrategy):
         walks["resumed"] = _walk(course_of(candidate, ranks, torch.float32, comm.device), comm, saved)
     return walks
 

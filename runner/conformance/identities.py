@@ -219,7 +219,7 @@ def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:
 AVERAGING: dict[str, Mapping[str, Any]] = {
     "local_sgd": {"sync_every": 3},
     "post_local_sgd": {"switch_samples": 0, "sync_every": 3},
-    "lasgd": {"mode": "fixed_delay", "delay_steps": 2, "sync_every": 3},
+    "lasgd": {"sync_every": 3},
     "sgp": {},
 }
 PROPERTIES: tuple[Property, ...] = (

@@ -52,7 +52,6 @@ def spelt(strategy: str, keys: Mapping[str, Any]) -> str:
 
 
 BLOCKING = {"warmup_epochs": EPOCHS, "cooldown_epochs": 0, "allow_no_cycling": True}
-FIXED = {"mode": "fixed_delay", "delay_steps": 0}
 ROUND = {"sync_every": 4}
 
 IDENTITIES: tuple[Identity, ...] = (
@@ -86,23 +85,6 @@ IDENTITIES: tuple[Identity, ...] = (
         ranks=((1, 1), (2, 2), (4,), (3, 1)),
         recipes=(NESTEROV, LARS_RECIPE),
         samples="uneven",
-    ),
-    Identity(
-        name="no delay, every step",
-        left="lasgd",
-        keys={**FIXED, "sync_every": 1},
-        samples="same",
-        breaks=(ADAMW, LARS_RECIPE),
-    ),
-    Identity(
-        name="no delay",
-        left="lasgd",
-        keys={**FIXED, **ROUND},
-        right="local_sgd",
-        right_keys={**ROUND, "buffers": "none"},
-        samples="same",
-        recipes=EVERY,
-        bitwise=True,
     ),
     Identity(
         name="one rank",

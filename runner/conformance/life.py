@@ -255,7 +255,7 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
                 tolerance=2e-5,
             )
         else:  # a copy may lack what is still in flight
-            parameters, buffers = _as_means(candidate, histories, place, models[0])
+            parameters, buffers = _as_means(histories, place, models[0])
             if not parameters:
                 return "copies are no mean of the ranks' models"
             if not parameters & buffers:
@@ -263,25 +263,16 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     return None
 
 
-def _as_means(
-    candidate: Candidate, histories: Sequence[History], place: int, copy: Tensor
-) -> tuple[set[int], set[int]]:
-    """The steps, up to meeting `place`, after which a mean over ranks is `copy`: parameters, buffers.
-
-    With sampling by node the mean may be over nodes, too.
-    """
-    topology, m = histories[0].traffic.topology, len(histories[0].final)
-    weights = torch.full([1, topology.ranks], 1 / topology.ranks)
-    if candidate.strategy_class.sampling(candidate.config) == "node":
-        sizes = torch.tensor([len(topology.on_node(node)) for node in topology.node_of_rank])
-        weights = torch.cat([weights, 1 / (topology.nodes * sizes)[None]])
+def _as_means(histories: Sequence[History], place: int, copy: Tensor) -> tuple[set[int], set[int]]:
+    """The steps, up to meeting `place`, after which the mean over ranks is `copy`: parameters, buffers."""
+    m = len(histories[0].final)
     parameters, buffers = set[int](), set[int]()
     meetings = accumulate(int(met) for met in histories[0].met.values())
     met = list(meetings).index(place) + 1
     for step in range(met + 1):  # ranks are equally fast
         models = torch.stack([torch.cat([h.parameters[step], h.buffers[step]]) for h in histories])
         for steps, part in ((parameters, slice(None, m)), (buffers, slice(m, None))):
-            off = torch.linalg.vector_norm(copy[part] - weights @ models[:, part], dim=1).min()
+            off = torch.linalg.vector_norm(copy[part] - models[:, part].mean(0))
             # In 16 bits a mean is not exact, but nearer than ranks are to each other.
             apart = torch.linalg.vector_norm(models[:, part].amax(0) - models[:, part].amin(0))
             if off <= 1e-4 + 0.1 * apart:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from ...strategies.asynchronous import AsynchronousStrategy
 from . import trial
 from .course import Course, History
 from .driver import drive, jittered
@@ -17,8 +18,8 @@ ENOUGH = range(1, 10_000)
 
 
 def independent(candidate: Candidate) -> bool:
-    """Whether ranks or nodes step at their own pace."""
-    return candidate.strategy_class.sampling(candidate.config) != "global"
+    """Whether ranks step at their own pace."""
+    return issubclass(candidate.strategy_class, AsynchronousStrategy)
 
 
 def when(candidate: Candidate, place: int) -> str:

@@ -92,9 +92,7 @@ def daso(course: Course, s: Script, sizes: Sizes) -> None:
         nonlocal turn
         q, turn = turn, (turn + 1) % course.topology.ranks_of_nodes[0]
         width = 2 if narrow else sizes.element
-        elements, chunk = numbytes // sizes.element, config.chunk_elements or numbytes
-        pieces = [min(chunk, elements - begin) for begin in range(0, elements, chunk)]
-        return q, [one for n in pieces for one in s.launch("all_reduce", "parameters", peers(q), n * width)]
+        return q, s.launch("all_reduce", "parameters", peers(q), numbytes // sizes.element * width)
 
     def spread(q: int, launched: list[Launched]) -> None:
         for one in launched:
@@ -132,8 +130,6 @@ def _daso_epoch_end(config: object, s: Script, sizes: Sizes) -> None:
     verb = {"average": "all_reduce", "broadcast": "broadcast"}.get(getattr(config, "buffers", ""))
     if verb is not None and sizes.buffers:
         s.blocking(verb, "parameters", WORLD, sizes.buffers * sizes.element)
-    if getattr(config, "optimizer_state", "") == "average":
-        s.blocking("all_reduce", "parameters", WORLD, sizes.parameters * sizes.element)
 
 
 def local_sgd(course: Course, s: Script, sizes: Sizes) -> None:
@@ -220,13 +216,10 @@ def heterogeneous(course: Course, s: Script, sizes: Sizes) -> bool | None:
         return False
     s.during = "shares"
     if config.balancing == "static" and course.topology.ranks > 1:
-        given = config.calibration_batch_sizes
-        tried = 3 if given is None else len(given)
-        timed = config.calibration_warmup_steps + config.calibration_steps
-        for _ in range(tried):
+        for _ in range(3):
             s.blocking("barrier", "control", WORLD, 0)
-            s.advance(lambda rank: timed * s.step_ns(rank))
-        s.blocking("all_gather", "control", WORLD, tried * config.calibration_steps * number)
+            s.advance(lambda rank: (3 + 10) * s.step_ns(rank))
+        s.blocking("all_gather", "control", WORLD, 3 * 10 * number)
     s.blocking("all_gather", "control", WORLD, number)
     for _, batch in steps(course, s):
         s.compute()
@@ -242,13 +235,7 @@ def hsgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
     config, several = course.config, course.topology.nodes > 1
     if config.partition != "column" or config.level2_algorithm != "all_reduce":
         return False
-    in_memory, process_group = config.level1 != "collective", config.barrier == "process_group"
-
-    def barrier() -> None:
-        if process_group:
-            s.blocking("barrier", "control", NODE, 0)
-        else:
-            s.memory_barrier(NODE)
+    in_memory = config.level1 != "collective"
 
     for _ in steps(course, s):
         s.compute()
@@ -257,12 +244,12 @@ def hsgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
             s.blocking("all_reduce", "parameters", LEADERS, sizes.gradients)
             s.blocking("broadcast", "parameters", NODE, sizes.gradients)
             continue
-        barrier()
-        barrier()
+        s.memory_barrier(NODE)
+        s.memory_barrier(NODE)
         if several:
             s.blocking("all_reduce", "parameters", LEADERS, sizes.gradients)
-            barrier()
-        barrier()
+            s.memory_barrier(NODE)
+        s.memory_barrier(NODE)
     return None
 
 
@@ -272,20 +259,16 @@ def lasgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
     The run ends with the first applied round whose snapshots hold all samples; then counts are compared and
     parameters and buffers averaged.
     """
-    config, ranks = course.config, course.topology.ranks
-    told = {"mode": "async", "unit": "rank", "apply_rule": "delta", "optimizer_state": "keep"}
-    told |= {"finish_rule": "samples", "warmup_samples": 0, "transport_dtype": None}
-    told |= {"sync_interval_ms": None, "max_staleness_steps": None}
-    if any(getattr(config, key) != value for key, value in told.items()) or ranks == 1:
+    config = course.config
+    if config.optimizer_state != "keep" or course.topology.ranks == 1:
         return False
     steps_of_run, step, since = course.epochs * course.steps_per_epoch, 0, 0
-    elements = sizes.parameters + sizes.buffers * (config.buffers == "average")
     flight: list[Launched] = []
     counted = 0  # steps in the snapshots of the round in flight
     while True:
         s.step, s.during = step, "step"
         if since >= config.sync_every and not flight:
-            for numbytes in (elements * sizes.element, 4 * 8):
+            for numbytes in (sizes.parameters * sizes.element, 4 * 8):
                 flight += s.launch("all_reduce", "parameters", WORLD, numbytes)
             counted, since = step, 0
         s.compute()

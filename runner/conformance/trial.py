@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.seeds import derive
 from ..network import AlphaBeta
 from .course import Course, Data, Problem
@@ -102,7 +103,7 @@ def course(
         "config": config,
         "ranks_of_nodes": ranks,
         # At their own pace ranks draw batches of one size.
-        "problem": problem(precision, short_last=kind.sampling(config) == "global"),
+        "problem": problem(precision, short_last=not issubclass(kind, AsynchronousStrategy)),
         "steps_per_epoch": STEPS_PER_EPOCH,
         "epochs": EPOCHS,
         "rate": rate,
@@ -114,6 +115,6 @@ def course(
 def demanding(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Course:
     """The trial run with clipped gradients, and with a plateau for strategies that read the epoch's loss."""
     kind, fields = candidate.strategy_class, dict[str, Any](clip_norm=CLIP_NORM)
-    if kind.reads_epoch_loss and kind.sampling(candidate.config) == "global":
+    if kind.reads_epoch_loss and not issubclass(kind, AsynchronousStrategy):
         fields |= {"epochs": EPOCHS_TO_A_PLATEAU, "losses": stalled}
     return course(candidate, ranks, **{**fields, **changes})

@@ -15,9 +15,8 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
     "daso": (
         {"sync_every": 2, "wait_batches": 2, "buffers": "none"},
         {"wait_batches": 0, "sync_every": 3},
-        {"merge": "delta", "wait_batches": 2, "chunk_elements": 30},
-        {"blocking": "gradients", "optimizer_state": "average"},
-        {"transport_dtype": "bfloat16", "buffers": "broadcast", "optimizer_state": "reset"},
+        {"blocking": "gradients"},
+        {"transport_dtype": "bfloat16", "buffers": "broadcast"},
     ),
     "local_sgd": (
         {"buffers": "broadcast", "optimizer_state": "average"},
@@ -42,23 +41,17 @@ VARIANTS: dict[str, tuple[Keys, ...]] = {
     ),
     "heterogeneous": (
         {"balancing": "dynamic", "weighting": "speed"},
-        {"balancing": "manual", "shares": (4.0, 3.0, 2.0, 2.0), "aggregation": "loss_scale"},
+        {"balancing": "manual", "shares": (4.0, 3.0, 2.0, 2.0)},
     ),
     "hsgd": (
         {"partition": "tensor"},
         {"shared_weights": False},
         {"level1": "collective"},
-        {"level2_algorithm": "linear", "barrier": "process_group"},
+        {"level2_algorithm": "linear"},
     ),
     "lasgd": (
-        {"sync_every": 3, "buffers": "average"},
-        {"unit": "node"},
-        {"mode": "fixed_delay", "sync_every": 3, "delay_steps": 2},
-        {"mode": "fixed_delay", "sync_every": 2, "delay_steps": 2, "optimizer_state": "average"},
-        {"mode": "fixed_delay", "sync_every": 3, "delay_steps": 0, "transport_dtype": "bfloat16"},
-        {"apply_rule": "overwrite", "sync_every": 2, "max_staleness_steps": 4},
-        {"warmup_samples": 60, "buffers": "average"},
-        {"warmup_samples": 60},
+        {"sync_every": 3},
+        {"sync_every": 2, "optimizer_state": "average"},
     ),
 }
 """By name of the strategy; all on two nodes of two ranks."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.sampler import split
+from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.base import Shares
 from ...strategies.progress import Progress
 from ...strategies.replica import Batch, Replica
@@ -53,7 +54,7 @@ class Walker:
         self.traffic: LoggedTraffic = comm.traffic
         self.rank = comm.rank
         self.history = History(comm.rank, traffic=comm.traffic)
-        self.independent = course.strategy_class.sampling(course.config) != "global"
+        self.independent = issubclass(course.strategy_class, AsynchronousStrategy)
         self.progress = Progress(
             course.epochs,
             course.steps_per_epoch,
@@ -105,7 +106,7 @@ class Walker:
         self.replica.noise = self._noise
         sizes = tuple(len(self.data(rank, 0)[1]) for rank in range(self.comm.topology.ranks))
         undone_step(self.replica, Batch(*self._noise(sizes[self.rank]), sizes), self.comm)
-        if course.copies_after:
+        if course.copies_after and isinstance(self.strategy, AsynchronousStrategy):
             self.strategy.reserve(len(course.copies_after))
         self.history.strategy, self.history.replica = self.strategy, self.replica
 
@@ -128,7 +129,10 @@ class Walker:
         self.traffic.step, self.traffic.during = progress.step, "step"
         strategy.before_batch(progress)
         inputs, targets, progress.samples_of_rank = self._batch(progress.step)
-        known = self.history.known[progress.step] = strategy.global_samples(progress)
+        known = progress.samples
+        if isinstance(strategy, AsynchronousStrategy):
+            known = strategy.global_samples(progress)
+        self.history.known[progress.step] = known
         if course.rate is not None:
             rate = course.rate(known // progress.global_batch_size if self.independent else progress.step)
             for group in replica.optimizer.param_groups:
@@ -159,7 +163,7 @@ class Walker:
         """What the loop does between two steps; returns whether the run ends here."""
         progress, strategy, history, course = self.progress, self.strategy, self.history, self.course
         agreed, met = strategy.agree(progress, self.replica.wished), strategy.meets(progress)
-        if not self.independent:
+        if not isinstance(strategy, AsynchronousStrategy):
             progress.samples += sum(progress.samples_of_rank)
         elif met:
             progress.samples = strategy.samples(progress)
@@ -168,7 +172,7 @@ class Walker:
             raise Failed(f"rank {self.rank} has taken {progress.step} steps and the run does not end")
         history.agreed[progress.step], history.met[progress.step] = agreed, met
         history.samples[progress.step] = progress.samples
-        ended = self.independent and met and strategy.ended(progress)
+        ended = isinstance(strategy, AsynchronousStrategy) and met and strategy.ended(progress)
         place = self.meetings + met if self.independent else progress.step
         ended = ended or place == course.stop_after
         self._note()

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD
 from .. import gathering
@@ -363,7 +364,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
     candidate, remark = gloo.without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial_course(candidate, ranks).plan)
     walks = {name: _on_cpu(walk) for name, walk in gloo.walks_on(comm, candidate).items()}
-    if candidate.strategy_class.sampling(candidate.config) != "global":
+    if issubclass(candidate.strategy_class, AsynchronousStrategy):
         _require_agreement(comm, walks)
         return gloo.OWN_PACE
     if comm.topology.ranks > VIRTUAL_RANKS:

@@ -12,6 +12,7 @@ from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.reading import Reader, Tally
 from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
 from ...datasets.prepared_folder import OWN_FOLDER
+from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.errors import ConfigError, above, at_least, within
 from ..launcher_config import LauncherConfig
 from ..tasks import choice
@@ -260,7 +261,7 @@ def check_reader(
     if isinstance(reader, NoReader):
         return
     start = f"reader={reader.name}"
-    if strategy_class.sampling(strategy) != "global":
+    if issubclass(strategy_class, AsynchronousStrategy):
         raise ConfigError(
             f"{start}: gives all ranks equal steps of common batches, and with this strategy each draws its "
             "own samples at its own pace; take reader=none"

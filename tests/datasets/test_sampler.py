@@ -297,62 +297,34 @@ def test_an_unknown_rule_is_refused() -> None:
 
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 99))
 def test_a_worker_alone_draws_what_all_other_strategies_draw(samples: int, batch: int, seed: int) -> None:
-    sampler, own = Sampler(samples, batch, 1, seed), OwnDraw(samples, batch, 1, seed)
+    sampler, own = Sampler(samples, batch, 1, seed), OwnDraw(samples, batch, seed)
     steps = sampler.steps_per_epoch
     for number in range(3 * steps):
-        assert torch.equal(own.piece(number, 0), sampler.piece(number // steps, number % steps, 0))
-        assert own.samples_of_members(number) == sampler.samples_of_rank(number % steps)
+        assert torch.equal(own.piece(number), sampler.piece(number // steps, number % steps, 0))
+        assert (own.size(number),) == sampler.samples_of_rank(number % steps)
 
 
-@given(st.integers(1, 200), st.integers(1, 50), st.integers(1, 4), st.integers(1, 4), st.data())
-def test_each_pass_of_a_worker_sees_its_samples_once_and_parts_do_not_overlap(
-    samples: int, batch: int, members: int, shards: int, data: st.DataObject
-) -> None:
-    samples, batch = max(samples, members * shards), max(batch, members)
-    seen: list[list[int]] = []
-    for shard in range(shards):
-        seed = data.draw(st.integers(0, 2**40))
-        own = OwnDraw(samples, batch, members, seed, draw="shard", shard=shard, shards=shards)
-        passes: list[list[int]] = [[]]
-        number = 0
-        while len(passes) < 3:  # the second pass begins where the first sample comes back
-            pieces = [own.piece(number, member) for member in range(members)]
-            assert tuple(len(piece) for piece in pieces) == own.samples_of_members(number)
-            indices = torch.cat(pieces).tolist()
-            if passes[-1] and indices[0] in passes[-1]:
-                passes.append([])
-            passes[-1] += indices
-            number += 1
-        first, second, _ = passes
-        assert sorted(first) == sorted(set(first)) == sorted(second)
-        assert len(first) < 10 or first != second
-        seen.append(first)
-    assert sorted(index for part in seen for index in part) == list(range(samples))
-
-
-def test_a_worker_of_two_ranks_splits_its_batches_and_joins_its_tail() -> None:
-    own = OwnDraw(11, 4, 2, 3)  # 4, 4 + 3: a tail of fewer than two samples each is joined
-    assert [own.samples_of_members(number) for number in range(4)] == [(2, 2), (4, 3), (2, 2), (4, 3)]
-    once = torch.cat([own.piece(number, member) for number in (0, 1) for member in (0, 1)])
-    assert sorted(once.tolist()) == list(range(11))
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 2**40))
+def test_each_pass_of_a_worker_sees_each_sample_once(samples: int, batch: int, seed: int) -> None:
+    own = OwnDraw(samples, batch, seed)
+    passes: list[list[int]] = [[]]
+    number = 0
+    while len(passes) < 3:  # the second pass begins where the first sample comes back
+        indices = own.piece(number).tolist()
+        assert len(indices) == own.size(number)
+        if passes[-1] and indices[0] in passes[-1]:
+            passes.append([])
+        passes[-1] += indices
+        number += 1
+    first, second, _ = passes
+    assert sorted(first) == sorted(second) == list(range(samples))
+    assert len(first) < 10 or first != second
 
 
 def test_two_workers_draw_different_orders_of_all_samples() -> None:
-    orders = [OwnDraw(50, 50, 1, seed, shard=seed, shards=2).piece(0, 0).tolist() for seed in (0, 1)]
+    orders = [OwnDraw(50, 50, seed).piece(0).tolist() for seed in (0, 1)]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(50))
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"draw": "dealt"}, "draw=dealt: must be"),
-        ({"draw": "shard", "shard": 2, "shards": 2}, "shard=2: must be between 0 and 1"),
-    ],
-)
-def test_wrong_draws_are_refused(more, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        OwnDraw(10, 5, 1, 0, **more)
 
 
 @st.composite

@@ -84,28 +84,27 @@ def image(replica: TorchReplica) -> list[Tensor]:
 def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Uneven batches give the gradient of their union; a rank without samples takes part and is heard."""
     comm = meet([2, 1], rank, port, listener)
-    for aggregation in ("hook", "loss_scale"):
-        for weighting in ("samples", "uniform"):
-            replica, _ = started(Blind(), comm, 16, aggregation=aggregation, weighting=weighting)
-            for step, n in enumerate([(10, 5, 1), (7, 0, 9), (1, 1, 14)]):
-                pieces = pieces_of(n, step)
-                replica.compute_gradients(Batch(*pieces[rank], n))
-                assert not replica.wished, "a loss of nothing stops nobody"
-                union = Blind()
-                whole = torch.cat([x for x, _ in pieces]), torch.cat([t for _, t in pieces])
-                nn.functional.cross_entropy(union(whole[0]), whole[1]).backward()
-                wanted = torch.cat([p.grad.reshape(-1) for p in union.parameters() if p.grad is not None])
-                off = ((replica.gradients() - wanted).norm() / wanted.norm()).item()
-                assert off < 1e-12 if weighting == "samples" else off > 0.05, (n, weighting, off)
-                assert 0 < replica.forward_ns < replica.compute_ns
-        replica, _ = started(Normed().double(), comm, 16, aggregation=aggregation)
-        before = [buffer.clone() for buffer in replica.model.buffers()]
-        replica.wish = rank == 2
-        replica.compute_gradients(Batch(*pieces_of((9, 7, 0))[rank], (9, 7, 0)))
-        assert replica.wished, "the wish of a rank without samples is heard by all"
-        for now, then in zip(replica.model.buffers(), before, strict=True):
-            assert torch.equal(now, then) == (rank == 2)
-        assert all(module.training for module in replica.model.modules())
+    for weighting in ("samples", "uniform"):
+        replica, _ = started(Blind(), comm, 16, weighting=weighting)
+        for step, n in enumerate([(10, 5, 1), (7, 0, 9), (1, 1, 14)]):
+            pieces = pieces_of(n, step)
+            replica.compute_gradients(Batch(*pieces[rank], n))
+            assert not replica.wished, "a loss of nothing stops nobody"
+            union = Blind()
+            whole = torch.cat([x for x, _ in pieces]), torch.cat([t for _, t in pieces])
+            nn.functional.cross_entropy(union(whole[0]), whole[1]).backward()
+            wanted = torch.cat([p.grad.reshape(-1) for p in union.parameters() if p.grad is not None])
+            off = ((replica.gradients() - wanted).norm() / wanted.norm()).item()
+            assert off < 1e-12 if weighting == "samples" else off > 0.05, (n, weighting, off)
+            assert 0 < replica.forward_ns < replica.compute_ns
+    replica, _ = started(Normed().double(), comm, 16)
+    before = [buffer.clone() for buffer in replica.model.buffers()]
+    replica.wish = rank == 2
+    replica.compute_gradients(Batch(*pieces_of((9, 7, 0))[rank], (9, 7, 0)))
+    assert replica.wished, "the wish of a rank without samples is heard by all"
+    for now, then in zip(replica.model.buffers(), before, strict=True):
+        assert torch.equal(now, then) == (rank == 2)
+    assert all(module.training for module in replica.model.modules())
     link.finish("finished", None, None)
 
 
@@ -114,7 +113,7 @@ def no_trace(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thr
     comm = meet([2, 1], rank, port, listener)
     finals = []
     for measured in (False, True):
-        replica, strategy = started(Normed(), comm, 48, calibration_steps=2, calibration_warmup_steps=1)
+        replica, strategy = started(Normed(), comm, 48)
         torch.manual_seed(rank)
         n = (6, 5, 5)
         batches = [

@@ -31,7 +31,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"partition": "tensor", "shared_weights": False},
     {"level1": "collective"},
     {"level2_algorithm": "linear"},
-    {"barrier": "process_group"},
 ]
 
 

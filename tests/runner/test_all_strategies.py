@@ -182,9 +182,8 @@ def test_a26_a_sample_counts_the_same_wherever_it_is(name: str):
 
     kind = strategy_class(name)
     keys = {"daso": {"allow_no_cycling": True}, "post_local_sgd": {"switch_samples": 100}}.get(name, {})
-    more = {"lasgd": {"mode": "fixed_delay", "delay_steps": 0}}.get(name, {})
     traces = drive(
-        lambda: kind(kind.Config(**keys, **more)),
+        lambda: kind(kind.Config(**keys)),
         [2],
         steps_per_epoch=1,
         data=data,

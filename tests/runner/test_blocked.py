@@ -48,11 +48,8 @@ def timed(strategy: str, network: Network, step_ns: int = 2_000_000, **keys: Any
     [
         ("hsgd", {}, 0),
         ("hsgd", {"shared_weights": False}, 0),
-        ("hsgd", {"barrier": "process_group"}, 0),
         ("hsgd", {"level1": "collective"}, 0),
         ("ednncomm", {"sync_every": 1}, 0),
-        # In two messages a round.
-        ("lasgd", {"unit": "node", "mode": "fixed_delay", "delay_steps": 0}, 6 * 10e-3 + 35e-3),
         # Its epoch's loss is summed over all ranks in one ring.
         ("daso", {"warmup_epochs": 1, "cooldown_epochs": 0, "allow_no_cycling": True}, 14 * 5e-3),
     ],

@@ -36,7 +36,7 @@ def test_a_pass_has_no_other_batches_than_its_first_and_its_last():
     feed = GlobalFeed(Sampler(50, 16, 3, 0, short_batch="keep"), 0)
     sizes = {feed.sampler.samples_of_rank(batch) for batch in range(feed.sampler.steps_per_epoch)}
     assert sizes == set(feed.extremes())
-    own = OwnFeed(Topology.of([2, 1]), 0, "node", 50, 16, 0, "reshuffle_full")
+    own = OwnFeed(Topology.of([2, 1]), 0, 50, 16, 0)
     seen = set()
     for own._number in range(20):
         seen.add(own.sizes(SimpleNamespace()))  # pyright: ignore[reportArgumentType]

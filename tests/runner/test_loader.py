@@ -46,7 +46,7 @@ def global_feed(rank: int = 0, ranks: int = 2) -> tuple[GlobalFeed, Progress]:
 
 
 def own_feed() -> tuple[OwnFeed, Progress]:
-    feed = OwnFeed(Topology.of((1, 1)), 1, "rank", SAMPLES, BATCH, 7, "reshuffle_full")
+    feed = OwnFeed(Topology.of((1, 1)), 1, SAMPLES, BATCH, 7)
     return feed, Progress(EPOCHS, 3)
 
 

@@ -22,7 +22,7 @@ SPEC = InputSpec(1, 4, 4, 4)
 KEYS: dict[str, dict[str, Any]] = {
     "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
     "diloco": {"sync_every": 4},
-    "lasgd": {"mode": "fixed_delay", "sync_every": 2, "delay_steps": 1, "warmup_samples": 32},
+    "lasgd": {"sync_every": 2},
     "post_local_sgd": {"sync_every": 2, "switch_samples": 96},
 }
 

@@ -45,10 +45,6 @@ class Strategy:
         sync_every: int = 4
 
     @classmethod
-    def minimum_batch(cls, config: Any) -> int:
-        return 1
-
-    @classmethod
     def check(cls, config: Any, plan: Plan) -> None:
         cls.checked.append((config, plan))
         if not plan.topology.uniform:

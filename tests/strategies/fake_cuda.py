@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from daso_bench.runner.traffic import CountedCommunicator, Traffic
+from daso_bench.strategies.asynchronous import AsynchronousStrategy
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Channel, Done, Work
 from daso_bench.strategies.progress import Progress
@@ -241,7 +242,8 @@ class Walk:
         stepped = self.replica.stepped or [torch.zeros(0)]
         self.replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9)
         self.strategy.deferred(self.progress, BATCH)
-        self.strategy.reserve(2)
+        if isinstance(self.strategy, AsynchronousStrategy):
+            self.strategy.reserve(2)
         self.strategy.shares(self.progress)
 
     def step(self) -> None:

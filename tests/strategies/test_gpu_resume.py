@@ -8,13 +8,7 @@ from runs import NAMES, strategy_class  # pyright: ignore[reportMissingImports] 
 
 # Periods short enough for 16 steps, and keys that keep a state of their own.
 KEYS: dict[str, list[dict[str, Any]]] = {
-    "daso": [
-        {},
-        {"transport_dtype": "bfloat16"},
-        {"merge": "delta"},
-        {"blocking": "gradients"},
-        {"optimizer_state": "average"},
-    ],
+    "daso": [{}, {"transport_dtype": "bfloat16"}, {"blocking": "gradients"}],
     "ddp": [
         {},
         {"hook": "powersgd", "powersgd_start_steps": 1},
@@ -25,15 +19,10 @@ KEYS: dict[str, list[dict[str, Any]]] = {
     "diloco": [{"sync_every": 2}, {"sync_every": 2, "outer_device": "device"}],
     "ednncomm": [{"sync_every": 2}, {"sync_every": 2, "exchange": "sliced"}],
     "hsgd": [{}, {"level2_algorithm": "linear"}],
-    "lasgd": [
-        {},
-        {"transport_dtype": "bfloat16"},
-        {"buffers": "average"},
-        {"mode": "fixed_delay", "sync_every": 2, "delay_steps": 1},
-    ],
+    "lasgd": [{}, {"sync_every": 2}],
     "local_sgd": [{"sync_every": 2}],
     "post_local_sgd": [{"sync_every": 2}],
-    "sgp": [{}, {"send_weight": "true"}, {"push_sum": False}],
+    "sgp": [{}, {"send_weight": "true"}],
     "slowmo": [{"sync_every": 2}],
 }
 WALKS = [(name, keys) for name in NAMES for keys in KEYS.get(name, [{}])]

@@ -29,6 +29,7 @@ from daso_bench.runner.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulator import Simulator
+from daso_bench.strategies import heterogeneous
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.heterogeneous import (
@@ -94,7 +95,6 @@ def weighted(
 BY_HAND = [torch.tensor([[1.0], [2.0], [3.0]]).double(), torch.tensor([[10.0]]).double()]
 
 
-@pytest.mark.parametrize("aggregation", ["hook", "loss_scale"])
 @pytest.mark.parametrize(
     ("keys", "gradient"),
     [
@@ -103,14 +103,11 @@ BY_HAND = [torch.tensor([[1.0], [2.0], [3.0]]).double(), torch.tensor([[10.0]]).
         ({"weighting": "speed", "balancing": "manual", "shares": (0.75, 0.25)}, 4.0),
     ],
 )
-def test_the_gradient_by_hand(keys, gradient: float, aggregation: str):
+def test_the_gradient_by_hand(keys, gradient: float):
     """y = w·x, loss = mean y, x = 1, 2, 3 on one rank and 10 on the other: local gradients 2 and 10."""
     pieces = [(x, torch.zeros(len(x))) for x in BY_HAND]
-    ranks = weighted(
-        (3, 1), pieces, lambda: Linear(torch.ones(1).double()), Mean(), aggregation=aggregation, **keys
-    )
+    ranks = weighted((3, 1), pieces, lambda: Linear(torch.ones(1).double()), Mean(), **keys)
     assert [replica.gradients().item() for replica in ranks] == pytest.approx([gradient] * 2, abs=1e-12)
-    assert ranks[0].averaging.scale == ("bucket" if aggregation == "hook" else "loss")
     if gradient == 4.0:
         # R·w_r, the factor that a mean over ranks would need.
         weights = ranks[0].averaging.weights((3, 1))
@@ -148,21 +145,13 @@ def far(one: Tensor, other: Tensor) -> float:
     return ((one - other).norm() / other.norm()).item()
 
 
-@pytest.mark.parametrize("aggregation", ["hook", "loss_scale"])
 @pytest.mark.parametrize("n", [(10, 5, 1), (1, 1, 14), (7, 0, 9)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_the_weighted_gradient_is_that_of_the_union(n, dtype, tolerance, aggregation):
+def test_the_weighted_gradient_is_that_of_the_union(n, dtype, tolerance):
     pieces = pieces_of(n, dtype)
     wanted = union_gradient(pieces, dtype)
     for weighting in ("samples", "uniform"):
-        ranks = weighted(
-            n,
-            pieces,
-            lambda: small_net(dtype),
-            nn.CrossEntropyLoss(),
-            weighting=weighting,
-            aggregation=aggregation,
-        )
+        ranks = weighted(n, pieces, lambda: small_net(dtype), nn.CrossEntropyLoss(), weighting=weighting)
         for replica in ranks:
             difference = far(replica.gradients(), wanted)
             assert difference < tolerance if weighting == "samples" else difference > 0.1 or 0 in n
@@ -177,8 +166,7 @@ def test_a_mean_over_valid_labels_is_exact_when_ranks_weigh_by_their_valid_label
     assert far(ranks[0].gradients(), union_gradient(pieces)) < 1e-12
 
 
-@pytest.mark.parametrize("aggregation", ["hook", "loss_scale"])
-def test_a_rank_without_samples_takes_part_and_leaves_no_trace(aggregation: str):
+def test_a_rank_without_samples_takes_part_and_leaves_no_trace():
     def net() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4)).double()
 
@@ -191,7 +179,7 @@ def test_a_rank_without_samples_takes_part_and_leaves_no_trace(aggregation: str)
         return built
 
     pieces = pieces_of((8, 0))
-    ranks = weighted((8, 0), pieces, same_net, nn.CrossEntropyLoss(), aggregation=aggregation)
+    ranks = weighted((8, 0), pieces, same_net, nn.CrossEntropyLoss())
     alone = weighted((8,), pieces[:1], same_net, nn.CrossEntropyLoss())[0]
     for replica in ranks:
         assert torch.equal(replica.gradients(), alone.gradients())
@@ -240,27 +228,24 @@ def test_uneven_batches_with_a_plain_mean_are_as_noisy_as_a_smaller_batch():
 def integers(fits: Sequence[Fit], total: int, ranks: int | None = None, **keys: Any) -> tuple[int, ...]:
     cfg = HeterogeneousConfig(**keys)
     limits = cfg.limits(len(fits), total)
-    return to_integers(balance(fits, total, limits), total, limits, cfg.batch_quantum)
+    return to_integers(balance(fits, total, limits), total, limits)
 
 
 @pytest.mark.parametrize(
-    ("shares", "total", "keys", "batches"),
+    ("shares", "total", "batches"),
     [
-        ((1, 1, 1), 1024, {}, (342, 341, 341)),
-        ((1, 1, 1), 512, {}, (171, 171, 170)),
-        ((1, 1, 1), 513, {}, (171, 171, 171)),
-        ((70, 25, 5), 200, {}, (140, 50, 10)),
-        ((40, 40, 20), 200, {}, (80, 80, 40)),
-        ((34, 33, 33), 1000, {}, (340, 330, 330)),
-        ((34, 33, 33), 200, {}, (68, 66, 66)),
-        ((1, 1, 1 / 6), 512, {"batch_quantum": 8}, (240, 232, 40)),
-        ((1, 1), 2, {}, (1, 1)),
-        ((1000, 1), 20, {"min_batch": 3}, (17, 3)),
-        ((1000, 1, 1), 24, {"min_batch": 3, "batch_quantum": 4}, (16, 4, 4)),
+        ((1, 1, 1), 1024, (342, 341, 341)),
+        ((1, 1, 1), 512, (171, 171, 170)),
+        ((1, 1, 1), 513, (171, 171, 171)),
+        ((70, 25, 5), 200, (140, 50, 10)),
+        ((40, 40, 20), 200, (80, 80, 40)),
+        ((34, 33, 33), 1000, (340, 330, 330)),
+        ((34, 33, 33), 200, (68, 66, 66)),
+        ((1, 1), 2, (1, 1)),
     ],
 )
-def test_shares_to_integers(shares, total, keys, batches):
-    assert integers(of_shares(shares), total, **keys) == batches
+def test_shares_to_integers(shares, total, batches):
+    assert integers(of_shares(shares), total) == batches
 
 
 @pytest.mark.parametrize(
@@ -270,7 +255,6 @@ def test_shares_to_integers(shares, total, keys, batches):
         ((0, 0, 0), {}, (236, 236, 40)),
         ((20, 20, 20), {}, (236, 236, 40)),
         ((20, 20, 20), {"max_batch": (200, 512, 512)}, (200, 267, 45)),
-        ((20, 20, 20), {"min_batch": 64}, (224, 224, 64)),
         ((20, 20, 20), {"max_batch": (300,)}, (236, 236, 40)),
     ],
 )
@@ -317,19 +301,17 @@ def test_one_size_and_proportional_times_have_no_fixed_part():
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[list[Fit], int, HeterogeneousConfig]:
-    ranks, quantum = draw(st.integers(1, 8)), draw(st.integers(1, 8))
+def problems(draw: st.DrawFn) -> tuple[list[Fit], int, list[tuple[int, int]]]:
+    ranks = draw(st.integers(1, 8))
     seconds = st.floats(1e-6, 100)
     fits = [Fit(draw(st.just(0.0) | seconds), draw(seconds)) for _ in range(ranks)]
-    minimum = draw(st.integers(1, 20))
-    low = -(-minimum // quantum) * quantum
-    total = low * ranks + quantum * draw(st.integers(0, 200))
+    minimum = draw(st.integers(1, 2))
+    total = minimum * ranks + draw(st.integers(0, 200))
     most = None
     if draw(st.booleans()):
-        # At least what an even split takes, in whole units of the quantum.
-        even = -(-total // (ranks * quantum)) * quantum
+        even = -(-total // ranks)  # at least what an even split takes
         most = tuple(even + draw(st.integers(0, 100)) for _ in range(ranks))
-    return fits, total, HeterogeneousConfig(min_batch=minimum, max_batch=most, batch_quantum=quantum)
+    return fits, total, HeterogeneousConfig(max_batch=most).limits(ranks, total, minimum)
 
 
 def test_real_batches_sum_to_the_whole_where_a_bit_of_time_is_many_samples():
@@ -342,30 +324,27 @@ def test_real_batches_sum_to_the_whole_where_a_bit_of_time_is_many_samples():
 
 @given(problems())
 def test_batches_sum_exactly_keep_limits_and_follow_speed(
-    problem: tuple[list[Fit], int, HeterogeneousConfig],
+    problem: tuple[list[Fit], int, list[tuple[int, int]]],
 ):
-    fits, total, cfg = problem
-    limits = cfg.limits(len(fits), total)
+    fits, total, limits = problem
     real = balance(fits, total, limits)
-    batches = to_integers(real, total, limits, cfg.batch_quantum)
+    batches = to_integers(real, total, limits)
     assert sum(batches) == total
     assert sum(real) == pytest.approx(total, rel=1e-9)
     for rank, batch in enumerate(batches):
-        assert cfg.min_batch <= batch <= (cfg.max_batch or [total] * len(fits))[rank]
-        assert batch % cfg.batch_quantum == 0
+        assert limits[rank][0] <= batch <= limits[rank][1]
         for other, (fit, (_, high)) in enumerate(zip(fits, limits, strict=True)):
             mine = fits[rank]
             if mine.fixed >= fit.fixed and mine.per_sample >= fit.per_sample and high >= limits[rank][1]:
-                assert batches[other] >= batch - cfg.batch_quantum, "a faster rank has no less, to a quantum"
+                assert batches[other] >= batch - 1, "a faster rank has no less, to a sample"
 
 
 @given(problems(), st.integers(2, 1000))
 def test_the_vector_depends_on_the_ratio_of_shares_only(
-    problem: tuple[list[Fit], int, HeterogeneousConfig], scale: int
+    problem: tuple[list[Fit], int, list[tuple[int, int]]], scale: int
 ):
-    fits, total, cfg = problem
+    fits, total, limits = problem
     shares = [fit.per_sample for fit in fits]
-    limits = cfg.limits(len(fits), total)
     one, other = (balance(of_shares(s), total, limits) for s in (shares, [scale * s for s in shares]))
     assert one == pytest.approx(other, rel=1e-9)
 
@@ -391,29 +370,13 @@ def test_equal_remainders_are_ties_whatever_they_are_remainders_of():
     [
         ({"weighting": "sample"}, "weighting=sample: unknown"),
         ({"balancing": "statc"}, "balancing=statc: unknown"),
-        ({"aggregation": "sum"}, "aggregation=sum: unknown"),
         ({"calibration_model": "linear"}, "calibration_model=linear: unknown"),
-        ({"dynamic_start": "manual"}, "dynamic_start=manual: unknown"),
         ({"rebalance_timing": "step"}, "rebalance_timing=step: unknown"),
         ({"balancing": "manual"}, r"balancing=manual, strategy\.shares=null: shares are given with manual"),
         ({"shares": (1.0, 2.0)}, r"balancing=static, strategy\.shares=\[1\.0, 2\.0\]: shares are given"),
         ({"balancing": "manual", "shares": (1.0, 0.0)}, r"shares=0\.0: must be > 0"),
         ({"balancing": "manual", "shares": (1.0, -1.0)}, r"shares=-1\.0: must be > 0"),
         ({"balancing": "manual", "shares": (1.0, math.nan)}, "shares=nan: must be > 0"),
-        ({"min_batch": 0}, "min_batch=0: must be >= 1"),
-        ({"min_batch": 4, "max_batch": (3,)}, "max_batch=3: must be >= 4"),
-        ({"batch_quantum": 0}, "batch_quantum=0"),
-        ({"calibration_batch_sizes": (8,)}, r"sizes=\[8\]: strategy\.calibration_model=affine needs 2"),
-        ({"calibration_batch_sizes": (8, 8)}, "needs 2 or more different sizes"),
-        ({"calibration_batch_sizes": (), "calibration_model": "proportional"}, "needs 1 or more"),
-        ({"calibration_batch_sizes": (1, 8), "min_batch": 2}, "sizes=1: must be >= 2"),
-        ({"calibration_warmup_steps": -1}, "warmup_steps=-1"),
-        ({"calibration_steps": 0}, "calibration_steps=0"),
-        ({"rebalance_every_epochs": 0}, "every_epochs=0"),
-        ({"rebalance_threshold": -0.1}, "threshold=-0.1"),
-        ({"rebalance_gain": 0.0}, "gain=0.0: must be > 0"),
-        ({"rebalance_gain": 1.1}, "gain=1.1: must be between"),
-        ({"rebalance_probe_steps": 0}, "probe_steps=0"),
     ],
 )
 def test_wrong_keys_are_refused(keys, message):
@@ -425,17 +388,10 @@ def test_wrong_keys_are_refused(keys, message):
     ("keys", "total", "message"),
     [
         ({"balancing": "manual", "shares": (1.0, 2.0)}, 512, "must be 3 numbers, one for each rank"),
-        ({"min_batch": 200}, 512, r"min_batch=200: 3 ranks with at least 200 samples each need 600, .*=512"),
-        ({"batch_quantum": 8}, 500, r"batch_quantum=8: must divide train\.global_batch_size=500"),
-        ({"batch_quantum": 256}, 512, r"min_batch=1 \(in steps of strategy\.batch_quantum=256\): .*need 768"),
+        ({}, 2, r"global_batch_size=2: 3 ranks with at least 1 samples each need 3"),
+        ({"max_batch": (0,)}, 512, r"max_batch=0: must be >= 1"),
         ({"max_batch": (100, 200)}, 512, r"max_batch=\[100, 200\]: must be one number or 3"),
         ({"max_batch": (100,)}, 512, r"max_batch=\[100\]: lets 3 ranks take \[100, 100, 100\] samples"),
-        ({"max_batch": (5, 512, 512), "batch_quantum": 8}, 512, r"lets 3 ranks take \[0, 512, 512\]"),
-        (
-            {"max_batch": (200,), "calibration_batch_sizes": (100, 300)},
-            512,
-            r"must be <= strategy\.max_batch",
-        ),
     ],
 )
 def test_impossible_batches_are_refused_before_the_run(keys, total, message):
@@ -582,28 +538,10 @@ def test_dynamic_balancing_step_by_step(timing: str):
     assert summary["measuring_s"] == pytest.approx(probes_s)
 
 
-def test_within_the_threshold_nothing_changes():
-    trace = train(
-        lambda: make(**DYNAMIC, rebalance_threshold=0.10), 3, samples=512, batch=512, epochs=4, times=TABLE
-    )[0]
+def test_within_the_threshold_nothing_changes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heterogeneous, "THRESHOLD", 0.10)
+    trace = train(lambda: make(**DYNAMIC), 3, samples=512, batch=512, epochs=4, times=TABLE)[0]
     assert trace.batches == [(171, 171, 170), *[(235, 234, 43)] * 3]
-
-
-def test_epochs_between_looks():
-    trace = train(
-        lambda: make(**DYNAMIC, rebalance_every_epochs=2), 3, samples=512, batch=512, epochs=5, times=TABLE
-    )[0]
-    assert trace.batches == [*[(171, 171, 170)] * 2, *[(235, 234, 43)] * 2, (236, 236, 40)]
-
-
-def test_the_gain_damps_the_change():
-    trace = train(
-        lambda: make(**DYNAMIC, rebalance_gain=0.5), 3, samples=512, batch=512, epochs=2, times=TABLE
-    )[0]
-    speeds = [171 / 191, 171 / 191, 170 / 1040]
-    parts = [0.5 * b / 512 + 0.5 * v / sum(speeds) for b, v in zip((171, 171, 170), speeds, strict=True)]
-    assert trace.strategy.parts == pytest.approx(parts)
-    assert trace.batches[1] == integers(of_shares(parts), 512) == (203, 203, 106)
 
 
 def slow_until(last: int) -> Times:
@@ -614,21 +552,18 @@ def slow_until(last: int) -> Times:
 @pytest.mark.parametrize(
     ("threshold", "batches"),
     [
-        (0.05, [(236, 236, 40), (188, 188, 136), (173, 173, 166), (173, 173, 166), (173, 173, 166)]),
-        (0.0, [(236, 236, 40), (188, 188, 136), (173, 173, 166), (171, 171, 170), (171, 171, 170)]),
+        (0.05, [(188, 188, 136), (173, 173, 166), (173, 173, 166), (173, 173, 166)]),
+        (0.0, [(188, 188, 136), (173, 173, 166), (171, 171, 170), (171, 171, 170)]),
     ],
 )
-def test_a_slow_rank_that_gets_fast_is_given_more(threshold: float, batches):
-    trace = train(
-        lambda: make(**DYNAMIC, dynamic_start="static", rebalance_threshold=threshold),
-        3,
-        samples=512,
-        batch=512,
-        epochs=5,
-        times=slow_until(1),
-    )[0]
-    assert trace.batches == batches
-    assert [round(look["ratio"], 3) for look in trace.strategy.history[:3]] == [1.343, 1.091, 1.012]
+def test_a_slow_rank_that_gets_fast_is_given_more(
+    threshold: float, batches: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(heterogeneous, "THRESHOLD", threshold)
+    trace = train(lambda: make(**DYNAMIC), 3, samples=512, batch=512, epochs=7, times=slow_until(3))[0]
+    assert trace.batches[:3] == [(171, 171, 170), (235, 234, 43), (236, 236, 40)]
+    assert trace.batches[3:] == batches
+    assert [round(look["ratio"], 3) for look in trace.strategy.history[2:5]] == [1.343, 1.091, 1.012]
 
 
 def test_static_shares_stay():
@@ -682,7 +617,7 @@ def test_a_late_start_does_not_enter_the_shares():
     assert trace.strategy.parts == pytest.approx([6 / 13, 6 / 13, 1 / 13], abs=1e-9)
 
 
-def test_calibration_leaves_out_its_warmup_steps():
+def test_calibration_leaves_out_its_warmup_steps(monkeypatch: pytest.MonkeyPatch):
     """The first three steps of each size are slow on one rank, and three are timed behind them."""
     count = Counter[tuple[int, int]]()
 
@@ -691,8 +626,8 @@ def test_calibration_leaves_out_its_warmup_steps():
         slow = 50 if rank == 0 and count[rank, samples] <= 3 else 1
         return slow * TABLE(rank, samples, epoch)
 
-    steps = {"calibration_warmup_steps": 3, "calibration_steps": 3}
-    trace = train(lambda: make(**steps), 3, samples=512, batch=512, times=times)[0]
+    monkeypatch.setattr(heterogeneous, "STEPS", 3)
+    trace = train(make, 3, samples=512, batch=512, times=times)[0]
     assert trace.batches == [(236, 236, 40)]
 
 
@@ -760,28 +695,20 @@ def test_a_model_with_batch_normalisation_never_gets_one_sample(keys):
     assert traces[1].records[-1]["samples_of_last_step"] == 0  # of 3
     four = train(make, 2, samples=8, batch=4, times=affine((0, 1), (0, 100)), model=norm)[0]
     assert four.strategy.calibration["sizes"] == [[2, 2, 4]] * 2
-    one = {"calibration_batch_sizes": (1, 8)}
-    assert train(lambda: make(**one), 2, samples=40, batch=20)[0].batches == [(10, 10)]
-    with pytest.raises(ConfigError, match=r"sizes=\[1, 8\]: a model with batch normalisation needs 2"):
-        train(lambda: make(**one), 2, samples=40, batch=20, model=norm)
 
 
 def test_a_clock_that_shows_no_time_gives_equal_shares():
-    for keys in ({}, DYNAMIC, {**DYNAMIC, "rebalance_timing": "forward", "rebalance_threshold": 0.0}):
+    for keys in ({}, DYNAMIC, {**DYNAMIC, "rebalance_timing": "forward"}):
         traces = train(
             lambda keys=keys: make(**keys), 2, samples=40, batch=20, epochs=3, times=lambda r, n, e: 0
         )
         assert traces[0].batches == [(10, 10)] * 3
 
 
-def test_calibration_keeps_to_the_limits_and_the_quantum():
-    keys: dict[str, Any] = {"min_batch": 16, "max_batch": (100, 300, 300), "batch_quantum": 8}
-    trace = train(lambda: make(**keys), 3, samples=512, batch=512, times=TABLE)[0]
-    assert trace.strategy.calibration["sizes"] == [[48, 96, 96], [88, 168, 296], [88, 168, 296]]
-    assert trace.batches == [(96, 296, 120)]
-    given = train(lambda: make(calibration_batch_sizes=(10, 30)), 3, samples=512, batch=512, times=TABLE)[0]
-    assert given.strategy.calibration["sizes"] == [[10, 30]] * 3
-    assert given.batches == [(236, 236, 40)]
+def test_calibration_keeps_to_the_limits():
+    trace = train(lambda: make(max_batch=(100, 300, 300)), 3, samples=512, batch=512, times=TABLE)[0]
+    assert trace.strategy.calibration["sizes"] == [[50, 100, 100], [85, 171, 300], [85, 171, 300]]
+    assert trace.batches == [(100, 300, 112)]
 
 
 def test_an_epoch_without_a_full_step_measures_nothing():
@@ -827,11 +754,9 @@ OPTIMIZERS: list[tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]] 
     "keys",
     [
         {"balancing": "manual", "shares": (10.0, 5.0, 1.0)},
-        {"balancing": "manual", "shares": (1.0, 1.0, 1.0), "aggregation": "loss_scale"},
         {"balancing": "manual", "shares": (40.0, 1.0, 1.0)},  # ranks without samples in the last step
         {},
         DYNAMIC,
-        {**DYNAMIC, "dynamic_start": "static", "rebalance_threshold": 0.0},
     ],
 )
 def test_any_shares_train_as_one_process_with_the_whole_batch(keys, optimizer, tolerance):
@@ -884,7 +809,7 @@ def test_shares_given_by_hand_train_as_the_calibrated_ones_bit_for_bit():
     ("step", "timing"), [(0, "probe"), (3, "forward"), (4, "probe"), (4, "forward"), (7, "forward")]
 )
 def test_resume_anywhere_is_bit_for_bit_and_does_not_calibrate(step: int, timing: str, caplog):
-    keys = {**DYNAMIC, "dynamic_start": "static", "rebalance_timing": timing}
+    keys = {**DYNAMIC, "rebalance_timing": timing}
     run: dict[str, Any] = {
         "samples": 150,  # 4 steps an epoch
         "batch": 48,
@@ -906,9 +831,7 @@ def test_resume_anywhere_is_bit_for_bit_and_does_not_calibrate(step: int, timing
 
 
 def test_all_state_comes_back():
-    old = train(
-        lambda: make(**DYNAMIC, dynamic_start="static"), 2, samples=40, batch=20, epochs=2, times=TABLE
-    )
+    old = train(lambda: make(**DYNAMIC), 2, samples=40, batch=20, epochs=2, times=TABLE)
     new = train(lambda: make(balancing="manual", shares=(3.0, 1.0)), 2, samples=40, batch=20)
     for trace, other in zip(old, new, strict=True):
         state = stored(trace.strategy.state_dict())
@@ -1073,7 +996,7 @@ def test_a_hundred_samples_in_batches_of_32_and_8_are_three_steps_on_each_rank()
 
 def test_a_rank_may_have_no_sample_in_the_last_step_and_batch_norm_still_agrees():
     done = whole_run(
-        {"balancing": "manual", "shares": (32.0, 8.0), "min_batch": 2},
+        {"balancing": "manual", "shares": (32.0, 8.0)},
         ranks=[1, 1],
         dataset=Blobs(samples=86),
         model=Awkward(),
@@ -1086,9 +1009,9 @@ def test_a_rank_may_have_no_sample_in_the_last_step_and_batch_norm_still_agrees(
 
 def test_calibration_leaves_no_trace_and_counts_as_training_time():
     run: dict[str, Any] = {"model": Awkward(), "epochs": 2, "step_time": slow_last}
-    calibrated = whole_run({"min_batch": 2}, **run)
+    calibrated = whole_run({}, **run)
     batches = epochs_of(calibrated)[0]["batches"]
-    manual = whole_run({"min_batch": 2, "balancing": "manual", "shares": tuple(map(float, batches))}, **run)
+    manual = whole_run({"balancing": "manual", "shares": tuple(map(float, batches))}, **run)
     for one, other in zip(calibrated.sessions, manual.sessions, strict=True):
         for name, value in one.replica.model.state_dict().items():
             assert torch.equal(value, other.replica.model.state_dict()[name]), name
@@ -1100,7 +1023,7 @@ def test_calibration_leaves_no_trace_and_counts_as_training_time():
 
 @pytest.mark.parametrize("after", [9, 12])
 def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: Path, after: int, caplog):
-    keys = {"balancing": "dynamic", "dynamic_start": "static", "min_batch": 2}
+    keys = {"balancing": "dynamic"}
     run: dict[str, Any] = {
         "model": Awkward(),
         "step_time": lambda rank, samples: MS * (2 + (6 if rank == 3 else 1) * samples),
@@ -1149,10 +1072,10 @@ def test_over_gloo_measuring_leaves_no_trace(tmp_path: Path):
     entry(tmp_path, "no_trace")
 
 
-def test_over_gloo_a_calibrated_run_ends_with_equal_steps_and_its_times_on_record(tmp_path: Path):
+def test_over_gloo_a_balanced_run_ends_with_equal_steps_and_its_times_on_record(tmp_path: Path):
     cfg = config(
         "heterogeneous",
-        keys={"balancing": "dynamic", "dynamic_start": "static", "calibration_steps": 2, "min_batch": 2},
+        keys={"balancing": "dynamic"},
         ranks=[2, 1],
         dataset=Blobs(samples=100),
         model=Awkward(),
@@ -1179,5 +1102,5 @@ def test_over_gloo_a_calibrated_run_ends_with_equal_steps_and_its_times_on_recor
             Sampler(100, 40, 3, 0, short_batch="keep").samples_of_rank(2, row["batches"], 2)[rank]
             for row in rows
         ]
-        assert min(time for steps in rows[0]["calibration"]["times_s"] for time in steps) > 0
+        assert min(rows[1]["rebalance"]["times_s"]) > 0
         assert all(row["compute_s"] > 0 and row["idle_s"] >= 0 and 0 < row["use"] <= 1 for row in rows)

@@ -36,7 +36,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"partition": "tensor", "shared_weights": False},
     {"level1": "collective"},
     {"level2_algorithm": "linear"},
-    {"barrier": "process_group"},
 ]
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 

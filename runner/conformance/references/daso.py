@@ -34,15 +34,9 @@ class Schedule:
             return
         self.bad = 0
         if self.sync_every > 1:
-            factor = self.keys["reduction_factor"]
-            self.sync_every = max(1, self.sync_every // factor)
+            self.sync_every = max(1, self.sync_every // self.keys["reduction_factor"])
             if self.wait_batches > 0:
-                wait = (
-                    self.wait_batches - 1
-                    if self.keys["wait_update"] == "decrement"
-                    else self.wait_batches // factor
-                )
-                self.wait_batches = min(max(1, wait), self.sync_every)
+                self.wait_batches = min(max(1, self.wait_batches - 1), self.sync_every)
         else:
             self.sync_every = self.largest
             if self.wait_batches > 0:
@@ -54,18 +48,15 @@ DEFAULTS = {
     "max_sync_every": None,
     "wait_batches": 1,
     "reset_wait_divisor": 4,
-    "wait_update": "decrement",
     "warmup_epochs": "auto",
     "cooldown_epochs": "auto",
     "plateau_threshold": 0.05,
     "plateau_patience": 2,
     "reduction_factor": 2,
     "staleness_weight": 2.0,
-    "merge": "weighted",
     "blocking": "parameters",
     "transport_dtype": None,
     "buffers": "average",
-    "optimizer_state": "keep",
 }
 
 
@@ -105,11 +96,11 @@ def daso(world: World, **given: Any) -> Iterator[None]:
 
 
 class Mixer:
-    """What DASO does to θ [R, m] after optimizer steps. `pending`: (start, Σ of the snapshots, snapshots)."""
+    """What DASO does to θ [R, m] after optimizer steps. `pending`: (start, Σ of the snapshots)."""
 
     def __init__(self, world: World, keys: dict[str, Any]) -> None:
         self.world, self.keys = world, keys
-        self.pending: list[tuple[int, Array, Array]] = []
+        self.pending: list[tuple[int, Array]] = []
         self.reference = world.theta[0].copy()
 
     def after_step(self, batch: int, schedule: Schedule, blocking: bool, last: bool) -> None:
@@ -121,22 +112,16 @@ class Mixer:
             self.average(narrow=False)
         elif not blocking and wait > 0:
             if batch % period == 0 and batch + wait < self.world.setting.steps_per_epoch - 1:
-                snapshots = self.world.theta.copy()
-                self.pending.append((batch, self.nodes_of(snapshots).sum(0), snapshots))
+                self.pending.append((batch, self.nodes_of(self.world.theta).sum(0)))
             if self.pending and self.pending[0][0] == batch - wait:
-                self.merge(*self.pending.pop(0), wait)
+                self.merge(self.pending.pop(0)[1], wait)
         if last:
             self.world.mix_buffers(self.keys["buffers"])
-            self.world.mix_optimizers(self.keys["optimizer_state"])
 
-    def merge(self, start: int, total: Array, snapshots: Array, waited: int) -> None:
-        """x_j = (λ·n·y_j + Σ s_k)/(λ·n + N), or y_j + mean(s) - s_j."""
-        theta, nodes = self.world.theta, len(self.world.nodes)
-        if self.keys["merge"] == "delta":
-            theta += total / nodes - snapshots
-        else:
-            weight = self.keys["staleness_weight"] * waited
-            theta[:] = (weight * theta + total) / (weight + nodes)
+    def merge(self, total: Array, waited: int) -> None:
+        """x_j = (λ·n·y_j + Σ s_k)/(λ·n + N)."""
+        theta, weight = self.world.theta, self.keys["staleness_weight"] * waited
+        theta[:] = (weight * theta + total) / (weight + len(self.world.nodes))
 
     def average(self, narrow: bool) -> None:
         """θ = mean over nodes; with 16-bit transport in blocking epochs the mean of narrowed differences."""

@@ -15,7 +15,6 @@ def sgp(
     *,
     num_peers: int = 1,
     graph: str = "exponential",
-    push_sum: bool = True,
     direction: str = "push",
     **keys: Any,
 ) -> Iterator[None]:
@@ -29,10 +28,9 @@ def sgp(
         world.update(gradients)
         matrix = matrices[(k - 1) % len(matrices)]
         numerators, weights = matrix @ world.theta, matrix @ weights
-        world.theta[:] = numerators / weights[:, None] if push_sum else numerators
+        world.theta[:] = numerators / weights[:, None]
         yield
-    total = weights.sum() if push_sum else ranks
-    world.theta[:] = numerators.sum(0) / total
+    world.theta[:] = numerators.sum(0) / weights.sum()
     world.buffers[:] = world.buffers.mean(0)
 
 

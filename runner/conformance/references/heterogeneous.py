@@ -17,13 +17,7 @@ def heterogeneous(
     weighting: str = "samples",
     balancing: str = "static",
     shares: Sequence[float] | None = None,
-    min_batch: int = 1,
     max_batch: Sequence[int] | None = None,
-    batch_quantum: int = 1,
-    dynamic_start: str = "equal",
-    rebalance_every_epochs: int = 1,
-    rebalance_threshold: float = 0.05,
-    rebalance_gain: float = 1.0,
     calibration_model: str = "affine",
     rebalance_timing: str = "probe",
     **keys: Any,
@@ -36,30 +30,28 @@ def heterogeneous(
         raise NoReference("no reference for shares from other times than those of whole steps")
     total, ranks = int(world.full_batch.sum()), world.ranks
     most = list(max_batch or [total])
-    limits = [(min_batch, high) for high in (most * ranks if len(most) == 1 else most)]
+    limits = [(1, high) for high in (most * ranks if len(most) == 1 else most)]
 
     def by_shares(p: Array) -> Array:
         return level(lambda scale: scale * p, total, limits)
 
-    first = dynamic_start if balancing == "dynamic" else balancing
-    if first == "static":
+    if balancing == "static":
         fixed, per_sample = timing(world)
         real = level(lambda time: (time - fixed) / per_sample, total, limits)
     else:
-        real = by_shares(np.ones(ranks) if first == "equal" else np.array(shares, dtype=float))
-    full = integers(real, total, limits, batch_quantum)
+        real = by_shares(np.ones(ranks) if shares is None else np.array(shares, dtype=float))
+    full = integers(real, total, limits)
     for k in world.steps():
         epoch, batch = divmod(k - 1, world.setting.steps_per_epoch)
-        if balancing == "dynamic" and batch == 0 and epoch > 0 and epoch % rebalance_every_epochs == 0:
+        if balancing == "dynamic" and batch == 0 and epoch > 0:
             fixed, per_sample = timing(world)
             times = fixed + per_sample * full
-            if times.max() / times.mean() > 1 + rebalance_threshold:
-                speeds = full / times / (full / times).sum()
-                real = by_shares((1 - rebalance_gain) * full / total + rebalance_gain * speeds)
-                full = integers(real, total, limits, batch_quantum)
+            if times.max() / times.mean() > 1.05:
+                real = by_shares(full / times / (full / times).sum())
+                full = integers(real, total, limits)
         pieces = world.pieces()
         x, t = (np.concatenate([piece[side] for piece in pieces]) for side in (0, 1))
-        sizes = full if len(x) == total else _short(full, len(x), min_batch)
+        sizes = full if len(x) == total else _short(full, len(x))
         edges = np.cumsum([0, *sizes])
         mine = [slice(a, b) for a, b in pairwise(edges)]
         gradients = world.gradients([(x[cut], t[cut]) for cut in mine])
@@ -86,27 +78,21 @@ def level(batches: Callable[[float], Array], total: int, limits: Sequence[tuple[
     return np.clip(batches(late), lows, highs)
 
 
-def integers(wanted: Array, total: int, limits: Sequence[tuple[int, int]], quantum: int = 1) -> Array:
-    """Whole multiples of `quantum` with sum `total`: floors, then largest remainders, ties to lower ranks."""
-    units = np.round(wanted / quantum, 9)
+def integers(wanted: Array, total: int, limits: Sequence[tuple[int, int]]) -> Array:
+    """Whole numbers with sum `total`: floors, then largest remainders, ties to lower ranks."""
+    units = np.round(wanted, 9)
     floors = np.floor(units)
-    left = total // quantum - int(floors.sum())
+    left = total - int(floors.sum())
     for rank in sorted(range(len(wanted)), key=lambda rank: (-round(units[rank] - floors[rank], 9), rank)):
-        if left and (floors[rank] + 1) * quantum <= limits[rank][1]:
+        if left and floors[rank] + 1 <= limits[rank][1]:
             floors[rank] += 1
             left -= 1
-    return (floors * quantum).astype(int)
+    return floors.astype(int)
 
 
-def _short(full: Array, size: int, least: int) -> Array:
-    """A short batch in the ratio of the full one; pieces below `least` go to the largest."""
-    sizes = integers(full * size / full.sum(), size, [(0, size)] * len(full))
-    largest = max(range(len(full)), key=lambda rank: (full[rank], -rank))
-    for rank, piece in enumerate(sizes):
-        if 0 < piece < least and rank != largest:
-            sizes[largest] += piece
-            sizes[rank] = 0
-    return sizes
+def _short(full: Array, size: int) -> Array:
+    """A short batch in the ratio of the full one."""
+    return integers(full * size / full.sum(), size, [(0, size)] * len(full))
 
 
 def timing(world: World) -> tuple[Array, Array]:

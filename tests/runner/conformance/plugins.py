@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daso_bench.strategies.base import Sampling, Strategy
+from daso_bench.strategies.asynchronous import AsynchronousStrategy
+from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.daso import DASO, Transfer
 from daso_bench.strategies.ddp import DDP
@@ -202,12 +203,14 @@ class Raises(Averager):
             raise KeyError("momentum")
 
 
-class NeverEnds(Averager):
+class NeverEnds(Averager, AsynchronousStrategy):
     """Ranks at their own pace that never find the run over."""
 
-    @classmethod
-    def sampling(cls, config: Any) -> Sampling:
-        return "rank"
+    def samples(self, progress: Progress) -> int:
+        return progress.samples
+
+    def global_samples(self, progress: Progress) -> int:
+        return progress.samples
 
     def ended(self, progress: Progress) -> bool:
         return False

@@ -78,7 +78,7 @@ def test_heterogeneous_gives_a_device_half_as_fast_half_the_samples_and_idles_le
     for balancing in ("equal", "static"):
         cfg = emulated(
             "heterogeneous",
-            keys={"balancing": balancing, "calibration_warmup_steps": 1, "calibration_steps": 3},
+            keys={"balancing": balancing},
             dataset=Digits(),
             global_batch_size=BATCH,
             max_steps=10,
