@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from .dataset import Tell, silent
 from .end_marks import looks_whole
 from .pixels import BadImage, PixelRules, decode, header
 
@@ -17,11 +18,6 @@ _PIECE = 256  # files given to a thread at a time
 
 A = TypeVar("A")
 B = TypeVar("B")
-Tell = Callable[[int, int], None]  # files looked at so far, files in all
-
-
-def silent(done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)

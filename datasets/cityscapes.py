@@ -13,13 +13,14 @@ results are given; the validation split is whole cities held out of train, for i
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from .augmentation import PairChange
-from .checking import Checked, Tell, in_threads
+from .checking import Checked, in_threads
 from .data import SPLITS, Data
+from .dataset import DatasetInfo, Tell
 from .end_marks import looks_whole
 from .holdout import SPLIT_SEED, place_in_draw
 from .masks import UNLABELLED, Labels, MaskedFiles, other_size
@@ -96,6 +97,10 @@ class Cityscapes(PreparedFolder):
         """Of an image, [C, H, W]."""
         return 3, self.height, self.width
 
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`; the classes are known before."""
+        return replace(super().info(), classes=self.classes)
+
     def tree(self) -> Tree:
         """See `PreparedFolder.tree`. A file's size and time are sums over image and mask, its label is 0."""
         tree = Tree(classes=CLASSES, splits={})
@@ -137,7 +142,7 @@ class Cityscapes(PreparedFolder):
         return checked
 
     def load(self) -> Data:
-        """See `PreparedFolder.load`."""
+        """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
             name: self.masked_files(manifest.paths[name], change=self.change if name == "train" else None)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from .augmentation import Chain, Change, recipe
-from .checking import Checked, Tell, check
+from .checking import Checked, check
 from .data import SPLITS, Data
+from .dataset import Tell
 from .image_files import ImageFiles
 from .pixels import PixelRules
 from .prepared_folder import PreparedFolder, threads
@@ -72,12 +73,6 @@ class FolderDataset(PreparedFolder, ABC):
         """Of an image, [C, H, W]."""
         return self.channels, self.crop, self.crop
 
-    @property
-    def classes(self) -> int | None:
-        """How many classes there are; None while nothing is prepared."""
-        about = self.about()
-        return None if about is None else len(about["class_names"])
-
     def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
         """See `PreparedFolder.examine`."""
         return check(Path(self.root), paths, self.check, self.rules, threads=threads(), tell=tell)
@@ -96,7 +91,7 @@ class FolderDataset(PreparedFolder, ABC):
         return told
 
     def load(self) -> Data:
-        """See `PreparedFolder.load`."""
+        """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
             name: ImageFiles(

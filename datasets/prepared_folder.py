@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .checking import CHECKS, POLICIES, Checked, Tell, refusal, silent
-from .data import SPLITS, Data
+from .checking import CHECKS, POLICIES, Checked, refusal
+from .data import SPLITS
+from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
 from .manifest import Manifest, read_about
 from .preparation import locked
 from .tree import File, Tree
 
-OWN_FOLDER = ".daso-bench"
-
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedFolder(ABC):
+class PreparedFolder(Dataset, ABC):
     """Samples in files below `root`.
 
     root: the folder, relative to the working folder; prepared: where the manifest is kept, empty for the
@@ -39,7 +38,6 @@ class PreparedFolder(ABC):
     check: str = "headers"
     bad_files: str = "stop"
 
-    name: ClassVar[str]
     loading_keys: ClassVar[frozenset[str]]
     """What changes samples or where things lie, and not which files are in which split."""
     held_out_of: ClassVar[str]
@@ -51,6 +49,11 @@ class PreparedFolder(ABC):
                 raise ValueError(
                     f"dataset.{key}={getattr(self, key)}: unknown; must be one of {', '.join(allowed)}"
                 )
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
 
     @abstractmethod
     def tree(self) -> Tree:
@@ -64,10 +67,6 @@ class PreparedFolder(ABC):
     def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
         """Look at the files `paths` below `root` as `check` says."""
 
-    @abstractmethod
-    def load(self) -> Data:
-        """The splits, their files unread. Raises FileNotFoundError where `prepare` has not been, OSError."""
-
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
         """Warnings of what is gone with the bad files, or too small to be divided.
 
@@ -75,20 +74,25 @@ class PreparedFolder(ABC):
         """
         return []
 
-    @property
-    def train_samples(self) -> int | None:
-        """Size of the training split; None while nothing is prepared. The others likewise."""
-        return self._samples("train")
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        about = self.about()
+        if about is None:
+            return DatasetInfo(shape=self.shape)
+        return DatasetInfo(shape=self.shape, classes=len(about["class_names"]), samples=about["samples"])
 
-    @property
-    def validation_samples(self) -> int | None:
-        """Size of the validation split."""
-        return self._samples("validation")
+    def folder(self) -> str:
+        """See `Dataset.folder`."""
+        return self.root
 
-    @property
-    def test_samples(self) -> int | None:
-        """Size of the test split."""
-        return self._samples("test")
+    def beside(self) -> Path:
+        """See `Dataset.beside`."""
+        return self.manifest_file.with_suffix("")
+
+    def fingerprint(self) -> str:
+        """See `Dataset.fingerprint`: of names, sizes and times of the files, where they were looked at."""
+        about = self.about()
+        return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']}"
 
     @property
     def manifest_file(self) -> Path:
@@ -135,10 +139,6 @@ class PreparedFolder(ABC):
                 f"daso-bench prepare dataset={self.name} dataset.root={self.root}, with the run's other "
                 "dataset keys"
             ) from error
-
-    def _samples(self, split: str) -> int | None:
-        about = self.about()
-        return None if about is None else about["samples"][split]
 
     def _is_prepared(self, tree: Tree) -> bool:
         about = self.about()

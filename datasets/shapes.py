@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .augmentation import PairChange
 from .data import Data
+from .dataset import Dataset, DatasetInfo
 from .masks import UNLABELLED, MaskedSplit
 from .pair_changes import pair_recipe
 from .sampler import stream_seed
@@ -29,7 +30,7 @@ ARM = 0.4  # half the width of a cross's bars, as a share of its half extent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shapes:
+class Shapes(Dataset):
     """Images [3, height, width] around 0 and masks [height, width] of five classes and 255.
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
@@ -38,6 +39,7 @@ class Shapes:
     Raises ValueError for a number out of range.
     """
 
+    name: ClassVar[str] = "shapes"
     task: ClassVar[str] = "segmentation"
     classes: ClassVar[int] = 1 + len(SHAPES)
 
@@ -60,10 +62,10 @@ class Shapes:
             raise ValueError(f"dataset.noise={self.noise}: must be finite")
         self.change  # noqa: B018 (checks its value)
 
-    @property
-    def train_samples(self) -> int:
-        """Size of the training split."""
-        return self.samples
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        samples = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
+        return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,13 +77,10 @@ class Shapes:
         """Of training images and masks; None where they are not changed at random."""
         return pair_recipe(self.augment, (self.height, self.width), (0.0,) * 3, RECIPES)
 
-    def prepare(self) -> None:
-        """Nothing to do: the images are made when they are loaded."""
-
     def load(self) -> Data:
         """Draws all images; the same for the same fields on every machine."""
         return Data(
-            name="shapes",
+            name=self.name,
             classes=self.classes,
             shape=self.shape,
             train=self._draw("train", self.samples),

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..datasets.dataset import Dataset
 from ..datasets.sampler import Sampler
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError
@@ -60,6 +61,12 @@ def smallest_part(sampler: Sampler, parts: int, batch: int) -> int:
 def normalises(model: nn.Module) -> bool:
     """Whether a layer of `model` is one of batch normalisation."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def input_spec(dataset: Dataset) -> InputSpec | None:
+    """The shape of a data set's samples; None where it has to be loaded first."""
+    info = dataset.info()
+    return None if info.shape is None or info.classes is None else InputSpec(*info.shape, info.classes)
 
 
 def built(model: Any, spec: InputSpec) -> nn.Module:

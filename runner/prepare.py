@@ -4,7 +4,6 @@
 starts or submits, and downloads only where dataset.download=true says so.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import models
+from ..datasets.dataset import Dataset, Tell
 from ..datasets.packed.packed_file import Packed
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
@@ -37,8 +37,6 @@ from .similarity import spec_of
 GROUPS = ("dataset", "reader")
 _NAMED = 20  # files left out that are named one by one
 
-Tell = Callable[[int, int], None]
-
 
 def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     """Get the data set that `words` choose ready, and say what it is; returns the exit code.
@@ -48,8 +46,7 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     console = make_console()
     composed = _composed(words, config_dir=config_dir, command="prepare", groups=GROUPS)
     dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
-    if hasattr(dataset, "download"):
-        dataset = dataclasses.replace(dataset, download=True)
+    dataset = dataset.downloading()
     _prepare(dataset, console)
     for line in about_lines(dataset):
         say(console, line)
@@ -59,7 +56,7 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     return OK
 
 
-def chosen(words: Sequence[str], *, config_dir: Path | None, cwd: Path, command: str) -> Any:
+def chosen(words: Sequence[str], *, config_dir: Path | None, cwd: Path, command: str) -> Dataset:
     """The data set of `dataset=NAME dataset.KEY=VALUE`. Raises ConfigError for any other word."""
     return dataset_of(_composed(words, config_dir=config_dir, command=command, groups=("dataset",)), cwd)
 
@@ -110,7 +107,7 @@ class Preparation:
         Raises ConfigError and MachineError as `check` does.
         """
         self.check(config)
-        about, packed = _about(config.dataset), self._packed(config)
+        about, packed = config.dataset.about(), self._packed(config)
         if about is not None or packed is not None:
             told = {**(about or {}), **({} if packed is None else {"packed": packed})}
             data_file.write(directory.path, told, begun=bool(directory.status().get("attempts")))
@@ -132,7 +129,7 @@ class Preparation:
         if (words := memory.told(config)) is not None:
             say(self._console, f"  {words}")
 
-    def _get_ready(self, dataset: Any) -> None:
+    def _get_ready(self, dataset: Dataset) -> None:
         _prepare(dataset, self._console)
         for line in about_lines(dataset):
             say(self._console, f"  {line}")
@@ -150,9 +147,9 @@ class Preparation:
         return found
 
 
-def about_lines(dataset: Any) -> list[str]:
+def about_lines(dataset: Dataset) -> list[str]:
     """What a person should know of a prepared data set, in sentences; nothing of one without files."""
-    about = _about(dataset)
+    about = dataset.about()
     if about is None:
         return []
     samples, held_out = about["samples"], about["held_out"]
@@ -175,38 +172,39 @@ def about_lines(dataset: Any) -> list[str]:
 
 @contextmanager
 def files_bar(console: Console, what: str) -> Iterator[Tell]:
-    """A bar over the files that are looked at, on a terminal; nothing elsewhere."""
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
+    """A bar over the files from the first that is looked at, on a terminal; nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, total=None)
+
+    def tell(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
 
 
-def _prepare(dataset: Any, console: Console) -> None:
-    with data_told(dataset):
-        if hasattr(dataset, "manifest_file"):
-            with files_bar(console, "looking at files") as tell:
-                dataset.prepare(tell)
-        elif hasattr(dataset, "prepare"):  # a class of a user's own may have nothing to get ready
-            dataset.prepare()
+def _prepare(dataset: Dataset, console: Console) -> None:
+    with data_told(dataset), files_bar(console, "looking at files") as tell:
+        dataset.prepare(tell)
 
 
-def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
+def _about_packed(dataset: Dataset, reader: PackedReader) -> dict[str, Any]:
     with data_told(dataset):
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
 
 
-def _check_dealt(dataset: Any, reader: PackedReader, nodes: int) -> None:
+def _check_dealt(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
     with Packed(path_of(dataset, reader)) as packed:
         reader.check(packed, nodes)
 
 
-def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
+def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
     """Write the reader's file unless it is there; what it is, in words."""
     with data_told(dataset):
         data = dataset.load()
@@ -222,13 +220,9 @@ def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
     return f"{done}: {about['records']} training samples ({kind}) in {about['path']}"
 
 
-def _about(dataset: Any) -> dict[str, Any] | None:
-    return dataset.about() if hasattr(dataset, "about") else None
-
-
-def _at(dataset: Any) -> str:
-    root = getattr(dataset, "root", None)
-    return "" if root is None else f", in {root}"
+def _at(dataset: Dataset) -> str:
+    folder = dataset.folder()
+    return "" if folder is None else f", in {folder}"
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..datasets.dataset import Dataset
 from ..datasets.sampler import Sampler
 from ..models.sized import Sized
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, within
 from ..strategies.progress import Plan
 from ..strategies.topology import Topology
-from . import batch_parts, computing, similarity
+from . import batch_parts, computing
 from .hardware import ClusterConfig
 from .labels import RunInfo, StudyInfo
 from .launcher_config import LauncherConfig
@@ -43,7 +44,7 @@ class RunConfig:
     strategy_class: type[Any]
     strategy: Any
     model: Any
-    dataset: Any
+    dataset: Dataset
     optimizer: Any
     schedule: Any
     cluster: ClusterConfig
@@ -121,7 +122,7 @@ class RunConfig:
             label_smoothing=self.train.label_smoothing,
             target_metric=self.train.target_metric,
         )
-        self._check_parts(spec or (lambda: similarity.told_spec(self.dataset)))
+        self._check_parts(spec or (lambda: batch_parts.input_spec(self.dataset)))
         self.check_plan()
 
     def _check_parts(self, spec: Callable[[], InputSpec | None]) -> None:
@@ -173,12 +174,12 @@ class RunConfig:
 
     def _sampler(self) -> Sampler | None:
         """How an epoch is cut; None while the number of samples is not known. Raises ConfigError."""
-        samples = getattr(self.dataset, "train_samples", None)
-        if not isinstance(samples, int):
+        samples = self.dataset.info().samples
+        if samples is None:
             return None
         try:
             return Sampler(
-                samples,
+                samples["train"],
                 self.train.global_batch_size,
                 self.cluster.ranks,
                 0,

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..datasets.dataset import Dataset
 from ..models.sized import Sized
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, unknown
 from ..strategies.gradients import DEFAULT_BUCKET_MIB
 from . import listing
+from .batch_parts import input_spec
 from .device import ClusterDevice, Profile
 from .hardware import ClusterConfig, DeviceConfig, LinkConfig, StragglerConfig
 from .likeness import Likeness
@@ -51,7 +53,7 @@ class Side:
 
 
 def resolve(
-    cluster: ClusterConfig, *, model: Any, dataset: Any, batch: int, itemsize: int, cwd: Path
+    cluster: ClusterConfig, *, model: Any, dataset: Dataset, batch: int, itemsize: int, cwd: Path
 ) -> ClusterConfig:
     """`cluster` with links and device like those that `cluster.like` names; unchanged where it names none.
 
@@ -71,7 +73,7 @@ def run_side(
     cluster: ClusterConfig,
     *,
     model: Any,
-    dataset: Any,
+    dataset: Dataset,
     batch: int,
     itemsize: int,
     bucket_mib: float = DEFAULT_BUCKET_MIB,
@@ -224,15 +226,9 @@ def profile_of(model: Any, spec: InputSpec, device: DeviceConfig, where: str) ->
     return profile
 
 
-def told_spec(dataset: Any) -> InputSpec | None:
-    """The shape of a data set's samples where it tells it without being loaded; else None."""
-    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
-    return None if shape is None or classes is None else InputSpec(shape[0], shape[1], shape[2], classes)
-
-
-def spec_of(dataset: Any, where: str) -> InputSpec:
+def spec_of(dataset: Dataset, where: str) -> InputSpec:
     """The shape of a data set's samples; it is loaded where it tells none before. Raises ConfigError."""
-    told = told_spec(dataset)
+    told = input_spec(dataset)
     if told is not None:
         return told
     try:

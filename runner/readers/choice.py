@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...datasets.dataset import Dataset
 from ...strategies.errors import ConfigError
 from ..launcher_config import LauncherConfig
 from ..tasks import choice
@@ -26,7 +27,9 @@ def order_alone(launcher: LauncherConfig) -> str | None:
     return None
 
 
-def check(reader: Reader, strategy_class: Any, strategy: Any, launcher: LauncherConfig, dataset: Any) -> None:
+def check(
+    reader: Reader, strategy_class: Any, strategy: Any, launcher: LauncherConfig, dataset: Dataset
+) -> None:
     """Refuse what a reader cannot feed: ConfigError."""
     if isinstance(reader, NoReader):
         return
@@ -56,9 +59,9 @@ def check(reader: Reader, strategy_class: Any, strategy: Any, launcher: Launcher
     for key in ("cold", "warm"):
         if getattr(reader, key) and not reads(reader, launcher):
             raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
-    if choice.kind_of(dataset, "dataset") is not Classification:
+    if choice.kind_of(dataset.task, "dataset") is not Classification:
         raise ConfigError(
             f"{start}: a packed file has one label an image, and the data set is for "
-            f"{choice.kind_of(dataset, 'dataset').name}; take reader=none"
+            f"{choice.kind_of(dataset.task, 'dataset').name}; take reader=none"
         )
     path_of(dataset, reader)

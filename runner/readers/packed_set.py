@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...datasets.checking import Tell
 from ...datasets.data import Data
+from ...datasets.dataset import Dataset, Tell
 from ...datasets.packed.format import DamagedFile, Description
 from ...datasets.packed.orders import chunks, shuffled
 from ...datasets.packed.packed_file import Packed
@@ -23,8 +23,6 @@ from ...strategies.errors import ConfigError, MachineError
 from .base import PackedReader
 from .free_path import refuse_taken
 from .none import NoReader
-
-OWN_FOLDER = ".daso-bench"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,24 +47,21 @@ class PackedSet:
         }
 
 
-def path_of(dataset: Any, reader: PackedReader) -> Path:
+def path_of(dataset: Dataset, reader: PackedReader) -> Path:
     """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
     if reader.path:
         return Path(reader.path)
     order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
-    if hasattr(dataset, "manifest_file"):
-        manifest: Path = dataset.manifest_file
-        return manifest.with_name(f"{manifest.stem}-{order}.packed")
-    root = getattr(dataset, "root", None)
-    if root is None:
+    beside = dataset.beside()
+    if beside is None:
         raise ConfigError(
-            f"reader={reader.name}: {_name(dataset)} has no folder of its own for a packed file; say where "
+            f"reader={reader.name}: {dataset.name} has no folder of its own for a packed file; say where "
             "it is to be: reader.path=FILE"
         )
-    return Path(root) / OWN_FOLDER / f"{_name(dataset)}-{order}.packed"
+    return beside.with_name(f"{beside.name}-{order}.packed")
 
 
-def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
+def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """The packed file of `data`, which is `dataset` as loaded.
 
     Raises ConfigError: there is none, it is damaged, or it is of other samples; MachineError: unreadable.
@@ -84,7 +79,7 @@ def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
     return PackedSet(packed=packed, stored=form, order=_order(data, reader))
 
 
-def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
+def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
     """Refuse a packed file as far as that goes without the data set: missing, damaged, of another order.
 
     nodes: as many as there are to deal it to. Raises as `open_set` does.
@@ -96,12 +91,12 @@ def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
         reader.check(packed, nodes)
 
 
-def of_run(dataset: Any, reader: NoReader | PackedReader, data: Data) -> PackedSet | None:
+def of_run(dataset: Dataset, reader: NoReader | PackedReader, data: Data) -> PackedSet | None:
     """As `open_set`; None for a run without a packed file."""
     return open_set(dataset, reader, data) if isinstance(reader, PackedReader) else None
 
 
-def write_set(dataset: Any, reader: PackedReader, data: Data, tell: Tell) -> bool:
+def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) -> bool:
     """Write the packed file of `data`, unless it is there and whole; returns whether it was written.
 
     One of the same set and order that is damaged or of other samples is replaced, anything else is left.
@@ -124,7 +119,7 @@ def write_set(dataset: Any, reader: PackedReader, data: Data, tell: Tell) -> boo
     return True
 
 
-def _opened(dataset: Any, reader: PackedReader) -> Packed:
+def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     """The file, whatever it holds."""
     path, again = path_of(dataset, reader), command(dataset, reader)
     try:
@@ -148,11 +143,11 @@ def _check_records(packed: Packed, tell: Tell) -> None:
         tell(run.end, len(packed))
 
 
-def command(dataset: Any, reader: PackedReader) -> str:
+def command(dataset: Dataset, reader: PackedReader) -> str:
     """What makes the file, to be typed."""
-    root = getattr(dataset, "root", None)
-    words = ["daso-bench prepare", f"dataset={_name(dataset)}", f"reader={reader.name}"]
-    words += [f"dataset.root={root}"] * (root is not None)
+    folder = dataset.folder()
+    words = ["daso-bench prepare", f"dataset={dataset.name}", f"reader={reader.name}"]
+    words += [f"dataset.root={folder}"] * (folder is not None)
     words += [f"reader.path={reader.path}"] * bool(reader.path)
     if reader.shuffle_seed != PackedReader.shuffle_seed:
         words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
@@ -170,8 +165,8 @@ def _order(data: Data, reader: PackedReader) -> Tensor:
     return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
 
 
-def _description(dataset: Any, reader: PackedReader, data: Data, form: Stored) -> Description:
-    seen = hashlib.blake2b(form.digest(_content(dataset)), digest_size=16)
+def _description(dataset: Dataset, reader: PackedReader, data: Data, form: Stored) -> Description:
+    seen = hashlib.blake2b(form.digest(dataset.fingerprint()), digest_size=16)
     seen.update(_order(data, reader).numpy().data)
     return Description(
         name=data.name,
@@ -182,12 +177,6 @@ def _description(dataset: Any, reader: PackedReader, data: Data, form: Stored) -
         source=seen.hexdigest(),
         shuffle_seed=reader.shuffle_seed,
     )
-
-
-def _content(dataset: Any) -> str:
-    """What a data set is, where its samples cannot be asked: of prepared folders names, sizes and times."""
-    about = dataset.about() if hasattr(dataset, "manifest_file") else None
-    return repr(dataset) if about is None else f"{dataset.manifest_file.name} {about['tree']}"
 
 
 def _difference(packed: Packed, wanted: Description, samples: int) -> str | None:
@@ -212,8 +201,3 @@ def _difference(packed: Packed, wanted: Description, samples: int) -> str | None
 def _other_order(packed: Packed, wanted: int | None) -> str | None:
     found = packed.description.shuffle_seed
     return None if found == wanted else f"its order is that of shuffle_seed {found}, asked for is {wanted}"
-
-
-def _name(dataset: Any) -> str:
-    name = getattr(dataset, "name", None)
-    return name if isinstance(name, str) and name else type(dataset).__module__.rpartition(".")[2]

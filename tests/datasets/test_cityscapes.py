@@ -128,7 +128,7 @@ def test_validation_is_whole_cities_of_train_and_test_is_val(tmp_path: Path) -> 
         "test": ["lindau", "munster"],
     }
     assert [len(data.split(name)) for name in cities] == [7, 4, 5]
-    assert (dataset.train_samples, dataset.validation_samples, dataset.test_samples) == (7, 4, 5)
+    assert dataset.info().samples == {"train": 7, "validation": 4, "test": 5}
     assert (data.name, data.classes, data.shape) == ("cityscapes", 19, (3, *SIDE))
 
 

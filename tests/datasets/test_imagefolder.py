@@ -76,7 +76,9 @@ def test_skip_leaves_them_out_counts_them_and_tells_conversions(images: Path) ->
     }
     assert about["class_names"] == ["0", "180", "270", "90"]  # and not the hidden folder
     assert about["held_out"] == ["test"]
-    assert (dataset.classes, dataset.train_samples, dataset.test_samples) == (4, 32, 4)
+    info = dataset.info()
+    assert info.samples is not None
+    assert (info.classes, info.samples["train"], info.samples["test"]) == (4, 32, 4)
     assert not any("cut" in path or "empty" in path for path in splits["train"].paths)
 
 
@@ -187,7 +189,7 @@ def test_files_are_looked_at_again_only_when_something_changed(
     assert looked == [31, 31]
     (three / "cats" / "99.png").unlink()
     dataset.prepare()
-    assert dataset.train_samples == 24
+    assert dataset.info().samples == {"train": 24, "validation": 3, "test": 3}
 
 
 def test_keys_that_change_what_is_used_have_a_manifest_of_their_own(three: Path) -> None:

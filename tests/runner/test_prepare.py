@@ -66,13 +66,13 @@ def test_prepared_goes_where_it_is_wanted_from_here(images: Path) -> None:
 def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(CIFAR10, "prepare", lambda self: asked.append((self.download, self.root)))
+    monkeypatch.setattr(CIFAR10, "prepare", lambda self, tell: asked.append((self.download, self.root)))
     assert run(["prepare", "dataset=cifar10", "dataset.root=here"]) == 0
     assert asked == [(True, str(tmp_path / "here"))]
 
 
 def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def cut_off(self: FashionMNIST) -> None:
+    def cut_off(self: FashionMNIST, tell: Any) -> None:
         raise ConnectionError(
             "Fashion-MNIST could not be fetched (no route): on a machine with a network ..."
         )

@@ -13,6 +13,8 @@ from collapse import BREAKS, SMALL, as_it_is, largest, named, off, relative, sma
 from torch import Tensor, nn
 
 import daso_bench
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner import listing, similarity
 from daso_bench.runner.cli import main
@@ -281,10 +283,10 @@ def test_what_cannot_be_named(like: dict[str, Any], says: str):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Lost:
+class Lost(Dataset):
     """A data set whose file is not there."""
 
-    def load(self) -> None:
+    def load(self) -> Data:
         raise FileNotFoundError("images.idx: missing")
 
 

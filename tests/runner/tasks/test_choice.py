@@ -67,7 +67,7 @@ def test_a_models_later_key_at_its_default_leaves_the_id_that_runs_had():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dreams:
+class Dreams(Blobs):
     """A data set for a task that nobody knows."""
 
     task: ClassVar[str] = "dreaming"
