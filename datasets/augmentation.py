@@ -7,7 +7,6 @@ from torch's own generator, so that is set for each sample, and put back afterwa
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,19 +15,6 @@ from .sampler import stream_seed
 
 Change = Callable[[Tensor], Tensor]
 """An image [C, H, W], uint8 or float32, to one of the same type; may draw from torch's generator."""
-
-
-@dataclass(frozen=True)
-class Chain:
-    """One after the other."""
-
-    first: Change
-    then: Change
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """`then` of `first` of an image."""
-        return self.then(self.first(image))
-
 
 PairChange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """An image [C, H, W] and its mask [H, W] to others of the same types; may draw from torch's generator."""

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checking import Tell, in_threads, silent
+from .checking import in_threads
 from .data import SPLITS, Data
+from .dataset import Tell, silent
 from .folder_dataset import FolderDataset
 from .masks import UNLABELLED
 from .pixels import BadImage, Header, inspect

@@ -5,9 +5,10 @@ from itertools import chain
 
 import torch
 
-from .checking import Tell, in_threads, silent
+from .checking import in_threads
 from .cityscapes import RULES, Cityscapes, blamed
 from .data import SPLITS
+from .dataset import Tell, silent
 from .inspection import Inspection, absent, digest, same_images
 from .masks import UNLABELLED
 from .pixels import BadImage, Header, header

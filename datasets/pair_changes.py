@@ -56,19 +56,6 @@ class Together:
         return _together(self.transform, image, mask)
 
 
-@dataclass(frozen=True)
-class PairChain:
-    """One after the other."""
-
-    steps: tuple[PairChange, ...]
-
-    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """All steps of an image and its mask."""
-        for step in self.steps:
-            image, mask = step(image, mask)
-        return image, mask
-
-
 def pair_recipe(
     name: str, side: tuple[int, int], fill: Sequence[float], allowed: Sequence[str]
 ) -> PairChange | None:
@@ -88,10 +75,10 @@ def pair_recipe(
 
     flip = Together(v2.RandomHorizontalFlip())
     if name == "flip":
-        return PairChain((ResizePair(height=side[0], width=side[1]), flip))
+        return v2.Compose([ResizePair(height=side[0], width=side[1]), flip])
     jitter = v2.ColorJitter(brightness=0.5, contrast=0.5, saturation=0.5)
     colours = jitter if name == "scale_crop_flip_jitter" else None
-    return PairChain((ScaleCrop(side=side, fill=tuple(fill), colours=colours), flip))
+    return v2.Compose([ScaleCrop(side=side, fill=tuple(fill), colours=colours), flip])
 
 
 def _together(transform: Callable[..., Any], image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

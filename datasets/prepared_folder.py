@@ -9,16 +9,18 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .checking import CHECKS, POLICIES, Checked, refusal
+from .checking import CHECKS, POLICIES, Checked, in_threads, refusal
 from .data import SPLITS
 from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
 from .manifest import Manifest, read_about
+from .pixels import BadImage
 from .preparation import locked
 from .tree import File, Tree
 
@@ -64,8 +66,34 @@ class PreparedFolder(Dataset, ABC):
         """Train, validation and test of the usable files; what is missing is held out of train."""
 
     @abstractmethod
+    def look(self, path: str) -> tuple[str, ...]:
+        """The names of the rules (`pixels`) that apply to the file at `path` below `root`. Raises BadImage.
+
+        check=headers reads its header, and all of a JPEG or PNG file without its end mark; decode all of it.
+        """
+
+    def reason(self, error: BadImage, path: str) -> str:
+        """Why the file at `path` below `root` is bad."""
+        return error.reason
+
     def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
-        """Look at the files `paths` below `root` as `check` says."""
+        """Look at the files `paths` below `root` as `check` says; results in their order."""
+        checked = Checked(bad=[], conversions=Counter())
+        if self.check == "none":
+            return checked
+
+        def look(path: str) -> tuple[str, str | None, tuple[str, ...]]:
+            try:
+                return path, None, self.look(path)
+            except BadImage as error:
+                return path, self.reason(error, path), ()
+
+        for path, reason, conversions in in_threads(look, paths, threads=threads(), tell=tell):
+            if reason is None:
+                checked.conversions.update(conversions)
+            else:
+                checked.bad.append((path, reason))
+        return checked
 
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
         """Warnings of what is gone with the bad files, or too small to be divided.

@@ -279,8 +279,8 @@ def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
 ) -> None:
     dataset = small(streets(tmp_path))
     looked: list[str] = []
-    real = Cityscapes._look
-    monkeypatch.setattr(Cityscapes, "_look", lambda self, path: looked.append(path) or real(self, path))
+    real = Cityscapes.look
+    monkeypatch.setattr(Cityscapes, "look", lambda self, path: looked.append(path) or real(self, path))
     images = sum(sum(counts.values()) for counts in CITIES.values())
     for dataset_now in (dataset, dataset, dataclasses.replace(dataset, height=8, augment="flip")):
         dataset_now.prepare()
