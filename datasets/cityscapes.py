@@ -20,8 +20,8 @@ from typing import ClassVar
 from .augmentation import PairChange
 from .data import SPLITS, Data
 from .dataset import DatasetInfo
-from .end_marks import looks_whole
 from .holdout import SPLIT_SEED, place_in_draw
+from .image_formats import looks_whole
 from .masks import UNLABELLED, Labels, MaskedFiles, other_size
 from .pair_changes import PAIR_RECIPES, pair_recipe
 from .pixels import BadImage, PixelRules, decode, header

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from .augmentation import Change, recipe
 from .data import SPLITS, Data
-from .end_marks import looks_whole
 from .image_files import ImageFiles
+from .image_formats import looks_whole
 from .pixels import PixelRules, decode, header
 from .prepared_folder import PreparedFolder
 from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
