@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from .augmentation import PairChange
+from .augmentation import PAIR_RECIPES, UNLABELLED, PairChange, pair_recipe
 from .data import SPLITS, Data
 from .dataset import DatasetInfo
 from .holdout import SPLIT_SEED, place_in_draw
 from .image_formats import looks_whole
-from .masks import UNLABELLED, Labels, MaskedFiles, other_size
-from .pair_changes import PAIR_RECIPES, pair_recipe
+from .masks import Labels, MaskedFiles, other_size
 from .pixels import BadImage, PixelRules, decode, header
 from .prepared_folder import PreparedFolder
 from .transforms import IMAGENET_MEAN, IMAGENET_STD, Normalise, ResizePair
@@ -52,7 +51,7 @@ class Cityscapes(PreparedFolder):
     """Images [3, height, width] and masks [height, width] of 19 classes and 255.
 
     root, prepared, check, bad_files: see `PreparedFolder`; height, width: pixels that images and masks are
-    brought to; augment: random changes of both, for training (`pair_changes.pair_recipe`); mean, std: per
+    brought to; augment: random changes of both, for training (`augmentation.pair_recipe`); mean, std: per
     channel, on a scale of 0 to 1.
     Raises ValueError for a value out of range.
     """

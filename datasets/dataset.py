@@ -1,5 +1,6 @@
 """The base class of data sets, with the manual of how to add one."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,14 @@ Tell = Callable[[int, int], None]
 
 def silent(done: int, total: int) -> None:
     """Tells nobody."""
+
+
+def at_least(key: str, value: float, low: float) -> None:
+    """Raises ValueError where `value` of dataset.`key` is below `low`, or no finite number."""
+    if not value >= low:
+        raise ValueError(f"dataset.{key}={value}: must be >= {low}")
+    if not math.isfinite(value):
+        raise ValueError(f"dataset.{key}={value}: must be finite")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .augmentation import UNLABELLED
 from .checking import in_threads
 from .data import SPLITS, Data
 from .dataset import Tell, silent
 from .folder_dataset import FolderDataset
-from .masks import UNLABELLED
 from .pixels import BadImage, Header, inspect
 from .tree import File, Tree
 

@@ -5,12 +5,12 @@ from itertools import chain
 
 import torch
 
+from .augmentation import UNLABELLED
 from .checking import in_threads
 from .cityscapes import RULES, Cityscapes, blamed
 from .data import SPLITS
 from .dataset import Tell, silent
 from .inspection import Inspection, absent, digest, same_images
-from .masks import UNLABELLED
 from .pixels import BadImage, Header, header
 from .tree import File
 

@@ -6,18 +6,16 @@ single pixels do not tell its kind and its form does. Classes: 0 the ground, the
 Pixels with another label beside, above or below them are unlabelled (255), as are the outlines in PASCAL VOC.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .augmentation import PairChange
+from .augmentation import UNLABELLED, PairChange, pair_recipe
 from .data import Data
-from .dataset import Dataset, DatasetInfo
-from .masks import UNLABELLED, MaskedSplit
-from .pair_changes import pair_recipe
+from .dataset import Dataset, DatasetInfo, at_least
+from .masks import MaskedSplit
 from .sampler import stream_seed
 
 SHAPES = ("disc", "box", "triangle", "cross")
@@ -35,7 +33,7 @@ class Shapes(Dataset):
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
     noise: standard deviation, the colours being between -1 and 1; augment: random changes of training images
-    and masks (`pair_changes.pair_recipe`); seed: of the data, not of the run.
+    and masks (`augmentation.pair_recipe`); seed: of the data, not of the run.
     Raises ValueError for a number out of range.
     """
 
@@ -54,12 +52,10 @@ class Shapes(Dataset):
 
     def __post_init__(self) -> None:
         for key in ("samples", "validation_samples", "test_samples"):
-            _at_least(key, getattr(self, key), 1)
+            at_least(key, getattr(self, key), 1)
         for key in ("height", "width"):
-            _at_least(key, getattr(self, key), 16)
-        _at_least("noise", self.noise, 0)
-        if not math.isfinite(self.noise):
-            raise ValueError(f"dataset.noise={self.noise}: must be finite")
+            at_least(key, getattr(self, key), 16)
+        at_least("noise", self.noise, 0)
         self.change  # noqa: B018 (checks its value)
 
     def info(self) -> DatasetInfo:
@@ -139,8 +135,3 @@ def _outlined(mask: Tensor) -> Tensor:
         changes.narrow(dim, 0, size).logical_or_(differs)
         changes.narrow(dim, 1, size).logical_or_(differs)
     return mask.masked_fill(changes, UNLABELLED)
-
-
-def _at_least(key: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ValueError(f"dataset.{key}={value}: must be >= {low}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from .data import Data
-from .dataset import Dataset, DatasetInfo
+from .dataset import Dataset, DatasetInfo, at_least
 from .streams import stream_seed
 
 PATTERN_SIDE = 8  # pixels; patterns are enlarged to the image, so 1000 classes of 224×224 take 1 MB, not 600
@@ -43,11 +43,9 @@ class Synthetic(Dataset):
 
     def __post_init__(self) -> None:
         for key in ("samples", "validation_samples", "test_samples", "channels", "height", "width"):
-            _at_least(key, getattr(self, key), 1)
-        _at_least("classes", self.classes, 2)
-        _at_least("noise", self.noise, 0)
-        if not math.isfinite(self.noise):
-            raise ValueError(f"dataset.noise={self.noise}: must be finite")
+            at_least(key, getattr(self, key), 1)
+        at_least("classes", self.classes, 2)
+        at_least("noise", self.noise, 0)
 
     def info(self) -> DatasetInfo:
         """See `Dataset.info`."""
@@ -113,8 +111,3 @@ class NoisyPatterns:
         for chosen in (self.first, self.second):
             images.add_(self.pool.index_select(0, chosen.index_select(0, indices)), alpha=noise_scale)
         return images, labels
-
-
-def _at_least(key: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ValueError(f"dataset.{key}={value}: must be >= {low}")

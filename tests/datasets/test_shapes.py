@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from daso_bench.datasets.masks import UNLABELLED, MaskedSplit
+from daso_bench.datasets.augmentation import UNLABELLED
+from daso_bench.datasets.masks import MaskedSplit
 from daso_bench.datasets.shapes import SHAPES, TINTS, Shapes, _inside, _outlined
 
 SMALL = Shapes(samples=40, validation_samples=8, test_samples=12, height=24, width=20)
