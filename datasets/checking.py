@@ -1,14 +1,12 @@
-"""Looks at every file of a data set before training: which are bad and why, which rules apply to how many."""
+"""What comes of looking at every file of a data set before training; several threads look."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from .end_marks import looks_whole
-from .pixels import BadImage, PixelRules, decode, header
+from .dataset import Tell
 
 CHECKS = ("headers", "decode", "none")
 POLICIES = ("stop", "skip")
@@ -17,11 +15,6 @@ _PIECE = 256  # files given to a thread at a time
 
 A = TypeVar("A")
 B = TypeVar("B")
-Tell = Callable[[int, int], None]  # files looked at so far, files in all
-
-
-def silent(done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,35 +23,6 @@ class Checked:
 
     bad: list[tuple[str, str]]
     conversions: Counter[str]
-
-
-def check(
-    root: Path, paths: Sequence[str], how: str, rules: PixelRules, *, threads: int, tell: Tell = silent
-) -> Checked:
-    """Look at the files `paths` below `root`; results in their order.
-
-    how: `headers` reads the header, and all of a JPEG or PNG file that lacks its end; `decode` all of every
-    file; `none` nothing.
-    """
-    found = Checked(bad=[], conversions=Counter())
-    if how == "none":
-        return found
-
-    def look(path: str) -> tuple[str, str | None, tuple[str, ...]]:
-        try:
-            about = header(str(root / path), rules)
-            if how == "decode" or not looks_whole(str(root / path)):
-                decode(str(root / path), rules)
-        except BadImage as error:
-            return path, error.reason, ()
-        return path, None, about.conversions
-
-    for path, reason, conversions in in_threads(look, paths, threads=threads, tell=tell):
-        if reason is None:
-            found.conversions.update(conversions)
-        else:
-            found.bad.append((path, reason))
-    return found
 
 
 def in_threads(look: Callable[[A], B], items: Sequence[A], *, threads: int, tell: Tell) -> Iterable[B]:

@@ -16,45 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .augmentation import Change, recipe
-from .bad_file import BadFile
-from .data import Data, Split
-from .fetching import elsewhere, fetching
-from .holdout import split_by_class
-from .preparation import locked, scratch
-
-TRAIN_SAMPLES, TEST_SAMPLES = 50_000, 10_000
-VALIDATION_SHARE = 10  # one in ten training images of each class
+from .data import Data
+from .dataset import Tell, silent
+from .downloaded import DownloadedDataset
+from .preparation import BadFile, elsewhere, fetching, locked, scratch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar(ABC):
-    """What the two have in common.
+class Cifar(DownloadedDataset, ABC):
+    """45,000 training, 5,000 validation and 10,000 test images [3, 32, 32]; the archive has 170 MB."""
 
-    root: folder that has, or gets, torchvision's layout; relative to the working folder; download: whether
-    a run may fetch the archive (170 MB); `daso-bench prepare` always may; augment: random changes of
-    training images, as `augmentation.recipe` has them. Raises ValueError for an unknown one.
-    """
-
-    root: str = "data"
-    download: bool = False
-    augment: str = "none"
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    classes: ClassVar[int]
-    mean: ClassVar[tuple[float, float, float]]  # of the 50,000 training images; pixels are 0 to 255
-    std: ClassVar[tuple[float, float, float]]
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    train_samples: ClassVar[int] = TRAIN_SAMPLES - TRAIN_SAMPLES // VALIDATION_SHARE
-    validation_samples: ClassVar[int] = TRAIN_SAMPLES // VALIDATION_SHARE
-    test_samples: ClassVar[int] = TEST_SAMPLES
+    train_images: ClassVar[int] = 50_000
+    test_images: ClassVar[int] = 10_000
+    validation_share: ClassVar[int] = 10
 
-    def __post_init__(self) -> None:
-        recipe(self.augment, self.shape[1:])
-
-    def prepare(self) -> None:
-        """Makes sure that the files are there and whole, unpacking or downloading the archive if need be.
+    def prepare(self, tell: Tell = silent) -> None:
+        """Make sure that the files are there and whole, unpacking or downloading the archive if need be.
 
         One process at a time does so, others wait. Raises FileNotFoundError, with the ways out, where there
         is nothing; ConnectionError without a network; BadFile naming what is damaged.
@@ -75,31 +53,16 @@ class Cifar(ABC):
                 self._unpack(archive, temporary)
 
     def load(self) -> Data:
-        """Reads the files. Raises FileNotFoundError where they are missing, BadFile naming a damaged one."""
+        """See `Dataset.load`. Raises FileNotFoundError, or BadFile naming a damaged file."""
         damage = self._damage()
         if damage is not None:
             raise damage
-        images, labels = self._read(train=True)
-        test_images, test_labels = self._read(train=False)
-        per_class = len(labels) // self.classes // VALIDATION_SHARE
-        train, validation = split_by_class(labels, per_class, self.name)
-
-        def split(images: Tensor, labels: Tensor, augment: Change | None = None) -> Split:
-            return Split(images=images, labels=labels, mean=self.mean, std=self.std, augment=augment)
-
-        return Data(
-            name=self.name,
-            classes=self.classes,
-            shape=self.shape,
-            train=split(images[train], labels[train], recipe(self.augment, self.shape[1:])),
-            validation=split(images[validation], labels[validation]),
-            test=split(test_images, test_labels),
-        )
+        return self.in_splits(*self._read(train=True), *self._read(train=False))
 
     def _torchvision(self) -> Any:
         import torchvision.datasets  # here: `list` and a run of other data need none of it
 
-        return getattr(torchvision.datasets, self.title.replace("-", ""))
+        return getattr(torchvision.datasets, self.torchvision_name())
 
     def _damage(self, below: Path | None = None) -> OSError | None:
         """What is wrong with the files below `below` (by default the root); None if nothing is."""
@@ -172,8 +135,8 @@ class CIFAR10(Cifar):
     name: ClassVar[str] = "cifar10"
     title: ClassVar[str] = "CIFAR-10"
     classes: ClassVar[int] = 10
-    mean: ClassVar[tuple[float, float, float]] = (125.31, 122.95, 113.87)
-    std: ClassVar[tuple[float, float, float]] = (62.99, 62.09, 66.70)
+    mean: ClassVar[tuple[float, ...]] = (125.31, 122.95, 113.87)
+    std: ClassVar[tuple[float, ...]] = (62.99, 62.09, 66.70)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +146,8 @@ class CIFAR100(Cifar):
     name: ClassVar[str] = "cifar100"
     title: ClassVar[str] = "CIFAR-100"
     classes: ClassVar[int] = 100
-    mean: ClassVar[tuple[float, float, float]] = (129.30, 124.07, 112.43)
-    std: ClassVar[tuple[float, float, float]] = (68.17, 65.39, 70.42)
+    mean: ClassVar[tuple[float, ...]] = (129.30, 124.07, 112.43)
+    std: ClassVar[tuple[float, ...]] = (68.17, 65.39, 70.42)
 
 
 def _has_md5(path: Path, md5: str) -> bool:

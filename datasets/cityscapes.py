@@ -13,19 +13,18 @@ results are given; the validation split is whole cities held out of train, for i
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from .augmentation import PairChange
-from .checking import Checked, Tell, in_threads
+from .augmentation import PAIR_RECIPES, UNLABELLED, PairChange, pair_recipe
 from .data import SPLITS, Data
-from .end_marks import looks_whole
+from .dataset import DatasetInfo
 from .holdout import SPLIT_SEED, place_in_draw
-from .masks import UNLABELLED, Labels, MaskedFiles, other_size
-from .pair_changes import PAIR_RECIPES, pair_recipe
+from .image_formats import looks_whole
+from .masks import Labels, MaskedFiles, other_size
 from .pixels import BadImage, PixelRules, decode, header
-from .prepared_folder import PreparedFolder, threads
+from .prepared_folder import PreparedFolder
 from .transforms import IMAGENET_MEAN, IMAGENET_STD, Normalise, ResizePair
 from .tree import File, Tree, folders_in, images_below
 
@@ -52,7 +51,7 @@ class Cityscapes(PreparedFolder):
     """Images [3, height, width] and masks [height, width] of 19 classes and 255.
 
     root, prepared, check, bad_files: see `PreparedFolder`; height, width: pixels that images and masks are
-    brought to; augment: random changes of both, for training (`pair_changes.pair_recipe`); mean, std: per
+    brought to; augment: random changes of both, for training (`augmentation.pair_recipe`); mean, std: per
     channel, on a scale of 0 to 1.
     Raises ValueError for a value out of range.
     """
@@ -96,6 +95,10 @@ class Cityscapes(PreparedFolder):
         """Of an image, [C, H, W]."""
         return 3, self.height, self.width
 
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`; the classes are known before."""
+        return replace(super().info(), classes=self.classes)
+
     def tree(self) -> Tree:
         """See `PreparedFolder.tree`. A file's size and time are sums over image and mask, its label is 0."""
         tree = Tree(classes=CLASSES, splits={})
@@ -117,27 +120,25 @@ class Cityscapes(PreparedFolder):
             "test": splits["test"],
         }
 
-    def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
-        """See `PreparedFolder.examine`: each image and its mask; label ids are read where check=decode."""
-        checked = Checked(bad=[], conversions=Counter())
-        if self.check == "none":
-            return checked
+    def look(self, path: str) -> tuple[str, ...]:
+        """See `PreparedFolder.look`: of an image and its mask; label ids are read where check=decode."""
+        image, mask = f"{self.root}/{path}", f"{self.root}/{mask_of(path)}"
+        about, mask_about = header(image, RULES), LABELS.header(mask)
+        sizes = [(one.width, one.height) for one in (mask_about, about)]
+        if sizes[0] != sizes[1]:
+            raise BadImage(mask, other_size(*sizes))
+        if self.check == "decode" or not looks_whole(image):
+            decode(image, RULES)
+        if self.check == "decode" or not looks_whole(mask):
+            LABELS.decode(mask)
+        return about.conversions
 
-        def look(path: str) -> tuple[str, str | None, tuple[str, ...]]:
-            try:
-                return path, None, self._look(path)
-            except BadImage as error:
-                return path, blamed(error, self.root, path), ()
-
-        for path, reason, conversions in in_threads(look, paths, threads=threads(), tell=tell):
-            if reason is None:
-                checked.conversions.update(conversions)
-            else:
-                checked.bad.append((path, reason))
-        return checked
+    def reason(self, error: BadImage, path: str) -> str:
+        """See `PreparedFolder.reason`: a bad mask makes its image bad."""
+        return blamed(error, self.root, path)
 
     def load(self) -> Data:
-        """See `PreparedFolder.load`."""
+        """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
             name: self.masked_files(manifest.paths[name], change=self.change if name == "train" else None)
@@ -195,19 +196,6 @@ class Cityscapes(PreparedFolder):
         files = images_below(self.root, folder, 0, others)
         others.update(f"not *{ending}" for file in files if not file.path.endswith(ending))
         return [file for file in files if file.path.endswith(ending)]
-
-    def _look(self, path: str) -> tuple[str, ...]:
-        """The rules that apply to an image that is good, and whose mask is. Raises BadImage."""
-        image, mask = f"{self.root}/{path}", f"{self.root}/{mask_of(path)}"
-        about, mask_about = header(image, RULES), LABELS.header(mask)
-        sizes = [(one.width, one.height) for one in (mask_about, about)]
-        if sizes[0] != sizes[1]:
-            raise BadImage(mask, other_size(*sizes))
-        if self.check == "decode" or not looks_whole(image):
-            decode(image, RULES)
-        if self.check == "decode" or not looks_whole(mask):
-            LABELS.decode(mask)
-        return about.conversions
 
 
 def mask_of(path: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from .data import SPLITS, Data, Split
+from .dataset import Dataset, DatasetInfo, Tell, silent
 
 FILE = Path(__file__).with_name("digits.npz")
 # Mean and standard deviation of the training split; pixels are 0 to 16.
@@ -19,18 +20,23 @@ MEAN, STD = 4.887, 6.020
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits:
+class Digits(Dataset):
     """1,149 training, 288 validation and 360 test images [1, 8, 8], 10 classes; the split is fixed."""
 
-    train_samples: ClassVar[int] = 1149
+    name: ClassVar[str] = "digits"
 
-    def prepare(self) -> None:
-        """Checks that the file is there. Raises FileNotFoundError when the installation lacks it."""
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        samples = {"train": 1149, "validation": 288, "test": 360}
+        return DatasetInfo(shape=(1, 8, 8), classes=10, samples=samples)
+
+    def prepare(self, tell: Tell = silent) -> None:
+        """Check that the file is there. Raises FileNotFoundError when the installation lacks it."""
         if not FILE.is_file():
             raise FileNotFoundError(f"{FILE}: missing; install daso-bench again, the file is part of it")
 
     def load(self) -> Data:
-        """Reads the file; raises as `prepare` does."""
+        """Read the file; raises as `prepare` does."""
         self.prepare()
         with np.load(FILE, allow_pickle=False) as file:
             images = torch.from_numpy(file["images"]).unsqueeze(1)
@@ -40,4 +46,4 @@ class Digits:
             name: Split(images=images[chosen], labels=labels[chosen], mean=(MEAN,), std=(STD,))
             for name, chosen in index.items()
         }
-        return Data(name="digits", classes=10, shape=(1, 8, 8), **splits)
+        return Data(name=self.name, classes=10, shape=(1, 8, 8), **splits)

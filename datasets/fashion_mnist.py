@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .idx_dataset import IdxDataset
+from .mnist import IdxDataset
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 
@@ -19,8 +19,8 @@ class FashionMNIST(IdxDataset):
 
     name: ClassVar[str] = "fashion_mnist"
     title: ClassVar[str] = "Fashion-MNIST"
-    mean: ClassVar[float] = 72.93  # of the 55,000
-    std: ClassVar[float] = 90.03
+    mean: ClassVar[tuple[float, ...]] = (72.93,)  # of the 55,000
+    std: ClassVar[tuple[float, ...]] = (90.03,)
     md5s: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
         "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
@@ -28,5 +28,6 @@ class FashionMNIST(IdxDataset):
         "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
     }
 
-    def _installed(self) -> tuple[Path, str]:
+    def installed(self) -> tuple[Path, str]:
+        """See `IdxDataset.installed`."""
         return DEBIAN_FOLDER, "dataset-fashion-mnist (Debian)"

@@ -1,17 +1,15 @@
 """Folders of image files with a label for each: what their data sets have in common."""
 
 from abc import ABC
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from .augmentation import Chain, Change, recipe
-from .checking import Checked, Tell, check
+from .augmentation import Change, recipe
 from .data import SPLITS, Data
 from .image_files import ImageFiles
-from .pixels import PixelRules
-from .prepared_folder import PreparedFolder, threads
+from .image_formats import looks_whole
+from .pixels import PixelRules, decode, header
+from .prepared_folder import PreparedFolder
 from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
 from .tree import File, Tree, listed_classes
 
@@ -60,7 +58,9 @@ class FolderDataset(PreparedFolder, ABC):
         change = recipe(self.augment, (self.crop, self.crop))
         if change is None or self.augment == "resized_crop_flip":
             return change
-        return Chain(self.transform, change)
+        from torchvision.transforms import v2  # `recipe` has imported it
+
+        return v2.Compose([self.transform, change])
 
     @property
     def normalise(self) -> Normalise:
@@ -72,15 +72,13 @@ class FolderDataset(PreparedFolder, ABC):
         """Of an image, [C, H, W]."""
         return self.channels, self.crop, self.crop
 
-    @property
-    def classes(self) -> int | None:
-        """How many classes there are; None while nothing is prepared."""
-        about = self.about()
-        return None if about is None else len(about["class_names"])
-
-    def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
-        """See `PreparedFolder.examine`."""
-        return check(Path(self.root), paths, self.check, self.rules, threads=threads(), tell=tell)
+    def look(self, path: str) -> tuple[str, ...]:
+        """See `PreparedFolder.look`."""
+        file = f"{self.root}/{path}"
+        about = header(file, self.rules)
+        if self.check == "decode" or not looks_whole(file):
+            decode(file, self.rules)
+        return about.conversions
 
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
         """Classes that had files in a split, all of them bad, or that have none in one held out of train."""
@@ -96,7 +94,7 @@ class FolderDataset(PreparedFolder, ABC):
         return told
 
     def load(self) -> Data:
-        """See `PreparedFolder.load`."""
+        """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
             name: ImageFiles(

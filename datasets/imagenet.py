@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
+from .dataset import at_least
 from .folder_dataset import FolderDataset
 from .holdout import SPLIT_SEED, hold_out
 from .tree import File, Tree, folders_in, images_below, loose_images
@@ -39,8 +40,7 @@ class ImageNet(FolderDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.validation_per_class < 1:
-            raise ValueError(f"dataset.validation_per_class={self.validation_per_class}: must be >= 1")
+        at_least("validation_per_class", self.validation_per_class, 1)
 
     def tree(self) -> Tree:
         """See `PreparedFolder.tree`."""

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bad_file import BadFile
 from .data import SPLITS
-from .preparation import replacing
+from .preparation import BadFile, replacing
 from .tree import File
 
 FORMAT = 1  # a file of another one is made anew

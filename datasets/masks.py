@@ -10,7 +10,6 @@ from torch import Tensor
 from .augmentation import PairChange, own_draws
 from .pixels import BadImage, Header, PixelRules, decode, header, inspect
 
-UNLABELLED = 255
 _AS_STORED = PixelRules(channels=1, upright=False)  # a grey image of 8 bits stays what it is
 _NAMED = 8  # unknown label ids that are named
 

@@ -1,13 +1,125 @@
-"""70,000 grey images of handwritten digits, 28×28 pixels, 10 classes.
+"""MNIST and data sets in its files: 70,000 grey images, 28×28 pixels, 10 classes.
 
-Source: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to Document Recognition,
-Proceedings of the IEEE 86(11), 1998, DOI 10.1109/5.726791.
+Source of MNIST: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to Document
+Recognition, Proceedings of the IEEE 86(11), 1998, DOI 10.1109/5.726791.
+
+torchvision fetches the files. They are read here: torchvision's reader takes no compressed files, as people
+and Debian keep them, checks no MD5, and could not tell MNIST's files from Fashion-MNIST's of the same names.
 """
 
+import gzip
+import hashlib
+import os
+import zlib
+from abc import ABC
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-from .idx_dataset import IdxDataset
+import torch
+from torch import Tensor
+
+from .data import Data
+from .dataset import Tell, silent
+from .downloaded import DownloadedDataset
+from .preparation import BadFile, elsewhere, fetching, locked, scratch
+
+PARTS = ("train", "t10k")
+NAMES = [f"{part}-{kind}-ubyte" for part in PARTS for kind in ("images-idx3", "labels-idx1")]
+IMAGES_HEADER, LABELS_HEADER = 16, 8  # bytes of the IDX format before the first number
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdxDataset(DownloadedDataset, ABC):
+    """55,000 training, 5,000 validation and 10,000 test images [1, 28, 28], 10 classes, in four IDX files.
+
+    The files lie in TITLE/raw below `root`, plain or compressed (.gz).
+    """
+
+    classes: ClassVar[int] = 10
+    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    train_images: ClassVar[int] = 60_000
+    test_images: ClassVar[int] = 10_000
+    validation_share: ClassVar[int] = 12
+    md5s: ClassVar[dict[str, str]]  # of what the files hold, decompressed
+
+    def prepare(self, tell: Tell = silent) -> None:
+        """Make sure that the files are there and whole, by downloading if asked to.
+
+        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network;
+        BadFile naming one that is damaged or another's.
+        """
+        if self.download and self._found() is None:
+            self._fetch()
+        for part in PARTS:
+            self._read(part)
+
+    def load(self) -> Data:
+        """See `Dataset.load`; raises BadFile as `prepare`."""
+        return self.in_splits(*self._read("train"), *self._read("t10k"))
+
+    def installed(self) -> tuple[Path, str] | None:
+        """A folder in which a package of the system has the files, and the package's name; None: no such."""
+        return None
+
+    def _folder(self) -> Path:
+        return Path(self.root) / self.torchvision_name() / "raw"
+
+    def _found(self) -> dict[str, Path] | None:
+        installed = self.installed()
+        return find_files(self._folder()) or (find_files(installed[0]) if installed else None)
+
+    def _files(self) -> dict[str, Path]:
+        files = self._found()
+        if files is not None:
+            return files
+        folder, package = self.installed() or (None, None)
+        raise FileNotFoundError(
+            f"{_not_there(self.title, self._folder())}{f', and not in {folder}' if folder else ''}: "
+            f"put torchvision's copy below dataset.root={self.root}, "
+            f"{f'or install the package {package}, ' if package else ''}"
+            f"or run daso-bench prepare dataset={self.name}, or set dataset.download=true"
+        )
+
+    def _fetch(self) -> None:
+        """Have torchvision fetch the files; they get their names when all of them are there."""
+        import torchvision.datasets
+
+        root, title = Path(self.root), self.torchvision_name()
+        with locked(root):
+            if find_files(self._folder()) is not None:  # by the process that had the lock before
+                return
+            with scratch(root) as temporary:
+                with fetching(
+                    self.title, elsewhere(self.name, self.root, f"torchvision's folder {title}/raw")
+                ):
+                    getattr(torchvision.datasets, title)(str(temporary), download=True)
+                self._folder().mkdir(parents=True, exist_ok=True)
+                for name in NAMES:
+                    os.replace(temporary / title / "raw" / name, self._folder() / name)
+
+    def _read(self, part: str) -> tuple[Tensor, Tensor]:
+        """Images uint8 [M, 1, 28, 28] and labels int64 [M]; files with the known MD5 have no other form."""
+        files = self._files()
+        images, labels = (self._content(files[name], name) for name in NAMES if name.startswith(part))
+        pixels = torch.frombuffer(images, dtype=torch.uint8, offset=IMAGES_HEADER)
+        numbers = torch.frombuffer(labels, dtype=torch.uint8, offset=LABELS_HEADER)
+        return pixels.view(-1, *self.shape), numbers.to(torch.int64)
+
+    def _content(self, path: Path, name: str) -> bytearray:
+        """What the file called `name` holds, decompressed. Raises BadFile, OSError."""
+        try:
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise BadFile(f"{path}: damaged or cut short ({error}); delete it and get it again") from error
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if md5 != self.md5s[name]:
+            raise BadFile(
+                f"{path}: holds {len(content)} bytes with the MD5 {md5}, not {self.md5s[name]}: damaged, "
+                "cut short, or another data set's (MNIST's and Fashion-MNIST's have the same names); delete "
+                "it and get it again"
+            )
+        return bytearray(content)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +128,31 @@ class MNIST(IdxDataset):
 
     name: ClassVar[str] = "mnist"
     title: ClassVar[str] = "MNIST"
-    mean: ClassVar[float] = 33.32  # of all 60,000
-    std: ClassVar[float] = 78.57
+    mean: ClassVar[tuple[float, ...]] = (33.32,)  # of all 60,000
+    std: ClassVar[tuple[float, ...]] = (78.57,)
     md5s: ClassVar[dict[str, str]] = {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
         "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
         "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
         "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
     }
+
+
+def find_files(folder: Path) -> dict[str, Path] | None:
+    """The four files of `folder`, plain or .gz, by their plain name; None when one is missing."""
+    files = {
+        name: path
+        for name in NAMES
+        for path in (folder / f"{name}.gz", folder / name)  # the last one that is there counts
+        if path.is_file()
+    }
+    return files if len(files) == len(NAMES) else None
+
+
+def _not_there(title: str, folder: Path) -> str:
+    """Of a folder in which `find_files` finds nothing: that it is not there, or which files it lacks."""
+    names = [path.name.removesuffix(".gz") for path in folder.iterdir()] if folder.is_dir() else []
+    lacking = [name for name in NAMES if name not in names]
+    if len(lacking) == len(NAMES):
+        return f"{title} is not in {folder.absolute()}"
+    return f"{title} is incomplete: {folder.absolute()} has no {', no '.join(lacking)} (nor .gz)"

@@ -19,15 +19,14 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from .end_marks import damage
-from .pixel_storage import is_16_bit, keeps_numbers, refusal, scale_clear_grey
-from .plain_jpeg import plain_jpeg
+from .image_formats import damage, plain_jpeg
 
 BACKGROUNDS = {"white": 255, "black": 0}
 SUFFIXES = frozenset(
@@ -35,6 +34,10 @@ SUFFIXES = frozenset(
 )
 _ORIENTATION = 0x0112
 _WHITE_16 = 65535
+_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0  # a tag of TIFF files, and one of its values
+_SAMPLE_FORMAT, _SIGNED = 339, 2
+_EXACT = frozenset(("PNG", "TIFF", "BMP"))  # whose greys of 8 bits come out as they went in
+_WHITE_AS_STORED = {"L;2": 3, "L;4": 15}  # of grey with fewer bits, by Pillow's name for it
 # What Pillow raises for bytes that are no image, or no whole one.
 _DAMAGE = (
     OSError,
@@ -148,7 +151,7 @@ def _opened(source: str | io.BytesIO, path: str) -> Image.Image:
     image = Image.open(source)
     if min(image.size) < 1:
         raise ValueError(f"has no pixels ({image.width} x {image.height})")
-    why_not = refusal(image)
+    why_not = _refusal(image)
     if why_not is not None:
         image.close()
         raise BadImage(path, why_not)
@@ -167,7 +170,7 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
     told = {
         "grey to colour": grey and rules.channels == 3,
         "colour to grey": not grey and rules.channels == 1,
-        "16 bits to 8": is_16_bit(image),
+        "16 bits to 8": _is_16_bit(image),
         "alpha over background": transparent,
         "CMYK to RGB": mode == "CMYK",
         "palette to colours": mode in ("P", "PA"),
@@ -176,13 +179,13 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
         "other colour space to RGB": mode in ("YCbCr", "LAB", "HSV"),
     }
     names = tuple(name for name, applies in told.items() if applies)
-    exact = keeps_numbers(image)
+    exact = _keeps_numbers(image)
     return Header(width=image.width, height=image.height, mode=mode, conversions=names, exact=exact)
 
 
 def _converted(image: Image.Image, rules: PixelRules) -> Image.Image:
     inverted = image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info
-    scale_clear_grey(image)
+    _scale_clear_grey(image)
     if rules.upright and _is_turned(image):
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
@@ -240,3 +243,57 @@ def _start(source: str | io.BytesIO) -> bytes:
         return source.getvalue()[:8]
     with open(source, "rb") as file:
         return file.read(8)
+
+
+# What Pillow's mode does not say of how a file holds its pixels, and what Pillow would read wrongly.
+
+
+def _refusal(image: Image.Image) -> str | None:
+    """Why an opened `image` cannot be used, whatever its pixels; None where it can."""
+    unknown = "nothing says which value is white; save it with"
+    tags, stored = getattr(image, "tag_v2", {}), _stored_as(image)
+    if image.mode == "F":
+        return f"floating-point pixels: {unknown} 8 bits"
+    if _SIGNED in tags.get(_SAMPLE_FORMAT, ()):
+        return f"signed pixels: {unknown} 8 or 16 bits without a sign"
+    if image.mode == "I" and image.format not in ("PNG", "PPM"):  # of which Pillow makes 16 bits
+        return f"32-bit pixels: {unknown} 8 or 16 bits"
+    if ";12" in stored:
+        return "12-bit pixels: Pillow does not scale them; save it with 8 or 16 bits"
+    if image.mode.startswith("I") and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        return "16-bit pixels of which 0 is white: Pillow does not invert them; save it with 0 for black"
+    if ";16" in stored and isinstance(image.info.get("transparency"), tuple):
+        return "16-bit colour of which one is transparent: save it with an alpha channel, or with 8 bits"
+    return None
+
+
+def _is_16_bit(image: Image.Image) -> bool:
+    """Whether an opened `image` has 16 bits a channel; of colour Pillow keeps or makes 8."""
+    how = _how(image)
+    ppm = image.format == "PPM" and isinstance(how, tuple) and len(how) == 2 and how[1] > 255
+    return image.mode.startswith("I") or ";16" in _stored_as(image) or ppm
+
+
+def _keeps_numbers(image: Image.Image) -> bool:
+    """Whether a grey pixel of an opened `image` is the number in its file: not scaled, inverted or lossy."""
+    return image.mode == "L" and _stored_as(image) == "L" and image.format in _EXACT
+
+
+def _scale_clear_grey(image: Image.Image) -> None:
+    """Of an opened PNG file of 2 or 4 bits Pillow scales the pixels, but not the transparent grey: do so."""
+    white = _WHITE_AS_STORED.get(_stored_as(image))
+    if white is not None and "transparency" in image.info:
+        image.info["transparency"] = image.info["transparency"] * 255 // white
+
+
+def _stored_as(image: Image.Image) -> str:
+    """Pillow's name for how the file holds pixels, such as `RGB;16B`; empty where it tells none."""
+    how = _how(image)
+    name = how[0] if isinstance(how, tuple) and how else how
+    return name if isinstance(name, str) else ""
+
+
+def _how(image: Image.Image) -> Any:
+    """What Pillow tells its decoder; nothing once the pixels are decoded."""
+    tiles = getattr(image, "tile", ())
+    return tiles[0].args if tiles else None

@@ -9,23 +9,24 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .checking import CHECKS, POLICIES, BadFiles, Checked, Tell, silent
-from .data import SPLITS, Data
+from .checking import CHECKS, POLICIES, BadFiles, Checked, in_threads
+from .data import SPLITS
+from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
 from .manifest import Manifest, read_about
+from .pixels import BadImage
 from .preparation import locked
 from .tree import File, Tree
 
-OWN_FOLDER = ".daso-bench"
-
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedFolder(ABC):
+class PreparedFolder(Dataset, ABC):
     """Samples in files below `root`.
 
     root: the folder, relative to the working folder; prepared: where the manifest is kept, empty for the
@@ -39,7 +40,6 @@ class PreparedFolder(ABC):
     check: str = "headers"
     bad_files: str = "stop"
 
-    name: ClassVar[str]
     loading_keys: ClassVar[frozenset[str]]
     """What changes samples or where things lie, and not which files are in which split."""
     held_out_of: ClassVar[str]
@@ -52,6 +52,11 @@ class PreparedFolder(ABC):
                     f"dataset.{key}={getattr(self, key)}: unknown; must be one of {', '.join(allowed)}"
                 )
 
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+
     @abstractmethod
     def tree(self) -> Tree:
         """What lies below `root`. Raises FileNotFoundError, ValueError naming what does not fit."""
@@ -61,12 +66,34 @@ class PreparedFolder(ABC):
         """Train, validation and test of the usable files; what is missing is held out of train."""
 
     @abstractmethod
-    def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
-        """Look at the files `paths` below `root` as `check` says."""
+    def look(self, path: str) -> tuple[str, ...]:
+        """The names of the rules (`pixels`) that apply to the file at `path` below `root`. Raises BadImage.
 
-    @abstractmethod
-    def load(self) -> Data:
-        """The splits, their files unread. Raises FileNotFoundError where `prepare` has not been, OSError."""
+        check=headers reads its header, and all of a JPEG or PNG file without its end mark; decode all of it.
+        """
+
+    def reason(self, error: BadImage, path: str) -> str:
+        """Why the file at `path` below `root` is bad."""
+        return error.reason
+
+    def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
+        """Look at the files `paths` below `root` as `check` says; results in their order."""
+        checked = Checked(bad=[], conversions=Counter())
+        if self.check == "none":
+            return checked
+
+        def look(path: str) -> tuple[str, str | None, tuple[str, ...]]:
+            try:
+                return path, None, self.look(path)
+            except BadImage as error:
+                return path, self.reason(error, path), ()
+
+        for path, reason, conversions in in_threads(look, paths, threads=threads(), tell=tell):
+            if reason is None:
+                checked.conversions.update(conversions)
+            else:
+                checked.bad.append((path, reason))
+        return checked
 
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
         """Warnings of what is gone with the bad files, or too small to be divided.
@@ -75,20 +102,25 @@ class PreparedFolder(ABC):
         """
         return []
 
-    @property
-    def train_samples(self) -> int | None:
-        """Size of the training split; None while nothing is prepared. The others likewise."""
-        return self._samples("train")
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        about = self.about()
+        if about is None:
+            return DatasetInfo(shape=self.shape)
+        return DatasetInfo(shape=self.shape, classes=len(about["class_names"]), samples=about["samples"])
 
-    @property
-    def validation_samples(self) -> int | None:
-        """Size of the validation split."""
-        return self._samples("validation")
+    def folder(self) -> str:
+        """See `Dataset.folder`."""
+        return self.root
 
-    @property
-    def test_samples(self) -> int | None:
-        """Size of the test split."""
-        return self._samples("test")
+    def beside(self) -> Path:
+        """See `Dataset.beside`."""
+        return self.manifest_file.with_suffix("")
+
+    def fingerprint(self) -> str:
+        """See `Dataset.fingerprint`: of names, sizes and times of the files, where they were looked at."""
+        about = self.about()
+        return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']}"
 
     @property
     def manifest_file(self) -> Path:
@@ -135,10 +167,6 @@ class PreparedFolder(ABC):
                 f"daso-bench prepare dataset={self.name} dataset.root={self.root}, with the run's other "
                 "dataset keys"
             ) from error
-
-    def _samples(self, split: str) -> int | None:
-        about = self.about()
-        return None if about is None else about["samples"][split]
 
     def _is_prepared(self, tree: Tree) -> bool:
         about = self.about()

@@ -6,17 +6,16 @@ single pixels do not tell its kind and its form does. Classes: 0 the ground, the
 Pixels with another label beside, above or below them are unlabelled (255), as are the outlines in PASCAL VOC.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .augmentation import PairChange
+from .augmentation import UNLABELLED, PairChange, pair_recipe
 from .data import Data
-from .masks import UNLABELLED, MaskedSplit
-from .pair_changes import pair_recipe
+from .dataset import Dataset, DatasetInfo, at_least
+from .masks import MaskedSplit
 from .sampler import stream_seed
 
 SHAPES = ("disc", "box", "triangle", "cross")
@@ -29,15 +28,16 @@ ARM = 0.4  # half the width of a cross's bars, as a share of its half extent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shapes:
+class Shapes(Dataset):
     """Images [3, height, width] around 0 and masks [height, width] of five classes and 255.
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
     noise: standard deviation, the colours being between -1 and 1; augment: random changes of training images
-    and masks (`pair_changes.pair_recipe`); seed: of the data, not of the run.
+    and masks (`augmentation.pair_recipe`); seed: of the data, not of the run.
     Raises ValueError for a number out of range.
     """
 
+    name: ClassVar[str] = "shapes"
     task: ClassVar[str] = "segmentation"
     classes: ClassVar[int] = 1 + len(SHAPES)
 
@@ -52,18 +52,16 @@ class Shapes:
 
     def __post_init__(self) -> None:
         for key in ("samples", "validation_samples", "test_samples"):
-            _at_least(key, getattr(self, key), 1)
+            at_least(key, getattr(self, key), 1)
         for key in ("height", "width"):
-            _at_least(key, getattr(self, key), 16)
-        _at_least("noise", self.noise, 0)
-        if not math.isfinite(self.noise):
-            raise ValueError(f"dataset.noise={self.noise}: must be finite")
+            at_least(key, getattr(self, key), 16)
+        at_least("noise", self.noise, 0)
         self.change  # noqa: B018 (checks its value)
 
-    @property
-    def train_samples(self) -> int:
-        """Size of the training split."""
-        return self.samples
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        samples = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
+        return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,13 +73,10 @@ class Shapes:
         """Of training images and masks; None where they are not changed at random."""
         return pair_recipe(self.augment, (self.height, self.width), (0.0,) * 3, RECIPES)
 
-    def prepare(self) -> None:
-        """Nothing to do: the images are made when they are loaded."""
-
     def load(self) -> Data:
         """Draws all images; the same for the same fields on every machine."""
         return Data(
-            name="shapes",
+            name=self.name,
             classes=self.classes,
             shape=self.shape,
             train=self._draw("train", self.samples),
@@ -140,8 +135,3 @@ def _outlined(mask: Tensor) -> Tensor:
         changes.narrow(dim, 0, size).logical_or_(differs)
         changes.narrow(dim, 1, size).logical_or_(differs)
     return mask.masked_fill(changes, UNLABELLED)
-
-
-def _at_least(key: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ValueError(f"dataset.{key}={value}: must be >= {low}")

@@ -6,13 +6,14 @@ Held in memory: one small pattern per class, a pool of noise images and three wh
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from .data import Data
+from .dataset import Dataset, DatasetInfo, at_least
 from .streams import stream_seed
 
 PATTERN_SIDE = 8  # pixels; patterns are enlarged to the image, so 1000 classes of 224×224 take 1 MB, not 600
@@ -20,13 +21,15 @@ POOL = 64  # noise images per split; a sample adds one of the first half to one 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic:
+class Synthetic(Dataset):
     """Balanced classes, normalised images [channels, height, width]; the splits share only the patterns.
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels;
     noise: standard deviation of the noise, the patterns' being 1; seed: of the data, not of the run.
     Raises ValueError for a number out of range.
     """
+
+    name: ClassVar[str] = "synthetic"
 
     samples: int = 2048
     validation_samples: int = 256
@@ -40,24 +43,19 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         for key in ("samples", "validation_samples", "test_samples", "channels", "height", "width"):
-            _at_least(key, getattr(self, key), 1)
-        _at_least("classes", self.classes, 2)
-        _at_least("noise", self.noise, 0)
-        if not math.isfinite(self.noise):
-            raise ValueError(f"dataset.noise={self.noise}: must be finite")
+            at_least(key, getattr(self, key), 1)
+        at_least("classes", self.classes, 2)
+        at_least("noise", self.noise, 0)
 
-    @property
-    def train_samples(self) -> int:
-        """Size of the training split."""
-        return self.samples
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        samples = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
+        return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of an image, [C, H, W]."""
         return self.channels, self.height, self.width
-
-    def prepare(self) -> None:
-        """Nothing to do: the images are made while they are asked for."""
 
     def load(self) -> Data:
         """Draws patterns and noise pools; the same for the same fields on every machine."""
@@ -65,7 +63,7 @@ class Synthetic:
         patterns = torch.randn(self.classes, self.channels, *side, generator=self._generator("patterns"))
         sizes = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
         splits: dict[str, Any] = {name: self._draw(name, size, patterns) for name, size in sizes.items()}
-        return Data(name="synthetic", classes=self.classes, shape=self.shape, **splits)
+        return Data(name=self.name, classes=self.classes, shape=self.shape, **splits)
 
     def _draw(self, name: str, samples: int, patterns: Tensor) -> "NoisyPatterns":
         generator = self._generator(name)
@@ -113,8 +111,3 @@ class NoisyPatterns:
         for chosen in (self.first, self.second):
             images.add_(self.pool.index_select(0, chosen.index_select(0, indices)), alpha=noise_scale)
         return images, labels
-
-
-def _at_least(key: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ValueError(f"dataset.{key}={value}: must be >= {low}")

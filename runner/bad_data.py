@@ -5,10 +5,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-from ..datasets.bad_file import BadFile
+from ..datasets.dataset import Dataset
 from ..datasets.pixels import BadImage
+from ..datasets.preparation import BadFile
 from ..strategies.errors import ConfigError, MachineError
 from .overrides import TEXT_KEYS, quote
 
@@ -20,7 +21,7 @@ class BadData(ConfigError):
 
 
 @contextmanager
-def images_told(dataset: Any) -> Iterator[None]:
+def images_told(dataset: Dataset) -> Iterator[None]:
     """Raises BadData for an image that is bad or gone, with the way out; all else passes."""
     try:
         yield
@@ -29,7 +30,7 @@ def images_told(dataset: Any) -> Iterator[None]:
 
 
 @contextmanager
-def files_told(dataset: Any) -> Iterator[None]:
+def files_told(dataset: Dataset) -> Iterator[None]:
     """Raises ConfigError for files that are bad or gone, MachineError for those that cannot be read."""
     try:
         with images_told(dataset):
@@ -41,7 +42,7 @@ def files_told(dataset: Any) -> Iterator[None]:
 
 
 @contextmanager
-def data_told(dataset: Any) -> Iterator[None]:
+def data_told(dataset: Dataset) -> Iterator[None]:
     """As `files_told`, for a data set's own code alone, whose ValueError says that a request is wrong."""
     with files_told(dataset):
         try:
@@ -57,7 +58,7 @@ def can_go_on(reason: str | None) -> bool:
     return f"{BadData.__name__}: " not in (reason or "")
 
 
-def _way_out(dataset: Any) -> str:
+def _way_out(dataset: Dataset) -> str:
     return (
         "if it was whole when the run began, bring it back and resume; else mend it, or leave bad files out "
         "with dataset.bad_files=skip, and start a new run with dataset.check=decode: other files are other "
@@ -65,10 +66,10 @@ def _way_out(dataset: Any) -> str:
     )
 
 
-def _words(dataset: Any) -> str:
+def _words(dataset: Dataset) -> str:
     """What chooses `dataset` on a command line, for a POSIX shell, and has all of its files decoded."""
     words = [f"dataset={dataset.name}"]
-    for field in dataclasses.fields(dataset):
+    for field in dataclasses.fields(cast(Any, dataset)):
         value = getattr(dataset, field.name)
         if field.name == "root" or (field.name != "check" and value != field.default):
             words.append(f"dataset.{field.name}={_value(f'dataset.{field.name}', value)}")

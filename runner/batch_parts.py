@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..datasets.dataset import Dataset
 from ..datasets.sampler import Sampler
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError
@@ -62,10 +63,10 @@ def normalises(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
-def input_spec(dataset: Any) -> InputSpec | None:
-    """The shape of a data set's samples where its keys say it; None where it has to be loaded first."""
-    shape, classes = getattr(dataset, "shape", None), getattr(dataset, "classes", None)
-    return None if shape is None or classes is None else InputSpec(shape[0], shape[1], shape[2], classes)
+def input_spec(dataset: Dataset) -> InputSpec | None:
+    """The shape of a data set's samples; None where it has to be loaded first."""
+    info = dataset.info()
+    return None if info.shape is None or info.classes is None else InputSpec(*info.shape, info.classes)
 
 
 def built(model: Any, spec: InputSpec) -> nn.Module:

@@ -4,6 +4,7 @@
 the run directory and never compose.
 """
 
+import inspect
 import os.path
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
+from ..datasets.dataset import Dataset
 from ..strategies.errors import ConfigError, one_of
 from . import plain_yaml
 from .hardware import ClusterConfig
@@ -44,7 +46,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         raise ConfigError(f"strategy.{TARGET}={strategy_class.__name__}: the class has no Config")
     model = _part(tree, "model")
     strategy = typed(config_class, tree["strategy"], "strategy")
-    dataset = _part(_rooted(tree, cwd), "dataset")
+    dataset = dataset_of(tree, cwd)
     seed = _seed(tree["seed"])
     asked = _with_metric(_with_epochs(tree["train"], model), dataset)
     config = RunConfig(
@@ -66,12 +68,19 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     return in_its_role(config)
 
 
-def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Any:
+def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Dataset:
     """The checked data set of a composed configuration; relative paths count from `cwd`.
 
     Raises ConfigError.
     """
-    return _part(_rooted({"dataset": plain(cfg)["dataset"]}, cwd), "dataset")
+    group = _rooted({"dataset": plain(cfg)["dataset"]}, cwd)["dataset"]
+    kind = locate_target(group, "dataset")
+    if not issubclass(kind, Dataset) or inspect.isabstract(kind):
+        raise ConfigError(
+            f"dataset.{TARGET}={kind.__module__}.{kind.__qualname__}: must be a subclass of "
+            f"{Dataset.__module__}.{Dataset.__name__} with a method load (that class says how to add one)"
+        )
+    return typed(kind, group, "dataset")
 
 
 def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
@@ -127,10 +136,10 @@ def _with_epochs(train: Any, model: Any) -> Any:
     return train
 
 
-def _with_metric(train: Any, dataset: Any) -> Any:
+def _with_metric(train: Any, dataset: Dataset) -> Any:
     """`train` with `target_metric: auto` resolved: what models of the data set's task are judged by."""
     if isinstance(train, Mapping) and train.get("target_metric") == "auto":
-        return {**train, "target_metric": choice.kind_of(dataset, "dataset").metrics[0]}
+        return {**train, "target_metric": choice.kind_of(dataset.task, "dataset").metrics[0]}
     return train
 
 

@@ -4,7 +4,6 @@
 starts or submits, and downloads only where dataset.download=true says so.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import models
 from ..datasets.checking import SHOWN, BadFiles
+from ..datasets.dataset import Dataset, Tell
 from ..models.spec import InputSpec
 from ..strategies.errors import ConfigError, MachineError
 from . import data_file
@@ -34,8 +34,6 @@ from .schema import RunConfig
 
 GROUPS = ("dataset", "reader")
 
-Tell = Callable[[int, int], None]
-
 
 def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     """Get the data set that `words` choose ready, and say what it is; returns the exit code.
@@ -45,8 +43,7 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     console = make_console()
     composed = _composed(words, config_dir)
     dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
-    if hasattr(dataset, "download"):
-        dataset = dataclasses.replace(dataset, download=True)
+    dataset = dataset.downloading()
     try:
         _prepare(dataset, console)
     except ConfigError as error:
@@ -112,7 +109,7 @@ class Preparation:
         Raises ConfigError and MachineError as `check` does.
         """
         self.check(config)
-        about, packed = _about(config.dataset), self._packed(config)
+        about, packed = config.dataset.about(), self._packed(config)
         if about is not None or packed is not None:
             told = {**(about or {}), **({} if packed is None else {"packed": packed})}
             data_file.write(directory.path, told, begun=bool(directory.status().get("attempts")))
@@ -134,7 +131,7 @@ class Preparation:
         if (words := memory_needed(config)) is not None:
             say(self._console, f"  {words}")
 
-    def _get_ready(self, dataset: Any) -> None:
+    def _get_ready(self, dataset: Dataset) -> None:
         _prepare(dataset, self._console)
         for line in about_lines(dataset, named=SHOWN):
             say(self._console, f"  {line}")
@@ -152,12 +149,12 @@ class Preparation:
         return found
 
 
-def about_lines(dataset: Any, named: int | None = None) -> list[str]:
+def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
     """What a person should know of a prepared data set, in sentences; nothing of one without files.
 
     named: of the files left out, how many are named one by one; None: all.
     """
-    about = _about(dataset)
+    about = dataset.about()
     if about is None:
         return []
     samples, held_out = about["samples"], about["held_out"]
@@ -181,26 +178,27 @@ def about_lines(dataset: Any, named: int | None = None) -> list[str]:
 
 @contextmanager
 def files_bar(console: Console, what: str) -> Iterator[Tell]:
-    """A bar over the files that are looked at, on a terminal; nothing elsewhere."""
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
+    """A bar over the files from the first that is looked at, on a terminal; nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, total=None)
+
+    def tell(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
 
 
-def _prepare(dataset: Any, console: Console) -> None:
-    with data_told(dataset):
-        if hasattr(dataset, "manifest_file"):
-            with files_bar(console, "looking at files") as tell:
-                dataset.prepare(tell)
-        elif hasattr(dataset, "prepare"):  # a class of a user's own may have nothing to get ready
-            dataset.prepare()
+def _prepare(dataset: Dataset, console: Console) -> None:
+    with data_told(dataset), files_bar(console, "looking at files") as tell:
+        dataset.prepare(tell)
 
 
-def loaded_input_spec(dataset: Any) -> InputSpec:
+def loaded_input_spec(dataset: Dataset) -> InputSpec:
     """The shape of a data set's samples; it is loaded where its keys do not say. Raises ConfigError."""
     spec = input_spec(dataset)
     if spec is not None:
@@ -213,14 +211,14 @@ def loaded_input_spec(dataset: Any) -> InputSpec:
     return InputSpec(channels, height, width, data.classes)
 
 
-def _about_packed(dataset: Any, reader: PackedReader) -> dict[str, Any]:
+def _about_packed(dataset: Dataset, reader: PackedReader) -> dict[str, Any]:
     with data_told(dataset):
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
 
 
-def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
+def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
     """Write the reader's file unless it is there; what it is, in words."""
     with data_told(dataset):
         data = dataset.load()
@@ -236,13 +234,9 @@ def _pack(dataset: Any, reader: PackedReader, console: Console) -> str:
     return f"{done}: {about['records']} training samples ({kind}) in {about['path']}"
 
 
-def _about(dataset: Any) -> dict[str, Any] | None:
-    return dataset.about() if hasattr(dataset, "about") else None
-
-
-def _at(dataset: Any) -> str:
-    root = getattr(dataset, "root", None)
-    return "" if root is None else f", in {root}"
+def _at(dataset: Dataset) -> str:
+    folder = dataset.folder()
+    return "" if folder is None else f", in {folder}"
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..datasets.dataset import Dataset
 from ..datasets.sampler import Sampler
 from ..models.sized import Sized
 from ..models.spec import InputSpec
@@ -38,7 +39,7 @@ class RunConfig:
     strategy_class: type[Any]
     strategy: Any
     model: Any
-    dataset: Any
+    dataset: Dataset
     optimizer: Any
     schedule: Any
     cluster: ClusterConfig
@@ -163,12 +164,12 @@ class RunConfig:
 
     def _sampler(self) -> Sampler | None:
         """How an epoch is cut; None while the number of samples is not known. Raises ConfigError."""
-        samples = getattr(self.dataset, "train_samples", None)
-        if not isinstance(samples, int):
+        samples = self.dataset.info().samples
+        if samples is None:
             return None
         try:
             return Sampler(
-                samples,
+                samples["train"],
                 self.train.global_batch_size,
                 self.cluster.ranks,
                 0,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..datasets.data import Data
+from ..datasets.data import SPLITS, Data
 from ..models.spec import InputSpec
 from ..strategies.errors import ExpectedEnd
 from ..strategies.topology import Topology
@@ -105,17 +105,15 @@ def run_all(
 def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     """The data, or with `timing_only` their sizes, and what the model is to take in."""
     dataset = config.dataset
-    known = input_spec(dataset) if config.launcher.timing_only else None
-    if known is None:
+    samples, spec = dataset.info().samples, input_spec(dataset)
+    if samples is None or spec is None or not config.launcher.timing_only:
         with data_told(dataset):
-            data: Data = dataset.load()
-        known = InputSpec(*data.shape, data.classes)
-        sizes = len(data.train), len(data.validation), len(data.test)
+            data = dataset.load()
+        spec = InputSpec(*data.shape, data.classes)
         if not config.launcher.timing_only:
-            return data, known
-    else:
-        sizes = dataset.train_samples, dataset.validation_samples, dataset.test_samples
-    return timing_only.ghost_data(type(dataset).__name__, *sizes), known
+            return data, spec
+        samples = {split: len(data.split(split)) for split in SPLITS}
+    return timing_only.ghost_data(type(dataset).__name__, *(samples[split] for split in SPLITS)), spec
 
 
 def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt: int) -> None:

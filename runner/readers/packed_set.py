@@ -11,8 +11,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from ...datasets.checking import Tell
 from ...datasets.data import Data
+from ...datasets.dataset import Dataset, Tell
 from ...datasets.packed.contiguous_readers import CHUNK_BYTES
 from ...datasets.packed.feeder import Geometry
 from ...datasets.packed.packed_file import START_BYTES, Packed, Writer
@@ -22,7 +22,6 @@ from ...datasets.packed.record_order import chunks, shuffled
 from ...datasets.preparation import locked
 from ...strategies.errors import ConfigError, MachineError
 from ..schema import RunConfig
-from ..typed import part_name
 from .reader_config import PackedReader, ReaderConfig, path_of
 
 MUCH_MEMORY_BYTES = 200 * 10**6
@@ -51,7 +50,7 @@ class PackedSet:
         }
 
 
-def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
+def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """The packed file of `data`, which is `dataset` as loaded.
 
     Raises ConfigError: there is none, it is damaged, or it is of other samples; MachineError: unreadable.
@@ -67,7 +66,7 @@ def open_set(dataset: Any, reader: PackedReader, data: Data) -> PackedSet:
     return PackedSet(packed=packed, codec=codec, order=_order(data, reader))
 
 
-def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
+def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
     """Refuse a packed file as far as that goes without the data set: missing, damaged, of another order.
 
     nodes: as many as there are to deal it to. Raises as `open_set` does.
@@ -77,12 +76,12 @@ def look_at(dataset: Any, reader: PackedReader, nodes: int) -> None:
         reader.check(packed, nodes)
 
 
-def of_run(dataset: Any, reader: ReaderConfig, data: Data) -> PackedSet | None:
+def of_run(dataset: Dataset, reader: ReaderConfig, data: Data) -> PackedSet | None:
     """As `open_set`; None for a run without a packed file."""
     return open_set(dataset, reader, data) if isinstance(reader, PackedReader) else None
 
 
-def write_set(dataset: Any, reader: PackedReader, data: Data, tell: Tell) -> bool:
+def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) -> bool:
     """Write the packed file of `data`, unless it is there and whole; returns whether it was written.
 
     One of the same set and order that is damaged or of other samples is replaced, anything else is left.
@@ -106,11 +105,11 @@ def write_set(dataset: Any, reader: PackedReader, data: Data, tell: Tell) -> boo
     return True
 
 
-def command(dataset: Any, reader: PackedReader) -> str:
+def command(dataset: Dataset, reader: PackedReader) -> str:
     """What makes the file, to be typed."""
-    root = getattr(dataset, "root", None)
-    words = ["daso-bench prepare", f"dataset={part_name(dataset)}", f"reader={reader.name}"]
-    words += [f"dataset.root={root}"] * (root is not None)
+    folder = dataset.folder()
+    words = ["daso-bench prepare", f"dataset={dataset.name}", f"reader={reader.name}"]
+    words += [f"dataset.root={folder}"] * (folder is not None)
     words += [f"reader.path={reader.path}"] * bool(reader.path)
     if reader.shuffle_seed != PackedReader.shuffle_seed:
         words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
@@ -140,7 +139,7 @@ def memory_needed(config: RunConfig) -> str | None:
     return f"{start}; {_LESS}" if each > MUCH_MEMORY_BYTES else None
 
 
-def _opened(dataset: Any, reader: PackedReader) -> Packed:
+def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     """The file, whatever it holds."""
     path, again = path_of(dataset, reader), command(dataset, reader)
     try:
@@ -204,11 +203,8 @@ def _order(data: Data, reader: PackedReader) -> Tensor:
     return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
 
 
-def _description(dataset: Any, reader: PackedReader, data: Data, codec: RecordCodec) -> Description:
-    # Where samples cannot be asked, a prepared folder's names, sizes and times say what they are.
-    about = dataset.about() if hasattr(dataset, "manifest_file") else None
-    content = repr(dataset) if about is None else f"{dataset.manifest_file.name} {about['tree']}"
-    source = hashlib.blake2b(codec.digest(content), digest_size=16)
+def _description(dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec) -> Description:
+    source = hashlib.blake2b(codec.digest(dataset.fingerprint()), digest_size=16)
     source.update(_order(data, reader).numpy().data)
     return Description(
         name=data.name,

@@ -7,17 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...datasets.dataset import Dataset
 from ...datasets.packed import contiguous_readers, record_order, strided_reader
 from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.reading import Reader, Tally
 from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
-from ...datasets.prepared_folder import OWN_FOLDER
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.errors import ConfigError, above, at_least, within
 from ..launcher_config import LauncherConfig
 from ..tasks import choice
 from ..tasks.classification import Classification
-from ..typed import part_name
 
 MOST_BATCHES = 1024  # read ahead; far more than helps
 MOST_MIB = 2**20
@@ -225,21 +224,18 @@ def _mib_bytes(mib: float) -> int:
 ReaderConfig = NoReader | PackedReader
 
 
-def path_of(dataset: Any, reader: PackedReader) -> Path:
+def path_of(dataset: Dataset, reader: PackedReader) -> Path:
     """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
     if reader.path:
         return Path(reader.path)
     order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
-    if hasattr(dataset, "manifest_file"):
-        manifest: Path = dataset.manifest_file
-        return manifest.with_name(f"{manifest.stem}-{order}.packed")
-    root = getattr(dataset, "root", None)
-    if root is None:
+    beside = dataset.beside()
+    if beside is None:
         raise ConfigError(
-            f"reader={reader.name}: {part_name(dataset)} has no folder of its own for a packed file; say "
-            "where it is to be: reader.path=FILE"
+            f"reader={reader.name}: {dataset.name} has no folder of its own for a packed file; say where "
+            "it is to be: reader.path=FILE"
         )
-    return Path(root) / OWN_FOLDER / f"{part_name(dataset)}-{order}.packed"
+    return beside.with_name(f"{beside.name}-{order}.packed")
 
 
 def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...datasets.dataset import Dataset
 from ...strategies.errors import ConfigError, unknown
 from .classification import TOP, Classification
 from .segmentation import Segmentation
@@ -11,30 +12,26 @@ TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Seg
 METRICS = tuple(dict.fromkeys(metric for kind in TASKS.values() for metric in kind.metrics))
 
 
-def kind_of(part: Any, where: str) -> type[Task]:
-    """The kind of task that data set or model `part` is for; one that does not say so is for classification.
-
-    `where`: its group. Raises ConfigError for an unknown one.
-    """
-    name = getattr(part, "task", Classification.name)
-    if name not in TASKS:
-        raise unknown(f"{where}.task", str(name), TASKS)
-    return TASKS[name]
+def kind_of(task: str, where: str) -> type[Task]:
+    """The kind of task called `task`, which a part of the group `where` is for. Raises ConfigError."""
+    if task not in TASKS:
+        raise unknown(f"{where}.task", str(task), TASKS)
+    return TASKS[task]
 
 
-def task_of(dataset: Any, classes: int, *, label_smoothing: float, target_metric: str) -> Task:
+def task_of(dataset: Dataset, classes: int, *, label_smoothing: float, target_metric: str) -> Task:
     """The task of a run on `dataset`, which has so many classes. Raises ConfigError as `check` does."""
-    task = kind_of(dataset, "dataset")(classes=classes, label_smoothing=label_smoothing)
+    task = kind_of(dataset.task, "dataset")(classes=classes, label_smoothing=label_smoothing)
     _check_top5(target_metric, classes)
     return task
 
 
-def check(dataset: Any, model: Any, *, label_smoothing: float, target_metric: str) -> None:
+def check(dataset: Dataset, model: Any, *, label_smoothing: float, target_metric: str) -> None:
     """Refuse a metric, a smoothing or a model that the data set's task does not have: ConfigError.
 
     model: None where none is trained.
     """
-    kind = kind_of(dataset, "dataset")
+    kind = kind_of(dataset.task, "dataset")
     if target_metric not in METRICS:
         raise unknown("train.target_metric", target_metric, kind.metrics)
     if target_metric not in kind.metrics:
@@ -47,14 +44,15 @@ def check(dataset: Any, model: Any, *, label_smoothing: float, target_metric: st
             f"train.label_smoothing={label_smoothing}: is for classification, the data set for {kind.name}; "
             "set it to 0"
         )
-    if model is not None and kind_of(model, "model") is not kind:
+    model_kind = kind if model is None else kind_of(getattr(model, "task", Classification.name), "model")
+    if model_kind is not kind:
         raise ConfigError(
-            f"model={getattr(model, 'name', type(model).__name__)}: is for {kind_of(model, 'model').name}, "
+            f"model={getattr(model, 'name', type(model).__name__)}: is for {model_kind.name}, "
             f"the data set for {kind.name}; `daso-bench list models` says what each is for (a class of your "
             f'own says task = "{kind.name}")'
         )
-    classes = getattr(dataset, "classes", None)
-    if isinstance(classes, int):
+    classes = dataset.info().classes
+    if classes is not None:
         _check_top5(target_metric, classes)
 
 

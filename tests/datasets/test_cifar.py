@@ -18,11 +18,9 @@ import torch
 import torchvision.datasets
 import torchvision.datasets.utils
 
-from daso_bench.datasets import cifar
-from daso_bench.datasets.bad_file import BadFile
 from daso_bench.datasets.cifar import CIFAR10, CIFAR100
 from daso_bench.datasets.data import Split
-from daso_bench.datasets.preparation import LOCK, TEMPORARY
+from daso_bench.datasets.preparation import LOCK, TEMPORARY, BadFile
 
 PER_FILE = 20
 
@@ -245,10 +243,6 @@ def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_sizes_are_those_of_the_real_sets() -> None:
-    assert (CIFAR10.train_samples, CIFAR10.validation_samples, CIFAR10.test_samples) == (
-        45_000,
-        5_000,
-        10_000,
-    )
+    for kind in (CIFAR10, CIFAR100):
+        assert kind().info().samples == {"train": 45_000, "validation": 5_000, "test": 10_000}
     assert [round(value / 255, 3) for value in CIFAR10.mean] == [0.491, 0.482, 0.447]
-    assert cifar.VALIDATION_SHARE == 10

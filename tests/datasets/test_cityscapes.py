@@ -13,9 +13,10 @@ from pictures import PNG_GREY, png
 from PIL import Image
 from streets import CITIES, SIDE, ids, image_of, mask_of, pair, streets
 
+from daso_bench.datasets.augmentation import UNLABELLED
 from daso_bench.datasets.cityscapes import CLASSES, IDS, LABELS, Cityscapes
 from daso_bench.datasets.data import training_batch
-from daso_bench.datasets.masks import UNLABELLED, MaskedFiles
+from daso_bench.datasets.masks import MaskedFiles
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.tree import File
 
@@ -127,7 +128,7 @@ def test_validation_is_whole_cities_of_train_and_test_is_val(tmp_path: Path) -> 
         "test": ["lindau", "munster"],
     }
     assert [len(data.split(name)) for name in cities] == [7, 4, 5]
-    assert (dataset.train_samples, dataset.validation_samples, dataset.test_samples) == (7, 4, 5)
+    assert dataset.info().samples == {"train": 7, "validation": 4, "test": 5}
     assert (data.name, data.classes, data.shape) == ("cityscapes", 19, (3, *SIDE))
 
 
@@ -278,8 +279,8 @@ def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
 ) -> None:
     dataset = small(streets(tmp_path))
     looked: list[str] = []
-    real = Cityscapes._look
-    monkeypatch.setattr(Cityscapes, "_look", lambda self, path: looked.append(path) or real(self, path))
+    real = Cityscapes.look
+    monkeypatch.setattr(Cityscapes, "look", lambda self, path: looked.append(path) or real(self, path))
     images = sum(sum(counts.values()) for counts in CITIES.values())
     for dataset_now in (dataset, dataset, dataclasses.replace(dataset, height=8, augment="flip")):
         dataset_now.prepare()

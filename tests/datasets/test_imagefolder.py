@@ -14,7 +14,9 @@ import torch
 from pictures import field_images, plain, put
 from PIL import Image
 
-from daso_bench.datasets import folder_dataset, prepared_folder
+from daso_bench.datasets import prepared_folder
+from daso_bench.datasets.checking import Checked
+from daso_bench.datasets.dataset import Tell
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
@@ -75,7 +77,9 @@ def test_skip_leaves_them_out_counts_them_and_tells_conversions(images: Path) ->
     }
     assert about["class_names"] == ["0", "180", "270", "90"]  # and not the hidden folder
     assert about["held_out"] == ["test"]
-    assert (dataset.classes, dataset.train_samples, dataset.test_samples) == (4, 32, 4)
+    info = dataset.info()
+    assert info.samples is not None
+    assert (info.classes, info.samples["train"], info.samples["test"]) == (4, 32, 4)
     assert not any("cut" in path or "empty" in path for path in splits["train"].paths)
 
 
@@ -169,13 +173,13 @@ def test_files_are_looked_at_again_only_when_something_changed(
     dataset = small(three)
     dataset.prepare()
     looked: list[int] = []
-    real = folder_dataset.check
+    real = ImageFolder.examine
 
-    def counted(root: Path, paths: list[str], *rest: object, **more: object) -> object:
+    def counted(self: ImageFolder, paths: list[str], tell: Tell) -> Checked:
         looked.append(len(paths))
-        return real(root, paths, *rest, **more)  # pyright: ignore[reportArgumentType]
+        return real(self, paths, tell)
 
-    monkeypatch.setattr(folder_dataset, "check", counted)
+    monkeypatch.setattr(ImageFolder, "examine", counted)
     dataset.prepare()
     assert looked == []
     put(three / "cats" / "99.png", plain(3, side=8))
@@ -186,7 +190,7 @@ def test_files_are_looked_at_again_only_when_something_changed(
     assert looked == [31, 31]
     (three / "cats" / "99.png").unlink()
     dataset.prepare()
-    assert dataset.train_samples == 24
+    assert dataset.info().samples == {"train": 24, "validation": 3, "test": 3}
 
 
 def test_keys_that_change_what_is_used_have_a_manifest_of_their_own(three: Path) -> None:
@@ -206,14 +210,14 @@ def test_of_several_that_prepare_at_once_one_looks_at_the_files(
 ) -> None:
     """The lock does not care whether they are threads or, as in `test_preparation`, processes."""
     looked: list[int] = []
-    real = folder_dataset.check
+    real = ImageFolder.examine
 
-    def slow(root: Path, paths: list[str], *rest: object, **more: object) -> object:
+    def slow(self: ImageFolder, paths: list[str], tell: Tell) -> Checked:
         looked.append(len(paths))
         time.sleep(0.2)
-        return real(root, paths, *rest, **more)  # pyright: ignore[reportArgumentType]
+        return real(self, paths, tell)
 
-    monkeypatch.setattr(folder_dataset, "check", slow)
+    monkeypatch.setattr(ImageFolder, "examine", slow)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: small(three).prepare(), range(4)))
     assert looked == [30]

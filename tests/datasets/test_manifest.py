@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.datasets.bad_file import BadFile
 from daso_bench.datasets.manifest import Manifest, Paths, read_about
+from daso_bench.datasets.preparation import BadFile
 from daso_bench.datasets.tree import File
 
 

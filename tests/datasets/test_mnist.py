@@ -1,111 +1,257 @@
-"""MNIST: torchvision's layout is read, and the ways out are told; the rest is as for Fashion-MNIST."""
+"""MNIST and Fashion-MNIST: where they are looked for, what is read, and the way out when they are not there.
+
+The reading is tested on files made here, in the real format but small; the real files of Fashion-MNIST are
+tested where Debian's package has put them.
+"""
 
 import gzip
 import hashlib
+import os
 from pathlib import Path
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
+import torch
+import torchvision.datasets
 
-from daso_bench.datasets import idx_folder
-from daso_bench.datasets.bad_file import BadFile
+from daso_bench.datasets import fashion_mnist
 from daso_bench.datasets.data import Split
-from daso_bench.datasets.fashion_mnist import FashionMNIST
-from daso_bench.datasets.mnist import MNIST
+from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, FashionMNIST
+from daso_bench.datasets.holdout import split_by_class
+from daso_bench.datasets.mnist import MNIST, NAMES, find_files
+from daso_bench.datasets.preparation import BadFile
+
+SIZES = {"train": 600, "t10k": 100}
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a hundredth of the size, 5 validation images of each class."""
-    monkeypatch.setattr(idx_folder, "PARTS", {"train": 600, "t10k": 100})
-    monkeypatch.setattr(idx_folder, "VALIDATION_PER_CLASS", 5)
-    monkeypatch.setattr(MNIST, "md5s", dict.fromkeys(idx_folder.NAMES, ANY))  # of files made here
-
-
-def write_files(folder: Path) -> None:
-    """Every class equally often, all pixels of image i equal to i % 251."""
-    folder.mkdir(parents=True)
-    for part, count in idx_folder.PARTS.items():
+def contents(*, pixel: int = 0) -> dict[str, bytes]:
+    """The four files, every class equally often, all pixels of image i equal to (i + pixel) % 251."""
+    made = {}
+    for part, count in SIZES.items():
         numbers = np.arange(count)
-        pixels = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None], (count, 28, 28))
-        for kind, array in (("images-idx3", pixels), ("labels-idx1", (numbers % 10).astype(np.uint8))):
+        images = np.broadcast_to(((numbers + pixel) % 251).astype(np.uint8)[:, None, None], (count, 28, 28))
+        for kind, array in (("images-idx3", images), ("labels-idx1", (numbers % 10).astype(np.uint8))):
             lengths = np.array(array.shape, dtype=">u4").tobytes()
-            (folder / f"{part}-{kind}-ubyte").write_bytes(
-                bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
-            )
+            made[f"{part}-{kind}-ubyte"] = bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
+    return made
 
 
-def test_torchvisions_layout_is_read(tmp_path: Path, small: None) -> None:
-    write_files(tmp_path / "MNIST" / "raw")
-    dataset = MNIST(root=str(tmp_path))
-    dataset.prepare()
-    data = dataset.load()
-    assert (data.name, data.classes, data.shape) == ("mnist", 10, (1, 28, 28))
-    assert [len(data.split(name)) for name in ("train", "validation", "test")] == [550, 50, 100]
-    assert isinstance(data.validation, Split)
-    assert data.validation.labels.bincount().tolist() == [5] * 10
-    assert (data.validation.images[:, 0, 0, 0].int() % 251).tolist() != list(range(50))
+def write_files(folder: Path, *, suffix: str = "", pixel: int = 0) -> None:
+    folder.mkdir(parents=True)
+    for name, content in contents(pixel=pixel).items():
+        (folder / f"{name}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
 
 
-def test_missing_files_name_the_ways_out(tmp_path: Path) -> None:
-    for call in (MNIST(root=str(tmp_path)).prepare, MNIST(root=str(tmp_path), download=True).load):
-        with pytest.raises(
-            FileNotFoundError, match=r"daso-bench prepare dataset=mnist, or set dataset.download"
-        ):
-            call()
+def md5s(*, pixel: int = 0) -> dict[str, str]:
+    made = contents(pixel=pixel).items()
+    return {name: hashlib.md5(content, usedforsecurity=False).hexdigest() for name, content in made}
 
 
-def test_a_missing_file_and_a_damaged_one_are_named_before_a_run(tmp_path: Path, small: None) -> None:
-    folder = tmp_path / "MNIST" / "raw"
-    write_files(folder)
-    labels = folder / "t10k-labels-idx1-ubyte"
-    whole = labels.read_bytes()
-    labels.write_bytes(whole[:-1])
-    with pytest.raises(BadFile, match=f"{labels}: 107 bytes where 108 belong"):
-        MNIST(root=str(tmp_path)).prepare()
-    labels.unlink()
-    with pytest.raises(
-        FileNotFoundError, match=rf"incomplete: {folder} has no {labels.name} \(nor .gz\): put"
-    ):
-        MNIST(root=str(tmp_path)).prepare()
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The files made here are the right ones, and no package of the system has any."""
+    monkeypatch.setattr(fashion_mnist, "DEBIAN_FOLDER", tmp_path / "debian")
+    monkeypatch.setattr(MNIST, "md5s", md5s())
+    monkeypatch.setattr(FashionMNIST, "md5s", md5s())
+
+
+def first_pixel(dataset: MNIST | FashionMNIST) -> int:
+    test = dataset.load().test
+    assert isinstance(test, Split)
+    return int(test.images[0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_files_of_the_same_names_with_another_content_are_refused(
-    tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch, suffix: str
+@pytest.mark.parametrize("kind", [MNIST, FashionMNIST])
+def test_torchvisions_layout_is_read(
+    tmp_path: Path, kind: type[MNIST] | type[FashionMNIST], suffix: str
 ) -> None:
+    write_files(tmp_path / kind.title.replace("-", "") / "raw", suffix=suffix)
+    dataset = kind(root=str(tmp_path))
+    dataset.prepare()
+    data = dataset.load()
+    assert (data.name, data.classes, data.shape) == (kind.name, 10, (1, 28, 28))
+    assert [len(data.split(name)) for name in ("train", "validation", "test")] == [550, 50, 100]
+    train, validation, test = data.train, data.validation, data.test
+    assert isinstance(train, Split)
+    assert isinstance(validation, Split)
+    assert isinstance(test, Split)
+    assert test.images[:3, 0, 5, 5].tolist() == [0, 1, 2]
+    assert test.labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert validation.labels.bincount().tolist() == [5] * 10
+    pixels = torch.cat([train.images[:, 0, 0, 0], validation.images[:, 0, 0, 0]])
+    assert sorted(pixels.tolist()) == sorted(n % 251 for n in range(600))
+    assert validation.images[:, 0, 0, 0].tolist() != list(range(50))
+
+
+def test_the_sizes_that_are_told_are_those_of_the_real_sets() -> None:
+    for kind in (MNIST, FashionMNIST):
+        assert kind().info().samples == {"train": 55_000, "validation": 5_000, "test": 10_000}
+
+
+def test_the_own_folder_comes_before_debians_and_plain_files_before_compressed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, own = FashionMNIST(root=str(tmp_path / "data")), tmp_path / "data" / "FashionMNIST" / "raw"
+    for folder, suffix, pixel in ((tmp_path / "debian", ".gz", 100), (own, ".gz", 50), (own, "", 0)):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = tmp_path / "made"
+        write_files(made, suffix=suffix, pixel=pixel)
+        folder.mkdir(exist_ok=True)
+        for path in made.iterdir():
+            path.rename(folder / path.name)
+        made.rmdir()
+        monkeypatch.setattr(FashionMNIST, "md5s", md5s(pixel=pixel))
+        assert first_pixel(dataset) == pixel
+
+
+def test_a_folder_that_lacks_one_file_does_not_count(tmp_path: Path) -> None:
+    for name in NAMES[:3]:
+        (tmp_path / name).touch()
+    assert find_files(tmp_path) is None
+    (tmp_path / f"{NAMES[3]}.gz").touch()
+    assert find_files(tmp_path) == {
+        **{name: tmp_path / name for name in NAMES[:3]},
+        NAMES[3]: tmp_path / f"{NAMES[3]}.gz",
+    }
+
+
+def test_missing_data_names_the_ways_out(tmp_path: Path) -> None:
+    ways = ["dataset.root=", "daso-bench prepare dataset=", "dataset.download=true"]
+    for dataset, more in (
+        (MNIST(root=str(tmp_path / "data")), []),
+        (FashionMNIST(root=str(tmp_path / "data")), ["dataset-fashion-mnist"]),
+    ):
+        for call in (dataset.prepare, dataset.downloading().load):
+            with pytest.raises(FileNotFoundError) as caught:
+                call()
+            assert all(way in str(caught.value) for way in [*ways, *more])
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name in (NAMES[0], f"{NAMES[2]}.gz"):
+        (folder / name).touch()
+    missing = rf"incomplete: {folder} has no {NAMES[1]}, no {NAMES[3]} \(nor \.gz\), and"
+    with pytest.raises(FileNotFoundError, match=missing):
+        FashionMNIST(root=str(tmp_path)).prepare()
+
+
+def test_a_damaged_file_and_one_of_another_set_are_named(tmp_path: Path) -> None:
+    folder, dataset = tmp_path / "MNIST" / "raw", MNIST(root=str(tmp_path))
+    write_files(folder)
+    others = contents(pixel=1)
+    for name in NAMES:
+        whole = (folder / name).read_bytes()
+        for content in (whole[:-1], whole + b"x", whole[:3], b"", whole[:-1] + b"\x0a", others[name][::-1]):
+            (folder / name).write_bytes(content)
+            says = (
+                rf"{folder / name}: holds {len(content)} bytes with the MD5 \w+, not {MNIST.md5s[name]}: dam"
+            )
+            for call in (dataset.prepare, dataset.load):
+                with pytest.raises(BadFile, match=says):
+                    call()
+        (folder / name).write_bytes(whole)
+    dataset.prepare()
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"labels")[:-9], b"no gzip", b""])
+def test_a_damaged_compressed_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "MNIST" / "raw" / f"{NAMES[1]}.gz"
+    write_files(path.parent, suffix=".gz")
+    path.write_bytes(content)
+    with pytest.raises(BadFile, match=rf"{path}: (damaged or cut short|holds 0 bytes)"):
+        MNIST(root=str(tmp_path)).prepare()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_nobody_may_read_is_not_called_damaged(tmp_path: Path) -> None:
     folder = tmp_path / "MNIST" / "raw"
     write_files(folder)
-    known = {
-        name: hashlib.md5((folder / name).read_bytes(), usedforsecurity=False).hexdigest()
-        for name in idx_folder.NAMES
-    }
-    monkeypatch.setattr(MNIST, "md5s", known)
-    if suffix:
-        for name in idx_folder.NAMES:
-            (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
-            (folder / name).unlink()
-    dataset = MNIST(root=str(tmp_path))
-    dataset.prepare()
-    for name in idx_folder.NAMES:
-        monkeypatch.setattr(MNIST, "md5s", {**known, name: "0" * 32})
-        for call in (dataset.prepare, dataset.load):
-            with pytest.raises(BadFile, match=rf"{folder / name}{suffix}: .* MD5 {known[name]}, not 0{{32}}"):
-                call()
+    (folder / NAMES[0]).chmod(0)
+    with pytest.raises(PermissionError, match=NAMES[0]):
+        MNIST(root=str(tmp_path)).prepare()
 
 
-def test_fashion_mnists_files_are_not_taken_for_mnists() -> None:
-    assert MNIST.md5s.keys() == FashionMNIST.md5s.keys() == set(idx_folder.NAMES)
+def test_the_real_files_of_both_have_the_same_names_and_no_md5_in_common(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    assert MNIST.md5s.keys() == FashionMNIST.md5s.keys() == set(NAMES)
     assert not set(MNIST.md5s.values()) & set(FashionMNIST.md5s.values())
 
 
-def test_a_download_fills_the_folder(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torchvision.datasets
+class FakeDownload:
+    """Stands for torchvision's class: writes its layout below the root, or fails as without a network."""
 
-    monkeypatch.setattr(
-        torchvision.datasets, "MNIST", lambda root, download: write_files(Path(root) / "MNIST" / "raw")
-    )
-    dataset = MNIST(root=str(tmp_path), download=True)
+    calls: int = 0
+    fails: bool = False
+
+    def __init__(self, root: str, download: bool) -> None:
+        assert download
+        FakeDownload.calls += 1
+        if FakeDownload.fails:
+            raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
+        write_files(Path(root) / "FashionMNIST" / "raw")
+
+
+@pytest.fixture
+def download(monkeypatch: pytest.MonkeyPatch) -> type[FakeDownload]:
+    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", FakeDownload)
+    monkeypatch.setattr(FakeDownload, "calls", 0)
+    monkeypatch.setattr(FakeDownload, "fails", False)
+    return FakeDownload
+
+
+def test_download_fills_the_folder_once(tmp_path: Path, download: type[FakeDownload]) -> None:
+    dataset = FashionMNIST(root=str(tmp_path / "data")).downloading()
     dataset.prepare()
-    assert len(dataset.load().train) == 550
+    dataset.prepare()
+    assert download.calls == 1
+    raw = tmp_path / "data" / "FashionMNIST" / "raw"
+    assert sorted(path.name for path in raw.iterdir()) == sorted(NAMES)  # and no temporary folder is left
+    assert first_pixel(dataset) == 0
+
+
+def test_nothing_is_downloaded_when_debian_has_it(tmp_path: Path, download: type[FakeDownload]) -> None:
+    write_files(tmp_path / "debian")
+    FashionMNIST(root=str(tmp_path / "data"), download=True).prepare()
+    assert download.calls == 0
+
+
+def test_a_failed_download_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, download: type[FakeDownload], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "fails", True)
+    with pytest.raises(
+        ConnectionError,
+        match=r"not be fetched \(Error downloading .* run daso-bench prepare",
+    ):
+        FashionMNIST(root=str(tmp_path / "data"), download=True).prepare()
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_validation_split_is_the_same_every_time_and_disjoint() -> None:
+    labels = torch.arange(1000) % 10
+    rest, held_out = split_by_class(labels, 5, "fashion_mnist")
+    again = split_by_class(labels, 5, "fashion_mnist")
+    assert torch.equal(rest, again[0])
+    assert torch.equal(held_out, again[1])
+    assert torch.cat([rest, held_out]).sort().values.tolist() == list(range(1000))
+    assert labels[held_out].bincount().tolist() == [5] * 10
+    assert held_out.tolist() != list(range(50))
+
+
+@pytest.mark.skipif(
+    find_files(DEBIAN_FOLDER) is None, reason="Debian's dataset-fashion-mnist is not installed"
+)
+def test_the_real_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    train = FashionMNIST(root=str(tmp_path)).load().train
+    assert isinstance(train, Split)
+    assert train.labels.bincount().tolist() == [5_500] * 10
+    pixels = train.images.double()
+    assert abs(pixels.mean() - FashionMNIST.mean[0]) < 0.01
+    assert abs(pixels.std() - FashionMNIST.std[0]) < 0.01

@@ -4,9 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from daso_bench.datasets.augmentation import PairChange, epoch_key, own_draws
-from daso_bench.datasets.masks import UNLABELLED, MaskedSplit
-from daso_bench.datasets.pair_changes import PAIR_RECIPES, ScaleCrop, pair_recipe
+from daso_bench.datasets.augmentation import (
+    PAIR_RECIPES,
+    UNLABELLED,
+    PairChange,
+    ScaleCrop,
+    epoch_key,
+    own_draws,
+    pair_recipe,
+)
+from daso_bench.datasets.masks import MaskedSplit
 from daso_bench.datasets.shapes import RECIPES, Shapes
 from daso_bench.datasets.transforms import ResizePair
 

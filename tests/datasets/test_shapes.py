@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from daso_bench.datasets.masks import UNLABELLED, MaskedSplit
+from daso_bench.datasets.augmentation import UNLABELLED
+from daso_bench.datasets.masks import MaskedSplit
 from daso_bench.datasets.shapes import SHAPES, TINTS, Shapes, _inside, _outlined
 
 SMALL = Shapes(samples=40, validation_samples=8, test_samples=12, height=24, width=20)
@@ -19,7 +20,11 @@ def every(dataset: Shapes, name: str = "train") -> tuple[Tensor, Tensor]:
 def test_sizes_and_shapes_follow_the_fields():
     data = SMALL.load()
     assert (data.name, data.classes, data.shape) == ("shapes", 5, (3, 24, 20))
-    assert (SMALL.task, SMALL.classes, SMALL.train_samples) == ("segmentation", 5, 40)
+    assert (SMALL.task, SMALL.info().classes, SMALL.info().samples) == (
+        "segmentation",
+        5,
+        {"train": 40, "validation": 8, "test": 12},
+    )
     assert [len(data.split(name)) for name in ("train", "validation", "test")] == [40, 8, 12]
     images, masks = data.train.batch(torch.tensor([3, 0, 39]))
     assert (images.shape, images.dtype) == ((3, 3, 24, 20), torch.float32)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from runs import Blobs
@@ -19,7 +19,8 @@ class Marked(Blobs):
     """`Blobs` with one marked training sample: a step of each epoch has it, on one rank."""
 
     all_of_them: bool = False
-    name: str = "marked"
+
+    name: ClassVar[str] = "marked"
 
     def load(self) -> Data:
         data = super().load()

@@ -3,7 +3,7 @@
 import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import yaml
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.hardware import ClusterConfig
@@ -44,13 +45,14 @@ def strategy_class(name: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blobs:
+class Blobs(Dataset):
     """Four classes of 1×4×4 images around four corners; learnable in a few steps."""
 
     samples: int = 96
     test_samples: int = 30
     augment: str = "none"
-    name: str = "blobs"
+
+    name: ClassVar[str] = "blobs"
 
     def load(self) -> Data:
         """The same data on every rank."""

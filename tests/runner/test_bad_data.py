@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
-from daso_bench.datasets.bad_file import BadFile
-from daso_bench.datasets.idx_folder import NAMES
 from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.mnist import NAMES
 from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.preparation import BadFile
 from daso_bench.runner.bad_data import BadData, can_go_on, data_told, files_told
 from daso_bench.runner.cli import main, run
 from daso_bench.runner.compose import compose

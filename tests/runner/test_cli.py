@@ -53,7 +53,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     made = Machine()
     monkeypatch.setattr(local, "launch", made.launch)
     monkeypatch.setattr(local, "warm", lambda: None)
-    monkeypatch.setattr(FashionMNIST, "prepare", lambda self: None)  # no run reads its files
+    monkeypatch.setattr(FashionMNIST, "prepare", lambda self, tell: None)  # no run reads its files
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -180,7 +180,7 @@ def test_one_run_is_launched_as_configured_and_summed_up(
     (path,) = (tmp_path / "results" / "runs").iterdir()
     config = load(path / "config.yaml")
     assert (config.run.tag, config.run.name) == ("lr=0.1 #1", "Zürich")
-    assert config.dataset.root == str(tmp_path.parent / "imgs")
+    assert config.dataset.folder() == str(tmp_path.parent / "imgs")
     shown = capsys.readouterr().out
     assert "50.00 %" in shown
     assert "no asynchronous phase" in shown
@@ -198,7 +198,7 @@ def test_relative_paths_mean_from_here_in_runs_and_sweeps(
     monkeypatch.chdir(tmp_path / "sub")
     assert code_of(*words, "results_dir=../out", "dataset=fashion_mnist", "dataset.root=imgs") == 0
     for path in (tmp_path / "out" / "runs").glob("*/"):
-        assert load(path / "config.yaml").dataset.root == str(tmp_path / "sub" / "imgs")
+        assert load(path / "config.yaml").dataset.folder() == str(tmp_path / "sub" / "imgs")
     assert list((tmp_path / "sub").iterdir()) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from runs import Awkward, Blobs, Dies, config, dies_after
 
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner import checkpoint
 from daso_bench.runner.clock import PARTS
@@ -199,7 +200,7 @@ def test_seven_samples_score_one_seventh_on_any_number_of_ranks(ranks):
 
     split = Split(images=images, labels=torch.ones(7, dtype=torch.int64), mean=(0.0,), std=(1.0,))
 
-    class Seven:
+    class Seven(Dataset):
         name = "seven"
 
         def load(self):

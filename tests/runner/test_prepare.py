@@ -13,6 +13,7 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 
 from daso_bench.datasets.cifar import CIFAR10
 from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.synthetic import Synthetic
@@ -86,13 +87,13 @@ def test_prepared_goes_where_it_is_wanted_from_here(images: Path) -> None:
 def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(CIFAR10, "prepare", lambda self: asked.append((self.download, self.root)))
+    monkeypatch.setattr(CIFAR10, "prepare", lambda self, tell: asked.append((self.download, self.root)))
     assert run(["prepare", "dataset=cifar10", "dataset.root=here"]) == 0
     assert asked == [(True, str(tmp_path / "here"))]
 
 
 def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def cut_off(self: FashionMNIST) -> None:
+    def cut_off(self: FashionMNIST, tell: Any) -> None:
         raise ConnectionError(
             "Fashion-MNIST could not be fetched (no route): on a machine with a network ..."
         )
@@ -266,7 +267,7 @@ def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_rank
 
 
 def test_a_data_set_whose_keys_do_not_say_its_shape_is_loaded_for_it() -> None:
-    class Unknown:
+    class Unknown(Dataset):
         """A data set of a user's own, without shape and classes; `rows` 0: its file is missing."""
 
         def __init__(self, rows: int) -> None:

@@ -13,6 +13,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner import listing, schema
 from daso_bench.runner.config_tree import dump, from_composed, load, to_plain
@@ -32,9 +34,19 @@ HERE = Path("/somewhere/deep")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class Thing(Dataset):
+    """Stands for every part of a run; only the data set's has to be of a class."""
+
     size: int = 3
     root: str = ""
+
+    name: ClassVar[str] = "fake_parts"
+
+    def load(self) -> Data:
+        raise NotImplementedError
+
+    def folder(self) -> str:
+        return self.root
 
 
 class Strategy:
@@ -156,10 +168,10 @@ def test_relative_paths_count_from_where_the_command_was_typed(monkeypatch: pyte
     monkeypatch.setenv("HOME", "/home/ada")
     made = config(results_dir="../out", dataset__root="../imgs")
     assert made.results_dir == Path("/somewhere/out")
-    assert made.dataset.root == "/somewhere/imgs"
-    assert config(dataset__root="~/imgs").dataset.root == "/home/ada/imgs"
+    assert made.dataset.folder() == "/somewhere/imgs"
+    assert config(dataset__root="~/imgs").dataset.folder() == "/home/ada/imgs"
     assert config(results_dir="/abs/x").results_dir == Path("/abs/x")
-    assert config(dataset__root="").dataset.root == ""
+    assert config(dataset__root="").dataset.folder() == ""
 
 
 DECIDES = {

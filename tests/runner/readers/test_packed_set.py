@@ -72,6 +72,10 @@ def test_a_file_that_is_there_is_left_alone_and_what_a_killed_process_left_is_re
     assert [entry.name for entry in tmp_path.iterdir() if "lock" not in entry.name] == ["blobs.packed"]
 
 
+class OtherBlobs(Blobs):
+    name = "other"
+
+
 def changed(reader: NodeBatch, **keys: Any) -> NodeBatch:
     return replace(reader, **keys)
 
@@ -91,7 +95,7 @@ def test_no_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "keys", "message"),
     [
-        (Blobs(name="other"), {}, "holds blobs, and the data set is other"),
+        (OtherBlobs(), {}, "holds blobs, and the data set is other"),
         (Blobs(samples=80), {}, "holds 96 samples, and the training split has 80"),
         (Blobs(), {"shuffle_seed": 1}, "its order is that of shuffle_seed 0, asked for is 1"),
         (Blobs(), {"shuffle_seed": None}, "its order is that of shuffle_seed 0, asked for is None"),
@@ -138,7 +142,7 @@ HELD = "holds the packed file of blobs with shuffle_seed 0, and this one would b
 @pytest.mark.parametrize(
     ("dataset", "keys", "message"),
     [
-        (Blobs(name="other"), {}, rf"{HELD}other with 0"),
+        (OtherBlobs(), {}, rf"{HELD}other with 0"),
         (Blobs(), {"shuffle_seed": 1}, rf"{HELD}blobs with 1"),
         (Blobs(), {"shuffle_seed": None}, rf"{HELD}blobs with None"),
     ],

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from runs import Blobs, Dies, Raises, config, dies_after
 from torch import Tensor, nn
 
 from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner import checkpoint, config_tree, local, simulated_world
@@ -36,11 +37,11 @@ READERS: list[PackedReader] = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class InOrder:
+class InOrder(Dataset):
     """Blobs whose training samples lie in the order in which a run by index with this seed takes them."""
 
     seed: int = 0
-    name: str = "blobs_in_order"
+    name: ClassVar[str] = "blobs_in_order"
 
     def load(self) -> Data:
         data = Blobs().load()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner import sweep
 from daso_bench.runner.compose import compose
 from daso_bench.runner.config_tree import to_plain
@@ -32,6 +33,7 @@ def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_by
         assert isinstance(run.reader, PackedReader)
         assert run.reader.cold
         data = run.dataset
+        assert isinstance(data, Synthetic)
         record[run.study.size] = 4 * data.channels * data.height * data.width
         assert 200e6 < data.samples * record[run.study.size] < 210e6
     assert record == {"4 KiB": 4096, "16 KiB": 16_384, "100 KiB": 102_400}

@@ -49,7 +49,7 @@ def test_the_target_is_of_the_tasks_own_metric_unless_another_is_asked_for():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dreams:
+class Dreams(Blobs):
     """A data set for a task that nobody knows."""
 
     task: ClassVar[str] = "dreaming"

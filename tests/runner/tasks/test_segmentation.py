@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.masks import MaskedSplit
 from daso_bench.models.small_fcn import SmallFCN
 from daso_bench.runner.evaluation import Score, add_scores, score
@@ -112,11 +113,11 @@ def test_an_image_counts_alike_however_many_of_its_pixels_are_labelled():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uneven:
+class Uneven(Dataset):
     """Images of 6×5 pixels with unequal numbers of labelled ones; 4 to train on, 7 to be judged by."""
 
     task: ClassVar[str] = "segmentation"
-    name: str = "uneven"
+    name: ClassVar[str] = "uneven"
 
     def load(self) -> Data:
         """The same data on every rank."""

@@ -1,0 +1,119 @@
+"""A data set of a user's own needs `load` alone; what is no data set is refused in a sentence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.dataset import Dataset, DatasetInfo
+from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.mnist import MNIST
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.runner.config_tree import dataset_of
+from daso_bench.strategies.errors import ConfigError
+
+
+class Least(Dataset):
+    """No more than has to be written."""
+
+    def load(self) -> Data:
+        split = Split(images=torch.zeros(4, 1, 2, 2), labels=torch.arange(4) % 2, mean=(0.0,), std=(1.0,))
+        return Data(name=self.name, classes=2, shape=(1, 2, 2), train=split, validation=split, test=split)
+
+
+def test_all_but_load_has_a_default() -> None:
+    least = Least()
+    least.prepare(lambda done, total: pytest.fail("it has no files"))
+    assert (least.name, least.task, least.info()) == (
+        "test_dataset",
+        "classification",
+        DatasetInfo(shape=None, classes=None, samples=None),
+    )
+    assert (least.about(), least.folder(), least.beside()) == (None, None, None)
+    assert least.downloading() is least
+
+
+def test_what_is_made_of_a_data_set_lies_in_its_folder() -> None:
+    assert Synthetic().beside() is None
+    assert MNIST(root="a").beside() == Path("a/.daso-bench/mnist")
+    folder = ImageFolder(root="a")
+    assert folder.beside() == folder.manifest_file.with_suffix("")
+    assert folder.beside().parent == Path("a/.daso-bench")
+
+
+def test_only_what_can_be_fetched_is_fetched() -> None:
+    assert MNIST().downloading() == MNIST(download=True)
+    assert Synthetic().downloading() == Synthetic()
+
+
+class NoDataset:
+    def load(self) -> None: ...
+
+
+class Unfinished(Dataset):
+    pass
+
+
+@pytest.mark.parametrize("name", ["NoDataset", "Unfinished"])
+def test_what_is_no_data_set_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mine", sys.modules[__name__])
+    says = rf"^dataset\._target_=.*{name}: must be a subclass of daso_bench\.datasets\.dataset\.Dataset "
+    with pytest.raises(ConfigError, match=says):
+        dataset_of({"dataset": {"_target_": f"mine.{name}"}}, tmp_path)
+
+
+MINE = '''"""Mine."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Dataset):
+    samples: int = 64
+
+    def __post_init__(self):
+        if self.samples < 1:
+            raise ValueError(f"dataset.samples={self.samples}: must be >= 1")
+
+    def load(self):
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(self.samples, 1, 4, 4, generator=generator)
+        split = Split(images=images, labels=torch.arange(self.samples) % 2, mean=(0.0,), std=(1.0,))
+        return Data(name=self.name, classes=2, shape=(1, 4, 4), train=split, validation=split, test=split)
+'''
+
+
+def test_a_data_set_outside_of_the_repository_is_two_files(tmp_path: Path) -> None:
+    (tmp_path / "my_data.py").write_text(MINE)
+    (tmp_path / "conf" / "dataset").mkdir(parents=True)
+    (tmp_path / "conf" / "dataset" / "mine.yaml").write_text("# mine\n_target_: my_data.Mine\nsamples: 64\n")
+
+    def daso_bench(*words: str) -> subprocess.CompletedProcess[str]:
+        words = ("--config-dir", "conf", "dataset=mine", "model=mlp", "launcher=simulated", *words)
+        fast = ("cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1", "train.epochs=1")
+        command = [sys.executable, "-c", "from daso_bench.runner.cli import main; main()", *words, *fast]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [*command, "train.global_batch_size=16"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    wrong = daso_bench("dataset.samples=0")
+    assert (wrong.returncode, "dataset.samples=0: must be >= 1" in wrong.stderr) == (2, True), wrong.stderr
+    done = daso_bench()
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (tmp_path / "results" / "runs").iterdir()
+    assert run.name.startswith("ddp-mlp-my_data-s0-")
