@@ -8,9 +8,9 @@ import ast
 import re
 import sys
 
-from daso_bench.runner import listing
+from daso_bench.runner.config import groups
 
-ROOT = listing.CONF.parent
+ROOT = groups.CONF.parent
 FILE = ROOT / "docs" / "strategies.md"
 MARKER = "<!-- Below: written by `make docs` from strategies/*.py and conf/strategy/*.yaml. -->"
 
@@ -20,7 +20,7 @@ def document(text: str) -> str:
     head, marker, _ = text.partition(MARKER)
     if not marker:
         raise ValueError(f"{FILE}: has lost its marker {MARKER}")
-    names = [entry.name for entry in listing.entries("strategy")]
+    names = [entry.name for entry in groups.entries("strategy")]
     names.sort(key=lambda name: (name != "ddp", name))
     return f"{head}{MARKER}\n\n" + "\n".join(page(name) for name in names)
 
@@ -43,7 +43,7 @@ def page(name: str) -> str:
 def _keys(name: str) -> str:
     """A table of keys, defaults and meanings, from the YAML and its comments."""
     rows = ["| key | default | |", "|---|---|---|"]
-    for line in (listing.CONF / "strategy" / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+    for line in (groups.CONF / "strategy" / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
         found = re.fullmatch(r"([a-z]\w*):\s*(.*?)\s*(?:#\s*(.*))?", line)
         if found:
             key, value, comment = (text or "" for text in found.groups())

@@ -8,8 +8,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-for folder in ("strategies", "runner", "runner/scoring", "datasets", "bench", "../scripts"):
-    sys.path.insert(0, str(Path(__file__).parent / folder))
+TESTS = Path(__file__).parent
+for name in ("strategies", "datasets", "bench", "../scripts", "runner"):
+    sys.path.insert(0, str(TESTS / name))
+for folder in sorted((TESTS / "runner").rglob("*/")):
+    if folder.name != "__pycache__":
+        sys.path.append(str(folder))
 
 torch.set_num_threads(1)
 

@@ -101,8 +101,65 @@ def test_every_folder_of_code_is_packaged():
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(["daso_bench", *path.relative_to(ROOT).parent.parts]) for path in SOURCES}
     # Hydra looks for plugins below its own name; the folder is packaged there.
-    found = {name.replace("daso_bench.runner.hydra_launcher", "hydra_plugins.daso_bench") for name in found}
+    found = {
+        name.replace("daso_bench.runner.config.sweep_plugin", "hydra_plugins.daso_bench") for name in found
+    }
     assert found | {"daso_bench"} == listed
+
+
+# The rooms of `runner/`, higher ones first: a room imports from itself and from rooms below it.
+ROOMS = (
+    "cli",
+    "doctor",
+    "studies",
+    "conformance",
+    "launch",
+    "simulation",
+    "training",
+    "communication",
+    "report",
+    "config",
+    "records",
+    "machine",
+)
+
+
+def test_no_room_imports_from_a_room_above_it():
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).parts
+        if parts[0] != "runner" or len(parts) < 3:
+            continue
+        for name in imports(path):
+            room = name.split(".")[1:2]
+            if name.startswith("runner.") and room[0] in ROOMS:
+                assert ROOMS.index(room[0]) >= ROOMS.index(parts[1]), f"{path} imports {name}"
+
+
+def test_the_runner_has_its_rooms_and_no_loose_file():
+    entries = {path.name for path in (ROOT / "runner").iterdir()} - {"__pycache__"}
+    assert entries == {"__init__.py", *ROOMS}
+
+
+# Several modules may have one name only for a reason.
+REFERENCE = "conformance/references recomputes in NumPy what the module of that name does"
+SAME_NAME = {
+    "asynchronous": REFERENCE,
+    "daso": REFERENCE,
+    "heterogeneous": REFERENCE,
+    "optimizers": REFERENCE,
+    "traffic": "conformance/traffic states what communication/traffic is to have counted",
+    "comparison": "of two histories in conformance, of arms in the report",
+    "load": "of a configuration, and of run directories",
+    "facts": "of a machine, and of the runs on a page",
+}
+
+
+def test_a_module_name_occurs_once():
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if path.stem not in ("__init__", "__main__"):
+            places.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1}.keys() == SAME_NAME.keys()
 
 
 YAMLS = sorted(

@@ -4,13 +4,13 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from ..device import Profile
-from ..network import AlphaBeta
-from .course import Call, Course, History
+from ..communication.link_costs import AlphaBeta
+from ..training.device_model import Profile
+from .checks import Candidate, Failed, RanksOfNodes
 from .driver import drive
-from .findings import Candidate, Failed, RanksOfNodes
-from .runs import OWN, STEPS, independent, plain, slow_last, uneven
+from .scenario import Call, Course, History
 from .script import Script
+from .shared_runs import OWN, STEPS, independent, plain, slow_last, uneven
 from .traffic import IN_STEP, Sizes, script
 from .trial import NETWORK, STEP_NS, course
 

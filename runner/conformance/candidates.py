@@ -6,11 +6,11 @@ from typing import Any
 
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError
-from .. import listing
-from ..compose import compose
-from ..overrides import key_of
-from ..typed import locate_target, plain, typed
-from .findings import Candidate, RanksOfNodes
+from ..config import groups
+from ..config.compose import compose
+from ..config.overrides import key_of
+from ..config.typed import locate_target, plain, typed
+from .checks import Candidate, RanksOfNodes
 
 BUILTIN = "daso_bench.strategies."
 ALL = "all"
@@ -58,7 +58,7 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
             )
     folders = [config_dir] if config_dir and ALL in names else []
     if not names or ALL in names:
-        names = [entry.name for entry in listing.entries("strategy", folders)]
+        names = [entry.name for entry in groups.entries("strategy", folders)]
     return list(dict.fromkeys(names)), own
 
 

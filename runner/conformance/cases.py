@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..device import StepTime
-from ..network import Network
-from .findings import RanksOfNodes
+from ..communication.link_costs import Network
+from ..training.device_model import StepTime
+from .checks import RanksOfNodes
 from .problems import TwinProblem, autoencoder
 from .references.optimizers import ADAMW, DECAYED, LARS_RECIPE, MOMENTUM, NESTEROV, Recipe
 

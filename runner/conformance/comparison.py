@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .course import History
-from .findings import Failed
+from .checks import Failed
+from .scenario import History
 
 Names = Sequence[tuple[str, int]]
 """(name, number of elements) of each parameter, in the order of the flat vector."""

@@ -6,22 +6,22 @@ the strategy reads the epoch's loss and is resumed.
 
 import dataclasses
 
-from . import accounts, life, wishes
-from .findings import Candidate, Check, Failed, RanksOfNodes
+from . import accounts, lifecycle, stop_requests
+from .checks import Candidate, Check, Failed, RanksOfNodes
 from .variants import OF_SCHEDULES, VARIANTS, Keys
 
 CHECKS = {
-    "ends": life.ends,
-    "counts samples": life.counts_samples,
-    "one model": life.one_model,
-    "looks leave no trace": life.no_trace,
-    "drains": life.drains,
-    "stops anywhere": life.stops_anywhere,
-    "resumes": life.resumes,
-    "copies": life.copies,
-    "rest untouched": life.rest_untouched,
-    "reports": life.reports,
-    "hears wishes": wishes.hears_wishes,
+    "ends": lifecycle.ends,
+    "counts samples": lifecycle.counts_samples,
+    "one model": lifecycle.one_model,
+    "looks leave no trace": lifecycle.no_trace,
+    "drains": lifecycle.drains,
+    "stops anywhere": lifecycle.stops_anywhere,
+    "resumes": lifecycle.resumes,
+    "copies": lifecycle.copies,
+    "rest untouched": lifecycle.rest_untouched,
+    "reports": lifecycle.reports,
+    "hears wishes": stop_requests.hears_wishes,
     "sync points": accounts.sync_points,
     "calls in step": accounts.calls_in_step,
     "traffic formula": accounts.traffic_formula,
@@ -30,10 +30,10 @@ CHECKS = {
     "buckets": accounts.buckets,
 }
 BRIEFLY = {
-    "drains": life.drains_evenly,
+    "drains": lifecycle.drains_evenly,
     **{name: CHECKS[name] for name in ("copies", "traffic formula", "traffic by step", "time")},
-    "resumes": life.resumes_here_and_there,
-    "stops": life.stops_here_and_there,
+    "resumes": lifecycle.resumes_here_and_there,
+    "stops": lifecycle.stops_here_and_there,
 }
 
 
@@ -47,7 +47,7 @@ def _variant(keys: Keys) -> Check:
     def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
         config = dataclasses.replace(candidate.config, **keys)
         variant = dataclasses.replace(candidate, config=config)
-        thorough = {"resumes": life.resumes} if OF_SCHEDULES & keys.keys() else {}
+        thorough = {"resumes": lifecycle.resumes} if OF_SCHEDULES & keys.keys() else {}
         for name, check in (BRIEFLY | thorough).items():
             try:
                 check(variant, ranks)

@@ -10,13 +10,13 @@ from torch import nn
 from ...strategies.communicator import Work
 from ...strategies.replica import Replica
 from ...strategies.seeds import derive
-from ..device import Scripted, StepTime
-from ..network import Network
-from ..simulated_communicator import SimulatedCommunicator
-from ..simulated_replica import SimulatedReplica
-from ..simulator import Simulator
-from .course import Course, History, Problem
-from .walker import LoggedTraffic, Walker
+from ..communication.link_costs import Network
+from ..simulation.simulated_communicator import SimulatedCommunicator
+from ..simulation.simulated_replica import SimulatedReplica
+from ..simulation.simulator import Simulator
+from ..training.device_model import Scripted, StepTime
+from .observer import LoggedTraffic, Walker
+from .scenario import Course, History, Problem
 
 __all__ = ["Course", "History", "Problem", "drive", "jittered"]
 

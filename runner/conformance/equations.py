@@ -12,10 +12,10 @@ from torch import Tensor
 from ...strategies.base import Strategy
 from ...strategies.seeds import derive
 from .cases import CASES, Case, Slow, skewed
-from .course import Course, History
+from .checks import Candidate, Check, Failed, RanksOfNodes
 from .driver import drive
-from .findings import Candidate, Check, Failed, RanksOfNodes
 from .references import REFERENCES, NoReference, Setting, World
+from .scenario import Course, History
 from .twins import Array, Part
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}

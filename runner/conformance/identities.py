@@ -13,15 +13,15 @@ import yaml
 from torch import Tensor
 
 from ...strategies.base import Strategy
-from ..listing import CONF
-from ..typed import locate_target
+from ..config.groups import CONF
+from ..config.typed import locate_target
+from .checks import Candidate, Check, Failed, RanksOfNodes
 from .comparison import require_equal, require_same_walk, spread
-from .course import Course, History
 from .driver import drive
-from .findings import Candidate, Check, Failed, RanksOfNodes
 from .identity_table import EPOCHS, IDENTITIES, STEPS_PER_EPOCH, Identity
 from .problems import TwinProblem, autoencoder, springs
 from .references.optimizers import PLAIN, Recipe
+from .scenario import Course, History
 from .twins import uneven
 
 APART = 1e-3  # what must differ, differs by more than this

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .findings import RanksOfNodes
+from .checks import RanksOfNodes
 from .references.optimizers import ADAMW, LARS_RECIPE, NESTEROV, Recipe
 
 EPOCHS, STEPS_PER_EPOCH = 2, 10

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 
 from ...strategies.errors import ConfigError, MachineError
-from .. import local
-from ..forkserver_guard import die_with_parent
-from . import contract, equations, gloo, identities
-from .findings import Candidate, Check, Failed, Finding, Layer, RanksOfNodes
+from ..launch import local
+from ..machine.die_with_parent import die_with_parent
+from . import contract, equations, identities, real_processes
+from .checks import Candidate, Check, Failed, Finding, Layer, RanksOfNodes
 
 CONTRACT, PROCESSES = "contract", "real processes"
 LAYERS: dict[str, Layer] = {
     CONTRACT: contract.checks,
     "equations": equations.checks,
     "identities": identities.checks,
-    PROCESSES: gloo.checks,
+    PROCESSES: real_processes.checks,
 }
 
 
@@ -160,7 +160,7 @@ def _workers(jobs: int) -> Iterator[Submit]:
     if jobs <= 1:
         yield lambda some: lambda: attempt_all(some)
         return
-    local.warm(gloo.PRELOAD)
+    local.warm(real_processes.PRELOAD)
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:

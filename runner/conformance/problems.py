@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import optimizers
-from .course import Problem
+from ..config import optimizers
 from .references.optimizers import PLAIN, Recipe
+from .scenario import Problem
 from .twins import HIDDEN, Autoencoder, Samples, Springs, Twin, uneven
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...strategies.topology import Group, Topology
-from ..network import Network
-from .course import Call
+from ..communication.link_costs import Network
+from .scenario import Call
 
 StepNs = Callable[[int], int]
 """rank -> nanoseconds of its forward and backward."""

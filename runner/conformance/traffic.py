@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...strategies.topology import LEADERS, NODE, WORLD, peers
-from ..network import Network
-from .course import Course
+from ..communication.link_costs import Network
+from .scenario import Course
 from .script import Launched, Script, StepNs
 
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.seeds import derive
-from ..network import AlphaBeta
-from .course import Course, Data, Problem
-from .findings import Candidate, RanksOfNodes
+from ..communication.link_costs import AlphaBeta
+from .checks import Candidate, RanksOfNodes
+from .scenario import Course, Data, Problem
 
 FEATURES, CLASSES = 6, 3
 EPOCHS, STEPS_PER_EPOCH = 3, 7

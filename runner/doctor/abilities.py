@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .findings import Facts
-from .rules_devices import gpus_present
+from ..machine.health.findings import Facts
+from ..machine.health.rules_devices import gpus_present
 
 GIB = 2**30
 

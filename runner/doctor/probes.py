@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 
 from ...strategies.errors import ConfigError, one_of
-from ..emulated.ability import has_netem, impossible
-from ..environment import installed
-from ..local import HOST
-from .facts import rank_facts, torch_facts
+from ..launch.emulated.ability import has_netem, impossible
+from ..launch.local import HOST
+from ..machine.environment import installed
+from ..machine.facts import rank_facts, torch_facts
 
 LAUNCHERS = ("local", "emulated", "simulated", "slurm", "torchrun")
 SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")

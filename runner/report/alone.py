@@ -6,11 +6,11 @@ Source: HSGD, the four-arm efficiency matrix: same nodes, cores, model and preci
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import busy, recorded
-from .arms import Arm, Comparison
-from .fairness import fairness
-from .load import Run
-from .method import rated
+from .claims import busy_machine, recorded
+from .claims.comparison import rated
+from .claims.fairness import fairness
+from .data.arms import Arm, Comparison
+from .data.load import Run
 
 ROLE = "one_core"
 FEWEST = 2  # runs; there is no mean of one
@@ -39,7 +39,7 @@ def alone_of(comparison: Comparison, baseline: Arm, cores: int) -> Alone:
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return Alone(why=f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}")
-    return Alone(why=stood) if (stood := busy.reason(arm)) else Alone(arm=arm)
+    return Alone(why=stood) if (stood := busy_machine.reason(arm)) else Alone(arm=arm)
 
 
 def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:

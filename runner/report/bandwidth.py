@@ -7,9 +7,9 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from . import words
-from .arms import Arm, Comparison
-from .load import Run
-from .means import geometric_mean
+from .data.arms import Arm, Comparison
+from .data.load import Run
+from .data.means import geometric_mean
 from .ranking import MARGIN
 
 Line = Mapping[float, float]

@@ -10,33 +10,33 @@ from typing import Any, TypeVar
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from .. import claims, convergence
-from ..claims_table import gain_words
-from ..files import writing
+from ..machine.user_paths import writing
 from . import words
-from .answer import Answer, answers
-from .answer_words import cells, sentences, speedup_rows
-from .arms import MANY_RUNS, ONE_CORE, Arm, Comparison, common_settings, compare, own_settings, shown
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
-from .command import command_of, script_of
+from .claims import convergence_points, paper_claims
+from .claims.answer_words import cells, sentences, speedup_rows
+from .claims.claims_table import gain_words
+from .claims.fairness import Ledger
+from .claims.judge import NO_ARM, judge
+from .claims.judged import Judged
+from .claims.speedups import Answer, answers
+from .claims.verdict_words import claim_rows, fairness_rows, remarks, workload
+from .data.arms import MANY_RUNS, ONE_CORE, Arm, Comparison, common_settings, compare, own_settings, shown
+from .data.load import Run, load_runs
 from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
 from .epochs import epochs_rows, has_spread, has_staleness
 from .facts import environments, facts_of, untimed, warnings_of, world_of
-from .fairness import Ledger
 from .headline import ArmLine, headline, headline_rows
-from .judge import NO_ARM, judge
-from .judged import Judged
-from .load import Run, load_runs
-from .look import swatch
-from .pictures import Picture, picture, pictures
+from .plots.arm_style import swatch
+from .plots.pictures import Picture, picture, pictures
 from .rank_times import is_uneven, ranks_rows
 from .reach_table import reached_rows
 from .reader_matrix import Readings, reader_rows, readings, record_sizes
+from .reproduce import command_of, script_of
 from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
 from .split import PARTS
 from .tables import arms_rows, evaluations_rows, runs_rows, write_table
 from .tuned import regret_words, row_of, tuned_arms, tuning_rows, winner_words
-from .verdict_words import claim_rows, fairness_rows, remarks, workload
 
 _T = TypeVar("_T")
 
@@ -76,8 +76,8 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     folders = [config_dir] if config_dir else []
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
-    found = answers(comparisons, convergence.load(folders))
-    judged = judge(claims.load(folders), found, comparisons)
+    found = answers(comparisons, convergence_points.load(folders))
+    judged = judge(paper_claims.load(folders), found, comparisons)
     over = _Over.of(comparisons)
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def files_of(config_dir: Path | None) -> list[str]:
     """The files of the user's own that the page rests on, by their place in `config_dir`."""
     if config_dir is None:
         return []
-    folders = [config_dir / name for name in (claims.FOLDER, convergence.FOLDER)]
+    folders = [config_dir / name for name in (paper_claims.FOLDER, convergence_points.FOLDER)]
     return [f"{folder.name}/{file.name}" for folder in folders for file in sorted(folder.glob("*.yaml"))]
 
 

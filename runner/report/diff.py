@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..display import make_console, say
-from ..scoring.ratio import Times, welch
+from ..records.display import make_console, say
 from . import words
-from .arms import Arm, common_settings, compare
-from .load import Run, load_runs
-from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from .data.arms import Arm, common_settings, compare
+from .data.load import Run, load_runs
+from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from .statistics.ratio import Times, welch
 from .tables import LINK_WORDS, LINKS
 
 MISSING = "not there"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ..scoring.estimate import Interval
-from . import recorded
 from .alone import FEWEST, ROLE, alone_of
-from .arms import Arm, Comparison, per_sample
-from .load import Run
-from .method import Method, rated
+from .claims import recorded
+from .claims.comparison import Method, rated
+from .data.arms import Arm, Comparison, per_sample
+from .data.load import Run
 from .split import PARTS, shares
+from .statistics.estimate import Interval
 from .target import baseline_of
 
 SLOWER = "the machine was busy, or its threads are in each other's way"

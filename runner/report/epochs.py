@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from .arms import Comparison
-from .load import Run
+from .data.arms import Comparison
+from .data.load import Run
 from .tables import walk, who
 
 Row = dict[str, Any]

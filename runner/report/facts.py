@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from ..hardware import compared_words
-from ..validation import reference
-from . import busy, efficiency
-from .arms import Comparison, shown
-from .load import Run
-from .metric import target_words
+from ..config.cluster import compared_words
+from . import efficiency
+from .claims import busy_machine
+from .data.arms import Comparison, shown
+from .data.load import Run
+from .data.metric import target_words
+from .simulation_errors import reference
 
 WORLDS = {
     "local": "local processes, real time",
@@ -70,7 +71,7 @@ def _cluster(run: Run) -> str:
 
 def warnings_of(everything: Comparison) -> list[str]:
     """What makes the arms of a comparison less than comparable, those that stand apart beside."""
-    found = [said for said in (busy.warning(everything), efficiency.warning(everything)) if said]
+    found = [said for said in (busy_machine.warning(everything), efficiency.warning(everything)) if said]
     comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
     cadences = {str(t.get("eval_every_samples")) for t in train}

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from . import words
-from .arms import Arm, Comparison, metrics_of
-from .load import Run
-from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from .data.arms import Arm, Comparison, metrics_of
+from .data.load import Run
+from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from .reach_table import RATE_ONLY, arm_way, expected_words, median_words, reached_words
 from .tables import LINK_WORDS, LINKS
 

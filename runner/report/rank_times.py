@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .arms import Comparison
-from .load import Run
+from .data.arms import Comparison
+from .data.load import Run
 from .tables import PARTS, walk, who
 
 EVEN = 1.02  # times: shares less apart than this are those of whole samples

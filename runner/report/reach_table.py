@@ -6,10 +6,10 @@ Source: the measuring rules (time to accuracy), "statistics", runs that miss the
 from collections.abc import Iterable
 from typing import Any
 
-from ..scoring import reached
-from ..scoring.reached import Reached
 from . import words
-from .arms import Arm, Comparison
+from .data.arms import Arm, Comparison
+from .statistics import reached
+from .statistics.reached import Reached
 from .target import budget_s, horizon_s, way
 
 RATE_ONLY = "rate only"

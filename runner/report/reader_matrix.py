@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ..scoring import ratio
-from ..scoring.ratio import Ratio
-from .arms import Arm, Comparison, per_sample
-from .load import Run
+from .data.arms import Arm, Comparison, per_sample
+from .data.load import Run
 from .split import PARTS, shares
+from .statistics import ratio
+from .statistics.ratio import Ratio
 from .target import baseline_of, study_of
 
 COUNTS = ("reads", "jumps", "requested_bytes", "useful_bytes", "read_s", "checked_s", "waited_s")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .arms import Arm, Comparison, natural
-from .load import Run
-from .means import geometric_mean
-from .metric import target_words
+from .data.arms import Arm, Comparison, natural
+from .data.load import Run
+from .data.means import geometric_mean
+from .data.metric import target_words
 from .ranking import AS_CONFIGURED, Times, at, lasting_words, ranking_words, tiers
 
 VALIDITY = "simulated: "  # how the label begins that says what modelled times rest on

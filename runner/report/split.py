@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from .load import Run
-from .numbers import number
+from .data.load import Run
+from .data.numbers import number
 
 PARTS = ("compute", "data", "blocked on intra", "blocked on inter", "other")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from ..records import best, crossing, encode
-from .arms import Arm, Comparison, metrics_of
-from .load import Run
-from .means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
-from .metric import Metric, columns
+from ..records.json_lines import best, crossing, encode
+from .data.arms import Arm, Comparison, metrics_of
+from .data.load import Run
+from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from .data.metric import Metric, columns
 from .text_tables import latex, markdown
 
 LINKS = ("intra", "inter")

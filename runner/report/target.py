@@ -1,17 +1,17 @@
 """An arm's way to its target: one budget, one baseline, and runs that missed it never dropped.
 
-Figures and tables take them from here, the arithmetic from `runner/scoring/reached.py`. Source: the measuring
-rules (time to accuracy), "headlines, evaluation, target, budget" and "statistics".
+Figures and tables take them from here, the arithmetic from `runner/report/statistics/reached.py`. Source:
+the measuring rules (time to accuracy), "headlines, evaluation, target, budget" and "statistics".
 """
 
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from ..scoring import reached
-from ..scoring.reached import Reached
-from .arms import Arm, Comparison
-from .load import Run
+from .data.arms import Arm, Comparison
+from .data.load import Run
+from .statistics import reached
+from .statistics.reached import Reached
 
 BUDGET = 2.0  # of the baseline's median T_train, where no train.max_seconds says otherwise
 _LEAST_S = 1e-9  # a time that damaged records give as 0 has no logarithm

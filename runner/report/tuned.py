@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..scoring import reached, tuning
-from ..scoring.estimate import Interval
-from ..scoring.ratio import Times
-from ..scoring.tuning import Regret
-from .arms import Arm, Comparison, settings, text
-from .load import Run
+from .data.arms import Arm, Comparison, settings, text
+from .data.load import Run
+from .statistics import reached, tuning
+from .statistics.estimate import Interval
+from .statistics.ratio import Times
+from .statistics.tuning import Regret
 from .target import budget_s, study_of, way
 
 EQUALLY, OWN = "equally tuned", "paper's settings"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..scoring.ratio import Ratio
+    from .statistics.ratio import Ratio
 
 MISSING = "–"
 WORLDS = {

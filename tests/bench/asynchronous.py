@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
-from daso_bench.runner.labels import RunInfo
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.train_config import TrainConfig
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.study import RunInfo
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.replica import Batch

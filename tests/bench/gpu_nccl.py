@@ -24,10 +24,10 @@ from processes import joined, session_of
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner import schema
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.torch_communicator import TorchCommunicator, dist
-from daso_bench.runner.traffic import Traffic
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator, dist
+from daso_bench.runner.communication.traffic import Traffic
+from daso_bench.runner.config import schema
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies.communicator import Channel, Done, Work
 from daso_bench.strategies.hsgd import HSGD
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology

@@ -10,12 +10,13 @@ from processes import launched, outcome_of, reported
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.models.torchvision_zoo import Torchvision
-from daso_bench.runner import local, schema
-from daso_bench.runner.hardware import ClusterConfig, DeviceConfig
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.supervisor import Event
-from daso_bench.runner.train_config import PRECISIONS
-from daso_bench.runner.verdict import Outcome
+from daso_bench.runner.config import schema
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
+from daso_bench.runner.config.train import PRECISIONS
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.launch.supervisor import Event
+from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, at_least, one_of
 
 PARTS = ("loop", "function", "nccl", "mixed")

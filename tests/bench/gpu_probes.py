@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
-from daso_bench.runner.late import Mark, between
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.communication.cuda_timing import Mark, between
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD
 

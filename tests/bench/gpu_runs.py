@@ -19,16 +19,17 @@ from processes import configuration, reported
 from daso_bench.datasets.digits import Digits
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP, SmallCNN
-from daso_bench.runner import config_tree, rank, schema
-from daso_bench.runner.hardware import ClusterConfig
-from daso_bench.runner.launcher_config import LocalConfig
-from daso_bench.runner.listing import CONF
-from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.records import read_records
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.train_config import TrainConfig
-from daso_bench.runner.typed import locate_target
-from daso_bench.runner.verdict import Outcome
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.groups import CONF
+from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.typed import locate_target
+from daso_bench.runner.launch import rank
+from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.records.json_lines import read_records
+from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.heterogeneous import Heterogeneous
@@ -109,7 +110,7 @@ def judged(name: str, what: str, run: Callable[[], Outcome]) -> Figure:
 def in_two_halves(config: schema.RunConfig, time_left: Time) -> Outcome:
     """How a run ends that is asked to stop halfway and then resumed. Raises RuntimeError if it was not."""
     with TemporaryDirectory() as folder:
-        directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
+        directory = RunDirectory.create(load.to_plain(config), Path(folder))
         stopped = time_left.launch(directory, config, f"{__name__}:first_half")
         if stopped.status == "finished":
             raise RuntimeError("it ended before it could be stopped")
@@ -126,7 +127,7 @@ def in_two_halves(config: schema.RunConfig, time_left: Time) -> Outcome:
 def first_half(*arguments: Any) -> None:
     """A rank of the run that asks to stop once half of the steps are made."""
     run_dir, link = arguments[0], arguments[-1]
-    half = (config_tree.load(run_dir / "config.yaml").train.max_steps or 0) // 2
+    half = (load.load(run_dir / "config.yaml").train.max_steps or 0) // 2
     tell = link.progress
 
     def progress(**numbers: Any) -> None:
@@ -171,7 +172,7 @@ def mixed(options: Options, time_left: Time) -> Iterator[Figure]:
     """The share of the rank on the GPU, and how far apart the ranks' steps are once they are balanced."""
     config = of_ranks(options.device, "cpu", "cpu")
     with TemporaryDirectory() as folder:
-        directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
+        directory = RunDirectory.create(load.to_plain(config), Path(folder))
         summary = reported(time_left.launch(directory, config))
         rows = read_records(directory.path / "metrics.jsonl").rows
     looks = [row["strategy"]["rebalance"] for row in rows if "rebalance" in row.get("strategy", {})]

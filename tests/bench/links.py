@@ -21,15 +21,15 @@ from figures import Figure
 from processes import configuration, joined, summary_of
 
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.runner import config_tree, schema
-from daso_bench.runner.compose import compose
-from daso_bench.runner.emulated.ability import impossible
-from daso_bench.runner.hardware import ClusterConfig, LinkConfig, LinksConfig
-from daso_bench.runner.labels import RunInfo
-from daso_bench.runner.launcher_config import EmulatedConfig, LocalConfig
-from daso_bench.runner.simulated_world import simulate
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.train_config import TrainConfig
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import ClusterConfig, LinkConfig, LinksConfig
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
+from daso_bench.runner.config.study import RunInfo
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.launch.emulated.ability import impossible
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.topology import WORLD
 
@@ -192,7 +192,7 @@ def _slow_run(network: str) -> schema.RunConfig:
     (job,) = compose(words, sweep=False, config_dir=None)
     if job.config is None:
         raise job.error or RuntimeError("not composed")
-    return config_tree.from_composed(job.config, Path.cwd())
+    return load.from_composed(job.config, Path.cwd())
 
 
 # ------------------------------------------------------------------ bytes

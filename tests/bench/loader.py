@@ -30,8 +30,8 @@ from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.pixels import PixelRules, decode_content
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
-from daso_bench.runner.feed import GlobalFeed
-from daso_bench.runner.loader import Ahead
+from daso_bench.runner.training.batch_order import GlobalFeed
+from daso_bench.runner.training.loader import Ahead
 from daso_bench.strategies.progress import Progress
 
 IMAGES, HEIGHT, WIDTH, QUALITY = 384, 375, 500, 90

@@ -26,17 +26,17 @@ from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
-from daso_bench.runner import config_tree, schema
-from daso_bench.runner.hardware import ClusterConfig
-from daso_bench.runner.labels import RunInfo
-from daso_bench.runner.launcher_config import LocalConfig
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.precision import AUTOCAST, DTYPES
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.session import Session
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.train_config import TrainConfig
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.study import RunInfo
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.training.context import Session
+from daso_bench.runner.training.precision import AUTOCAST, DTYPES
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD
 
@@ -56,7 +56,7 @@ def start() -> list[Figure]:
     for seed in range(STARTS + 1):
         config = configuration(model=SmallCNN(), dataset=Digits(), cluster=ClusterConfig(), seed=seed)
         with TemporaryDirectory() as folder:
-            directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
+            directory = RunDirectory.create(load.to_plain(config), Path(folder))
             started = time.perf_counter()
             reported(launched(directory, config, f"{__name__}:prepare"))
             took_s.append(time.perf_counter() - started)

@@ -8,22 +8,23 @@ from typing import Any
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
-from daso_bench.runner import config_tree, local, schema
-from daso_bench.runner.emulated.venue import venue_of
-from daso_bench.runner.hardware import ClusterConfig
-from daso_bench.runner.labels import RunInfo, StudyInfo
-from daso_bench.runner.launcher_config import LauncherConfig
-from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.rank import meet
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schedules import Constant
-from daso_bench.runner.session import Listener, Nobody, Session, World
-from daso_bench.runner.simulated_world import Recorded
-from daso_bench.runner.supervisor import Event
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.train_config import TrainConfig
-from daso_bench.runner.verdict import Outcome
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.schedules import Constant
+from daso_bench.runner.config.study import RunInfo, StudyInfo
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.emulated.ranks_location import venue_of
+from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.launch.rank import meet
+from daso_bench.runner.launch.supervisor import Event
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import Recorded
+from daso_bench.runner.training.context import Listener, Nobody, Session, World
+from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.ddp import DDP
 
 STALL_S = 300.0
@@ -59,7 +60,7 @@ def outcome_of(
 ) -> Outcome:
     """How a run ends whose ranks do `entry`, by default training; its directory is gone afterwards."""
     with TemporaryDirectory() as folder:
-        directory = RunDirectory.create(config_tree.to_plain(config), Path(folder))
+        directory = RunDirectory.create(load.to_plain(config), Path(folder))
         return (launch or launched)(directory, config, entry)
 
 

@@ -35,7 +35,7 @@ from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.packed.reading import Reader, Tally
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import strided
-from daso_bench.runner.readers.page_cache import drop
+from daso_bench.runner.training.packed.page_cache import drop
 
 SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20
 SIZES = (

@@ -13,7 +13,7 @@ import torch
 from figures import Figure
 from processes import configuration, joined, summary_of
 
-from daso_bench.runner.torch_communicator import TorchCommunicator
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.strategies.hsgd import column_blocks, sum_columns
 from daso_bench.strategies.topology import NODE
 

@@ -9,10 +9,11 @@ import pytest
 from gpu_options import STALL_S, Time, TimeUp, parse
 from processes import configuration
 
-from daso_bench.runner import config_tree, local
-from daso_bench.runner.records import RecordWriter
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.verdict import Outcome
+from daso_bench.runner.config import load
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.records.json_lines import RecordWriter
+from daso_bench.runner.records.run_directory import RunDirectory
 
 SMALL = ["device=cpu", "model=small_cnn", "image=8", "batch=8", "blocks=5", "steps=8"]
 DONE = Outcome(status="finished", reason=None, exit_code=0, summary={"final_accuracy": 0.9})
@@ -123,7 +124,7 @@ def test_a_run_is_given_up_when_it_stands_still_for_long_or_for_all_that_is_left
     monkeypatch.setattr(local, "launch", launch)
     time_left = Time(1, lambda: now[0])
     config = configuration()
-    directory = RunDirectory.create(config_tree.to_plain(config), tmp_path)
+    directory = RunDirectory.create(load.to_plain(config), tmp_path)
     for now[0] in (0.0, 50.0):
         time_left.launch(directory, config)
     assert given == [40, 10]
@@ -135,7 +136,7 @@ def test_a_run_is_given_up_when_it_stands_still_for_long_or_for_all_that_is_left
 
 def test_a_run_that_goes_on_and_on_is_stopped(tmp_path: Path):
     config = configuration(ranks=1)
-    directory = RunDirectory.create(config_tree.to_plain(config), tmp_path)
+    directory = RunDirectory.create(load.to_plain(config), tmp_path)
     (directory.path / "plan.json").write_text(json.dumps({"steps": 500}))
     time_left = Time(10)
     local.warm()

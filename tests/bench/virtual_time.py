@@ -12,12 +12,13 @@ from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
-from daso_bench.runner import schema, timing_only
-from daso_bench.runner.device import ClusterDevice, Profile
-from daso_bench.runner.hardware import ClusterConfig, DeviceConfig
-from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.simulated_world import Stage, play
-from daso_bench.runner.train_config import TrainConfig
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.config import schema
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.simulation import timing_only
+from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.lasgd import LASGD

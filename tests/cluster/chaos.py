@@ -38,7 +38,7 @@ from slurm_site import (
     status_of,
 )
 
-from daso_bench.runner.slurm import queue
+from daso_bench.runner.launch.slurm import queue
 
 Kind = Literal["rank", "supervisor", "step", "node"]
 KINDS: dict[str, tuple[Kind, ...]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import learnt
 from slurm_site import status_of, step_of
 
-from daso_bench.runner.records import read_json, read_records
+from daso_bench.runner.records.json_lines import read_json, read_records
 
 CHECKPOINT_SAMPLES, BATCH = 320, 64
 LOST_STEPS = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from daso_bench.runner.records import read_records, surviving
+from daso_bench.runner.records.json_lines import read_records, surviving
 
 # Everything else in these rows is a time, or tells which attempt it was.
 _NUMBERS = (

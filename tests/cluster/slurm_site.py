@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import daso_bench
-from daso_bench.runner.slurm.host_list import expand
+from daso_bench.runner.launch.slurm.host_list import expand
 
 BENCH = Path(sys.executable).parent / "daso-bench"
 DEV_CLUSTER = Path(daso_bench.__file__).parent / "scripts" / "slurm" / "dev_cluster"

@@ -6,7 +6,7 @@ from typing import Any
 
 from scenarios import Stories
 
-from daso_bench.runner.records import read_json
+from daso_bench.runner.records.json_lines import read_json
 
 
 def test_a_sweep_is_one_throttled_array_and_two_commands_submit_it_once(stories: Stories):

@@ -6,7 +6,7 @@ import learnt
 import pytest
 from scenarios import Stories, Story
 
-from daso_bench.runner.records import read_json
+from daso_bench.runner.records.json_lines import read_json
 
 SURVIVORS = ("time limit", "told to stop", "requeued by hand", "lost node")
 

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import daso_bench
-from daso_bench.runner.typed import typed
+from daso_bench.runner.config.typed import typed
 
 FOLDER = Path(daso_bench.__file__).parent / "conf" / "dataset"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -13,7 +13,7 @@ from daso_bench.datasets.dataset import Dataset, DatasetInfo
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.mnist import MNIST
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.runner.config_tree import dataset_of
+from daso_bench.runner.config.load import dataset_of
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -100,7 +100,7 @@ def test_a_data_set_outside_of_the_repository_is_two_files(tmp_path: Path) -> No
     def daso_bench(*words: str) -> subprocess.CompletedProcess[str]:
         words = ("--config-dir", "conf", "dataset=mine", "model=mlp", "launcher=simulated", *words)
         fast = ("cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1", "train.epochs=1")
-        command = [sys.executable, "-c", "from daso_bench.runner.cli import main; main()", *words, *fast]
+        command = [sys.executable, "-c", "from daso_bench.runner.cli.main import main; main()", *words, *fast]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             [*command, "train.global_batch_size=16"],

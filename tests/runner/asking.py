@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner import sweep
-from daso_bench.runner.cli import main
-from daso_bench.runner.compose import compose
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.studies import sweep
 
 
 def requests(cwd: Path, *words: str) -> list[sweep.Request]:

@@ -22,9 +22,9 @@ from torch.distributed.algorithms.model_averaging.hierarchical_model_averager im
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.warmup import undone_step
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig

@@ -10,9 +10,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.torch_communicator import GradBucket, TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.warmup import undone_step
+from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.gradients import Reduction

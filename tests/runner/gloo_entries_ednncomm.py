@@ -10,7 +10,7 @@ from gloo_entries_averaging import backward, compare, sgd
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.torch_communicator import TorchCommunicator
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
 from daso_bench.strategies.replica import Batch
 

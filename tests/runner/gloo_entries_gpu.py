@@ -9,9 +9,10 @@ from gloo_entries import batch, meet
 from runs import dies_after
 from torch import nn
 
-from daso_bench.runner import compiled, gpus
-from daso_bench.runner import rank as training
-from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.communication import gpus
+from daso_bench.runner.launch import rank as training
+from daso_bench.runner.training import compile
+from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.topology import WORLD
 
 
@@ -35,9 +36,9 @@ def compiled_steps(
         replica.average_gradients_over(WORLD, bucket_mib=1)
     sizes = (6, 5)
     names = list(ours.model.state_dict())
-    seconds = compiled.warm_up(ours, [batch(rank, 0, ranks, size) for size in sizes], comm)
+    seconds = compile.warm_up(ours, [batch(rank, 0, ranks, size) for size in sizes], comm)
     assert seconds > 0
-    compiled.training(True)
+    compile.training(True)
     for step in range(6):
         piece = batch(rank, step, ranks, sizes[step % 2])
         for replica in (plain, ours):

@@ -9,9 +9,9 @@ import torch
 from gloo_entries import meet
 from torch import Tensor, nn
 
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.warmup import undone_step
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.heterogeneous import Heterogeneous, HeterogeneousConfig
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch

@@ -11,12 +11,12 @@ import torch
 from gloo_entries import batch, meet, net
 from torch import Tensor, nn
 
-from daso_bench.runner import node_memory
-from daso_bench.runner.clock import waiting_of
-from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.warmup import undone_step
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.machine import shared_memory
+from daso_bench.runner.training.clock import waiting_of
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.hsgd import HSGD, HSGDConfig
 from daso_bench.strategies.progress import Progress
@@ -72,15 +72,15 @@ def memory(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
 
 def refused(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Memory that is not the one that was offered is not written to."""
-    descriptor, address = node_memory.offer(3, torch.float32)
+    descriptor, address = shared_memory.offer(3, torch.float32)
     inode, size, path = address.split(" ", 2)
-    os.close(node_memory.take(address))
+    os.close(shared_memory.take(address))
     for wrong in (f"{int(inode) + 1} {size} {path}", f"{inode} {int(size) + 64} {path}"):
         with pytest.raises(MachineError, match="is not the memory that another rank of this node offered"):
-            node_memory.take(wrong)
+            shared_memory.take(wrong)
     os.close(descriptor)
     with pytest.raises(MachineError, match="cannot be opened"):
-        node_memory.take(address)
+        shared_memory.take(address)
     link.finish("finished", None, None)
 
 
@@ -109,7 +109,7 @@ def barrier(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threa
     rounds = 200
     for futex in (True, False):
         if not futex:
-            node_memory._system_call = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
+            shared_memory._system_call = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
             comm._barriers.clear()
         written = comm.shared(len(comm.members(NODE)), torch.int64, NODE)
         for number in range(1, rounds + 1):
@@ -265,13 +265,13 @@ def levels(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
 def killed(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Rank 0 is killed right after it has made memory, before anybody else has it."""
     comm = meet([2], rank, port, listener)
-    offer = node_memory.offer
+    offer = shared_memory.offer
 
     def die(*given: Any) -> tuple[int, str]:
         made = offer(*given)
-        torch.frombuffer(node_memory.mmap.mmap(made[0], 0), dtype=torch.uint8).fill_(1)
+        torch.frombuffer(shared_memory.mmap.mmap(made[0], 0), dtype=torch.uint8).fill_(1)
         os.kill(os.getpid(), signal.SIGKILL)
         return made
 
-    node_memory.offer = die
+    shared_memory.offer = die
     comm.shared(100_000, torch.float32, NODE)

@@ -10,12 +10,12 @@ import torch
 from gloo_entries import batch, meet
 from torch import Tensor, nn
 
-from daso_bench.runner import rank as ranks_work
-from daso_bench.runner import torch_communicator
-from daso_bench.runner.device_work import DeviceWork
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.torch_communicator import TorchCommunicator
-from daso_bench.runner.torch_replica import TorchReplica
+from daso_bench.runner.communication import torch_communicator
+from daso_bench.runner.communication.nccl_work import DeviceWork
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.launch import rank as ranks_work
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.topology import WORLD
 

@@ -11,13 +11,13 @@ from gloo_entries import meet
 from gloo_entries_ddp import SMALL, trained
 from torch import Tensor, nn
 
-from daso_bench.runner import modelled_network
-from daso_bench.runner.device import Scripted
-from daso_bench.runner.hardware import LinkConfig, LinksConfig
-from daso_bench.runner.network import ClusterNetwork
-from daso_bench.runner.torch_communicator import TorchCommunicator, TorchWork, connect
-from daso_bench.runner.torch_replica import TorchReplica
-from daso_bench.runner.warmup import undone_step
+from daso_bench.runner.communication import modelled_network
+from daso_bench.runner.communication.link_costs import ClusterNetwork
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator, TorchWork, connect
+from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
+from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.gradients import Pipeline
 from daso_bench.strategies.reductions import Hierarchical, Sliced
 from daso_bench.strategies.replica import Batch

@@ -12,9 +12,9 @@ from gloo_entries import meet
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.device import Scripted
-from daso_bench.runner.padding import Padding
-from daso_bench.runner.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.slow_device import Padding
 
 MS = 1_000_000
 STEP_NS = 200 * MS

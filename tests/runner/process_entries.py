@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from daso_bench.runner.rank_process import Link
+from daso_bench.runner.launch.rank_process import Link
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 Listener = socket.socket | None

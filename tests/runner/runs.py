@@ -14,16 +14,16 @@ from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec
-from daso_bench.runner.hardware import ClusterConfig
-from daso_bench.runner.labels import RunInfo, StudyInfo
-from daso_bench.runner.launcher_config import LAUNCHERS
-from daso_bench.runner.listing import CONF
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.schedules import Constant
-from daso_bench.runner.schema import RunConfig
-from daso_bench.runner.train_config import TrainConfig
-from daso_bench.runner.typed import locate_target
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.groups import CONF
+from daso_bench.runner.config.launchers import LAUNCHERS
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.schedules import Constant
+from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.study import RunInfo, StudyInfo
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.typed import locate_target
+from daso_bench.runner.training.trainer import Loop
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
 """All strategies."""

@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from daso_bench.runner.local import launch
-from daso_bench.runner.run_directory import RunDirectory
+from daso_bench.runner.launch.local import launch
+from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from daso_bench.runner.traffic import CountedCommunicator, Traffic
+from daso_bench.runner.communication.traffic import CountedCommunicator, Traffic
 from daso_bench.strategies.asynchronous import AsynchronousStrategy
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Channel, Done, Work

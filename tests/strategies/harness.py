@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daso_bench.runner.device import Scripted
-from daso_bench.runner.network import Network
-from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.communication.link_costs import Network
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training.device_model import Scripted
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch

@@ -9,11 +9,13 @@ from harness import Mean
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner import checkpoint, config_tree, local, schema
-from daso_bench.runner.conformance.course import Course, History, Problem
+from daso_bench.runner.config import load, schema
 from daso_bench.runner.conformance.driver import drive as walk
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.simulated_world import simulate
+from daso_bench.runner.conformance.scenario import Course, History, Problem
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.base import Strategy
 
 Data = Callable[[int, int], tuple[Tensor, Tensor]]
@@ -132,7 +134,7 @@ def assert_resumes(make: Callable[..., Course], after: Collection[int]) -> list[
 def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
     """Let `ranks` processes run `gloo_entries_averaging.<name>`; returns rank 0's summary."""
     cfg = config(ranks=[ranks], results=tmp_path)
-    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
     outcome = local.launch(
         directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_averaging:{name}"
     )
@@ -142,7 +144,7 @@ def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
 
 def assert_gloo_and_virtual_time_agree(cfg: schema.RunConfig) -> dict[str, Any]:
     """One source, two worlds: the same model, rounds and bytes. Returns the summary."""
-    directory = RunDirectory.create(config_tree.to_plain(cfg), cfg.results_dir)
+    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from daso_bench.runner.network import AlphaBeta, Network
+from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError

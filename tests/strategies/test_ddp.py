@@ -1,4 +1,4 @@
-"""DDP by hand, in virtual time; over gloo tests/runner/test_torch_ddp.py compares with PyTorch's own."""
+"""DDP by hand, in virtual time; tests/runner/launch/test_torch_ddp.py compares with PyTorch's own over gloo."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ import torch
 from harness import Blind, Linear, Mean, drive
 from torch import Tensor, nn
 
-from daso_bench.runner.device import Scripted
-from daso_bench.runner.network import AlphaBeta, Network
-from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.communication.link_costs import AlphaBeta, Network
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training.device_model import Scripted
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan, Progress

@@ -9,7 +9,7 @@ from periodic import assert_resumes, averaged_after, classifier, course, labelle
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.simulated_world import simulate
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.diloco import DiLoCo, DiLoCoConfig

@@ -14,11 +14,13 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import checkpoint, config_tree, local
-from daso_bench.runner.evaluation import score
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.config import load
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.training import checkpoint
+from daso_bench.runner.training.evaluation import score
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ddp import DDP
@@ -834,7 +836,7 @@ def test_evaluating_more_often_changes_nothing():
 
 
 def test_over_gloo_it_is_ddp_in_the_node_and_pytorchs_periodic_averager(tmp_path: Path):
-    directory = RunDirectory.create(config_tree.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(load.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
     outcome = local.launch(
         directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_ednncomm:two_levels"
     )

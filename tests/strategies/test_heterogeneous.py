@@ -18,17 +18,18 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner import config_tree, local
-from daso_bench.runner.device import Scripted
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.optimizers import SGD
-from daso_bench.runner.records import read_records
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.config import load
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.json_lines import read_records
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies import heterogeneous
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
@@ -1057,7 +1058,7 @@ def test_bytes_are_those_of_ddp():
 
 def entry(tmp_path: Path, name: str) -> None:
     cfg = config(ranks=[2, 1], results=tmp_path)
-    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
     outcome = local.launch(
         directory, ranks=3, threads=1, port=None, stall_s=20, entry=f"gloo_entries_heterogeneous:{name}"
     )
@@ -1084,7 +1085,7 @@ def test_over_gloo_a_balanced_run_ends_with_equal_steps_and_its_times_on_record(
         epochs=2,
         results=tmp_path,
     )
-    directory = RunDirectory.create(config_tree.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=3, threads=1, port=None, stall_s=20)
     assert outcome.status == "finished", outcome.details
     summary = outcome.summary or {}

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.loop import Loop
-from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training.trainer import Loop
 from daso_bench.strategies import hsgd
 from daso_bench.strategies.communicator import Link
 from daso_bench.strategies.ddp import DDP

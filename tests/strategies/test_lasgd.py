@@ -14,12 +14,12 @@ from periodic import classifier, course, labelled, sgd, walk
 from runs import Awkward, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.device import Scripted
-from daso_bench.runner.network import Network
-from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulated_world import simulate
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.communication.link_costs import Network
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training.device_model import Scripted
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP, DDPConfig
 from daso_bench.strategies.errors import ConfigError

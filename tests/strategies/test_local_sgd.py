@@ -22,7 +22,7 @@ from periodic import (
 from runs import SmallCNN, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.schedules import Step
+from daso_bench.runner.config.schedules import Step
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig, qsr_period

@@ -21,8 +21,8 @@ from periodic import (
 )
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 
-from daso_bench.runner.conformance.course import History
-from daso_bench.runner.schedules import Constant, Cosine, Step
+from daso_bench.runner.config.schedules import Constant, Cosine, Step
+from daso_bench.runner.conformance.scenario import History
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig

@@ -33,7 +33,7 @@ from plugins import (
 
 from daso_bench.runner.conformance import contract
 from daso_bench.runner.conformance.candidates import candidates
-from daso_bench.runner.conformance.findings import Candidate, Finding, RanksOfNodes
+from daso_bench.runner.conformance.checks import Candidate, Finding, RanksOfNodes
 from daso_bench.runner.conformance.kit import Task, attempt
 from daso_bench.strategies.progress import Plan
 

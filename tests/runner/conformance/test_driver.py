@@ -7,13 +7,13 @@ import torch
 from plugins import Averager
 from torch import Tensor, nn
 
+from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.conformance import trial
+from daso_bench.runner.conformance.checks import Candidate, Failed
 from daso_bench.runner.conformance.comparison import element, require_equal, require_same_walk, spread
-from daso_bench.runner.conformance.course import Course, Problem
 from daso_bench.runner.conformance.driver import drive, jittered
-from daso_bench.runner.conformance.findings import Candidate, Failed
-from daso_bench.runner.conformance.walker import changed, cut, same
-from daso_bench.runner.network import AlphaBeta
+from daso_bench.runner.conformance.observer import changed, cut, same
+from daso_bench.runner.conformance.scenario import Course, Problem
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.ddp import DDP
 

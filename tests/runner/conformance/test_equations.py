@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.conformance import identities
 from daso_bench.runner.conformance.cases import CASES, Case
+from daso_bench.runner.conformance.checks import Candidate, Failed
 from daso_bench.runner.conformance.equations import checks, require
-from daso_bench.runner.conformance.findings import Candidate, Failed
 from daso_bench.runner.conformance.identities import PROPERTIES, builtin
 from daso_bench.runner.conformance.identity_table import IDENTITIES, Identity
 from daso_bench.runner.conformance.references import REFERENCES, NoReference
 from daso_bench.runner.conformance.references.optimizers import ADAMW, NESTEROV
-from daso_bench.runner.listing import CONF
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError

@@ -5,15 +5,15 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.config.groups import entries
 from daso_bench.runner.conformance import traffic, trial
 from daso_bench.runner.conformance.candidates import SMALL
 from daso_bench.runner.conformance.script import Launched, Script
 from daso_bench.runner.conformance.traffic import SCRIPTS, Sizes
 from daso_bench.runner.conformance.variants import VARIANTS
-from daso_bench.runner.listing import entries
-from daso_bench.runner.network import AlphaBeta
-from daso_bench.runner.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulator import Simulator
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology, peers
 
 NETWORK = AlphaBeta(intra_latency_s=1e-6, intra_bytes_per_s=1e9, inter_latency_s=5e-5, inter_bytes_per_s=1e7)
@@ -116,7 +116,7 @@ def test_every_built_in_strategy_has_a_script():
 
 @pytest.mark.parametrize(("nodes", "between"), [((1, 1), 1), ((2, 2), 1), ((2,), 0)])
 def test_the_hand_count_of_ddp(nodes: tuple[int, ...], between: int):
-    from daso_bench.runner.conformance.findings import Candidate
+    from daso_bench.runner.conformance.checks import Candidate
     from daso_bench.strategies.ddp import DDP
 
     course = trial.course(Candidate("ddp", DDP, DDP.Config(), "ddp"), nodes)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.doctor import facts
+from daso_bench.runner.machine import facts
 
 sys.path.insert(0, str(Path(__file__).parent))
 

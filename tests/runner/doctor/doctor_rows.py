@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from daso_bench.runner.doctor.findings import Finding
+from daso_bench.runner.machine.health.findings import Finding
 
 GIB = 2**30
 Row = dict[str, Any]
@@ -151,7 +151,7 @@ def child_row(
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from daso_bench.runner.doctor.facts import rank_facts\n"
+        "from daso_bench.runner.machine.facts import rank_facts\n"
         "folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None\n"
         "print(json.dumps(rank_facts(folder, with_commit=False)))\n"
     )

@@ -9,8 +9,8 @@ import pytest
 from doctor_rows import only
 
 from daso_bench.runner.doctor import probes
-from daso_bench.runner.doctor.machine import machine_findings
 from daso_bench.runner.doctor.probes import Wanted, machine_facts
+from daso_bench.runner.machine.health.one_process import machine_findings
 
 Play = Callable[..., None]
 

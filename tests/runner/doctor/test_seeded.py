@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from doctor_rows import Row, child_row, machine, only, row
 
-from daso_bench.runner.doctor import rules_python
-from daso_bench.runner.doctor.cluster import cluster_findings, short_findings
-from daso_bench.runner.doctor.facts import rank_facts
-from daso_bench.runner.doctor.findings import Finding, troubles
-from daso_bench.runner.doctor.machine import RANK_RULES, RULES, machine_findings
 from daso_bench.runner.doctor.probes import port_error
+from daso_bench.runner.machine.facts import rank_facts
+from daso_bench.runner.machine.health import rules_python
+from daso_bench.runner.machine.health.findings import Finding, troubles
+from daso_bench.runner.machine.health.job_rules import cluster_findings, short_findings
+from daso_bench.runner.machine.health.one_process import RANK_RULES, RULES, machine_findings
 
 UNWRITABLE = "/proc/daso-bench"  # nobody can make it, root neither
 
@@ -80,7 +80,7 @@ def test_a_full_disk_is_found(tmp_path: Path) -> None:
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from daso_bench.runner.doctor.folders import folder_facts\n"
+        "from daso_bench.runner.machine.folders import folder_facts\n"
         "print(json.dumps(folder_facts(Path(sys.argv[1]))))\n"
     )
     mount = f"mount -t tmpfs -o size=1m,nr_inodes=100 none '{tmp_path}'"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from daso_bench.runner.records import RecordWriter
+from daso_bench.runner.records.json_lines import RecordWriter
 
 START = {"kind": "start", "attempt": 1, "step": 0, "ranks_of_nodes": [1, 1]}
 

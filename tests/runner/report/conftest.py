@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from daso_bench.runner.records import RecordWriter, write_json
-from daso_bench.runner.report import facts, style
-from daso_bench.runner.validation import Validation
+from daso_bench.runner.records.json_lines import RecordWriter, write_json
+from daso_bench.runner.report import facts
+from daso_bench.runner.report.plots import style
+from daso_bench.runner.report.simulation_errors import Validation
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -42,8 +43,12 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
         | more.get("settings", {}),
         "model": {"_target_": "daso_bench.models.small.SmallCNN", "channels": [8, 16, 32], "norm": "none"},
         "dataset": {"_target_": "daso_bench.datasets.digits.Digits"},
-        "optimizer": {"_target_": "daso_bench.runner.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
-        "schedule": {"_target_": "daso_bench.runner.schedules.Cosine", "warmup_epochs": 1.0, "final": 0.0},
+        "optimizer": {"_target_": "daso_bench.runner.config.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
+        "schedule": {
+            "_target_": "daso_bench.runner.config.schedules.Cosine",
+            "warmup_epochs": 1.0,
+            "final": 0.0,
+        },
         "cluster": {"nodes": 2, "ranks_per_node": [2, 2]},
         "launcher": {"name": more.get("world", "local"), "threads_per_rank": "auto", "port": None}
         | more.get("launcher", {}),

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from daso_bench.runner.report.arms import Comparison, compare
-from daso_bench.runner.report.load import load_runs
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.load import load_runs
 
 Make = Callable[..., Path]
 # Skewed, and unlike each other: no mean and no pairing but the right one gives the right number.

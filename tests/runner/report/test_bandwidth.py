@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
-from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.bandwidth import Bandwidth, bandwidths, crossings
-from daso_bench.runner.report.bandwidth_figure import alternative, rates
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.report.style import drawing
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.bandwidth_plot import alternative, rates
+from daso_bench.runner.report.plots.style import drawing
 
 Make = Callable[..., Path]
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t

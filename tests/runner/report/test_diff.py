@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.records import read_json, write_json
+from daso_bench.runner.records.json_lines import read_json, write_json
+from daso_bench.runner.report.data.load import Run, find_runs, load_run
 from daso_bench.runner.report.diff import diff, show_diff
-from daso_bench.runner.report.load import Run, find_runs, load_run
 from daso_bench.strategies.errors import ConfigError
 
 Make = Callable[..., Path]

@@ -13,11 +13,13 @@ import pytest
 from core_studies import ALONE, SPREADS, Core, Make, made, usual
 from scipy.stats import t
 
-from daso_bench.runner import claims
-from daso_bench.runner.claims import Claim
-from daso_bench.runner.report.answer import Answer, answer
-from daso_bench.runner.report.answer_words import sentences
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.claims import paper_claims
+from daso_bench.runner.report.claims.answer_words import sentences
+from daso_bench.runner.report.claims.judge import judge
+from daso_bench.runner.report.claims.judged import Judged
+from daso_bench.runner.report.claims.paper_claims import Claim
+from daso_bench.runner.report.claims.speedups import Answer, answer
 from daso_bench.runner.report.efficiency import (
     Matrix,
     efficiency_rows,
@@ -27,8 +29,6 @@ from daso_bench.runner.report.efficiency import (
     warning,
     why_none,
 )
-from daso_bench.runner.report.judge import judge
-from daso_bench.runner.report.judged import Judged
 from daso_bench.runner.report.split import PARTS
 
 
@@ -305,7 +305,7 @@ def test_an_arm_that_may_do_as_much_as_all_cores_leaves_no_headroom_below_one(ma
 
 def times_as_efficient(value: float) -> Claim:
     """HSGD's claim, with another number."""
-    (known,) = [claim for claim in claims.load() if claim.id == "hsgd_efficiency"]
+    (known,) = [claim for claim in paper_claims.load() if claim.id == "hsgd_efficiency"]
     return dataclasses.replace(known, value=value)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.epochs import epochs_rows, spread, staleness
-from daso_bench.runner.report.load import find_runs, load_run
 
 Make = Callable[..., Path]
 DASO = {"phase": "cycling", "waited_batches": [1, 2, 3], "spread": 0.04}

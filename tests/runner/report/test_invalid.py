@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.load import load_run
+from daso_bench.runner.report.data.load import load_run
 
 Make = Callable[..., Path]
 REASON = "threads of rank 1 stood ready without a core for 0.07 s in each second of training, all together"

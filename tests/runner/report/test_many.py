@@ -8,12 +8,13 @@ import pytest
 from many_runs import copies
 from matplotlib.collections import FillBetweenPolyCollection
 
-from daso_bench.runner.report import arms, build
-from daso_bench.runner.report.arms import MANY_RUNS, Comparison, compare
+from daso_bench.runner.report import build
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.curves import Point, by_samples, curves, quartiles
-from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.report.style import drawing
+from daso_bench.runner.report.data import arms
+from daso_bench.runner.report.data.arms import MANY_RUNS, Comparison, compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.curves import Point, by_samples, curves, quartiles
+from daso_bench.runner.report.plots.style import drawing
 
 Make = Callable[..., Path]
 LIMIT = 5e6  # bytes of a page of 1,000 runs

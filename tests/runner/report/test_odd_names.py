@@ -13,15 +13,15 @@ from matplotlib.text import Text
 from test_text_tables import from_latex, from_markdown
 
 from daso_bench.runner.report import build
-from daso_bench.runner.report.answer import answers
-from daso_bench.runner.report.answer_words import speedup_rows
-from daso_bench.runner.report.arms import compare
-from daso_bench.runner.report.curves import by_time, curves
-from daso_bench.runner.report.forest import forest
-from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.report.pictures import Picture
+from daso_bench.runner.report.claims.answer_words import speedup_rows
+from daso_bench.runner.report.claims.speedups import answers
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.curves import by_time, curves
+from daso_bench.runner.report.plots.pictures import Picture
+from daso_bench.runner.report.plots.speedup_plot import forest
+from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.reach_table import reached_rows
-from daso_bench.runner.report.style import drawing
 from daso_bench.runner.report.tables import write_table
 from daso_bench.runner.report.tuned import tuned_arms, tuning_rows
 

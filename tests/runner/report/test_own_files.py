@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from test_answer import study
-from test_guarded import stored
+from test_convergence_check import stored
 from test_judge import FAST
+from test_speedups import study
 
-from daso_bench.runner.cli import run
-from daso_bench.runner.convergence import write
-from daso_bench.runner.listing import CONF
+from daso_bench.runner.cli.main import run
+from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.report.build import files_of, report
+from daso_bench.runner.report.claims.convergence_points import write
 
 Make = Callable[..., Path]
 

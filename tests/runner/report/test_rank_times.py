@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.ranks import rank_marks
+from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.rank_times import by_rank, is_uneven, ranks_rows, shares, waited
-from daso_bench.runner.report.ranks import rank_marks
-from daso_bench.runner.report.style import drawing
 
 Make = Callable[..., Path]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.report.answer import answer
-from daso_bench.runner.report.arms import Comparison, compare
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.claims.speedups import answer
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.headline import headline
-from daso_bench.runner.report.load import find_runs, load_run
 from daso_bench.runner.report.reach_table import reached_rows
 from daso_bench.runner.report.target import budget_s, horizon_s
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.load import load_runs
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import load_runs
+from daso_bench.runner.report.plots.record_sizes import alternative, gains
 from daso_bench.runner.report.reader_matrix import readings, record_sizes
-from daso_bench.runner.report.record_sizes import alternative, gains
 
 Make = Callable[..., Path]
 SIZES = {"4 KiB": 4096, "100 KiB": 102_400}

@@ -264,7 +264,7 @@ def test_any_file_may_be_lost(make_run: Make, tmp_path: Path) -> None:
 def test_a_figure_that_fails_costs_nothing_else(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from daso_bench.runner.report import figures
+    from daso_bench.runner.report.plots import figures
 
     def broken(*_: object) -> str:
         raise RuntimeError("no fonts here")

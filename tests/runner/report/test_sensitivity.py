@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daso_bench.runner.report.arms import compare
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.dots import alternative, dots, speeds
-from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.assumptions_plot import alternative, dots, speeds
+from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sensitivity import Sensitivity, sensitivities
-from daso_bench.runner.report.style import drawing
 
 Make = Callable[..., Path]
 FEW = "simulated: step times were compared with measured ones on 16 ranks"

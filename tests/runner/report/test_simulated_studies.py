@@ -17,16 +17,19 @@ from typing import Any
 import pytest
 import torch
 
-from daso_bench.runner import claims, environment, simulated_worker, sweep
-from daso_bench.runner.compose import compose
-from daso_bench.runner.config_tree import to_plain
-from daso_bench.runner.device import ClusterDevice
-from daso_bench.runner.report.answer import Answer, answers
-from daso_bench.runner.report.arms import compare
-from daso_bench.runner.report.judge import Judged, judge
-from daso_bench.runner.report.load import find_runs, load_run
-from daso_bench.runner.run_directory import RunDirectory
-from daso_bench.runner.schema import RunConfig
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.launch import simulated_run
+from daso_bench.runner.machine import environment
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.report.claims import paper_claims
+from daso_bench.runner.report.claims.judge import Judged, judge
+from daso_bench.runner.report.claims.speedups import Answer, answers
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.studies import sweep
+from daso_bench.runner.training.device_model import ClusterDevice
 
 STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "8"))
 HOLDS = ("supported", "reproduced", "partly")
@@ -105,7 +108,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, slower: dict[str, float]) -> None:
         self._runs, self._slower, self._factor = 0, slower, 1.0
-        monkeypatch.setattr(simulated_worker, "ClusterDevice", self._device)
+        monkeypatch.setattr(simulated_run, "ClusterDevice", self._device)
         # One code for all, whatever is edited meanwhile; and git is not asked 20 times a study.
         monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
 
@@ -118,7 +121,7 @@ class Machine:
         self._factor = self._slower.get(config.study.arm, 1.0)
         link = Link()
         directory.begin_attempt()
-        simulated_worker.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
+        simulated_run.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
         status, summary, reason = link.finished
         directory.end_attempt(status, reason, summary=summary)
 
@@ -146,7 +149,7 @@ def studies(
     planned: Sequence[RunConfig], root: Path, machine: Machine, count: int
 ) -> Iterator[tuple[Answer, list[Judged]]]:
     """`count` studies of their own seeds, each through run directories to its verdicts."""
-    told = [claim for claim in claims.load([root / "conf"]) if claim.id.startswith("wonder_")]
+    told = [claim for claim in paper_claims.load([root / "conf"]) if claim.id.startswith("wonder_")]
     assert len(told) == 4
     for number in range(count):
         folder = root / f"study_{number}"

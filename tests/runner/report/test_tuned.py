@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner.repetitions import TRIAL
-from daso_bench.runner.report.answer import answers
-from daso_bench.runner.report.arms import Comparison, compare
+from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.fairness import Ledger, Row, fairness
-from daso_bench.runner.report.load import find_runs, load_run
+from daso_bench.runner.report.claims.fairness import Ledger, Row, fairness
+from daso_bench.runner.report.claims.speedups import answers
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.tuned import TunedArm, regret_words, row_of, tuned_arms, tuning_rows
 
 Make = Callable[..., Path]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from daso_bench.runner.report import words
-from daso_bench.runner.report.means import geometric_mean, mean
+from daso_bench.runner.report.data.means import geometric_mean, mean
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,182 @@
+"""How long a transfer takes on a cluster's links, and which network cards it holds meanwhile.
+
+α–β costs: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in
+MPICH, IJHPCA 19(1), 2005. For n members on N nodes, at most g of them on one node, S bytes, latencies α_i
+and α_e, rates β_i and β_e inside and between nodes (β_e of all cards that the members have together):
+
+    ring          2(n-1)·α + 2(n-1)/n · S/β                          α, β of the slowest link on the way
+    tree          2(⌈log2 N⌉·α_e + ⌈log2 g⌉·α_i) + 2(n-1)/n · S/β   two trees, each carries one half
+    hierarchical  2(g-1)·α_i + 2(g-1)/g · S/β_i + 2(N-1)·α_e + 2(N-1)/N · S/β_e
+    auto          the fastest of them
+
+A broadcast or reduce is a pipelined tree, ⌈log2⌉ levels of α and S/β.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...strategies.topology import Topology
+from ..config.cluster import LinkConfig, LinksConfig
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A transfer that has its links to itself: nanoseconds, and the links that it holds."""
+
+    duration_ns: int
+    links: tuple[Hashable, ...] = ()
+
+
+class Network(ABC):
+    """How long transfers take, and how they share links: `fifo` one after the other, `fair` all at once."""
+
+    @property
+    def sharing(self) -> str:
+        return "fifo"
+
+    @abstractmethod
+    def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
+        """Nanoseconds of a transfer of `payload` bytes among `members`, alone on its links."""
+
+    def cost(self, topology: Topology, verb: str, members: Sequence[int], payload: int) -> Cost:
+        """The duration, and the links held. Default: each node has one link of two ways to the others."""
+        nodes = topology.nodes_of(tuple(members))
+        inter = len(nodes) > 1
+        took = self.duration_ns(verb, members, payload, inter)
+        ends = nodes if verb == "send" else sorted(nodes)
+        return Cost(took, directed(verb, ends) if inter and took else ())
+
+
+@dataclass(frozen=True)
+class AlphaBeta(Network):
+    """One number a class of links; each node has one link to the others. Default: everything is free.
+
+    All-reduce costs a ring's 2(n-1)·α + 2(n-1)/n · bytes/β, broadcast and reduce a pipelined tree's ⌈log2
+    n⌉·α + bytes/β.
+    """
+
+    intra_latency_s: float = 0.0
+    intra_bytes_per_s: float = math.inf
+    inter_latency_s: float = 0.0
+    inter_bytes_per_s: float = math.inf
+    fair: bool = False
+
+    @property
+    def sharing(self) -> str:
+        return "fair" if self.fair else "fifo"
+
+    def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
+        alpha = self.inter_latency_s if inter else self.intra_latency_s
+        beta = self.inter_bytes_per_s if inter else self.intra_bytes_per_s
+        messages, volume = ring(verb, len(members), payload)
+        return round((messages * alpha + volume / beta) * 1e9)
+
+
+@dataclass(frozen=True)
+class ClusterNetwork(Network):
+    """The links of a cluster's configuration."""
+
+    links: LinksConfig
+    topology: Topology
+
+    @property
+    def sharing(self) -> str:
+        return self.links.sharing
+
+    def duration_ns(self, verb: str, members: Sequence[int], payload: int, inter: bool) -> int:
+        return self.cost(self.topology, verb, members, payload).duration_ns
+
+    def cost(self, topology: Topology, verb: str, members: Sequence[int], payload: int) -> Cost:
+        key = (verb, tuple(members), payload)
+        if key not in self._known:
+            self._known[key] = self._cost(*key)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, tuple[int, ...], int], Cost]:
+        return {}
+
+    def _cost(self, verb: str, members: tuple[int, ...], payload: int) -> Cost:
+        links, intra, inter = self.links, self.links.intra, self.links.inter
+        cards = self._cards(members)
+        nodes, most = len(cards), max(self._on_nodes(members).values())
+        if nodes == 1:
+            took = _nanoseconds(*_timed(intra, *ring(verb, len(members), payload)))
+            return Cost(took, directed(verb, [("rank", member) for member in members]) if took else ())
+        rate = inter.bytes_per_s * min(len(held) * self._speed(node) for node, held in cards.items())
+        alpha = inter.latency_us / 1e6
+        slowest, latest = rate, alpha
+        if most > 1:
+            slowest, latest = min(rate, intra.bytes_per_s), max(alpha, intra.latency_us / 1e6)
+        messages, volume = ring(verb, len(members), payload)
+        flat = messages * latest + volume / slowest
+        if verb != "all_reduce":
+            seconds = flat
+        else:
+            levels = math.ceil(math.log2(nodes)) * alpha + math.ceil(math.log2(most)) * intra.latency_us / 1e6
+            ways = {"ring": flat, "tree": 2 * levels + volume / slowest, "hierarchical": flat}
+            if most > 1:
+                inside = sum(_timed(intra, *ring("all_reduce", most, payload)))
+                messages, volume = ring("all_reduce", nodes, payload)
+                ways["hierarchical"] = inside + messages * alpha + volume / rate
+            seconds = min(ways.values()) if links.algorithm == "auto" else ways[links.algorithm]
+        took = _nanoseconds(seconds)
+        held = [(node, card) for node, of_node in cards.items() for card in of_node]
+        return Cost(took, directed(verb, held) if took else ())
+
+    def _on_nodes(self, members: tuple[int, ...]) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        for member in members:
+            node = self.topology.node_of_rank[member]
+            counts[node] = counts.get(node, 0) + 1
+        return counts
+
+    def _cards(self, members: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+        """By node: the network cards that its members send through."""
+        cards: dict[int, set[int]] = {}
+        for member in members:
+            node = self.topology.node_of_rank[member]
+            of_node = self._ranks_of_nodes[node]
+            card = self.topology.local_ranks[member] * min(self.links.nics, of_node) // of_node
+            cards.setdefault(node, set()).add(card)
+        return {node: tuple(sorted(held)) for node, held in cards.items()}
+
+    @cached_property
+    def _ranks_of_nodes(self) -> tuple[int, ...]:
+        return self.topology.ranks_of_nodes
+
+    def _speed(self, node: int) -> float:
+        return 1.0 if self.links.node_speeds is None else self.links.node_speeds[node]
+
+
+def directed(verb: str, ends: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    """The ways that a transfer holds: of a message one out and one in, of a collective both at every end."""
+    if verb == "send" and ends:
+        source, destination = ends
+        return (source, "out"), (destination, "in")
+    return tuple((end, way) for end in ends for way in ("out", "in"))
+
+
+def ring(verb: str, members: int, payload: int) -> tuple[int, float]:
+    """Messages one after the other, and bytes through each link, of a ring (all-reduce and its halves), a
+    pipelined tree (broadcast, reduce), two trees (barrier), or one message."""
+    tree = math.ceil(math.log2(members))
+    return {
+        "all_reduce": (2 * (members - 1), 2 * (members - 1) / members * payload),
+        "reduce_scatter": (members - 1, (members - 1) / members * payload),
+        "all_gather": (members - 1, float((members - 1) * payload)),
+        "barrier": (2 * tree, 0.0),
+        "send": (1, float(payload)),
+    }.get(verb, (tree, float(payload)))
+
+
+def _timed(link: LinkConfig, messages: int, volume: float) -> tuple[float, float]:
+    """Seconds of latency and of transfer."""
+    return messages * link.latency_us / 1e6, volume / link.bytes_per_s
+
+
+def _nanoseconds(*seconds: float) -> int:
+    return round(sum(seconds) * 1e9)

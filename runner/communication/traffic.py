@@ -1,0 +1,285 @@
+"""What one rank sends and waits for: calls, bytes per link class, stamps."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...strategies.communicator import Communicator, Link
+from ...strategies.topology import Topology
+
+LINKS = ("intra", "inter")
+
+
+@dataclass
+class Blocked:
+    """One stretch of time in which this rank stood still for a collective, nanoseconds on its own clock.
+
+    `booked`: the class of links that it was booked on, where that is not the collective's own.
+    """
+
+    key: int
+    entered: int
+    left: int
+    booked: str | None = None
+
+
+@dataclass
+class Traffic:
+    """Counters of one rank's collectives.
+
+    `payload_bytes` are counted: the bytes of the tensor handed to each call, under `inter` when the group
+    spans nodes. `ring_bytes` are modelled: what this rank sends when each collective runs as a ring (chain
+    for broadcast and reduce) laid out in rank order, under the class of the link to its successor. `launches`
+    maps a collective's key, equal on all its members, to the time at which this rank entered it; kept if
+    `stamps`.
+    """
+
+    topology: Topology
+    rank: int
+    stamps: bool = True
+    training: bool = True  # only then does it count bytes, and how long this rank stands still
+    launches: dict[int, int] = field(default_factory=dict)
+    blocked: list[Blocked] = field(default_factory=list)
+    blocked_ns: int = 0
+    blocked_on: Counter[str] = field(default_factory=Counter)  # the same by class of link, of the whole run
+    summing: str | None = None  # the class of links of the sum that this rank now takes part in
+    waited_ns: int = 0  # since the last `clear_stamps`, of what was known at once
+    _calls: Counter[str] = field(default_factory=Counter)
+    _payload_bytes: Counter[str] = field(default_factory=Counter)
+    _ring_bytes: Counter[str] = field(default_factory=Counter)
+    _verbs: Counter[str] = field(default_factory=Counter)
+    _sizes: set[tuple[str, int]] = field(default_factory=set)
+    # Calls that are alike and not yet in the book: how often. Steps repeat their calls.
+    _alike: Counter["Call"] = field(default_factory=Counter)
+    _sequence: Counter[int] = field(default_factory=Counter)
+    _groups: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    _link_of: dict[int, str] = field(default_factory=dict)  # by a group's number
+    _ways: dict[int, tuple["Way", tuple[int, ...]]] = field(default_factory=dict)
+
+    def launch(self, channel: str, members: tuple[int, ...], now: int) -> int:
+        """Stamp the entry into the next collective over `members`.
+
+        Returns its key, the same on every member.
+        """
+        group = self._group(channel, members)
+        key = group << 32 | self._sequence[group]
+        self._sequence[group] += 1
+        if self.stamps:
+            self.launches[key] = now
+        return key
+
+    def _group(self, channel: str, members: tuple[int, ...]) -> int:
+        """A number for this channel and group. Groups of a topology are the same tuples each time."""
+        known = self._groups.get((channel, id(members)))
+        if known is not None:
+            return known[0]
+        text = f"{channel}{members}"
+        group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
+        if len(members) > 2:  # pairs are new tuples each time
+            self._groups[channel, id(members)] = (group, members)
+        self._link_of[group] = LINKS[self.topology.spans_nodes(members)]
+        return group
+
+    def _way(self, members: tuple[int, ...]) -> "Way":
+        """What matters of a group for the book."""
+        known = self._ways.get(id(members))
+        if known is not None:
+            return known[0]
+        place = members.index(self.rank)
+        successor = members[(place + 1) % len(members)]
+        way = Way(
+            LINKS[self.topology.spans_nodes(members)],
+            LINKS[self.topology.spans_nodes((self.rank, successor))],
+            place,
+            len(members),
+        )
+        if len(members) > 2:
+            self._ways[id(members)] = (way, members)
+        return way
+
+    def count(self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0) -> None:
+        """Book one call over `members` with `payload` bytes.
+
+        Control traffic, and what is sent outside of training, is counted as verbs only.
+        """
+        self._alike[verb, channel, self._way(members), payload, source, self.training] += 1
+
+    def mark(self, verb: str) -> None:
+        """Count something that sends nothing."""
+        self._verbs[verb] += 1
+
+    @property
+    def calls(self) -> Counter[str]:
+        """Calls by class of link."""
+        self._book()
+        return self._calls
+
+    @property
+    def payload_bytes(self) -> Counter[str]:
+        """Payload by class of link."""
+        self._book()
+        return self._payload_bytes
+
+    @property
+    def ring_bytes(self) -> Counter[str]:
+        """Modelled bytes by class of link."""
+        self._book()
+        return self._ring_bytes
+
+    @property
+    def verbs(self) -> Counter[str]:
+        """Calls by `channel.verb`."""
+        self._book()
+        return self._verbs
+
+    def sizes(self, link: str) -> set[int]:
+        """Bytes of the payloads that went over this class of links since the last `clear`, control apart."""
+        self._book()
+        return {size for of, size in self._sizes if of == link and size}
+
+    def _book(self) -> None:
+        alike, self._alike = self._alike, Counter()
+        for (verb, channel, way, payload, source, training), times in alike.items():
+            self._verbs[f"{channel}.{verb}"] += times
+            if channel != "control":
+                self._sizes.add((way.link, payload))
+            if channel != "control" and training:
+                self._calls[way.link] += times
+                self._payload_bytes[way.link] += times * payload
+                distance = (way.place - source) % way.members
+                self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
+
+    def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
+        """Note that this rank stood still from `entered` to `left` for the collective `key` (-1: a message).
+
+        `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
+        tell it later. What was waited counts for `summing`, if that is set, else like the transfer for the
+        collective's own links.
+        """
+        if not self.training:
+            return
+        own, took = self._own_link(key), left - entered
+        booked = self.summing or own
+        self.blocked_ns += took
+        self.blocked_on[booked] += took
+        blocked = Blocked(key, entered, left, None if booked == own else booked)
+        if waited is None:
+            self.blocked.append(blocked)
+        else:
+            self.waited_ns += waited
+            self.correct(blocked, waited)
+
+    def correct(self, blocked: Blocked, waited: int) -> None:
+        """So much of `blocked` was waiting; the rest, transfer, goes back to the collective's own links."""
+        transfer = blocked.left - blocked.entered - waited
+        if blocked.booked is not None and transfer > 0:
+            self.blocked_on[blocked.booked] -= transfer
+            self.blocked_on[self._own_link(blocked.key)] += transfer
+
+    def summed(self, link: str, nanoseconds: int) -> None:
+        """Note that this rank computed for a sum over `link`, with nobody to wait for."""
+        if self.training:
+            self.blocked_ns += nanoseconds
+            self.blocked_on[link] += nanoseconds
+
+    def _own_link(self, key: int) -> str:
+        """Where a message came from nobody says, nor what a helper thread began: the widest there is."""
+        return self._link_of.get(key >> 32, LINKS[self.topology.nodes > 1])
+
+    def clear(self) -> None:
+        """Forget everything (after the undone warm-up step)."""
+        self._alike.clear()
+        books = (self._calls, self._payload_bytes, self._ring_bytes, self._verbs, self._sizes)
+        for book in (*books, self.blocked_on):
+            book.clear()
+        self.clear_stamps()
+        self.blocked_ns = 0
+
+    def clear_stamps(self) -> None:
+        """Forget the stamps of the train stretch that just ended."""
+        self.launches.clear()
+        self.blocked.clear()
+        self.waited_ns = 0
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """calls, payload_bytes and ring_bytes per link class."""
+        return {
+            name: {link: counter[link] for link in LINKS}
+            for name, counter in (
+                ("calls", self.calls),
+                ("payload_bytes", self.payload_bytes),
+                ("ring_bytes", self.ring_bytes),
+            )
+        }
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        """Counters for a checkpoint."""
+        return {**self.totals(), "verbs": dict(self.verbs), "blocked_ns": dict(self.blocked_on)}
+
+    def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
+        """Restore `state_dict`."""
+        self.clear()
+        self._calls.update(state["calls"])
+        self._payload_bytes.update(state["payload_bytes"])
+        self._ring_bytes.update(state["ring_bytes"])
+        self._verbs.update(state["verbs"])
+        self.blocked_on.update(state["blocked_ns"])
+
+
+class Way(NamedTuple):
+    """Of a group, seen from one member: the class of its links, of the link to its successor, its place, and
+    how many they are."""
+
+    link: str
+    hop: str
+    place: int
+    members: int
+
+
+Call = tuple[str, str, Way, int, int, bool]
+"""verb, channel, way, payload bytes, source, whether in training"""
+
+
+class CountedCommunicator(Communicator):
+    """A communicator that keeps a traffic book; those of both worlds do."""
+
+    traffic: Traffic
+
+    @contextmanager
+    def summing(self, link: Link) -> Iterator[None]:
+        traffic, before = self.traffic, self.traffic.summing
+        entered, blocked = self.now(), traffic.blocked_ns
+        link = link if self.topology.nodes > 1 else "intra"
+        traffic.summing = link
+        try:
+            yield
+        finally:
+            traffic.summing = before
+        if self.host_waits:  # else a GPU computes, and the host goes on
+            traffic.summed(link, self.now() - entered - (traffic.blocked_ns - blocked))
+
+
+def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
+    """Modelled bytes that one member sends; `distance` counts from source or destination along the ring.
+
+    `payload` is the whole vector for all verbs but all_gather, where it is one member's piece.
+    """
+    if verb == "all_reduce":
+        return 2 * (members - 1) * payload // members
+    if verb == "reduce_scatter":
+        return (members - 1) * payload // members
+    if verb == "all_gather":
+        return (members - 1) * payload
+    if verb == "broadcast":  # a chain: the last one before the source sends nothing on
+        return 0 if distance == members - 1 else payload
+    if verb == "reduce":  # the chain's other direction: everybody but the destination sends once
+        return 0 if distance == 0 else payload
+    return payload
+
+
+def waiting_ns(entered: int, left: int, last_launch: int) -> int:
+    """The part of a blocked time before the last member entered: min(left, last) - entered, at least 0."""
+    return max(0, min(left, last_launch) - entered)

@@ -1,0 +1,110 @@
+"""From the user's words to composed configurations, by Hydra; nothing is run and nothing is written here."""
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import hydra
+import yaml
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ...strategies.errors import ConfigError
+from ..machine.environment import usable_cores
+from . import sexagesimal
+from .groups import CONF
+from .hydra_errors import refuse_nonsense, translate
+from .overrides import key_of, quote_text
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One run that was asked for: its overrides, and its configuration or why there is none."""
+
+    words: tuple[str, ...]
+    config: DictConfig | None
+    error: ConfigError | None = None
+
+
+class _Collector:
+    """The task function given to Hydra: it keeps what was composed."""
+
+    def __init__(self, words: Sequence[str], folders: Sequence[Path]) -> None:
+        self.words = list(words)
+        self.folders = folders
+        self.found: list[Composed] = []
+
+    def __call__(self, config: DictConfig) -> None:
+        words = OmegaConf.select(config, "hydra.overrides.task")
+        self.found.append(Composed(tuple(self.words if words is None else words), config))
+
+    def refuse(self, overrides: Sequence[str], error: Exception) -> None:
+        self.found.append(Composed(tuple(overrides), None, translate(error, overrides, self.folders)))
+
+
+def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None) -> list[Composed]:
+    """All runs that `words` ask for, in Hydra's order: one, or with `sweep` the grid over their values.
+
+    Raises ConfigError for what no run can be composed with. A job of a sweep that does not compose is in the
+    result with its error.
+    """
+    refuse_nonsense(words)
+    if config_dir is not None:
+        sexagesimal.refuse(config_dir)
+    # The only name Hydra takes plugins from; in an editable install no type checker sees it.
+    importlib.import_module("hydra_plugins.daso_bench").register()
+    OmegaConf.register_new_resolver("cores", _cores, replace=True)
+    quoted = quote_text(words, sweep=sweep)
+    folders = [config_dir] if config_dir else []
+    own = [word for word in quoted if not key_of(word).startswith(("hydra.", "hydra/"))]
+    collector = _Collector(own, folders)
+    # In a sweep the words go past Hydra's own composition, which would hold them against the *default*
+    # strategy: `strategy=daso,hsgd strategy.sync_every=2` is right for both and wrong for ddp.
+    passed = [word for word in quoted if not sweep or key_of(word) == "study" or word not in own]
+    flags = (["--multirun"] if sweep else []) + ([f"--config-dir={config_dir}"] if config_dir else [])
+    run = hydra.main(version_base=None, config_path=str(CONF), config_name="config")(collector)
+    try:
+        with _command_line([*flags, *passed]):
+            run()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise translate(error, quoted, folders) from error
+    except yaml.YAMLError as error:  # names the file and the line
+        raise ConfigError(" ".join(str(error).split())) from error
+    return collector.found
+
+
+def _cores(*numbers: object) -> int:
+    """`${cores:TIMES,OVER,NODES}` in a configuration: of the usable cores of this machine TIMES so many,
+    shared by OVER, at least 1; and that on each of NODES machines like it.
+
+    All are 1 unless given. The configuration that is run and kept holds the number.
+    """
+    if len(numbers) > 3 or not all(re.fullmatch("[1-9][0-9]*", str(number)) for number in numbers):
+        raise ConfigError(
+            f"${{cores:{','.join(map(str, numbers))}}}: takes up to three whole numbers >= 1 (times, over, "
+            "nodes): ${cores:16} is 16 a core, ${cores:1,2} half the cores"
+        )
+    times, over, nodes = (*map(int, map(str, numbers)), 1, 1, 1)[:3]
+    return max(1, usable_cores() * times // over) * nodes
+
+
+@contextlib.contextmanager
+def _command_line(arguments: Sequence[str]) -> Iterator[None]:
+    """Hydra reads its words from `sys.argv`, and reports errors itself unless HYDRA_FULL_ERROR is set."""
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [argv[0], *arguments]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full_error

@@ -1,0 +1,102 @@
+"""What can be chosen, read from the YAML files alone: no torch, no Hydra, an answer in a blink."""
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from ...strategies.errors import ConfigError, unknown
+from .. import PACKAGE
+
+CONF = PACKAGE / "conf"
+GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher", "study")
+PLURALS = {"strategy": "strategies", "study": "studies"}
+MANY = 20  # a group with more entries is summed up where all groups are listed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One choice of a group: the name to type, and the first comment line of its file."""
+
+    name: str
+    description: str
+
+
+def plural(group: str) -> str:
+    """How a group is called in `daso-bench list`: strategies, models, ..."""
+    return PLURALS.get(group, f"{group}s")
+
+
+def entries(group: str, folders: Sequence[Path] = ()) -> list[Entry]:
+    """The choices of `group` by name; `folders` (of --config-dir) come before the built-in ones."""
+    found: dict[str, Entry] = {}
+    for folder in (*folders, CONF):
+        for file in sorted((folder / group).glob("*.yaml")):
+            found.setdefault(file.stem, Entry(file.stem, describe(file)))
+    return sorted(found.values(), key=lambda entry: entry.name)
+
+
+def describe(file: Path) -> str:
+    """The first comment line of a YAML file that is not a directive ("@package"), or ""."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            return ""
+        text = line.lstrip("# ").strip()
+        if text and not text.startswith("@"):
+            return text
+    return ""
+
+
+def keys(group: str, choice: str, folders: Sequence[Path] = ()) -> list[str]:
+    """The keys that `group=choice` has, or [] where there is no such file."""
+    for folder in (*folders, CONF):
+        file = folder / group / f"{choice}.yaml"
+        if file.is_file():
+            tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+            names = tree if isinstance(tree, dict) else {}
+            return [key for key in names if not key.startswith("_") and key != "defaults"]
+    return []
+
+
+def primary() -> dict[str, object]:
+    """conf/config.yaml as it stands."""
+    return yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+
+
+def default_choices() -> dict[str, str]:
+    """The choice that a bare run makes in each group."""
+    defaults = primary()["defaults"]
+    assert isinstance(defaults, list)
+    pairs = [item for entry in defaults if isinstance(entry, dict) for item in entry.items()]
+    return {group: choice for group, choice in pairs if group in GROUPS}
+
+
+def listing(what: str | None, folders: Sequence[Path] = ()) -> str:
+    """The text of `daso-bench list [WHAT]`; WHAT is a group in the singular or plural."""
+    if what is None:
+        return "\n\n".join(_group(group, folders, brief=True) for group in GROUPS)
+    names = {plural(group): group for group in GROUPS} | {group: group for group in GROUPS}
+    if what not in names:
+        error = unknown("list", what, [plural(group) for group in GROUPS])
+        raise ConfigError(str(error).replace("=", " ", 1))
+    return _group(names[what], folders, brief=False)
+
+
+def _group(group: str, folders: Sequence[Path], *, brief: bool) -> str:
+    found = entries(group, folders)
+    default = default_choices().get(group)
+    sign = "+study=NAME" if group == "study" else f"{group}=NAME"
+    title = f"{plural(group)} ({sign}):"
+    width = max(60, shutil.get_terminal_size().columns)
+    if brief and len(found) > MANY:
+        names = textwrap.wrap(", ".join(entry.name for entry in found), width - 2)
+        return "\n  ".join([title, *names])
+    column = max((len(entry.name) for entry in found), default=0)
+    lines = [
+        f"{entry.name:<{column}}  {entry.description}{' (default)' if entry.name == default else ''}".rstrip()
+        for entry in found
+    ]
+    return "\n  ".join([title, *(lines or ["none"])])

@@ -1,0 +1,252 @@
+"""What starts the ranks of a run: the keys of each `launcher=NAME`, checked."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ...strategies.errors import ConfigError, above, at_least, one_of, within
+from .slurm_time_limit import minutes
+
+ON_INVALID = ("refuse", "record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherConfig:
+    """How the processes of a run are started and watched. `far`: by another program, perhaps elsewhere.
+
+    `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
+    the rank makes a batch when it needs it. `share_gpus`: more ranks than GPUs may run on a machine, several
+    on one; it is recorded as no valid timing. `pin`: each rank has as many cores of its own as it has threads
+    and loader workers.
+    """
+
+    far: ClassVar[bool] = False
+
+    name: str = "local"
+    threads_per_rank: int | str = "auto"
+    stall_s: float = 300.0
+    port: int | None = None
+    allow_oversubscription: bool = True
+    share_gpus: bool = False
+    pin: bool = False
+    loader_workers: int = 0
+    prefetch_batches: int = 2
+    timeline: bool = False
+    timing_only: bool = False
+    extrapolate: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("launcher.name", self.name, tuple(LAUNCHERS))
+        if self.timing_only and self.name != "simulated":
+            raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
+        if self.pin and self.name == "simulated":
+            raise ConfigError(
+                "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "
+                "real ones"
+            )
+        if self.timeline and self.name != "simulated":
+            raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
+        above("launcher.stall_s", self.stall_s, 0)
+        at_least("launcher.loader_workers", self.loader_workers, 0)
+        at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
+        if self.loader_workers and (self.name == "simulated" or self.asked_network != "none"):
+            raise ConfigError(
+                f"launcher.loader_workers={self.loader_workers}: only real time has such (launcher=local "
+                "with launcher.network=none, torchrun, slurm); elsewhere cluster.device says what data cost"
+            )
+        if isinstance(self.threads_per_rank, int):
+            at_least("launcher.threads_per_rank", self.threads_per_rank, 1)
+        elif self.threads_per_rank != "auto":
+            raise ConfigError(
+                f"launcher.threads_per_rank={self.threads_per_rank}: must be auto or a whole number >= 1"
+            )
+        if self.port is not None:
+            within("launcher.port", self.port, 1, 65535)
+
+    @property
+    def asked_network(self) -> str:
+        """Who makes the links of `cluster.links`: none, modelled, kernel, or auto of the last two."""
+        return "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig(LauncherConfig):
+    """`launcher=local`: a process per rank on this machine.
+
+    `network`: none, the links are this machine's; modelled, operations are held back until they would have
+    ended on the cluster's. `on_invalid`: where the checks of a modelled or emulated run fail at its start,
+    refuse it, or run it and record that it is invalid. `keep_awake`: let programs of the lowest class spin
+    while such a run goes on, so that no core falls asleep (`emulated.awake`).
+    """
+
+    networks: ClassVar[tuple[str, ...]] = ("none", "modelled")
+
+    network: str = "none"
+    on_invalid: str = "refuse"
+    keep_awake: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("launcher.network", self.network, self.networks)
+        one_of("launcher.on_invalid", self.on_invalid, ON_INVALID)
+
+    @property
+    def asked_network(self) -> str:
+        return self.network
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedConfig(LocalConfig):
+    """`launcher=emulated`: a process per rank on this machine, whose nodes are real network namespaces.
+
+    `network`: kernel, its queues shape the links between nodes; modelled, as of `launcher=local`, for systems
+    without namespaces; auto, the first where it can be had.
+    """
+
+    networks: ClassVar[tuple[str, ...]] = ("auto", "kernel", "modelled")
+
+    name: str = "emulated"
+    network: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FarConfig(LauncherConfig):
+    """Of launchers whose ranks are processes of another program, on one machine or many.
+
+    `start_s`: seconds for all ranks to have started. `interface`: of the network between the nodes; null:
+    the one by which they reach rank 0.
+    """
+
+    far: ClassVar[bool] = True
+
+    start_s: float = 300.0
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above("launcher.start_s", self.start_s, 0)
+        if self.interface is not None and self.interface.startswith("^"):
+            raise ConfigError(
+                f"launcher.interface={self.interface}: must be the name of an interface; ^ for all "
+                "others is NCCL's alone"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunConfig(FarConfig):
+    """`launcher=torchrun`: the user, or any batch system, starts torchrun on every node."""
+
+    name: str = "torchrun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig(FarConfig):
+    """`launcher=slurm`: a batch job per run, or a job array for many.
+
+    `auto`: read from the partition's nodes. `sbatch`, `srun`: options of these commands that have no key of
+    their own, name -> value ("" for one without a value). `setup`: shell lines before the run. `grace_s`:
+    how long before its time limit a job is told. `submit=false`: run in the allocation around the command.
+    """
+
+    name: str = "slurm"
+    submit: bool = True
+    wait: bool = False
+    timeout_min: int | str = 60
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    cpus_per_rank: int | str = "auto"
+    gpus_per_rank: int | str = "auto"
+    mem: str | None = None
+    exclusive: bool = False
+    array_parallelism: int = 16
+    max_requeues: int = 3
+    grace_s: int | str = "auto"
+    snapshot: bool = False
+    python: str | None = None
+    setup: tuple[str, ...] = ()
+    sbatch: dict[str, str] = field(default_factory=dict)
+    srun: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limit = minutes(self.timeout_min, "launcher.timeout_min")
+        for key, least in (("cpus_per_rank", 1), ("gpus_per_rank", 0), ("grace_s", 1)):
+            value = getattr(self, key)
+            if isinstance(value, int):
+                at_least(f"launcher.{key}", value, least)
+            elif value != "auto":
+                raise ConfigError(f"launcher.{key}={value}: must be auto or a whole number >= {least}")
+        at_least("launcher.array_parallelism", self.array_parallelism, 1)
+        at_least("launcher.max_requeues", self.max_requeues, 0)
+        if isinstance(self.grace_s, int) and self.grace_s >= 60 * limit:
+            raise ConfigError(
+                f"launcher.grace_s={self.grace_s}: must be below the time limit (launcher.timeout_min: "
+                f"{60 * limit} s)"
+            )
+        self._check_options()
+
+    @property
+    def limit_min(self) -> int:
+        """The time limit in whole minutes."""
+        return minutes(self.timeout_min, "launcher.timeout_min")
+
+    @property
+    def notice_s(self) -> int:
+        """Seconds before the limit at which the job is told: two minutes, of a short job a quarter."""
+        return self.grace_s if isinstance(self.grace_s, int) else max(10, min(120, 60 * self.limit_min // 4))
+
+    def _check_options(self) -> None:
+        """`launcher.sbatch` is for what has no key: of two values one would be lost without a word."""
+        for command, own in (("sbatch", OWN_OPTIONS), ("srun", OWN_STEP_OPTIONS)):
+            for name in getattr(self, command):
+                key = f"launcher.{command}.{name}"
+                if name.startswith("-") or "_" in name:
+                    raise ConfigError(f"{key}: write the option as {command} has it, without --")
+                if name in own:
+                    raise ConfigError(f"{key}: is set by {own[name]}")
+
+
+# Options of sbatch that follow from keys. Slurm lets the last of two win.
+OWN_OPTIONS = {
+    "nodes": "cluster.nodes",
+    "ntasks": "cluster.nodes and cluster.ranks_per_node",
+    "ntasks-per-node": "cluster.ranks_per_node",
+    "cpus-per-task": "launcher.cpus_per_rank",
+    "gpus-per-node": "launcher.gpus_per_rank",
+    "gpus-per-task": "launcher.gpus_per_rank",
+    "time": "launcher.timeout_min",
+    "partition": "launcher.partition",
+    "account": "launcher.account",
+    "qos": "launcher.qos",
+    "mem": "launcher.mem",
+    "exclusive": "launcher.exclusive",
+    "array": "the runs of the sweep and launcher.array_parallelism",
+    "job-name": "the runs: it keeps a second submission away",
+    "signal": "launcher.grace_s",
+    "requeue": "launcher.max_requeues",
+    "no-requeue": "launcher.max_requeues",
+    "output": "results_dir",
+    "error": "results_dir",
+    "open-mode": "launcher.max_requeues",
+}
+
+OWN_OPTIONS |= dict.fromkeys(
+    ("parsable", "wait", "test-only", "wrap", "quiet", "chdir"),
+    "daso-bench, which has to read sbatch's answer and find its files",
+)
+OWN_STEP_OPTIONS = {
+    **{name: OWN_OPTIONS[name] for name in ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task")},
+    **{name: OWN_OPTIONS[name] for name in ("gpus-per-node", "gpus-per-task", "time", "signal")},
+    **dict.fromkeys(
+        ("nodelist", "distribution", "kill-on-bad-exit", "wait", "input", "output", "error", "label"),
+        "daso-bench, which places the ranks and ends them together",
+    ),
+}
+
+LAUNCHERS: dict[str, type[LauncherConfig]] = {
+    "local": LocalConfig,
+    "emulated": EmulatedConfig,
+    "simulated": LauncherConfig,
+    "slurm": SlurmConfig,
+    "torchrun": TorchrunConfig,
+}

@@ -1,0 +1,78 @@
+"""The module of a run's model: built, its lazy layers materialised, its parameters of one floating type."""
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ...models.spec import InputSpec
+from ...strategies.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+def build(model: Any, spec: InputSpec) -> nn.Module:
+    """The module that `model`, a model's configuration, makes for samples of `spec`.
+
+    Lazy layers (`nn.LazyLinear`) get their shapes from a forward pass of two blank samples in evaluation
+    mode; their numbers come from torch's generator, as those of other layers do.
+
+    Raises:
+        ConfigError: parameters have several floating types, or lazy layers are not reached by that pass.
+    """
+    module = model.build(spec)
+    dtype = _one_type(model, module)
+    if _lazy(module):
+        device = next(tensor.device for tensor in module.parameters())
+        blank = torch.zeros(2, spec.channels, spec.height, spec.width, dtype=dtype, device=device)
+        training = [layer for layer in module.modules() if layer.training]
+        module.eval()
+        with torch.no_grad():
+            module(blank)
+        for layer in training:
+            layer.training = True
+        if left := _lazy(module):
+            raise ConfigError(
+                f"model={_name(model)}: {', '.join(left)} has no shape after a forward pass in evaluation "
+                "mode; build the layer with its sizes"
+            )
+    return module
+
+
+def check_build(model: Any, spec: InputSpec) -> None:
+    """Refuse before any process starts what `build` refuses, without memory for the module's numbers.
+
+    Whatever else a model raises it may raise for having no numbers: its ranks build it with them, and tell.
+    Raises ConfigError as `build` does.
+    """
+    try:
+        with torch.device("meta"):
+            build(model, spec)
+    except ConfigError:
+        raise
+    except Exception as error:
+        _log.debug("model=%s: not built without numbers: %s", _name(model), error)
+
+
+def _one_type(model: Any, module: nn.Module) -> torch.dtype | None:
+    """The floating type of all parameters; None where there is none."""
+    firsts = {p.dtype: name for name, p in reversed(list(module.named_parameters())) if p.is_floating_point()}
+    if len(firsts) > 1:
+        types = ", ".join(f"{name} is {str(dtype).removeprefix('torch.')}" for dtype, name in firsts.items())
+        raise ConfigError(
+            f"model={_name(model)}: its parameters have {len(firsts)} floating types ({types}), and a run "
+            "has one, that of train.precision; build them all in one type"
+        )
+    return next(iter(firsts), None)
+
+
+def _lazy(module: nn.Module) -> list[str]:
+    """Names of parameters and buffers without a shape."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return [name for name, tensor in named if is_lazy(tensor)]
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "name", type(model).__name__)

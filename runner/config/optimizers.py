@@ -1,0 +1,171 @@
+"""The optimizers a run can choose: one frozen dataclass each, built on the parameters this rank steps.
+
+SGD and AdamW use PyTorch's fused kernels: one pass over a parameter and its state instead of one per
+operation, several times faster on CPUs, where the step of a large model is bound by memory.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from ...strategies.errors import ConfigError, above, at_least, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """Stochastic gradient descent with momentum, `torch.optim.SGD`."""
+
+    lr: float = 0.05
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        _learning_rate(self.lr)
+        _share("momentum", self.momentum)
+        at_least("optimizer.weight_decay", self.weight_decay, 0)
+        if self.nesterov and self.momentum == 0:
+            raise ConfigError("optimizer.nesterov=true: needs optimizer.momentum > 0")
+
+    def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
+        return torch.optim.SGD(
+            parameters,
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            fused=True,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov, Hutter 2019, arXiv:1711.05101), `torch.optim.AdamW`."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _learning_rate(self.lr)
+        _share("beta1", self.beta1)
+        _share("beta2", self.beta2)
+        above("optimizer.eps", self.eps, 0)
+        at_least("optimizer.weight_decay", self.weight_decay, 0)
+
+    def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
+        return torch.optim.AdamW(
+            parameters,
+            lr=self.lr,
+            betas=(self.beta1, self.beta2),
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            fused=True,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LARS:
+    """Layer-wise adaptive rates (You, Gitman, Ginsburg 2017, arXiv:1708.03888), see `LARSOptimizer`.
+
+    It brings its own learning rate: with the trust coefficient of 0.001 a base rate around 10 is ordinary.
+    """
+
+    lr: float = 10.0
+    trust_coefficient: float = 0.001
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    momentum_form: str = "scaled"
+    skip: str = "norm_and_bias"
+    decay_skipped: bool = False
+    clip_trust_ratio: bool = False
+
+    def __post_init__(self) -> None:
+        _learning_rate(self.lr)
+        above("optimizer.trust_coefficient", self.trust_coefficient, 0)
+        _share("momentum", self.momentum)
+        at_least("optimizer.weight_decay", self.weight_decay, 0)
+        one_of("optimizer.momentum_form", self.momentum_form, ["scaled", "unscaled"])
+        one_of("optimizer.skip", self.skip, ["norm_and_bias", "none"])
+
+    def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
+        return LARSOptimizer(parameters, self)
+
+
+class LARSOptimizer(torch.optim.Optimizer):
+    """Per tensor w with gradient g, weight decay wd, trust coefficient η, momentum μ:
+
+        λ = η·‖w‖ / (‖g‖ + wd·‖w‖)
+        v ← μ·v + lr·λ·(g + wd·w),  w ← w - v              momentum_form: scaled (the paper's)
+        v ← μ·v + (g + wd·w),       w ← w - lr·λ·v         momentum_form: unscaled
+
+    λ = 1 where ‖w‖ or ‖g‖ is 0, and for skipped tensors (`norm_and_bias`: at most one dimension), which decay
+    only with `decay_skipped`. `clip_trust_ratio`: λ ← min(λ/lr, 1), so that the step is at most plain SGD's.
+    Norms are of the whole tensor and of the gradient as applied, accumulated in float64.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor], config: LARS) -> None:
+        super().__init__(parameters, {"lr": config.lr, "weight_decay": config.weight_decay})
+        self.config = config
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] (no closure)
+        """Apply the gradients that are there."""
+        for group in self.param_groups:
+            pairs = [(p, p.grad) for p in group["params"] if p.grad is not None]
+            for (w, g), norms in zip(pairs, self._norms(pairs), strict=True):
+                self._step_of(w, g, group["lr"], group["weight_decay"], norms)
+
+    def _norms(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float] | None]:
+        """(‖w‖, ‖g‖) of each pair, None of skipped ones; a GPU is waited for once, not for each tensor."""
+        scaled = [not (self.config.skip == "norm_and_bias" and w.dim() <= 1) for w, _ in pairs]
+        norms = [
+            torch.linalg.vector_norm(tensor, dtype=torch.float64)
+            for pair, scale in zip(pairs, scaled, strict=True)
+            if scale
+            for tensor in pair
+        ]
+        numbers = iter(torch.stack(norms).tolist() if norms else [])
+        return [(next(numbers), next(numbers)) if scale else None for scale in scaled]
+
+    def _step_of(
+        self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float, norms: tuple[float, float] | None
+    ) -> None:
+        config = self.config
+        if norms is None and not config.decay_skipped:
+            decay = 0.0
+        rate = lr * (1.0 if norms is None else self.trust_ratio(*norms, lr, decay))
+        state = self.state[w]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(w)
+        v = state["momentum_buffer"]
+        v.mul_(config.momentum)
+        direction = g.add(w, alpha=decay) if decay else g
+        if config.momentum_form == "scaled":
+            w.sub_(v.add_(direction, alpha=rate))
+        else:
+            w.sub_(v.add_(direction), alpha=rate)
+
+    def trust_ratio(self, w_norm: float, g_norm: float, lr: float, decay: float) -> float:
+        """λ of one tensor."""
+        if w_norm == 0 or g_norm == 0:
+            return 1.0
+        ratio = self.config.trust_coefficient * w_norm / (g_norm + decay * w_norm)
+        return min(ratio / lr, 1.0) if self.config.clip_trust_ratio and lr > 0 else ratio
+
+
+def _learning_rate(lr: float) -> None:
+    above("optimizer.lr", lr, 0)
+    if lr == float("inf"):
+        raise ConfigError(f"optimizer.lr={lr}: must be finite")
+
+
+def _share(key: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"optimizer.{key}={value}: must be at least 0 and below 1")

@@ -1,0 +1,290 @@
+"""The keys of `reader=NAME`: which reader a run has, in which order it gives samples, what is refused."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...datasets.dataset import Dataset
+from ...datasets.packed import contiguous_readers, record_order, strided_reader
+from ...datasets.packed.packed_file import Packed
+from ...datasets.packed.reading import Reader, Tally
+from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
+from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.errors import ConfigError, above, at_least, within
+from .launchers import LauncherConfig
+from .tasks import task_choice
+from .tasks.classification import Classification
+
+MOST_BATCHES = 1024  # read ahead; far more than helps
+MOST_MIB = 2**20
+CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
+ReaderOf = Callable[[Packed, Iterable[Stretch], int, Tally], Reader]
+"""Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
+ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoReader:
+    """`reader=none`: samples come from the data set by their numbers, in an order drawn for each epoch."""
+
+    name: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedReader(ABC):
+    """Reads training samples from a packed file; `reader.NAME` keys.
+
+    path: of the file; empty: in the folder of the data set. shuffle_seed: of the order in which the file has
+    the samples; None: the data set's own. prefetch_batches: read ahead of the one in use. cold: the file's
+    pages are dropped from the system's cache before training begins; warm: the file is read once before that.
+
+    `by_node`: one reader per node, which feeds all its ranks; else one per rank. `of_reading`: keys that say
+    how is read, not in which order. `random_access`: whether the system is told not to read ahead by itself.
+    """
+
+    name: ClassVar[str]
+    by_node: ClassVar[bool]
+    of_reading: ClassVar[tuple[str, ...]] = ("prefetch_batches",)
+    random_access: ClassVar[bool] = False
+
+    path: str = ""
+    shuffle_seed: int | None = 0
+    prefetch_batches: int = 2
+    cold: bool = False
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shuffle_seed is not None:
+            at_least("reader.shuffle_seed", self.shuffle_seed, 0)
+        within("reader.prefetch_batches", self.prefetch_batches, 1, MOST_BATCHES)
+        if self.cold and self.warm:
+            raise ConfigError("reader.cold=true, reader.warm=true: the cache is one or the other; take one")
+
+    @abstractmethod
+    def order(self, packed: Packed, seed: int) -> RecordOrder:
+        """The order in which records are given out. seed: of the run's order of the data."""
+
+    @abstractmethod
+    def reader(self, seed: int) -> ReaderOf:
+        """What reads in that order."""
+
+    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
+        """Memory beside that of the steps that are read ahead, at most. step_bytes: of one of these."""
+        return 0
+
+    def check(self, packed: Packed, nodes: int) -> None:  # noqa: B027 (most take every file)
+        """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
+
+    def words(self) -> str:
+        """In which order samples come, for people."""
+        file = (
+            "in the data set's own order, not shuffled"
+            if self.shuffle_seed is None
+            else f"shuffled once (seed {self.shuffle_seed})"
+        )
+        return (
+            f"reader {self.name}: the order of the file, {file}, the same in every epoch and for every seed"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strided(PackedReader):
+    """`reader=strided`: the native way. Each rank reads its records, dealt in turn, one by one.
+
+    threads: 32 threads read; false: one thread announces its reads to the system, mostly faster.
+    """
+
+    name: ClassVar[str] = "strided"
+    by_node: ClassVar[bool] = False
+    of_reading: ClassVar[tuple[str, ...]] = ("prefetch_batches", "threads")
+    random_access: ClassVar[bool] = True  # of single records what lies behind them is not wanted
+
+    threads: bool = False
+
+    def order(self, packed: Packed, seed: int) -> RecordOrder:
+        return record_order.strided
+
+    def reader(self, seed: int) -> ReaderOf:
+        return partial(strided_reader.strided, threads=self.threads)
+
+    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
+        return strided_reader.lots_bytes(step_bytes) if self.threads else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(PackedReader):
+    """`reader=block`: each rank reads one run of the file an epoch, batch by batch.
+
+    A rank sees the same samples in every epoch; what they are depends on the number of ranks.
+    """
+
+    name: ClassVar[str] = "block"
+    by_node: ClassVar[bool] = False
+
+    def order(self, packed: Packed, seed: int) -> RecordOrder:
+        return record_order.block
+
+    def reader(self, seed: int) -> ReaderOf:
+        return contiguous_readers.block
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeBatch(PackedReader):
+    """`reader=node_batch`: each node reads one run a step for all its ranks.
+
+    The batches are those of sequential order, for any nodes and ranks.
+    """
+
+    name: ClassVar[str] = "node_batch"
+    by_node: ClassVar[bool] = True
+
+    def order(self, packed: Packed, seed: int) -> RecordOrder:
+        return record_order.node_batch
+
+    def reader(self, seed: int) -> ReaderOf:
+        return contiguous_readers.node_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedShuffle(PackedReader):
+    """`reader=chunked_shuffle`: chunks in an order drawn for each epoch, dealt to nodes, shuffled in memory.
+
+    chunk_mib: read at once; window_chunks: as many are in memory together, their records shuffled.
+    The order follows from the run's seed and the number of nodes.
+    """
+
+    name: ClassVar[str] = "chunked_shuffle"
+    by_node: ClassVar[bool] = True
+
+    chunk_mib: float = 4.0
+    window_chunks: int = contiguous_readers.WINDOW_CHUNKS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above("reader.chunk_mib", self.chunk_mib, 0)
+        within("reader.chunk_mib", self.chunk_mib, 0, MOST_MIB)
+        at_least("reader.window_chunks", self.window_chunks, 1)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """`chunk_mib` in bytes."""
+        return _mib_bytes(self.chunk_mib)
+
+    def chunks(self, packed: Packed) -> list[Run]:
+        """The file in chunks."""
+        return record_order.chunks(packed.starts(), self.chunk_bytes)
+
+    def check(self, packed: Packed, nodes: int) -> None:
+        """With few chunks a node would have much the same samples in every epoch."""
+        count, needed = len(self.chunks(packed)), CHUNKS_A_NODE * nodes
+        if nodes == 1 or count >= needed:
+            return
+        fitting = _fitting_mib(packed.starts(), needed)
+        way_out = "take another reader" if fitting is None else f"take reader.chunk_mib={fitting:g} or less"
+        raise ConfigError(
+            f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
+            f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much the "
+            f"same samples in every epoch; {way_out}"
+        )
+
+    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
+        return 2 * contiguous_readers.window_bytes(packed, self.chunks(packed), self.window_chunks)
+
+    def order(self, packed: Packed, seed: int) -> RecordOrder:
+        return ChunkedOrder(self.chunks(packed), seed, self.window_chunks)
+
+    def reader(self, seed: int) -> ReaderOf:
+        keys = {"chunk_bytes": self.chunk_bytes, "window_chunks": self.window_chunks}
+        return partial(contiguous_readers.chunked_shuffle, seed=seed, **keys)
+
+    def words(self) -> str:
+        return (
+            f"reader {self.name}: chunks of {self.chunk_mib:g} MiB in an order drawn for each epoch, "
+            f"shuffled in memory {self.window_chunks} at a time"
+        )
+
+
+def _fitting_mib(starts: Records, needed: int) -> float | None:
+    """A size of chunks, of two digits, with which there are so many; None where there are too few records."""
+    if len(starts) - 1 < needed:
+        return None
+    mib = int(starts[-1]) / needed / 2**20
+    while len(record_order.chunks(starts, _mib_bytes(float(f"{mib:.2g}")))) < needed:
+        mib *= 0.9
+    return float(f"{mib:.2g}")
+
+
+def _mib_bytes(mib: float) -> int:
+    return max(1, round(mib * 2**20))
+
+
+ReaderConfig = NoReader | PackedReader
+
+
+def path_of(dataset: Dataset, reader: PackedReader) -> Path:
+    """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
+    if reader.path:
+        return Path(reader.path)
+    order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
+    beside = dataset.beside()
+    if beside is None:
+        raise ConfigError(
+            f"reader={reader.name}: {dataset.name} has no folder of its own for a packed file; say where "
+            "it is to be: reader.path=FILE"
+        )
+    return beside.with_name(f"{beside.name}-{order}.packed")
+
+
+def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:
+    """Whether files are read in training: not in virtual or emulated time, which has no disk."""
+    return isinstance(reader, PackedReader) and order_alone(launcher) is None
+
+
+def order_alone(launcher: LauncherConfig) -> str | None:
+    """Why a reader gives a run no more than the order of its samples, in words; None where it reads."""
+    if launcher.name == "simulated" or launcher.asked_network != "none":
+        return ORDER_ALONE
+    return None
+
+
+def check_reader(
+    reader: ReaderConfig, strategy_class: Any, strategy: Any, launcher: LauncherConfig, dataset: Any
+) -> None:
+    """Refuse what a reader cannot feed: ConfigError."""
+    if isinstance(reader, NoReader):
+        return
+    start = f"reader={reader.name}"
+    if issubclass(strategy_class, AsynchronousStrategy):
+        raise ConfigError(
+            f"{start}: gives all ranks equal steps of common batches, and with this strategy each draws its "
+            "own samples at its own pace; take reader=none"
+        )
+    if strategy_class.piece_shift:
+        raise ConfigError(
+            f"{start}: deals the pieces of a batch by itself, and this strategy wants them moved from rank "
+            "to rank; take reader=none"
+        )
+    if launcher.timing_only:
+        raise ConfigError(f"{start}: launcher.timing_only=true has no samples to read; take reader=none")
+    if launcher.loader_workers:
+        raise ConfigError(
+            f"{start}: reads ahead by itself (reader.prefetch_batches); take launcher.loader_workers=0, not "
+            f"{launcher.loader_workers}"
+        )
+    if launcher.prefetch_batches != LauncherConfig.prefetch_batches:
+        raise ConfigError(
+            f"{start}: launcher.prefetch_batches={launcher.prefetch_batches} is of launcher.loader_workers, "
+            "which read no packed file; take reader.prefetch_batches"
+        )
+    for key in ("cold", "warm"):
+        if getattr(reader, key) and not reads(reader, launcher):
+            raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
+    if task_choice.kind_of(dataset, "dataset") is not Classification:
+        raise ConfigError(
+            f"{start}: a packed file has one label an image, and the data set is for "
+            f"{task_choice.kind_of(dataset, 'dataset').name}; take reader=none"
+        )
+    path_of(dataset, reader)

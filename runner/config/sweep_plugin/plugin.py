@@ -1,0 +1,209 @@
+"""The sweeper expands `strategy=ddp,daso seed=0,1` into jobs; the launcher composes each and hands it on."""
+
+import copy
+import itertools
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from daso_bench.runner.config.overrides import key_of, quote
+
+SETS = ("arm", "assumption", "size")
+
+
+class Collector(Protocol):
+    """What the task function given to Hydra must be: it gets each composed job, or the reason why not."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The overrides to sweep over. They come this way because Hydra would first compose those that it
+        is given itself, and so refuse a key that only the strategies of the sweep have."""
+        ...
+
+    def __call__(self, config: DictConfig) -> None:
+        """A composed job (with its `hydra` node, when it comes from a sweep)."""
+
+    def refuse(self, overrides: Sequence[str], error: Exception) -> None:
+        """A job that does not compose."""
+
+
+class CollectingLauncher(Launcher):
+    """Composes every job of a sweep; one that does not compose never stops the others.
+
+    Jobs that choose the same files are read from them once: reading takes a third of a second, and a study
+    has hundreds of jobs that differ in values only.
+    """
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's hand-over; `task_function` is a `Collector`."""
+        self._context = hydra_context
+        self._collector = cast(Collector, task_function)
+        self._config = config
+        self._groups: dict[str, bool] = {}
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Hands each job to the collector, in Hydra's order. The jobs have no return values."""
+        chosen: dict[tuple[str, ...], DictConfig] = {}
+        for overrides in job_overrides:
+            try:
+                job = self._composed(overrides, chosen)
+            except (HydraException, OmegaConfBaseException) as error:
+                self._collector.refuse(overrides, error)
+            else:
+                self._collector(job)
+        return []
+
+    def _composed(self, overrides: Sequence[str], chosen: dict[tuple[str, ...], DictConfig]) -> DictConfig:
+        loader = self._context.config_loader
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+        values = [
+            one for one in parsed if not self._is_group(key_of(one.get_key_element()).partition("@")[0])
+        ]
+        words = tuple(str(one.input_line) for one in parsed if one not in values)
+        if words not in chosen:
+            chosen[words] = loader.load_sweep_config(self._config, list(words))
+        job = copy.deepcopy(chosen[words])
+        # What Hydra itself does with values once the files are read.
+        ConfigLoaderImpl._apply_overrides_to_config(values, job)
+        job.hydra.overrides.task = list(overrides)
+        return job
+
+    def _is_group(self, key: str) -> bool:
+        if key not in self._groups:
+            self._groups[key] = bool(self._context.config_loader.get_group_options(key))
+        return self._groups[key]
+
+
+class CollectingSweeper(Sweeper):
+    """A grid over the values given, like Hydra's own, without its two effects: it writes a multirun.yaml
+    where the user stands, and one job that does not compose ends them all.
+
+    `sets` are dimensions of the grid whose points change several keys and have names: by `arm`, `assumption`
+    or `size`, the overrides of each name as one text. The label `study.<set>` of a run is the name; in
+    `params` or on the command line it chooses some. An `assumption` is a departure: the grid has a point
+    without any, too.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, str] | None = None,
+        sets: Mapping[str, Mapping[str, str | None]] | None = None,
+    ) -> None:
+        self._params = dict(params or {})
+        self._sets = {name: dict(points) for name, points in (sets or {}).items()}
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Hydra's hand-over."""
+        self._context = hydra_context
+        self._collector = cast(Collector, task_function)
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Launches the grid of the study's parameters and the collector's words (which win) as one batch."""
+        parser = OverridesParser.create(config_loader=self._context.config_loader)
+        study = [f"{key}={value}" for key, value in self._params.items()]
+        own = {o.get_key_element(): o for o in parser.parse_overrides(list(self._collector.words))}
+        swept = {o.get_key_element(): o for o in parser.parse_overrides(study)} | own
+        swept |= {key_of(key): swept.pop(key) for key in list(swept) if key_of(key).startswith("study.")}
+        if "study" in map(key_of, own):
+            for name in SETS:
+                if f"study.{name}" in own and name not in self._sets:
+                    raise HydraException(
+                        f"study.{name}: the study has no {name}s by name to choose from; choose by the keys "
+                        "it sweeps over, as in strategy=ddp,daso"
+                    )
+        choices: dict[str, list[list[str]]] = {}
+        for key, override in swept.items():
+            if key.removeprefix("study.") not in self._sets:
+                choices[key] = [[choice] for choice in _choices(override)]
+        for name, points in self._sets.items():
+            choices[name] = _points(name, points, swept.get(f"study.{name}"), list(own.values()))
+        grid = itertools.product(*choices.values())
+        return self._launcher.launch([list(itertools.chain(*job)) for job in grid], 0)
+
+
+def _points(
+    name: str, points: Mapping[str, str | None], chosen: Override | None, given: Sequence[Override]
+) -> list[list[str]]:
+    """The overrides of each point of a set, or of the `chosen` ones.
+
+    A key that is `given` on the command line too is refused: the point's name would not say what it is.
+    """
+    if name not in SETS:
+        raise HydraException(f"hydra.sweeper.sets.{name}: must be one of {', '.join(SETS)}")
+    known: dict[str, str] = {"": ""} if name == "assumption" else {}
+    known |= {point: changes or "" for point, changes in points.items()}
+    names = list(known) if chosen is None else _texts(chosen)
+    for point in names:
+        if point not in known:
+            raise HydraException(f"study.{name}={point}: the study has {', '.join(map(repr, known))}")
+    found = []
+    for point in names:
+        words = shlex.split(known[point])
+        for key, own in ((key_of(word), own) for word in words for own in given):
+            mine = key_of(own.get_key_element())
+            if key == mine or (isinstance(own.value(), dict) and key.startswith(f"{mine}.")):
+                raise HydraException(
+                    f"{own.input_line}: {point!r} of the study sets {key}; choose among its {name}s without "
+                    f"it, with study.{name}=NAME,NAME"
+                )
+        found.append([*words, f"study.{name}={quote(point)}"])
+    return found
+
+
+def _texts(override: Override) -> list[str]:
+    """The values of an override as texts, without quotes."""
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [one.text if isinstance(one, QuotedString) else str(one) for one in values]
+
+
+def _choices(override: Override) -> list[str]:
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"]
+    if not override.is_discrete_sweep():
+        raise HydraException(f"{override.input_line}: a sweep needs its values listed, as in {key}=a,b")
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+
+
+@dataclass
+class LauncherNode:
+    """`hydra/launcher=daso_bench`."""
+
+    _target_: str = f"{__name__}.{CollectingLauncher.__qualname__}"
+
+
+@dataclass
+class SweeperNode:
+    """`hydra/sweeper=daso_bench`; `params` and `sets` are the sweep of a study."""
+
+    _target_: str = f"{__name__}.{CollectingSweeper.__qualname__}"
+    params: dict[str, str] = field(default_factory=dict)
+    sets: dict[str, dict[str, str | None]] = field(default_factory=dict)
+
+
+def register() -> None:
+    """Make both known to Hydra; call before composing. Doing so twice changes nothing."""
+    plugins = Plugins.instance()
+    for plugin in (CollectingLauncher, CollectingSweeper):
+        plugins.register(plugin)
+    store = ConfigStore.instance()
+    store.store(group="hydra/launcher", name="daso_bench", node=LauncherNode, provider="daso_bench")
+    store.store(group="hydra/sweeper", name="daso_bench", node=SweeperNode, provider="daso_bench")

@@ -1,0 +1,278 @@
+"""The same trial run by real processes: what virtual time showed must also be what gloo does."""
+
+import dataclasses
+import json
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.topology import WORLD, Topology
+from ..communication.torch_communicator import TorchCommunicator, connect
+from ..config.typed import TARGET, locate_target, typed
+from ..launch import local
+from ..launch.rank import Link
+from ..records.run_directory import RunDirectory
+from ..training.torch_replica import TorchReplica
+from . import trial
+from .checks import Candidate, Check, Failed, RanksOfNodes
+from .comparison import require_agreement, require_equal, require_same_walk
+from .driver import drive
+from .observer import LoggedTraffic, Walker
+from .scenario import Call, Course, History, Problem
+
+ENTRY = "daso_bench.runner.conformance.real_processes:walk_rank"
+PRELOAD = (*local.PRELOAD, "daso_bench.runner.conformance.real_processes")
+PRECISIONS = {"fp32": (torch.float32, 1e-6), "fp64": (torch.float64, 1e-12)}
+CPU = torch.device("cpu")
+OWN_PACE = "at their own pace"
+OTHER_SIZES = "with batches of other sizes than in virtual time: it ends, and ranks agree"
+STALL_S = 60.0
+SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
+
+
+def checks(candidate: Candidate) -> list[Check]:
+    """One launch for each set of ranks tells all."""
+    return [Check("as in virtual time", as_in_virtual_time.__doc__ or "", as_in_virtual_time)]
+
+
+def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
+    """Over gloo the same calls give the same model, to 1e-6 in fp32 and 1e-12 in fp64; a resume is exact.
+
+    Of strategies whose ranks step at their own pace: they end, agree, and have made equally many calls.
+    """
+    candidate, remark = without_measuring(candidate, ranks)
+    candidate.strategy_class.check(candidate.config, trial.course(candidate, ranks).plan)
+    walks = _launch(candidate, ranks)
+    if issubclass(candidate.strategy_class, AsynchronousStrategy):
+        for name in PRECISIONS:
+            require_agreement_of(walks[name], f"{name} over gloo")
+        return OWN_PACE
+    if walks["fp32"][0].sizes != drive(course_of(candidate, ranks, torch.float32))[0].sizes:
+        for name in PRECISIONS:
+            require_agreement_of(walks[name], f"{name} over gloo")
+        return OTHER_SIZES
+    for name, (dtype, tolerance) in PRECISIONS.items():
+        virtual = drive(course_of(candidate, ranks, dtype))
+        for history, other in zip(walks[name], virtual, strict=True):
+            require_as_virtual(history, other, f"{name} over gloo", tolerance)
+    for resumed, unbroken in zip(walks["resumed"], walks["fp32"], strict=True):
+        require_resumed(resumed, unbroken, "fp32 over gloo")
+    return remark
+
+
+def require_as_virtual(history: History, virtual: History, what: str, tolerance: float) -> None:
+    """Raise Failed where a rank's walk departs from virtual time's: parameters, result, calls, agreements."""
+    require_same_walk(history, virtual, what, tolerance)
+    require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
+    _require_same_calls(history, virtual, what)
+    if history.agreed != virtual.agreed:
+        raise Failed(f"{what}: rank {history.rank}: agree() answers otherwise")
+
+
+def require_resumed(resumed: History, unbroken: History, what: str, tolerance: float = 0.0) -> None:
+    """Raise Failed where the walk that was resumed departs from the one that was not broken off."""
+    require_same_walk(resumed, unbroken, f"{what}, saved after step {SAVE_AFTER} and resumed", tolerance)
+
+
+def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candidate, str | None]:
+    """Shares from measured times are never twice the same: `heterogeneous` is given some, and a remark."""
+    config = candidate.config
+    if candidate.builtin != "heterogeneous" or config.balancing not in ("static", "dynamic"):
+        return candidate, None
+    shares = tuple(2.0 - rank % 2 for rank in range(sum(ranks)))
+    config = dataclasses.replace(config, balancing="manual", shares=shares)
+    return dataclasses.replace(candidate, config=config), f"with shares of {list(shares)}"
+
+
+def course_of(
+    candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, device: torch.device = CPU, **changes: Any
+) -> Course:
+    """The trial run in which the last rank wishes to stop; the model and its samples are on `device`."""
+    last = sum(ranks) - 1
+    wish = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
+    course = trial.course(candidate, ranks, precision=dtype, wish=wish, **changes)
+    if device.type == "cpu":
+        return course
+    return dataclasses.replace(course, problem=on_device(course.problem, device))
+
+
+class HostDropout(nn.Dropout):
+    """Draws its masks on the CPU, whatever the device: a GPU's random numbers are not virtual time's."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return input
+        kept = 1 - self.p
+        mask = torch.empty(input.shape, dtype=input.dtype).bernoulli_(kept).div_(kept)
+        return input * mask.to(input.device)
+
+
+def on_device(problem: Problem, device: torch.device) -> Problem:
+    """The same start, the same samples and the same dropout, on `device`."""
+
+    def model() -> nn.Module:
+        made = problem.model()  # drawn on the CPU
+        for name, child in list(made.named_children()):
+            if isinstance(child, nn.Dropout):
+                setattr(made, name, HostDropout(child.p))
+        return made.to(device)
+
+    @cache
+    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = problem.data(rank, step)
+        return inputs.to(device), targets.to(device)
+
+    return dataclasses.replace(problem, model=model, data=data)
+
+
+def _require_same_calls(history: History, virtual: History, what: str) -> None:
+    ours, theirs = (Counter(_own(h)) for h in (history, virtual))
+    for call in [*(ours - theirs), *(theirs - ours)]:
+        raise Failed(
+            f"{what}: rank {history.rank}, step {call.step + 1}: {ours[call]} times {call}, "
+            f"in virtual time {theirs[call]} times"
+        )
+
+
+def require_agreement_of(histories: Sequence[History], what: str) -> None:
+    """Raise Failed unless all ranks (in order) end with one model and have called equally often."""
+    require_agreement([h.final for h in histories], f"{what}, after finish()", histories[0].names)
+    counts = [Counter((c.channel, c.verb, c.members, c.numbytes) for c in _own(h)) for h in histories]
+    for history, count in zip(histories, counts, strict=True):
+        for (channel, verb, members, numbytes), calls in count.items():
+            for member in members:
+                other = counts[member][channel, verb, members, numbytes]
+                if verb != "send" and other != calls:
+                    raise Failed(
+                        f"{what}: rank {history.rank} calls {verb} on {channel} over ranks "
+                        f"{list(members)} {calls} times, rank {member} {other} times"
+                    )
+
+
+def _own(history: History) -> list[Call]:
+    return [call for call in history.calls if call.during in ("step", "epoch", "finish")]
+
+
+# ------------------------------------------------------------------ the supervisor's side
+
+
+def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History]]:
+    """One run of real processes: fp32, fp64, and fp32 resumed; by name the ranks' histories."""
+    with tempfile.TemporaryDirectory(prefix="daso-bench-check-") as folder:
+        directory = RunDirectory.create(
+            {
+                "study": {"name": "check"},
+                "run": {"id": candidate.name},
+                "strategy": plain_of(candidate),
+                "name": candidate.name,
+                "ranks_of_nodes": list(ranks),
+            },
+            Path(folder),
+        )
+        outcome = local.launch(
+            directory,
+            ranks=sum(ranks),
+            threads=1,
+            port=None,
+            stall_s=STALL_S,
+            entry=ENTRY,
+            preload=PRELOAD,
+        )
+        if outcome.status == "cancelled":
+            raise KeyboardInterrupt
+        if outcome.status != "finished":
+            raise Failed(f"over gloo: {outcome.reason or outcome.status}")
+        found = [
+            torch.load(directory.path / f"rank_{rank}.pt", weights_only=True) for rank in range(sum(ranks))
+        ]
+    return {name: [_history(rank, each[name]) for rank, each in enumerate(found)] for name in found[0]}
+
+
+def plain_of(candidate: Candidate) -> dict[str, Any]:
+    """The candidate's class and keys, for a file; `candidate_of` reads it."""
+    kind = candidate.strategy_class
+    keys = json.loads(json.dumps(dataclasses.asdict(candidate.config)))
+    return {TARGET: f"{kind.__module__}.{kind.__qualname__}", **keys}
+
+
+def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) -> Candidate:
+    """The candidate that `plain_of` wrote. Raises ConfigError if its class is not to be found here."""
+    kind = locate_target(tree, "strategy")
+    return Candidate(name, kind, typed(kind.Config, tree, "strategy"), builtin)
+
+
+# ------------------------------------------------------------------ a rank's side
+
+
+def walk_rank(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+) -> None:
+    """What each rank process does: the trial run in both precisions, its history into `rank_<r>.pt`."""
+    torch.set_num_threads(threads)
+    tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+    candidate = candidate_of(tree["name"], tree["strategy"])
+    nodes = tuple(tree["ranks_of_nodes"])
+    comm = connect(
+        Topology.of(nodes),
+        rank,
+        host=local.HOST,
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=CPU,
+        timeout_s=STALL_S + 60,
+    )
+    comm.on_call = link
+    walks = walks_on(comm, candidate)
+    torch.save({name: _packed(history) for name, history in walks.items()}, run_dir / f"rank_{rank}.pt")
+    comm.barrier(WORLD)
+    link.finish("finished", None, None)
+    comm.close()
+
+
+def walks_on(comm: TorchCommunicator, candidate: Candidate) -> dict[str, History]:
+    """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together."""
+    walks: dict[str, History] = {}
+    ranks, saved = tuple(comm.topology.ranks_of_nodes), None
+    for name, (dtype, _) in PRECISIONS.items():
+        save_after = [SAVE_AFTER] if name == "fp32" else []
+        walks[name] = _walk(course_of(candidate, ranks, dtype, comm.device, save_after=save_after), comm)
+        saved = walks[name].saved.get(SAVE_AFTER, saved)
+    if saved is not None and not issubclass(candidate.strategy_class, AsynchronousStrategy):
+        walks["resumed"] = _walk(course_of(candidate, ranks, torch.float32, comm.device), comm, saved)
+    return walks
+
+
+def _walk(course: Course, comm: TorchCommunicator, saved: bytes | None = None) -> History:
+    comm.traffic = LoggedTraffic(comm.topology, comm.rank)
+
+    def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
+        return TorchReplica(model, criterion, comm)
+
+    return Walker(course, comm, make_replica, course.problem.data).walk(saved)
+
+
+_KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")
+
+
+def _packed(history: History) -> dict[str, Any]:
+    return {
+        **{name: getattr(history, name) for name in _KEPT},
+        "calls": [list(dataclasses.astuple(call)) for call in history.calls],
+    }
+
+
+def _history(rank: int, packed: dict[str, Any]) -> History:
+    calls = [
+        Call(step, during, c, v, tuple(members), b) for step, during, c, v, members, b in packed["calls"]
+    ]
+    names = [(name, numel) for name, numel in packed["names"]]
+    return History(rank, calls=calls, **{**{name: packed[name] for name in _KEPT}, "names": names})

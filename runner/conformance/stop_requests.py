@@ -1,0 +1,106 @@
+"""The contract on wishes: what one rank wishes, all hear of at the same step."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from .checks import Candidate, Failed, RanksOfNodes
+from .driver import drive
+from .scenario import History
+from .shared_runs import STEPS, independent, plain, saved, some
+from .trial import NETWORK, STEP_NS, course
+
+SOON = 8  # steps after which most strategies have told of a wish
+
+
+def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
+    """A wish of one rank is told by agree() to all ranks at one and the same step, at no extra call."""
+    total, quiet = sum(ranks), plain(candidate, ranks)
+    for history in quiet:
+        if any(history.agreed.values()):
+            raise Failed(f"rank {history.rank}: agree() tells of a wish that nobody has")
+    delays = [0]
+    begins = some((0, 1, STEPS // 3 + 1, STEPS // 2), ranks)
+    for wishing in range(total):
+        for begin in begins if wishing in (0, total - 1) else begins[:1]:
+            if not any(met for step, met in quiet[0].met.items() if begin < step < STEPS):
+                return f"not tried: after step {begin + 1} the ranks meet only at the end"
+            what = f"a wish of rank {wishing} in step {begin + 1}"
+            histories = _wish(candidate, ranks, wishing, begin)
+            delays.append(_require_heard(candidate, histories, what, begin, wishing))
+            if not independent(candidate):
+                _require_no_other_calls(histories, quiet, what)
+    for history in saved(candidate, ranks):
+        if not any(history.agreed.values()):
+            raise Failed(
+                f"a wish in step {STEPS // 2 + 1} alone is never told to rank {history.rank} by agree()"
+            )
+    bound = wish_bound(candidate, total)
+    if bound is not None and max(delays) > bound:
+        raise Failed(f"a wish is heard {max(delays)} steps later, must be within {bound}")
+    return f"within {max(delays)} steps" if max(delays) else "at once"
+
+
+def _wish(candidate: Candidate, ranks: RanksOfNodes, wishing: int, begin: int) -> list[History]:
+    """The run in which rank `wishing` wishes something from step `begin` on, or a part of it."""
+    run = course(candidate, ranks, wish=lambda rank, step: rank == wishing and step >= begin)
+    if not independent(candidate):
+        part = dataclasses.replace(run, stop_after=min(begin + SOON, STEPS))
+        histories = drive(part, network=NETWORK, step_time=STEP_NS)
+        if all(any(history.agreed.values()) for history in histories):
+            return histories
+    return drive(run, network=NETWORK, step_time=STEP_NS)
+
+
+def _require_no_other_calls(histories: Sequence[History], quiet: Sequence[History], what: str) -> None:
+    for history, other in zip(histories, quiet, strict=True):
+        calls, usual = (
+            Counter(c for c in h.calls if c.during in ("step", "epoch") and c.step < history.steps)
+            for h in (history, other)
+        )
+        for call in [*(calls - usual), *(usual - calls)]:
+            raise Failed(f"{what} changes the calls of rank {history.rank} in step {call.step + 1}: {call}")
+
+
+def _require_heard(
+    candidate: Candidate, histories: Sequence[History], what: str, begin: int, wishing: int
+) -> int:
+    """Steps of the wishing rank from the wish to its answer."""
+    first = [next((step for step, heard in h.agreed.items() if heard), None) for h in histories]
+    for history, step in zip(histories, first, strict=True):
+        if step is None:
+            raise Failed(f"{what} is never told to rank {history.rank} by agree()")
+    if independent(candidate):
+        met = [
+            sum(h.met[k] for k in h.met if k <= (step or 0)) for h, step in zip(histories, first, strict=True)
+        ]
+        if len(set(met)) > 1:
+            raise Failed(f"{what} is told to the ranks at their meetings {met}, not at one")
+    else:
+        for history in histories:
+            different = [k for k in history.agreed if history.agreed[k] != histories[0].agreed[k]]
+            if different:
+                raise Failed(
+                    f"{what}: after step {different[0]} agree() tells rank {history.rank} "
+                    f"{history.agreed[different[0]]} and rank 0 {histories[0].agreed[different[0]]}"
+                )
+    heard = first[wishing]
+    assert heard is not None
+    return heard - 1 - begin
+
+
+def wish_bound(candidate: Candidate, ranks: int) -> int | None:
+    """Steps within which a built-in strategy promises that a wish is heard; None: no promise."""
+    config, name = candidate.config, candidate.builtin
+    if name in ("ddp", "placebo", "hsgd", "heterogeneous"):
+        return 0
+    if name == "daso":
+        # A wish just after a start travels with the next one, which is merged W batches later; a start that
+        # the epoch's end would overwrite is left to the epoch's last average, which comes no later.
+        return config.sync_every - 1 + config.wait_batches
+    if name in ("local_sgd", "post_local_sgd", "diloco", "slowmo", "ednncomm"):
+        fixed = isinstance(config.sync_every, int) and getattr(config, "period_rule", "constant") != "qsr"
+        return config.sync_every - 1 if fixed else None
+    if name == "sgp":
+        return config.reach(ranks) if ranks > 1 else 0
+    return None

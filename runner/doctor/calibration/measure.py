@@ -1,0 +1,321 @@
+"""What the ranks measure: steps on noise, sums of two ranks, and both at once. The entry of real processes.
+
+Ranks of one machine read the same clock, so a sum lasts from the moment when its last member enters until its
+last member leaves. Ranks meet before every step that counts, as they do in training; the meeting itself is
+not counted. The step is the train loop's own, on noise that is made beforehand.
+"""
+
+import dataclasses
+import socket
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....models.spec import InputSpec
+from ....strategies.ddp import DDP
+from ....strategies.progress import Progress
+from ....strategies.replica import Batch
+from ....strategies.topology import WORLD, Topology
+from ...communication import gpus, numerics
+from ...communication.torch_communicator import TorchCommunicator, connect
+from ...config import load, schema
+from ...launch.rank import Link
+from ...records.json_lines import read_json
+from ...simulation import timing_only
+from ...simulation.simulated_world import Recorded
+from ...training import gather
+from ...training.context import Nobody, Session, World
+from ...training.precision import DTYPES
+from ...training.torch_replica import TorchReplica
+from ...training.trainer import Loop
+
+ENTRY = f"{__name__}:measure"
+TASK = "task.json"
+_NEVER = 10**12  # samples
+_STILL = 1e-12  # the learning rate: the model stays what it is, whatever noise it sees
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the ranks are to do: `part` is steps, sums or overlap.
+
+    `sizes`: samples of a rank's step. `own`: those of the run. `steps`, `own_steps`: that count, in a round,
+    of each size and of the run's own. `payloads`: bytes of sums.
+    """
+
+    part: str
+    rounds: int
+    own: int
+    sizes: tuple[int, ...] = ()
+    steps: int = 1
+    own_steps: int = 1
+    payloads: tuple[int, ...] = ()
+
+
+class Apart(DDP):
+    """DDP whose sums can be left out: nobody then knows what others wish, and nobody asks."""
+
+    def agree(self, progress: Progress, wished: bool) -> bool:
+        return False
+
+
+def measure(
+    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+) -> None:
+    """Do the task in `run_dir`; rank 0 hands over what was found as its summary.
+
+    Raises:
+        ConfigError: the run directory asks for something that cannot be.
+    """
+    torch.set_num_threads(threads)
+    task = Task(**read_json(run_dir / TASK))
+    config = load.load(run_dir / "config.yaml")
+    topology = Topology.of(config.cluster.ranks_of_nodes)
+    comm = connect(
+        topology,
+        rank,
+        host="127.0.0.1",
+        port=port,
+        listener_fd=listener.detach() if listener else None,
+        device=gpus.device_of(config.cluster, config.launcher, topology, rank),
+        mixed=len(set(config.cluster.device.kind)) > 1,
+        share_gpus=config.launcher.share_gpus,
+        timeout_s=_TIMEOUT_S,
+    )
+    numerics.choose(config.train.precision, comm.device)
+    parts: dict[str, Callable[[Rig, Task, Link], dict[str, Any]]] = {
+        "steps": steps,
+        "sums": sums,
+        "overlap": overlap,
+    }
+    found = parts[task.part](Rig(config, comm), task, link)
+    comm.barrier(WORLD)
+    link.finish("finished", found if rank == 0 else None, None)
+    comm.close()
+
+
+def steps(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
+    """Times of steps without sums, all ranks at once, the sizes in turn.
+
+    Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
+    single steps of the run's own size; `own_forward` likewise their forward passes; `data` [ranks], the
+    median time to get a batch of the run's own data.
+    """
+    means, own, forward, data = [], [], [], []
+    for number in range(task.rounds):
+        for size in turned(task.sizes, number):
+            count = task.own_steps if size == task.own else task.steps
+            rig.step(size)  # the first of another size finds no memory that fits
+            took = [rig.step(size) for _ in range(count)]
+            means.append(statistics.fmean(step.whole_s for step in took))
+            if size == task.own:
+                own += [step.whole_s for step in took]
+                forward += [step.forward_s for step in took]
+                data.append(rig.next_batch_s())
+        link.progress(step=number + 1, steps=task.rounds)
+    everybody = rig.gather(_doubles([*means, *own, *forward, statistics.median(data)]))
+    ranks, wide = everybody.shape[0], task.rounds * len(task.sizes)
+    by_size = everybody[:, :wide].view(ranks, task.rounds, len(task.sizes))
+    back = torch.stack(
+        [turned_back(by_size[:, number], number) for number in range(task.rounds)]
+    )  # [rounds, ranks, sizes]
+    return {
+        "sizes": back.transpose(1, 2).tolist(),
+        "own": everybody[:, wide : wide + len(own)].tolist(),
+        "own_forward": everybody[:, wide + len(own) : wide + 2 * len(own)].tolist(),
+        "data": everybody[:, -1].tolist(),
+        "device": rig.device_name(),
+    }
+
+
+def sums(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
+    """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
+
+    Returns seconds: `paused`, `back_to_back`, each [rounds][payloads].
+    """
+    tensors = [torch.zeros(payload // 4, device=rig.comm.device) for payload in task.payloads]
+    for tensor in tensors:
+        rig.sum(tensor)
+    stamps = []
+    for number in range(task.rounds):
+        for tensor in tensors:
+            rig.step(task.own)
+            stamps += [rig.sum(tensor), rig.sum(tensor)]
+        link.progress(step=number + 1, steps=task.rounds)
+    took = rig.lasted(stamps).view(task.rounds, len(tensors), 2)
+    return {"paused": took[:, :, 0].tolist(), "back_to_back": took[:, :, 1].tolist()}
+
+
+def overlap(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
+    """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
+
+    Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and
+    backward up to the last gradient; `sums` [rounds][buckets], first bucket first; `ready` [buckets], the
+    share of the backward pass after which each is there.
+    """
+    buckets, ready = rig.buckets()
+    rig.step(task.own, averaged=True)
+    alone, ddp, stamps = [], [], []
+    for number in range(task.rounds):
+        alone.append(rig.step(task.own))
+        stamps += [rig.sum(bucket) for bucket in buckets]
+        ddp.append(rig.step(task.own, averaged=True))
+        link.progress(step=number + 1, steps=task.rounds)
+    passes = [[step.forward_s, step.compute_s] for step in [*alone, *ddp]]
+    everybody = rig.gather(_doubles(passes).flatten())
+    means = everybody.mean(0).view(2, task.rounds, 2)
+    return {
+        "alone": means[0].tolist(),
+        "ddp": means[1].tolist(),
+        "sums": rig.lasted(stamps).view(task.rounds, len(buckets)).tolist(),
+        "ready": ready,
+    }
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step of a rank: the whole, its forward pass, forward and backward without waiting."""
+
+    whole_s: float
+    forward_s: float
+    compute_s: float
+
+
+class Rig:
+    """One rank that takes steps of any size, with or without its gradients averaged, and sums tensors."""
+
+    def __init__(self, config: schema.RunConfig, comm: TorchCommunicator) -> None:
+        self.comm = comm
+        self._config = config
+        self._samples = 0
+        self._noise: dict[int, tuple[Tensor, Tensor]] = {}
+        config = _endless(config)
+        real = World("calibrate", comm, self._replica, comm.device, common_clock=True)
+        session = Session(config, real, config.dataset.load(), Recorded(), None, Nobody())
+        self._loop = Loop(session)
+        session.prepare()
+        self._loop.begin(None)
+        session.share()
+        self._real, self._noisy = real, dataclasses.replace(real, batch=self._batch)
+        averaging = session.replica.averaging
+        self._averaging = {True: averaging, False: dataclasses.replace(averaging, group=None)}
+        # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
+        self.step(session.sampler.samples_of_rank(0)[comm.rank], averaged=True)
+
+    def step(self, samples: int, *, averaged: bool = False) -> Step:
+        """One step of the train loop on noise, once all ranks are here."""
+        session, comm = self._loop.s, self.comm
+        self._samples = samples
+        self._noise_of(samples)
+        session.world = self._noisy
+        session.replica.averaging = self._averaging[averaged]
+        comm.barrier(WORLD)
+        comm.traffic.clear_stamps()
+        began = comm.now()
+        self._loop.step()
+        self._loop.after_step()
+        replica = session.replica
+        replica.settle()
+        self._synchronise()
+        took = comm.now() - began
+        return Step(took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9)
+
+    def next_batch_s(self) -> float:
+        """Seconds to get the run's next batch of its own data, after a step as in training."""
+        session = self._loop.s
+        session.world = self._real
+        session.progress.samples_of_rank = session.feed.sizes(session.progress)
+        began = self.comm.now()
+        session.next_batch()
+        self._synchronise()
+        return (self.comm.now() - began) / 1e9
+
+    def sum(self, tensor: Tensor) -> tuple[int, int]:
+        """All-reduce `tensor` over all ranks; nanoseconds when this rank entered and left."""
+        began = self.comm.now()
+        self.comm.all_reduce(tensor, WORLD, channel="gradients").wait()
+        self._synchronise()
+        return began, self.comm.now()
+
+    def lasted(self, stamps: list[tuple[int, int]]) -> Tensor:
+        """Seconds of each collective: from the last rank's entry to the last rank's leave."""
+        own = torch.tensor(stamps, dtype=torch.int64)
+        everybody = self.gather(own.flatten()).view(-1, len(stamps), 2)
+        return (everybody[:, :, 1].amax(0) - everybody[:, :, 0].amax(0)).double() / 1e9
+
+    def buckets(self) -> tuple[list[Tensor], list[float]]:
+        """Tensors as large as DDP's buckets of this model, and the share of backward that each waits for."""
+        config, session = self._config, self._loop.s
+        spec = InputSpec(*session.data.shape, session.data.classes)
+        profile = timing_only.profile_of(config, spec)
+        dtype = DTYPES[config.train.precision]
+        found = profile.buckets(dtype.itemsize, config.strategy.bucket_mib)
+        sizes = [sum(profile.numels[first:last]) for first, last in found]
+        tensors = [torch.zeros(size, dtype=dtype, device=self.comm.device) for size in sizes]
+        return tensors, [profile.ready[first] for first, _ in found]
+
+    def gather(self, own: Tensor) -> Tensor:
+        """All ranks' vectors [k] as [R, k]."""
+        return gather.vectors(self.comm, own)
+
+    def device_name(self) -> str | None:
+        """What the accelerator calls itself; None on a processor."""
+        return torch.cuda.get_device_name(self.comm.device) if self.comm.device.type == "cuda" else None
+
+    def _replica(self, model: torch.nn.Module, criterion: torch.nn.Module) -> TorchReplica:
+        return TorchReplica(model, criterion, self.comm)
+
+    def _batch(self, sizes: tuple[int, ...]) -> Batch:
+        return Batch(*self._noise_of(self._samples), (self._samples,) * len(sizes))
+
+    def _noise_of(self, samples: int) -> tuple[Tensor, Tensor]:
+        if samples not in self._noise:
+            noise = self._loop.s.replica.noise
+            assert noise is not None, "the session gives noise to measure with"
+            self._noise[samples] = noise(samples)
+        return self._noise[samples]
+
+    def _synchronise(self) -> None:
+        if self.comm.device.type == "cuda":
+            torch.cuda.synchronize(self.comm.device)
+
+
+def _endless(config: schema.RunConfig) -> schema.RunConfig:
+    """The run without end, evaluation, checkpoint and progress, so that only steps are left of it."""
+    return dataclasses.replace(
+        config,
+        strategy_class=Apart,
+        optimizer=dataclasses.replace(config.optimizer, lr=_STILL),
+        train=dataclasses.replace(
+            config.train,
+            epochs=10**6,
+            max_steps=None,
+            max_seconds=None,
+            target=None,
+            stop="budget",
+            eval_every_samples=_NEVER,
+            eval_mode="inline",
+            checkpoint_every_samples=None,
+        ),
+    )
+
+
+def _doubles(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def turned(sizes: tuple[int, ...], number: int) -> list[int]:
+    """The sizes, beginning with another one in each round: none is always the first after a pause."""
+    place = number % len(sizes)
+    return [*sizes[place:], *sizes[:place]]
+
+
+def turned_back(columns: Tensor, number: int) -> Tensor:
+    """[ranks, sizes] of a round in the order of the sizes."""
+    return columns.roll(number % columns.shape[1], 1)

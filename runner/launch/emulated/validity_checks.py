@@ -1,0 +1,400 @@
+"""Whether a run on modelled or emulated links and devices measures them, or this machine's own troubles.
+
+At its start: the scheduler floor (a small sum over all ranks that have just woken, with nothing held back),
+the links at the sizes that the run sends (asked against achieved, after a pause), and whether real computing
+leaves room for the slower devices. During training: how long threads stood in the kernel's run queue, and how
+often a step's real computing took longer than the device's. At its end: sizes that came up only later.
+
+Out of bounds is invalid: recorded, shown, no numbers for a report. The checks never look at the result.
+Source of the limits: the measuring rules (time to accuracy), "validity".
+"""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+
+from ....strategies.errors import MachineError
+from ....strategies.topology import WORLD
+from ...communication.link_costs import ClusterNetwork
+from ...communication.torch_communicator import TorchCommunicator
+from ...config.cluster import ClusterConfig
+from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
+from ...training import gather
+from ...training.context import Session
+from ...training.slow_device import Padding
+from ..rank_process import Meeting
+from .keep_awake import computed_s
+
+FLOOR_LIMIT = 0.05  # of the modelled time of a sum of all gradients
+LINK_LIMIT = 0.05  # of α + bytes/rate, either way
+OTHERS_LIMIT = 0.1  # of the time of all cores
+OVERRUN_LIMIT = 0.01  # of steps
+ROOM = 0.8  # of a padded step may be real computing, all ranks at once; beyond, jitter alone overruns
+FLOOR_TIMES, LINK_TIMES, LAYER_TIMES = 30, 5, 20
+STEP_TIMES = 3  # of a real device's step, which only says how long to pause
+FLOOR_BYTES = 2**18  # what moving more than that costs is the links' check
+LONGEST_PAUSE_S = 0.1  # a rank has long gone to sleep by then
+ALIKE = 1.02  # sizes this close are one
+
+log = logging.getLogger(__name__)
+
+
+class PaddedReplica(Protocol):
+    """A replica whose passes can be padded."""
+
+    padding: Padding | None
+
+    def measure_layers(self, samples: int, steps: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkCheck:
+    """Sums of `size` bytes over all ranks: seconds asked and achieved."""
+
+    size: int
+    asked_s: float
+    achieved_s: float
+
+    def reason(self, floor_s: float, sum_s: float) -> str | None:
+        """Why it is out of bounds, None if it is not.
+
+        A short one, below 20 floors, cannot be told from what any sum takes here: it may be off by as much as
+        the floor itself may be, a part of `sum_s`, the time asked for a sum of all gradients.
+        """
+        long = self.asked_s >= 20 * floor_s
+        allowed_s = LINK_LIMIT * self.asked_s if long else FLOOR_LIMIT * sum_s
+        if abs(self.achieved_s - self.asked_s) <= allowed_s:
+            return None
+        off = self.achieved_s / self.asked_s - 1
+        return (
+            f"a sum of {self.size} bytes takes {self.achieved_s * 1e3:.3g} ms over these links, "
+            f"{self.asked_s * 1e3:.3g} ms were asked for ({off:+.0%}, at most {LINK_LIMIT:.0%})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What one rank's checks have counted while it trained. None where the system does not tell.
+
+    `queued_ns`: stood in the run queue. `cores_s`, `own_s`, `room_s`: what ran on all cores, this process's
+    part of it, and what could have run. `steps`, `overruns`: of the padding.
+    """
+
+    train_ns: int = 0
+    queued_ns: int | None = 0
+    steps: int = 0
+    overruns: int = 0
+    cores_s: float | None = 0.0
+    own_s: float = 0.0
+    room_s: float = 0.0
+    reasons: list[str] = field(default_factory=list)
+
+    def and_then(self, later: "Counted") -> "Counted":
+        """Both together."""
+        queued, cores = self.queued_ns, self.cores_s
+        queued = None if queued is None or later.queued_ns is None else queued + later.queued_ns
+        cores = None if cores is None or later.cores_s is None else cores + later.cores_s
+        return Counted(
+            train_ns=self.train_ns + later.train_ns,
+            queued_ns=queued,
+            steps=self.steps + later.steps,
+            overruns=self.overruns + later.overruns,
+            cores_s=cores,
+            own_s=self.own_s + later.own_s,
+            room_s=self.room_s + later.room_s,
+            reasons=[*self.reasons, *later.reasons],
+        )
+
+
+class Apparatus:
+    """One rank's checks; all ranks call each method together, and come to the same words.
+
+    Args:
+        meeting: says who makes the links.
+        queue: the rank's, which its session tells when it trains.
+        refuse: whether a run that fails its checks at the start is refused.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        comm: TorchCommunicator,
+        meeting: Meeting,
+        queue: RunQueue,
+        *,
+        refuse: bool,
+    ) -> None:
+        self._cluster, self._comm, self._meeting, self._refuse = cluster, comm, meeting, refuse
+        links = cluster.links.or_free()
+        # gloo sums in a ring, whatever the modelled network would do.
+        links = replace(links, algorithm="ring") if meeting.network == "kernel" else links
+        self._network = ClusterNetwork(links, comm.topology)
+        self._padding: Padding | None = None
+        self._pause_s = LONGEST_PAUSE_S
+        self._floor_s = self._sum_s = 0.0
+        self._checked: list[LinkCheck] = []
+        self._reasons: list[str] = []
+        self._measured: dict[str, Any] = {"network": meeting.network}
+        self._queue, self._cores = queue, Cores(meeting.awake)
+        self._before = Counted()  # by the attempts that this one goes on from
+
+    def prepare(self, session: Session, replica: PaddedReplica) -> None:
+        """Measure the layers, the floor and the links, after the undone step and before training.
+
+        Raises MachineError with the nearest that this machine can do, where the run is to be refused.
+        """
+        self._padding = replica.padding
+        samples = session.sampler.samples_of_rank(0)[self._comm.rank]
+        step_s = self._step(session, replica, samples)
+        self._pause_s = min(step_s, LONGEST_PAUSE_S)
+        if self._links_are_shaped():
+            element = session.replica.parameters.empty().element_size()
+            whole = max(1, session.replica.numel) * element
+            self._check_floor(whole)
+            self._check_links({whole, *self._comm.traffic.sizes("inter")})
+        if self._reasons and self._refuse:
+            raise MachineError(
+                f"this machine cannot emulate the run: {'; '.join(self._reasons)}. Other work on its cores "
+                "makes it late, too. In virtual time it can be had with launcher=simulated; "
+                "launcher.on_invalid=record runs it all the same, with no numbers for reports"
+            )
+        for reason in self._reasons:
+            log.warning("not valid: %s", reason)
+
+    def training(self, on: bool) -> None:
+        """This rank begins to train, or pauses."""
+        self._cores.training(on)
+
+    def verdict(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
+        """What the run's summary says of its apparatus: valid, reasons, and all that was measured.
+
+        `train_ns`: of this rank, in this attempt. Attempts that it goes on from count, as far as their
+        checkpoint knew.
+        """
+        if finished and self._links_are_shaped():
+            self._check_links(self._comm.traffic.sizes("inter"))
+        own = self._counted(train_ns)
+        queue = -1.0 if own.queued_ns is None else own.queued_ns / max(1, own.train_ns)
+        overruns = own.overruns / max(1, own.steps)
+        shares = self._gather([queue, overruns, -1.0 if own.cores_s is None else own.cores_s, own.own_s])
+        queues, overrun = [row[0] for row in shares], [row[1] for row in shares]
+        self._measured["run_queue_share"] = None if min(queues) < 0 else queues
+        self._measured["overrun_share"] = overrun
+        self._judge_others(shares[0][2], sum(row[3] for row in shares), own.room_s)
+        if max(queues) > QUEUE_LIMIT:
+            self._reasons.append(
+                f"threads of rank {_place_of_largest(queues)} stood ready without a core for "
+                f"{in_each_second(max(queues))}, all together (at most {QUEUE_LIMIT:g} s); keep the machine "
+                "free, or take fewer ranks"
+            )
+        if max(overrun) > OVERRUN_LIMIT:
+            self._reasons.append(
+                f"on rank {_place_of_largest(overrun)} real computing took longer than the emulated device "
+                f"in {max(overrun):.1%} of steps (at most {OVERRUN_LIMIT:.0%}); take a slower device "
+                "(cluster.device.samples_per_second)"
+            )
+        reasons = list(dict.fromkeys([*self._before.reasons, *self._reasons]))
+        return {"valid": not reasons, "reasons": reasons, **self._measured}
+
+    def state_dict(self, train_ns: int) -> dict[str, Any]:
+        """What a resumed run's verdict needs of this attempt, and of those before it."""
+        return asdict(self._counted(train_ns))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self._before = Counted(**state)
+
+    def _counted(self, train_ns: int) -> Counted:
+        padding, cores = self._padding, self._cores
+        return self._before.and_then(
+            Counted(
+                train_ns=train_ns,
+                queued_ns=self._queue.waited_ns,
+                steps=0 if padding is None else padding.steps,
+                overruns=0 if padding is None else padding.overruns,
+                cores_s=cores.all_s,
+                own_s=cores.own_s,
+                room_s=cores.wall_s * (os.cpu_count() or 1),
+                reasons=list(self._reasons),
+            )
+        )
+
+    def _judge_others(self, all_s: float, own_s: float, room_s: float) -> None:
+        """Whether other programs ran beside the ranks."""
+        others = (all_s - own_s) / room_s if all_s >= 0 and room_s else None
+        self._measured["others_share"] = others
+        if others is not None and others > OTHERS_LIMIT:
+            self._reasons.append(
+                f"other programs had {others:.0%} of the cores' time while it trained (at most "
+                f"{OTHERS_LIMIT:.0%}); keep the machine free"
+            )
+
+    def _step(self, session: Session, replica: PaddedReplica, samples: int) -> float:
+        """Seconds of this rank's step; checks that real computing fits into it."""
+        padding = replica.padding
+        if padding is None:
+            with session.replica.untouched():
+                self._comm.barrier(WORLD)  # ranks may share weights: none steps before all have kept theirs
+                took = session.replica.time_steps(samples, STEP_TIMES)
+                self._comm.barrier(WORLD)
+            self._comm.barrier(WORLD)
+            return median(took)
+        self._comm.barrier(WORLD)  # so that all are busy at once, as in training
+        replica.measure_layers(samples, LAYER_TIMES)
+        real_s = padding.measured_s
+        padded_s = padding.expected_s(samples)
+        rows = self._gather([real_s, padded_s])
+        backward = padding.backward
+        self._measured["backward_of_rank_0"] = list(zip(backward.layers, backward.shares, strict=True))
+        self._measured["real_step_s"] = [row[0] for row in rows]
+        self._measured["padded_step_s"] = [row[1] for row in rows]
+        worst = max(row[0] / row[1] if row[1] else 1.0 for row in rows)
+        if worst > ROOM:
+            real, padded = max(rows, key=lambda row: row[0] / row[1] if row[1] else 1.0)
+            given = self._cluster.device.samples_per_second
+            way = "fewer ranks, a slower device or a smaller model"
+            if given is not None:
+                way = f"cluster.device.samples_per_second={_below(given * ROOM / worst)}, or fewer ranks"
+            self._reasons.append(
+                f"a step's real computing takes {real * 1e3:.3g} ms with all ranks at work, the emulated "
+                f"device {padded * 1e3:.3g} ms (real computing at most {ROOM:.0%} of it); take {way}"
+            )
+        return padded_s
+
+    def _links_are_shaped(self) -> bool:
+        inter = self._cluster.links.inter
+        return self._comm.topology.nodes > 1 and (
+            inter.rate_gbit not in (None, math.inf) or inter.latency_us > 0
+        )
+
+    def _check_floor(self, whole: int) -> None:
+        tensor = torch.zeros(max(1, min(whole, FLOOR_BYTES) // 4), device=self._comm.device)
+        took: list[float] = []
+        with self._comm.unshaped(self._meeting.unshaped_interface) as sum_over_all:
+            for _ in range(3):
+                sum_over_all(tensor)
+            for _ in range(FLOOR_TIMES):
+                time.sleep(self._pause_s)
+                took.append(_seconds(lambda: sum_over_all(tensor)))
+        floor = max(row[0] for row in self._gather([median(took)]))
+        asked = self._network.cost(self._comm.topology, "all_reduce", self._everyone, whole).duration_ns / 1e9
+        self._floor_s, self._sum_s = floor, asked
+        self._measured |= {"floor_s": floor, "sum_s": asked, "floor_share": floor / asked if asked else None}
+        if floor > FLOOR_LIMIT * asked:
+            way = "a slower link, a larger model or fewer ranks"
+            rate = self._cluster.links.inter.rate_gbit
+            if rate is not None and rate < math.inf and asked:
+                slower = _below(rate * asked * FLOOR_LIMIT / floor)
+                way = f"cluster.links.inter.rate_gbit={slower}, a larger model or fewer ranks"
+            self._reasons.append(
+                f"among ranks that have just woken any sum takes {floor * 1e3:.3g} ms on this machine, that "
+                f"of all gradients {asked * 1e3:.3g} ms on these links (the first at most {FLOOR_LIMIT:.0%} "
+                f"of the second); take {way}"
+            )
+
+    def _check_links(self, sizes: set[int]) -> None:
+        """Sums of these sizes over all ranks, as far as none like them has been checked."""
+        sizes = self._of_everyone(sizes)
+        known = {check.size for check in self._checked}
+        todo: list[int] = []
+        for size in sorted(sizes):
+            if not any(size / ALIKE <= other <= size * ALIKE for other in (*known, *todo)) and size >= 4:
+                todo.append(size)
+        for size in todo:
+            tensor = torch.zeros(size // 4, device=self._comm.device)
+            asked = self._network.cost(self._comm.topology, "all_reduce", self._everyone, size).duration_ns
+            took: list[float] = []
+            self._comm.all_reduce(tensor, WORLD).wait()  # a connection's first message of a size is slower
+            for _ in range(LINK_TIMES):
+                time.sleep(self._pause_s)
+                took.append(_seconds(lambda tensor=tensor: self._comm.all_reduce(tensor, WORLD).wait()))
+            # Who comes last waits for nobody: that rank saw the links alone.
+            achieved = median(min(times) for times in zip(*self._gather(took), strict=True))
+            check = LinkCheck(size=size, asked_s=asked / 1e9, achieved_s=achieved)
+            self._checked.append(check)
+            reason = check.reason(self._floor_s, self._sum_s)
+            if reason is not None:
+                self._reasons.append(reason)
+        self._measured["links"] = [
+            {"bytes": c.size, "asked_s": c.asked_s, "achieved_s": c.achieved_s} for c in self._checked
+        ]
+
+    def _of_everyone(self, sizes: set[int]) -> set[int]:
+        """The sizes that any rank sends: a node's leader sends what others do not."""
+        most = int(max(row[0] for row in self._gather([len(sizes)])))
+        if not most:
+            return set()
+        rows = self._gather([*sorted(sizes), *[0] * (most - len(sizes))])
+        return {int(size) for row in rows for size in row if size}
+
+    @property
+    def _everyone(self) -> tuple[int, ...]:
+        return self._comm.members(WORLD)
+
+    def _gather(self, own: Sequence[float]) -> list[list[float]]:
+        """All ranks' numbers [k], in rank order."""
+        return gather.vectors(self._comm, torch.tensor(own, dtype=torch.float64)).tolist()
+
+
+class Cores:
+    """What ran on this machine's cores while this process trained: all, and this process. Linux only.
+
+    Programs that only keep cores awake (`awake`, by number) count as nobody.
+    """
+
+    def __init__(self, awake: tuple[int, ...] = (), proc: Path = Path("/proc")) -> None:
+        self.all_s: float | None = 0.0
+        self.own_s = self.wall_s = 0.0
+        self._awake, self._proc = awake, proc
+        self._since = (0.0, 0.0, 0.0)
+
+    def training(self, on: bool) -> None:
+        """Training begins, or pauses."""
+        everything = self._read()
+        if everything is None or self.all_s is None:
+            self.all_s = None
+            return
+        now = everything, time.process_time(), time.monotonic()
+        if not on:
+            self.all_s += now[0] - self._since[0]
+            self.own_s += now[1] - self._since[1]
+            self.wall_s += now[2] - self._since[2]
+        self._since = now
+
+    def _read(self) -> float | None:
+        """Seconds that programs have run, user and system; what interrupts take (packets) is apart."""
+        try:
+            _, user, nice, system, *_ = (self._proc / "stat").read_text().split(maxsplit=4)
+            ran = (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
+            return ran - computed_s(self._awake, self._proc)
+        except (OSError, ValueError):
+            return None
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    began = time.monotonic_ns()
+    call()
+    return (time.monotonic_ns() - began) / 1e9
+
+
+def _below(value: float) -> str:
+    """A round number of two digits, at most `value`."""
+    digits = 1
+    scaled = value
+    while scaled >= 100:
+        scaled, digits = scaled / 10, digits * 10
+    while scaled < 10:
+        scaled, digits = scaled * 10, digits / 10
+    return f"{int(scaled) * digits:g}"
+
+
+def _place_of_largest(values: Sequence[float]) -> int:
+    return max(range(len(values)), key=lambda place: values[place])

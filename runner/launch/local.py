@@ -1,0 +1,272 @@
+"""Runs one run on this machine: a process per rank, born of a forkserver, watched to its end."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ...strategies.errors import ConfigError, MachineError
+from ..machine.core_pinning import apart_here
+from ..machine.die_with_parent import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from ..machine.environment import threads_per_rank, timing_validity, usable_cores
+from ..records.run_directory import RunDirectory
+from .attempt import PATIENCE_S, Ranks, run_attempt
+from .emulated.keep_awake import Awake
+from .emulated.namespaces import NodeEntry
+from .outcome import Outcome, Rank
+from .rank_process import Meeting, RankTask, run_rank_process
+from .supervisor import Event
+
+HOST = "127.0.0.1"
+ENTRY = "daso_bench.runner.launch.rank:run_rank"
+PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.launch.rank")
+_ALWAYS_PRELOADED = ("daso_bench.runner.machine.die_with_parent", "daso_bench.runner.launch.rank_process")
+# While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
+# not its threads. The ranks set their own number (torch.set_num_threads).
+_SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def warm(preload: Sequence[str] = PRELOAD) -> None:
+    """Start the forkserver, which then loads `preload` on its own time; no-op if it runs with the same list.
+
+    Call it from the main thread: the kernel ties the forkserver's life to the thread that started it.
+    Raises MachineError if it cannot be started.
+    """
+    server = forkserver._forkserver  # pyright: ignore[reportPrivateUsage] (no public way to stop it)
+    modules = [*_ALWAYS_PRELOADED, *preload]
+    if server._preload_modules != modules:  # pyright: ignore[reportAttributeAccessIssue]
+        server._stop()  # pyright: ignore[reportAttributeAccessIssue] (does nothing if none runs)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
+    with _forkserver_environment(), no_main():
+        try:
+            # First, and by itself: once started it unblocks the signals that the forkserver must not hear.
+            resource_tracker.ensure_running()
+            with _signals_blocked():
+                forkserver.ensure_running()
+        except OSError as error:
+            raise MachineError(f"cannot start processes (folder for sockets: TMPDIR): {error}") from error
+
+
+class Venue(ABC):
+    """Where the ranks of a run live and meet. Entered before anything changes, left when they have ended."""
+
+    meeting: Meeting
+    port: int
+    listener: socket.socket | None = None  # rank 0's, open; None: rank 0 opens the port itself
+    emulated: bool = False  # devices and links are slower ones than this machine's: other checks apply
+    keep_awake: bool = False  # no core may fall asleep meanwhile
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    def node(self, rank: int) -> NodeEntry | None:
+        """The emulated node of a rank."""
+        return None
+
+    def broken(self) -> str | None:
+        """Why no rank can reach another any more; None if they can."""
+        return None
+
+
+class Loopback(Venue):
+    """All ranks on the machine's own network. `port`: of the rendezvous, None for a free one."""
+
+    def __init__(
+        self, port: int | None, *, modelled: bool = False, instead_of_kernel: str | None = None
+    ) -> None:
+        """`instead_of_kernel`: why the kernel does not make the links that were asked for."""
+        self._port, self.emulated = port, modelled
+        known = {"network": {"made_by": "ranks", "instead_of_kernel": instead_of_kernel}} if modelled else {}
+        self.meeting = Meeting(network="modelled" if modelled else "none", known=known)
+
+    def __enter__(self) -> Self:
+        self.listener = _listen(self._port)
+        self.port = self.listener.getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.listener is not None:
+            self.listener.close()
+
+
+def launch(
+    directory: RunDirectory,
+    *,
+    ranks: int,
+    threads: int | Literal["auto"],
+    workers: int = 0,
+    pin: bool = False,
+    port: int | None = None,
+    venue: Venue | None = None,
+    stall_s: float,
+    patience_s: float = PATIENCE_S,
+    entry: str = ENTRY,
+    on_event: Callable[[Event], None] | None = None,
+    preload: Sequence[str] = PRELOAD,
+) -> Outcome:
+    """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
+
+    `threads`: per rank; `workers`: processes that each rank starts beside; `pin`: each rank has as many cores
+    of its own. `venue`: where they live and meet; None: on the loopback, at `port` (None: a free one).
+    `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`: seconds
+    that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `attempt.run_attempt`.
+
+    Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
+    port, its networks, cores to pin to) cannot be had or the directory cannot be written: all found before
+    the attempt begins, so nothing has changed.
+    Raises MachineError if processes cannot be started; that is a failed attempt.
+    """
+    venue = venue or Loopback(port)
+    own = threads_per_rank(threads, ranks, workers=workers)
+    cores = apart_here(ranks, own + workers) if pin else [()] * ranks
+    forked = _Forked(directory, cores, own, workers, venue, entry, preload)
+    return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
+
+
+class _Forked(Ranks):
+    """Ranks born of the forkserver. Entering enters their venue, before anything changes."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        cores: Sequence[tuple[int, ...]],
+        threads: int,
+        workers: int,
+        venue: Venue,
+        entry: str,
+        preload: Sequence[str],
+    ) -> None:
+        """`cores`: of each rank its own, or none."""
+        self._directory, self._threads, self._workers = directory, threads, workers
+        self._cores, self._ranks = cores, len(cores)
+        self._venue, self._entry, self._preload = venue, entry, preload
+        self._awake: Awake | None = None
+
+    def __enter__(self) -> Self:
+        self._venue.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._awake is not None:
+            self._awake.end()
+        self._venue.__exit__()
+
+    def about(self) -> dict[str, Any]:
+        if self._venue.emulated:  # the ranks measure themselves whether they have room
+            return {"timing": {"valid": False, "reasons": ["its apparatus is not checked yet"]}}
+        valid, reasons = timing_validity(self._ranks, self._threads, usable_cores(), self._workers)
+        return {"timing": {"valid": valid, "reasons": reasons}}
+
+    def broken(self) -> str | None:
+        return self._venue.broken()
+
+    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+        warm(self._preload)
+        meeting = self._venue.meeting
+        if self._venue.keep_awake:
+            self._awake = Awake()
+            meeting = replace(meeting, awake=self._awake.pids)
+        for rank in range(self._ranks):
+            task = RankTask(
+                run_dir=str(self._directory.path),
+                run_id=self._directory.run_id,
+                log=str(self._directory.rank_log(rank)),
+                rank=rank,
+                ranks=self._ranks,
+                port=self._venue.port,
+                threads=self._threads,
+                entry=self._entry,
+                meeting=meeting,
+                node=self._venue.node(rank),
+                cores=self._cores[rank],
+            )
+            born.append(_bear(task, self._venue.listener))
+        if self._venue.listener is not None:
+            # Rank 0 has it; were it open here too, its death would leave others waiting.
+            self._venue.listener.close()
+        pids = [rank.process.pid for rank in born]
+        return {"ranks": self._ranks, "threads": self._threads, "port": self._venue.port, "pids": pids}
+
+
+def _bear(task: RankTask, listener: socket.socket | None) -> Rank:
+    """Start one rank and give it its end of the line, rank 0 also the open socket of the rendezvous."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    process: ForkServerProcess = multiprocessing.get_context("forkserver").Process(
+        target=run_rank_process,
+        args=(task, theirs, None if task.rank else listener),
+        name=f"rank {task.rank}",
+    )
+    try:
+        with closing(theirs), no_main():
+            process.start()
+    except (OSError, EOFError) as error:
+        ours.close()
+        raise MachineError(f"rank {task.rank} cannot be started: {error or 'the forkserver died'}") from error
+    return Rank(number=task.rank, process=process, line=ours, log=Path(task.log))
+
+
+def _listen(port: int | None) -> socket.socket:
+    """An open, listening socket: a port that is ours from now on, so that no other run can take it."""
+    if port is not None and not 1 <= port <= 65535:
+        raise ConfigError(f"launcher.port={port}: must be null (a free one) or between 1 and 65535")
+    try:
+        return socket.create_server((HOST, port or 0), backlog=1024)
+    except OSError as error:
+        raise MachineError(
+            f"launcher.port={port}: cannot be used on {HOST}: {os.strerror(error.errno or 0)}; "
+            "launcher.port=null takes a free one"
+        ) from error
+
+
+@contextmanager
+def _forkserver_environment() -> Iterator[None]:
+    """What the forkserver inherits and this process does not keep."""
+    changed = {
+        SUPERVISOR_VARIABLE: str(os.getpid()),
+        "PYTHONSAFEPATH": "1",  # else a random.py in the user's folder would be imported for the library's
+        **dict.fromkeys(_SINGLE_THREADED, "1"),
+    }
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Also in what is started meanwhile, until it unblocks them itself (see forkserver_guard)."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def no_main() -> Iterator[None]:
+    """Hide `__main__` from multiprocessing, which would run the user's script again in every rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

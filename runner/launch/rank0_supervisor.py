@@ -1,0 +1,84 @@
+"""Rank 0's process as the supervisor of its run, where nobody else is: under torchrun, or plain srun.
+
+The ranks are the starter's processes; rank 0 alone is a child of this one.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...strategies.errors import ConfigError, MachineError
+from ...strategies.topology import Topology
+from ..config.launchers import FarConfig
+from ..config.load import load
+from ..records.run_directory import RunDirectory
+from .attempt import run_attempt
+from .remote import RemoteRanks
+
+
+class _Elsewhere:
+    """Torchrun, or srun, started all processes; this one's rank is its child."""
+
+    def __init__(self, command: Sequence[str], key: str) -> None:
+        self._command, self._key = command, key
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        self._child = subprocess.Popen([*self._command, "--key", self._key])
+
+    def ended(self) -> str | None:
+        code = self._child.poll() if self._child is not None else None
+        return None if code is None else f"rank 0 ended with exit code {code} before all ranks had come"
+
+    def fate(self, rank: int) -> int | None:
+        return self._child.poll() if rank == 0 and self._child is not None else None
+
+    def words(self) -> str:
+        return ""
+
+    def stop(self) -> None:
+        if self._child is None:
+            return
+        try:
+            self._child.wait(5)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
+    """Supervise the attempt `key` at the run in `run_dir`; `command` starts rank 0. Returns the exit code."""
+    try:
+        directory = RunDirectory.open(run_dir)
+        if directory.state() == "finished":
+            print(f"run {directory.run_id} is finished already: {directory.path}", file=sys.stderr)
+            return 0
+        config = load(directory.config)
+        launcher = config.launcher
+        if not isinstance(launcher, FarConfig):
+            raise ConfigError(
+                f"launcher={launcher.name}: {run_dir} is not for processes that torchrun or srun start; "
+                "prepare it with launcher=torchrun"
+            )
+        threads = launcher.threads_per_rank
+        ranks = RemoteRanks(
+            directory,
+            Topology.of(config.cluster.ranks_of_nodes),
+            _Elsewhere(command, key),
+            key=key,
+            start_s=launcher.start_s,
+            threads=None if isinstance(threads, str) else threads,
+            workers=launcher.loader_workers,
+            grouped=False,
+            pin=launcher.pin,
+            share_gpus=launcher.share_gpus,
+            kinds=config.cluster.device.kind,
+        )
+        outcome = run_attempt(directory, ranks, stall_s=launcher.stall_s)
+    except (ConfigError, MachineError) as error:
+        print(f"daso-bench: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 3
+    if outcome.exit_code:
+        print(f"daso-bench: {outcome.status}: {outcome.reason}\n{outcome.details}".rstrip(), file=sys.stderr)
+    return outcome.exit_code

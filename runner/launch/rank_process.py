@@ -1,0 +1,273 @@
+"""The rank's side of a run: one process, its log, its signals, and its link to the supervisor.
+
+The link is a stream socket that carries one JSON object per line.
+rank -> supervisor: `beat` (every 0.5 s: progress, steps, the collective it is in), `error`, `finish`.
+supervisor -> rank: `interrupt`. Either end may die at any time: the rank then ends, the supervisor judges.
+"""
+
+import errno
+import faulthandler
+import importlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any, NoReturn
+
+from setproctitle import setproctitle, setthreadtitle
+
+from ...strategies.errors import ConfigError, ExpectedEnd, MachineError
+from ..machine.core_pinning import keep_to
+from ..machine.die_with_parent import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
+from ..machine.environment import usable_cores
+from .emulated.namespaces import NodeEntry, enter
+
+BEAT_S = 0.5
+FINISH_STATUSES = ("finished", "diverged", "cancelled", "timed_out")
+TRACEBACK_CHARACTERS = 20_000
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTask:
+    """What a rank is told at its birth; everything else it reads from the run directory."""
+
+    run_dir: str
+    run_id: str
+    log: str
+    rank: int
+    ranks: int
+    port: int
+    threads: int
+    entry: str  # "package.module:function"
+    meeting: "Meeting | None" = None  # None: on the loopback, or as its starter says
+    node: NodeEntry | None = None  # the emulated node that it lives on
+    cores: tuple[int, ...] = ()  # its own ones; none: it shares with whoever else is there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where the ranks meet, beside the port: what a supervisor tells them.
+
+    `one_clock`: all ranks are on one machine, whose monotonic clock they share. `network`: who makes the
+    links of `cluster.links`: none, kernel, or modelled, which is then the ranks' own business. `interface`:
+    by which they reach each other; null: by the host's address. `unshaped_interface`: the same, where nothing
+    is held back. `awake`: programs that only keep the cores awake. `known`: goes to environment.json as it is
+    (batch job, interface, nodes).
+    """
+
+    host: str = "127.0.0.1"
+    one_clock: bool = True
+    network: str = "none"
+    interface: str | None = None
+    unshaped_interface: str | None = None
+    awake: tuple[int, ...] = ()
+    known: dict[str, Any] = field(default_factory=dict)
+
+
+class Link:
+    """A rank's line to its supervisor. All methods may be called from the rank's main thread at any rate.
+
+    `call`: name of the collective the rank is in, "" if none; then `on_device` is asked, for what its GPU is
+    at. `steps`: steps made. All are plain attributes, read by the thread that sends the beats; a change of
+    `steps` or of the progress is progress to the stall watch. That thread ends the process when the
+    supervisor is gone.
+    """
+
+    def __init__(self, line: socket.socket, supervisor: int | None) -> None:
+        """`line`: the stream to the supervisor. `supervisor`: descriptor that is readable once it is gone."""
+        self.meeting = Meeting()
+        self.call = ""
+        self.on_device: Callable[[], str] = lambda: ""
+        self.steps = 0
+        self._line = line
+        self._supervisor = supervisor
+        self._progress: dict[str, Any] = {}
+        self._interrupt: str | None = None
+        self._signals: list[str] = []
+        self._finished = False
+        self._sending = threading.Lock()  # two threads write to one line
+
+    def start(self) -> None:
+        """Start the thread that sends the beats and hears the supervisor."""
+        threading.Thread(target=self._live, name="link", daemon=True).start()
+
+    def progress(self, **numbers: Any) -> None:
+        """Keep the latest numbers (step, steps, epoch, loss, …); they travel with the next beat."""
+        self._progress.update(numbers)
+
+    def interrupted(self) -> str | None:
+        """ "interrupt" once the supervisor or a signal asked this rank to stop, else None."""
+        return self._interrupt
+
+    def interrupt(self, number: int | None = None, _frame: object = None) -> None:
+        """Ask this rank to stop. Also the signal handler: it only sets flags; the beats name the signal."""
+        self._interrupt = "interrupt"
+        if number is not None:
+            self._signals.append(signal.Signals(number).name)
+
+    def finish(self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None) -> None:
+        """Report the end of this rank's work; the last thing it does, once.
+
+        Raises ValueError for a status that is not one of `FINISH_STATUSES`, RuntimeError at a second call.
+        """
+        if status not in FINISH_STATUSES:
+            raise ValueError(f"status={status}: must be one of {', '.join(FINISH_STATUSES)}")
+        if self._finished:
+            raise RuntimeError("finish() was called twice")
+        self._finished = True
+        self._send({**self._beat(), "kind": "finish", "status": status, "summary": summary, "reason": reason})
+
+    def error(self, error: BaseException, text: str, exit_code: int) -> None:
+        """Report the exception that ends this rank; `text` is its traceback, "" if the message says all."""
+        self._send(
+            {
+                **self._beat(),
+                "kind": "error",
+                "type": type(error).__name__,
+                "message": str(error),
+                "traceback": text[-TRACEBACK_CHARACTERS:],
+                "exit_code": exit_code,
+            }
+        )
+
+    def _beat(self) -> dict[str, Any]:
+        return {
+            "kind": "beat",
+            "progress": dict(self._progress),
+            "steps": self.steps,
+            "call": self.call or self.on_device(),
+            "signals": list(self._signals),
+        }
+
+    def _send(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message, default=_plain).encode() + b"\n"
+        try:
+            with self._sending:
+                self._line.sendall(data)
+        except OSError:  # the other end is closed: the supervisor is gone
+            os._exit(1)
+
+    def _live(self) -> None:
+        watched = [self._line.fileno()] + ([] if self._supervisor is None else [self._supervisor])
+        while True:
+            readable, _, _ = select.select(watched, [], [], BEAT_S)
+            if self._supervisor in readable:
+                os._exit(1)
+            if self._line.fileno() in readable and not self._hear():
+                os._exit(1)
+            # A supervisor that is stopped (Ctrl-Z) reads nothing: beats are dropped, not queued for ever.
+            if select.select([], [self._line], [], 0)[1]:
+                self._send(self._beat())
+
+    def _hear(self) -> bool:
+        """Read what the supervisor wrote; False if it is gone."""
+        try:
+            data = self._line.recv(4096)
+        except OSError:
+            return False
+        if b"interrupt" in data:
+            self.interrupt()
+        if b"stacks" in data:
+            faulthandler.dump_traceback(file=2, all_threads=True)
+        return bool(data)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar or a tensor of one element as a number, anything else as text."""
+    try:
+        return value.item()
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return str(value)  # an error here would end the thread of the beats, and with it the run
+
+
+def run_rank_process(task: RankTask, line: socket.socket, listener: socket.socket | None) -> NoReturn:
+    """The whole life of a rank's process; ends it with `os._exit`, so that no destructor can hang.
+
+    Exit codes: 0 the entry returned, 1 it raised, 2 it raised ConfigError, 3 MachineError or a full disk.
+    `listener` is the open socket of the rendezvous, rank 0's alone.
+    """
+    parent = parent_process()
+    link = Link(line, parent.sentinel if parent is not None else None)
+    live(task, link, listener)
+
+
+def live(task: RankTask, link: Link, listener: socket.socket | None) -> NoReturn:
+    """As `run_rank_process`, for a process that has its link already."""
+    code = 0
+    try:
+        _set_up_process(task)
+        known = {"cores": usable_cores()} if task.cores else {}  # of the machine, not of this rank
+        if task.cores:
+            keep_to(task.cores)  # before any thread, and what is computed: they inherit it
+        if task.node is not None:
+            enter(task.node)  # before any thread: only a process of one can change its user namespace
+        meeting = task.meeting or link.meeting
+        link.meeting = replace(meeting, known=meeting.known | known)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, link.interrupt)
+        link.start()
+        _entry(task.entry)(Path(task.run_dir), task.rank, task.ranks, task.port, listener, task.threads, link)
+    except BaseException as error:  # also SystemExit: a rank that leaves early must be seen
+        text = traceback.format_exc()
+        print(text, file=sys.stderr)
+        code = _exit_code(error)
+        said = isinstance(error, (ConfigError, MachineError, ExpectedEnd))  # the log has the traceback
+        link.error(error, "" if said else text, code)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, ConfigError):
+        return 2
+    if isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
+        return 3
+    return 1
+
+
+def _entry(name: str) -> Callable[..., None]:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _set_up_process(task: RankTask) -> None:
+    forkserver = os.environ.pop(FORKSERVER_VARIABLE, None)
+    os.environ.pop(SUPERVISOR_VARIABLE, None)
+    if forkserver is not None:
+        die_with_parent(int(forkserver))
+    # torch took one thread from the forkserver's environment; the worker sets its own count. What is loaded
+    # or started later (NumPy's libraries, child processes) reads these.
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(task.threads)
+    _log_to(task.log)
+    setproctitle(f"daso-bench {task.run_id} rank {task.rank}")
+    # The title also became the kernel's short name of the process, and Slurm (proctrack/linuxproc) finds no
+    # process again whose short name has a space: its signals would never arrive.
+    setthreadtitle(f"daso-bench:{task.rank}")
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s rank {task.rank} %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _log_to(path: str) -> None:
+    """Send all this process prints, C++ included, to `path`; SIGUSR1 adds the stacks of all threads."""
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)

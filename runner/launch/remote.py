@@ -1,0 +1,434 @@
+"""Ranks that another program starts, anywhere (srun, torchrun): they come to their supervisor over TCP.
+
+A rank finds its supervisor by `supervisor.json` in the run directory, says `hello` (which rank it is, where,
+on which cores), hears `welcome` (where all ranks meet, how many threads it has) or `refused` (why), and from
+then on the line is as any rank's: see `rank_process.Link`.
+"""
+
+import json
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from ...strategies.errors import MachineError
+from ...strategies.topology import Topology
+from ..machine.core_pinning import Room, apart
+from ..machine.environment import timing_validity
+from ..machine.health.job_rules import short_findings
+from ..machine.interfaces import interfaces, is_loopback
+from ..records.json_lines import write_json
+from ..records.run_directory import RunDirectory
+from .attempt import Ranks
+from .failures import LOST, signal_name
+from .outcome import Rank
+
+ADDRESS = "supervisor.json"
+HELLO_S = 10.0  # a caller that says nothing for so long is no rank
+FATE_S = 3.0  # from the end of a rank's line to the word of whoever started it
+PROTOCOL = 1
+_OF_TIME = ("affinity", "threads", "timing", "devices", "memory", "links")  # topics of the doctor's
+_log = logging.getLogger("daso_bench.supervisor")
+Hello = dict[str, Any]
+
+
+class Starter(Protocol):
+    """The program that starts the ranks' processes."""
+
+    def begin(self) -> None:
+        """Start them. Raises MachineError."""
+        ...
+
+    def ended(self) -> str | None:
+        """Why no more ranks will come, with the program's last words; None while it runs."""
+        ...
+
+    def fate(self, rank: int) -> int | None:
+        """The exit code of a rank as the program has told it (negative: a signal), None if it has not."""
+        ...
+
+    def words(self) -> str:
+        """The last it said, "" for nothing."""
+        ...
+
+    def stop(self) -> None:
+        """End what it started, as far as that still runs."""
+        ...
+
+
+class RemoteProcess:
+    """A rank's process as far as it can be seen from here: by its line, and by what its starter says."""
+
+    sentinel = -1
+
+    def __init__(self, hello: Hello, line: socket.socket, fate: Callable[[int], int | None]) -> None:
+        self.pid: int | None = hello["pid"]
+        self.rank: Rank | None = None
+        self._number = hello["rank"]
+        self._line, self._fate = line, fate
+        self._closed_s: float | None = None
+        self._killed = False
+        self.lost = False  # its line closed, or fell silent, and nobody knows why
+
+    @property
+    def exitcode(self) -> int | None:
+        if self._killed:
+            return -9
+        rank = self.rank
+        if rank is None or rank.line_open:
+            return None
+        if rank.finish is not None:
+            return 0
+        self._closed_s = self._closed_s or time.monotonic()
+        told = self._fate(self._number)
+        if told is not None:
+            return told
+        if time.monotonic() - self._closed_s < FATE_S:
+            return None
+        self.lost = True
+        return LOST
+
+    def join(self, timeout: float | None = None) -> None:
+        return
+
+    def kill(self) -> None:
+        self._killed = True
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)  # its thread ends the process when it hears that
+
+
+class RemoteRanks(Ranks):
+    """The ranks that `starter` starts. Entering opens the port at which they call.
+
+    Args:
+        key: of this attempt; a rank takes no address with another one (of an attempt before).
+        start_s: seconds for all ranks to call.
+        workers: processes that each rank starts beside its threads.
+        pin: whether each rank has cores of its own.
+        share_gpus: whether ranks may share a GPU.
+        kinds: `cluster.device.kind`; ranks that are told to take a CPU need no GPU.
+        grouped: whether the nodes that ranks say they are on must be those of the topology.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        topology: Topology,
+        starter: Starter,
+        *,
+        key: str,
+        start_s: float,
+        threads: int | None,
+        workers: int = 0,
+        grouped: bool = True,
+        known: dict[str, Any] | None = None,
+        pin: bool = False,
+        share_gpus: bool = False,
+        kinds: Sequence[str] = (),
+    ) -> None:
+        self.directory, self.topology, self._starter = directory, topology, starter
+        self._key, self._start_s, self._threads, self._workers = key, start_s, threads, workers
+        self._grouped, self._known, self._share_gpus = grouped, known or {}, share_gpus
+        self._told_cpu, self._pin = "cpu" in kinds, pin
+        self._token = secrets.token_hex(16)
+
+    def __enter__(self) -> Self:
+        try:
+            self._listener = socket.create_server(("", 0), backlog=1024)
+        except OSError as error:
+            raise MachineError(f"no port for the ranks to call at: {error}") from error
+        self._listener.settimeout(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        (self.directory.path / ADDRESS).unlink(missing_ok=True)
+        self._starter.stop()
+
+    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+        publish(self.directory.path, self._key, self._listener.getsockname()[1], self._token)
+        self._starter.begin()
+        hellos = self._gather(born)
+        born.sort(key=lambda rank: rank.number)
+        try:
+            self._check_places(hellos)
+            threads = threads_of(hellos, self._threads, self._workers)
+            remarks = self._look(hellos, max(threads))
+            wanted = [count + self._workers for count in threads]
+            cores = cores_of(hellos, wanted) if self._pin else [()] * len(hellos)
+            host = self._meeting_host(hellos)
+        except MachineError as error:
+            refuse(born, str(error))
+            raise
+        valid, reasons = timing_of(hellos, threads, self._workers)
+        reasons += remarks
+        self.directory.update(timing={"valid": valid and not remarks, "reasons": reasons})
+        known = {"nodes": list(dict.fromkeys(hello["host"] for hello in hellos)), **self._known}
+        for rank, count, own in zip(born, threads, cores, strict=True):
+            welcome = {
+                "kind": "welcome",
+                "host": host,
+                "port": hellos[0]["port"],
+                "threads": count,
+                "cores": own,
+                "one_clock": len({hello["boot"] for hello in hellos}) == 1,
+                "known": known,
+            }
+            with suppress(OSError):  # a rank that died meanwhile is found by the watch
+                rank.line.send(json.dumps(welcome).encode() + b"\n")
+        pids = [hello["pid"] for hello in hellos]
+        return {
+            "ranks": len(born),
+            "threads": max(threads),
+            "port": hellos[0]["port"],
+            "pids": pids,
+            "hosts": [hello["host"] for hello in hellos],
+        }
+
+    def _look(self, hellos: Sequence[Hello], threads: int) -> list[str]:
+        """The doctor's short look at the ranks: errors end the start, warnings are told.
+
+        Returns those that make timings doubtful.
+        """
+        own = ("rank", "local_rank", "node", "host")
+        rows = [{**hello["facts"], **{key: hello[key] for key in own}} for hello in hellos]
+        shape = self.topology.ranks_of_nodes
+        found = short_findings(rows, shape, threads, share_gpus=self._share_gpus)
+        if self._one_machine(hellos):  # its nodes are not real
+            found = [finding for finding in found if finding.topic != "nodes"]
+        if self._told_cpu:  # what ranks see is not what they take
+            found = [finding for finding in found if finding.topic != "devices"]
+        errors = [f"{one.what}: {one.cause}; {one.fix}" for one in found if one.severity == "error"]
+        if errors:
+            raise MachineError("\n".join(errors))
+        for finding in found:
+            _log.warning("%s; %s; %s", finding.what, finding.cause, finding.fix)
+        return [finding.what for finding in found if finding.topic in _OF_TIME]
+
+    def _one_machine(self, hellos: Sequence[Hello]) -> bool:
+        """Whether all nodes are virtual: one machine, and the starter knows no nodes of its own."""
+        return not self._grouped and len({(hello["boot"], hello["node"]) for hello in hellos}) == 1
+
+    def _gather(self, born: list[Rank]) -> list[Hello]:
+        """Hear every rank's hello. Raises MachineError naming those who did not come."""
+        hellos: dict[int, Hello] = {}
+        deadline = time.monotonic() + self._start_s
+        ranks = self.topology.ranks
+        while len(hellos) < ranks:
+            for line, hello in self._callers():
+                number = hello["rank"]
+                if hello["ranks"] != ranks or number in hellos or not 0 <= number < ranks:
+                    _answer(line, {"kind": "refused", "reason": (reason := self._wrong_count(hello))})
+                    line.close()
+                    refuse(born, reason)
+                    raise MachineError(reason)
+                process = RemoteProcess(hello, line, self._starter.fate)
+                rank = Rank(
+                    number=number,
+                    process=process,
+                    line=line,
+                    log=self.directory.rank_log(number),
+                    host=hello["host"],
+                )
+                process.rank = rank
+                born.append(rank)
+                hellos[number] = hello
+            if len(hellos) < ranks:
+                self._despair(hellos, born, deadline)
+        return [hellos[number] for number in range(ranks)]
+
+    def _callers(self) -> Iterator[tuple[socket.socket, Hello]]:
+        """Those who have called by now and say a rank's hello with our token."""
+        try:
+            line, _ = self._listener.accept()
+        except TimeoutError:
+            return
+        hello = read_line(line, HELLO_S)
+        if hello is None or hello.get("token") != self._token or hello.get("protocol") != PROTOCOL:
+            line.close()
+            return
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        line.setblocking(False)
+        yield line, hello
+
+    def _despair(self, hellos: dict[int, Hello], born: list[Rank], deadline: float) -> None:
+        missing = [rank for rank in range(self.topology.ranks) if rank not in hellos]
+        gone = self._starter.ended()
+        dead = {rank: code for rank in missing if (code := self._starter.fate(rank)) is not None}
+        if gone is None and dead:
+            rank, code = next(iter(dead.items()))
+            how = signal_name(-code) if code < 0 else f"exit code {code}"
+            said = self._starter.words()
+            gone = f"rank {rank} ended ({how}) before it called" + (f": {said}" if said else "")
+        if gone is None and time.monotonic() < deadline:
+            return
+        who = f"rank{'s' * (len(missing) != 1)} {_some(missing)} of {self.topology.ranks}"
+        nodes = sorted({self.topology.node_of_rank[rank] for rank in missing})
+        where = f"node{'s' * (len(nodes) != 1)} {_some(nodes)}"
+        if gone is not None:
+            reason = f"{who} (on {where}) did not start: {gone}"
+        else:
+            reason = (
+                f"{who} (on {where}) did not call within {self._start_s:g} s (launcher.start_s); asked for "
+                f"{self.topology.ranks} ranks, {len(hellos)} came"
+            )
+        refuse(born, reason)
+        raise MachineError(reason)
+
+    def _wrong_count(self, hello: Hello) -> str:
+        shape = list(self.topology.ranks_of_nodes)
+        if hello["ranks"] == self.topology.ranks:
+            return f"rank {hello['rank']} came twice, or is none of 0 to {self.topology.ranks - 1}"
+        return (
+            f"{hello['ranks']} processes were started, the run asks for {self.topology.ranks} ranks: "
+            f"cluster.nodes={len(shape)} cluster.ranks_per_node={shape} and the starter's own numbers of "
+            "nodes and processes (--nodes, --ntasks-per-node; --nnodes, --nproc-per-node) must agree"
+        )
+
+    def _check_places(self, hellos: Sequence[Hello]) -> None:
+        """Refuse ranks on other nodes than the topology says: every figure of traffic would be wrong."""
+        found = [hello["node"] for hello in hellos]
+        order = {node: place for place, node in enumerate(dict.fromkeys(found))}
+        placed = tuple(order[node] for node in found)
+        if placed == self.topology.node_of_rank or self._one_machine(hellos):
+            return
+        by_host: dict[str, list[int]] = {}
+        for hello in hellos:
+            by_host.setdefault(hello["host"], []).append(hello["rank"])
+        started = ", ".join(f"{host}: ranks {_some(ranks)}" for host, ranks in by_host.items())
+        shape = list(self.topology.ranks_of_nodes)
+        raise MachineError(
+            f"ranks are placed otherwise than asked: cluster.ranks_per_node={shape}, node by node; "
+            f"started {started} (a block distribution puts them in that order)"
+        )
+
+    def _meeting_host(self, hellos: Sequence[Hello]) -> str:
+        """The address at which rank 0 serves, as the others reach it."""
+        if len({hello["host"] for hello in hellos}) == 1:  # also with several torchrun on one machine
+            return "127.0.0.1"
+        zero = hellos[0]
+        if zero["interface"] is not None:
+            return zero["address"]
+        if zero["host"] == socket.gethostname():  # we are on its node: the way to us is the way to it
+            ways = [hello["reached"] for hello in hellos if hello["host"] != zero["host"]]
+        else:
+            ways = [zero["address"]]
+        for way in ways:
+            if not is_loopback(way):
+                return way
+        raise MachineError(
+            f"rank 0 on {zero['host']} is known as {ways[0]}, which no other node reaches; give its name "
+            "an address of the network in /etc/hosts or the name server, or name the interface with "
+            "launcher.interface=NAME"
+        )
+
+
+def publish(run_dir: Path, key: str, port: int, token: str) -> None:
+    """Write where the supervisor listens: by its host's name first, then by its addresses."""
+    known = [
+        address
+        for interface in interfaces().values()
+        if interface["up"] and not interface["loopback"]
+        for address in interface["addresses"]
+        if ":" not in address
+    ]
+    hosts = [socket.gethostname(), *known, "127.0.0.1"]
+    write_json(
+        run_dir / ADDRESS,
+        {"key": key, "hosts": hosts, "port": port, "token": token},
+    )
+    (run_dir / ADDRESS).chmod(0o600)  # whoever has the token may play a rank
+
+
+def refuse(ranks: Sequence[Rank], reason: str) -> None:
+    """Tell the ranks that wait for their welcome why none comes."""
+    for rank in ranks:
+        _answer(rank.line, {"kind": "refused", "reason": reason})
+
+
+def read_line(line: socket.socket, patience_s: float) -> dict[str, Any] | None:
+    """One JSON object from the line, byte for byte no more; None if none comes in time."""
+    line.settimeout(patience_s)
+    data = b""
+    try:
+        while not data.endswith(b"\n"):
+            piece = line.recv(1)
+            if not piece or len(data) > 1 << 20:
+                return None
+            data += piece
+        found = json.loads(data)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def threads_of(hellos: Sequence[Hello], setting: int | None, workers: int = 0) -> list[int]:
+    """Threads of each rank: the setting, or its own cores, or its share of those it has in common.
+
+    A core is left to each of the rank's `workers`.
+    """
+    if setting is not None:
+        return [setting] * len(hellos)
+    found = []
+    for hello in hellos:
+        mates = [other for other in hellos if other["node"] == hello["node"]]
+        own = set(hello["cores"])
+        sharing = sum(bool(own & set(other["cores"])) for other in mates)
+        found.append(max(1, min(len(own), hello["usable"]) // sharing - workers))
+    return found
+
+
+def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, ...]]:
+    """Cores of each rank that no other has, of those that it was started on, machine by machine.
+
+    Raises MachineError if they do not fit.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for boot in dict.fromkeys(hello["boot"] for hello in hellos):
+        ranks = [rank for rank, hello in enumerate(hellos) if hello["boot"] == boot]
+        rooms = [
+            Room(
+                cores=hellos[rank]["cores"],
+                usable=hellos[rank]["usable"],
+                wanted=wanted[rank],
+                host=hellos[rank]["host"],
+            )
+            for rank in ranks
+        ]
+        found |= dict(zip(ranks, apart(rooms), strict=True))
+    return [found[rank] for rank in range(len(hellos))]
+
+
+def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0) -> tuple[bool, list[str]]:
+    """Whether the ranks' threads have a core each, machine by machine (two nodes may be one machine's).
+
+    And the `workers` of each rank.
+    """
+    machines: dict[str, list[int]] = {}
+    for hello in hellos:
+        machines.setdefault(hello["boot"], []).append(hello["rank"])
+    reasons: list[str] = []
+    for ranks in machines.values():
+        cores = {core for rank in ranks for core in hellos[rank]["cores"]}
+        total = sum(threads[rank] + workers for rank in ranks)
+        if total > len(cores):
+            reasons += timing_validity(len(ranks), threads[ranks[0]], len(cores), workers)[1]
+    return not reasons, list(dict.fromkeys(reasons))
+
+
+def _answer(line: socket.socket, message: dict[str, Any]) -> None:
+    with suppress(OSError):
+        line.setblocking(True)
+        line.settimeout(1.0)
+        line.sendall(json.dumps(message).encode() + b"\n")
+        line.setblocking(False)
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown}, ... ({len(numbers)})"

@@ -1,0 +1,393 @@
+"""Inside a batch job: the batch step supervises one run, srun starts its ranks, a warning saves and requeues.
+
+Nothing but the run directory's path comes with the job: whatever started it (a first submission, a requeue by
+us or by Slurm after a lost node, a preemption), it looks at the directory and goes on from there.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ....strategies.errors import ConfigError, MachineError
+from ....strategies.topology import Topology
+from ...config.launchers import SlurmConfig
+from ...config.load import load
+from ...config.schema import RunConfig
+from ...records.json_lines import read_json
+from ...records.run_directory import SUPERVISOR_GONE, RunDirectory
+from ..attempt import Conclusion, run_attempt
+from ..outcome import Outcome, Rank
+from ..remote import RemoteProcess, RemoteRanks
+from ..supervisor import Event
+from . import provenance, queue
+from .clean_environment import for_step
+from .host_list import expand
+from .request import Request, request_of
+from .srun import Srun
+
+ENTRY_FILE = "entry.json"  # names what the ranks do in place of training, and what they need to know for it
+WARNINGS = ("SIGTERM", "SIGUSR2")
+RUNS = "runs.txt"  # of a submission: its runs, in the order of the array's elements
+APPEAR_S = 120.0  # for a run directory made elsewhere to be seen on this node
+# The attempt's status, why it ended, and what comes of the job: it is to be requeued by us, waits in the
+# queue already, or is over for good.
+Cause = tuple[str, str, Literal["again", "waits", "over"]]
+KILLED_LATE_S = 1.0  # a job that is ended for its time limit has no more time left than this
+SETTLE_S = 2.0  # for Slurm to say what becomes of a job it has just told to end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """The job around this process.
+
+    `id`: as users name it, "12" or "12_3". `restarts`: requeues so far. `batch`: whether this is a batch
+    script, which Slurm starts again after a requeue, and not a shell of salloc.
+    """
+
+    id: str
+    name: str
+    hosts: tuple[str, ...]
+    restarts: int
+    batch: bool = True
+
+    @classmethod
+    def around(cls) -> Self:
+        """Raises ConfigError where this is no job's batch step or interactive shell."""
+        environ = os.environ
+        if "SLURM_JOB_ID" not in environ or "SLURM_JOB_NODELIST" not in environ:
+            raise ConfigError(
+                "launcher.submit=false: needs an allocation around it (salloc, or an sbatch script); "
+                "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set"
+            )
+        array = environ.get("SLURM_ARRAY_JOB_ID")
+        job = environ["SLURM_JOB_ID"] if array is None else f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"
+        return cls(
+            id=job,
+            name=environ.get("SLURM_JOB_NAME", ""),
+            hosts=tuple(expand(environ["SLURM_JOB_NODELIST"])),
+            restarts=int(environ.get("SLURM_RESTART_COUNT", 0)),
+            batch=environ.get("ENVIRONMENT") == "BATCH",
+        )
+
+
+class JobFailedError(Exception):
+    """The run ended in no result: the batch job must not look as if it had."""
+
+
+def main(folder: Path) -> int:
+    """What the batch file runs: the run of this job, or of this element of the array. Returns the exit code.
+
+    `folder` has the list of the submission's runs, one run id a line, and lies in their study's `.slurm`.
+    """
+    try:
+        runs = _appeared(folder / RUNS).read_text(encoding="utf-8").split()
+        run_alone(folder.parent.parent / runs[int(os.environ.get("SLURM_ARRAY_TASK_ID", 0))])
+    except JobFailedError as error:
+        print(f"daso-bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run_alone(run_dir: Path) -> None:
+    """Go on with the run at `run_dir`, if that is this job's to do.
+
+    Raises JobFailedError if the run failed, with the failing rank's traceback.
+    """
+    _appeared(run_dir / "status.json")
+    directory = RunDirectory.open(_appeared(run_dir / "config.yaml").parent)
+    allocation = Allocation.around()
+    if directory.cancel_file.exists() or directory.state() == "finished":
+        print(f"{directory.run_id}: nothing to do ({directory.status()['status']})")
+        return
+    _refuse_if_other(directory, allocation)
+    attempts = len(directory.status()["attempts"])
+    try:
+        provenance.compare(directory)
+        config = load(directory.config)
+        outcome = run_here(directory, config, allocation, entry=entry_of(directory))
+    except (ConfigError, MachineError) as error:
+        _note_refusal(directory, error, attempts)
+        raise JobFailedError(str(error)) from None
+    if outcome.exit_code and directory.status()["status"] != "queued":
+        raise JobFailedError(f"{outcome.status}: {outcome.reason}\n{outcome.details}")
+
+
+def entry_of(directory: RunDirectory) -> str | None:
+    """What the ranks of this directory do, as "package.module:function"; None: they train."""
+    file = directory.path / ENTRY_FILE
+    return read_json(file)["entry"] if file.is_file() else None
+
+
+def run_here(
+    directory: RunDirectory,
+    config: RunConfig,
+    allocation: Allocation,
+    on_event: Callable[[Event], None] | None = None,
+    entry: str | None = None,
+) -> Outcome:
+    """Run `directory` on the nodes of `allocation`; this process supervises. `entry`: what a rank does."""
+    launcher = config.launcher
+    assert isinstance(launcher, SlurmConfig)
+    topology = Topology.of(config.cluster.ranks_of_nodes)
+    if len(allocation.hosts) < topology.nodes:
+        raise ConfigError(
+            f"cluster.nodes={topology.nodes}: job {allocation.id} has {len(allocation.hosts)} nodes "
+            f"({', '.join(allocation.hosts)}); submit with --nodes={topology.nodes}"
+        )
+    kinds = config.cluster.device.kind
+    ranks = SlurmRanks(directory, topology, request_of(config), allocation, entry, kinds)
+    kill_wait_s = 30
+    with suppress(MachineError):
+        kill_wait_s = queue.limits().kill_wait_s or kill_wait_s
+    patience_s = max(2.0, min(30.0, kill_wait_s - 2.0))
+    return run_attempt(directory, ranks, stall_s=launcher.stall_s, patience_s=patience_s, on_event=on_event)
+
+
+class SlurmRanks(RemoteRanks):
+    """The tasks of an srun in our allocation. Its conclusion knows time limits, preemption and lost nodes."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        topology: Topology,
+        request: Request,
+        allocation: Allocation,
+        entry: str | None = None,
+        kinds: Sequence[str] = (),
+    ) -> None:
+        self._request, self._allocation, self._launcher = request, allocation, request.launcher
+        self._born: list[Rank] = []
+        self._at_start: list[str] = []
+        attempts = len(directory.status()["attempts"])
+        key = f"slurm-{allocation.id}-{allocation.restarts}-{attempts}"
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "daso_bench.runner.launch.worker",
+            str(directory.path),
+            "--key",
+            key,
+        ]
+        command += [] if entry is None else ["--entry", entry]
+        environ = for_step(os.environ)
+        words = request.srun()
+        hosts = allocation.hosts[: topology.nodes]
+        words.insert(1, f"--nodelist={','.join(hosts)}")
+        if request.ragged:
+            host_file = directory.path / "logs" / "hosts.txt"
+            host_file.write_text(request.host_file(hosts))
+            environ["SLURM_HOSTFILE"] = str(host_file)
+            words = [word for word in words if not word.startswith("--nodelist=")]
+        self._srun = Srun([*words, *command], environ, directory.path / "logs" / "srun.log")
+        threads = self._launcher.threads_per_rank
+        super().__init__(
+            directory,
+            topology,
+            self._srun,
+            key=key,
+            start_s=self._launcher.start_s,
+            threads=None if isinstance(threads, str) else threads,
+            workers=self._launcher.loader_workers,
+            pin=self._launcher.pin,
+            share_gpus=self._launcher.share_gpus,
+            kinds=kinds,
+            known={"job": allocation.id, "restarts": allocation.restarts},
+        )
+
+    def about(self) -> dict[str, Any]:
+        attempts = self.directory.status()["attempts"]
+        gone = SUPERVISOR_GONE
+        if attempts and attempts[-1].get("job") == self._allocation.id:
+            gone = _why_restarted(self._allocation)
+        job = {"id": self._allocation.id, "name": self._allocation.name}
+        return {
+            "gone": gone,
+            "place": {"job": self._allocation.id, "nodes": list(self._allocation.hosts)},
+            "job": {**(self.directory.status().get("job") or {}), **job},
+        }
+
+    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+        self._born = born
+        try:
+            return super().start(born, attempt)
+        except MachineError as error:
+            # A warning that comes while Python starts is a task's death: nobody listens to signals yet.
+            deaths = {self._srun.fate(rank) for rank in range(self.topology.ranks)}
+            self._at_start = [name for name in WARNINGS if -signal.Signals[name] in deaths]
+            if self._at_start:
+                raise KeyboardInterrupt from None
+            given = os.environ.get("SLURM_NTASKS")
+            if given is None or int(given) >= self.topology.ranks:
+                raise
+            shape = list(self.topology.ranks_of_nodes)
+            raise MachineError(
+                f"{error}\nthe run asks for {self.topology.ranks} ranks (cluster.ranks_per_node={shape}), "
+                f"job {self._allocation.id} has {given} tasks: submit with --nodes={len(shape)} "
+                f"--ntasks-per-node={max(shape)}"
+            ) from None
+
+    def conclude(self, outcome: Outcome, interrupts: list[str]) -> Conclusion:
+        if outcome.status in ("finished", "diverged"):
+            return Conclusion(outcome=outcome)
+        if self.directory.cancel_file.exists():
+            return Conclusion(
+                outcome=replace(outcome, status="cancelled", reason="by daso-bench cancel", exit_code=130)
+            )
+        cause = None if outcome.raised else self._cause(outcome, interrupts)
+        if cause is None:
+            return Conclusion(outcome=outcome)
+        status, reason, now = cause
+        outcome = replace(outcome, status=status, reason=reason, exit_code=outcome.exit_code or 1)
+        if now == "over":
+            return Conclusion(outcome=outcome)
+        if now == "waits":
+            return Conclusion(outcome=outcome, status="queued")
+        if not self._allocation.batch:  # a shell in an allocation cannot begin again
+            return Conclusion(outcome=outcome)
+        attempts = self.directory.status()["attempts"]
+        mine = [attempt for attempt in attempts if attempt.get("job") == self._allocation.id]
+        done = sum(bool(attempt.get("requeued")) for attempt in mine)
+        if done >= self._launcher.max_requeues:
+            spent = f"after {done} requeues (launcher.max_requeues)"
+            return Conclusion(outcome=replace(outcome, reason=f"{reason}, {spent}"))
+        return Conclusion(outcome=outcome, status="queued", attempt={"requeued": True}, then=self._requeue)
+
+    def _cause(self, outcome: Outcome, interrupts: list[str]) -> Cause | None:
+        """Slurm's hand in the end of this attempt; None if it had none."""
+        signals = [*interrupts, *self._at_start, *(name for rank in self._born for name in rank.signals)]
+        if set(signals) & set(WARNINGS):
+            return self._signalled(signals)
+        node = self._lost_node() if outcome.status == "failed" else None
+        if node is not None:
+            return (
+                "failed",
+                f"node_fail: all ranks on {node} fell silent at once{_as_slurm_sees(node)}",
+                "again",
+            )
+        return None
+
+    def _signalled(self, signals: list[str]) -> Cause:
+        name = "SIGTERM" if "SIGTERM" in signals else "SIGUSR2"
+        job = _settled(self._allocation.id) if name == "SIGTERM" else _shown(self._allocation.id)
+        status, cause = ("running", None) if job is None else queue.words(job.state)
+        left_s = job.time_left_s if job is not None else None
+        # While a job completes, and it does so until we are gone, its state hides what comes after; but one
+        # that goes back into the queue has its full time again already.
+        completes = job is not None and job.state == "COMPLETING"
+        full_s = 60 * self._launcher.limit_min
+        anew = completes and self._launcher.submit and left_s is not None and left_s >= full_s
+        if status == "queued" or anew:
+            return "cancelled", f"requeued by Slurm ({name})", "waits"
+        if status == "cancelled" or (completes and left_s is not None and left_s > KILLED_LATE_S):
+            return "cancelled", "by scancel", "over"
+        if status == "timed_out" or cause == "preempted":
+            return ("timed_out" if status == "timed_out" else "cancelled"), str(cause), "again"
+        limit = self._launcher.limit_min
+        # Slurm looks at its warnings once a minute: one may come that much earlier than was asked for.
+        # SIGTERM comes at the limit itself, unless a warning came before it.
+        near_s = self._launcher.notice_s + 70 if "SIGUSR2" in signals else KILLED_LATE_S
+        if left_s is not None and left_s <= near_s:
+            return "timed_out", f"time limit of {limit} min (launcher.timeout_min)", "again"
+        left = "" if left_s is None else f", {left_s / 60:.0f} min before the limit"
+        return "cancelled", f"preempted, or told to stop by {name}{left}", "again"
+
+    def _lost_node(self) -> str | None:
+        """The host all of whose ranks were lost without a word, where others were not."""
+        if self._srun.node_failure is not None:
+            return self._srun.node_failure
+        fates: dict[str, list[bool]] = {}
+        for rank in self._born:
+            process = rank.process
+            assert isinstance(process, RemoteProcess)
+            fates.setdefault(rank.host or "", []).append(process.lost or rank.silent)
+        lost = [host for host, fate in fates.items() if all(fate)]
+        return lost[0] if len(lost) == 1 and len(fates) > 1 else None
+
+    def _requeue(self) -> None:
+        try:
+            queue.requeue(self._allocation.id)
+        except MachineError as error:
+            if (job := _shown(self._allocation.id)) is not None and queue.words(job.state).status == "queued":
+                return  # Slurm was faster
+            status = self.directory.status()
+            reason = f"{status['reason']}; cannot be requeued: {error}"
+            self.directory.update(status=status["attempts"][-1]["status"], reason=reason)
+
+
+def _shown(id: str) -> queue.Job | None:
+    with suppress(MachineError):
+        return queue.shown(id)
+    return None
+
+
+def _settled(id: str) -> queue.Job | None:
+    """The job once Slurm says what becomes of it: requeued, cancelled, preempted.
+
+    It says so once the job's steps have ended on all nodes; the batch step, we, may still be there.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        job = _shown(id)
+        if job is None or queue.words(job.state).status != "running" or time.monotonic() >= deadline:
+            return job
+        time.sleep(0.3)
+
+
+def _as_slurm_sees(node: str) -> str:
+    with suppress(MachineError):
+        state = queue.node_states([node]).get(node)
+        return f" (Slurm says: {state})" if state else ""
+    return ""
+
+
+def _why_restarted(allocation: Allocation) -> str:
+    """Why this job runs again although its last supervisor wrote no verdict."""
+    with suppress(MachineError):
+        before = queue.accounted([allocation.id]).get(allocation.id, [])[:-1]
+        cause = queue.words(before[-1].state).cause if before else None
+        if cause is not None:
+            return f"{cause}; the job was requeued by Slurm"
+    return "the job was requeued by Slurm (lost node, or by hand)"
+
+
+def _refuse_if_other(directory: RunDirectory, allocation: Allocation) -> None:
+    """Leave a run to the job it was submitted with last, as long as that one lives."""
+    given = (directory.status().get("job") or {}).get("id")
+    if given is None or given == allocation.id:
+        return
+    job = _shown(given)
+    if job is not None and queue.words(job.state).status in ("queued", "running"):
+        print(f"{directory.run_id}: is job {given}'s; nothing to do")
+        sys.exit(0)
+
+
+def _note_refusal(directory: RunDirectory, error: Exception, attempts: int) -> None:
+    """Say in status.json why the job did not run; an attempt that began has said it itself."""
+    if len(directory.status()["attempts"]) == attempts:
+        with suppress(ConfigError, MachineError), directory.lock():
+            directory.update(status="failed", reason=str(error))
+
+
+def _appeared(path: Path) -> Path:
+    """`path` once it is seen here: network file systems show late what was written elsewhere."""
+    deadline = time.monotonic() + APPEAR_S
+    while not path.is_file():
+        if time.monotonic() >= deadline:
+            raise JobFailedError(
+                f"{path}: not visible on this node; results_dir must be on a file system that all nodes share"
+            )
+        with suppress(OSError):
+            os.listdir(path.parent)  # makes a network file system look again
+        time.sleep(0.5)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

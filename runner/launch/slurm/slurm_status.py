@@ -1,0 +1,131 @@
+"""What Slurm knows of runs, beside what they have written: for `status`, `cancel`, and who waits for them."""
+
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ....strategies.errors import ConfigError, MachineError
+from ...records.run_directory import SUPERVISOR_GONE, RunDirectory
+from . import queue
+
+LATE_S = 90.0  # how long a network file system may show an old status.json after its job is gone
+LIVE = ("queued", "running")
+ENDED = ("finished", "diverged", "failed", "timed_out", "cancelled")
+
+
+def job_id(status: Mapping[str, Any]) -> str | None:
+    """The batch job that a run was last given to, None for a run that no batch system knows."""
+    return (status.get("job") or {}).get("id")
+
+
+def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.Job]:
+    """What the controller knows of the jobs of unfinished runs; {} where no Slurm answers."""
+    ids = [
+        id
+        for status in statuses
+        if (id := job_id(status)) is not None and status.get("status") not in ("finished", "diverged")
+    ]
+    if not ids:
+        return {}
+    with suppress(MachineError):
+        return queue.in_queue(ids)
+    return {}
+
+
+def told(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
+    """status.json with what the queue adds: `queue` = state, nodes, time left, reason for waiting.
+
+    A run that has not ended by its own account and whose job is gone has failed, for the reason that
+    accounting or the controller still knows.
+    """
+    found = dict(status)
+    in_queue = queue.words(job.state).status if job is not None else None
+    if job is not None and in_queue in LIVE:
+        found["queue"] = {
+            "id": job.id,
+            "state": job.state,
+            "nodes": job.nodes,
+            "time_left_s": job.time_left_s,
+            "reason": job.reason,
+        }
+    word = str(found.get("status"))
+    if job is not None and in_queue in LIVE:
+        if word in ("failed", "cancelled", "timed_out") and in_queue == "queued":
+            # Slurm has put it back into the queue by itself, and the last attempt could not know.
+            found.update(status="queued", reason=f"waits: {job.reason} ({found.get('reason')})")
+        elif word == "failed" and found.get("reason") == SUPERVISOR_GONE:
+            # Its lock is held on another machine, where this file system does not look.
+            found.update(status=in_queue, reason=None)
+        elif word == "queued" and job.reason:
+            found["reason"] = f"waits: {job.reason}" + (
+                f" ({found['reason']})" if found.get("reason") else ""
+            )
+    elif word in LIVE or found.get("reason") == SUPERVISOR_GONE:
+        found.update(_gone(found, job))
+    return found
+
+
+def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
+    """The end of a run whose job has left the queue before the run wrote one."""
+    id = job_id(status)
+    if id is None:
+        return {}
+    attempts: Sequence[Mapping[str, Any]] = status.get("attempts") or ()
+    word = str(status.get("status"))
+    if word == "running" and attempts and attempts[-1].get("host") == socket.gethostname():
+        return {}  # its lock says that it runs
+    last = job
+    try:
+        last = last or queue.shown(id)
+    except MachineError as error:  # no answer is no end; nor is a machine without Slurm
+        return {"reason": f"job {id}: {error}"} if word in LIVE else {}
+    if last is None:
+        with suppress(MachineError):
+            last = (queue.accounted([id]).get(id) or [None])[-1]
+    if last is None:
+        return {"status": "failed", "reason": f"job {id} is gone, and Slurm does not know how it ended"}
+    told_word, cause = queue.words(last.state)
+    if told_word in LIVE:
+        return {}
+    how = cause or last.state
+    return {
+        "status": told_word if told_word in ("cancelled", "timed_out") else "failed",
+        "reason": f"job {id} ended without the run's own word: {how}",
+    }
+
+
+def is_last_word(status: Mapping[str, Any]) -> bool:
+    """Whether the run itself says that it has ended."""
+    return status["status"] not in LIVE and status.get("reason") != SUPERVISOR_GONE
+
+
+def settle(run: RunDirectory) -> dict[str, Any]:
+    """The status of a run whose job has ended, once the file system here shows its last word."""
+    deadline = time.monotonic() + LATE_S
+    while True:
+        status = run.status()
+        if is_last_word(status) or time.monotonic() >= deadline:
+            return status
+        time.sleep(2.0)
+
+
+def cancel(run: RunDirectory) -> str:
+    """Have `run` end for good; returns what was done. Raises ConfigError, MachineError."""
+    status = run.status()
+    id = job_id(status)
+    over = is_last_word(status)
+    if over and status["status"] not in ("finished", "diverged") and id is not None:
+        # Slurm may have put it back into the queue by itself.
+        over = not any(queue.words(job.state).status in LIVE for job in queue.in_queue([id]).values())
+    if over:
+        return f"is {status['status']} already"
+    run.cancel_file.touch()
+    if id is not None:
+        queue.cancel([id])
+    if run.state() == "running":
+        return f"job {id} is told to end" if id is not None else "is told to end"
+    with suppress(ConfigError), run.lock():
+        run.update(status="cancelled", reason="by daso-bench cancel")
+    return f"taken out of the queue (job {id})" if id is not None else "cancelled"

@@ -1,0 +1,233 @@
+"""Submits runs: one job array for many, cut to the site's limits; every run at most once, whatever dies when.
+
+Each array has a folder, `<study>/.slurm/<job name>`, that lists its runs before sbatch is called: whoever
+comes later finds by that name what is in the queue, even if this process ended right after sbatch's yes.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ....strategies.errors import ConfigError, MachineError
+from ...config.schema import RunConfig
+from ...records.run_directory import RunDirectory
+from . import job, provenance, queue
+from .clean_environment import scrubbed
+from .request import Request, request_of
+from .slurm_status import LIVE
+
+FOLDER = ".slurm"
+RUNS = job.RUNS
+IDS = "jobs.txt"
+KNOWN_S = 10.0  # from sbatch's yes to squeue's knowing, on a busy controller
+
+
+@dataclass
+class Submitted:
+    """What became of the runs: submitted as job, in the queue already, or not (and why)."""
+
+    jobs: dict[str, str] = field(default_factory=dict)  # run id -> job id
+    present: dict[str, str] = field(default_factory=dict)  # the same, of runs that were there before
+    refused: dict[str, str] = field(default_factory=dict)  # run id -> why
+
+
+def submit(runs: Sequence[tuple[RunDirectory, RunConfig]], tell: Callable[[str], None]) -> Submitted:
+    """Put `runs` (existing run directories that are not finished) into Slurm's queue.
+
+    Runs that are there already are left alone. Ids are written as they come: into the array's folder and into
+    each run's status.json. Raises ConfigError, MachineError if nothing could be submitted.
+    """
+    done = Submitted()
+    for study, members in _by_study(runs).items():
+        with _locked(study):
+            live = queued_runs(study)
+            new: list[tuple[RunDirectory, RunConfig]] = []
+            for directory, config in members:
+                job = live.get(directory.run_id)
+                if job is not None:
+                    done.present[directory.run_id] = job.id
+                    if (directory.status().get("job") or {}).get("id") != job.id:  # whoever submitted it died
+                        _note_job(directory, job.id, job.name)
+                elif directory.status()["status"] == "running":
+                    done.refused[directory.run_id] = "it is being run, by no job of this study"
+                else:
+                    new.append((directory, config))
+            if new:
+                limits = queue.limits()
+                room = [len(new) if limits.max_submit is None else max(0, limits.max_submit - len(live))]
+                for batch in _batches(new, limits.max_array_size):
+                    _submit_batch(study, batch, room, done, tell)
+    return done
+
+
+def queued_runs(study: Path) -> dict[str, queue.Job]:
+    """Run id -> its job, of all runs of the study that wait or run in the queue now."""
+    folders = {file.parent.name: file for file in (study / FOLDER).glob(f"*/{RUNS}")}
+    if not folders:
+        return {}
+    found: dict[str, queue.Job] = {}
+    for name, file in folders.items():
+        ids = file.read_text(encoding="utf-8").split()
+        if (file.parent / "over").exists():
+            continue
+        jobs = _known(name, file)
+        alive = {id: one for id, one in jobs.items() if queue.words(one.state).status in LIVE}
+        for id, one in alive.items():
+            _, _, index = id.partition("_")
+            found[ids[int(index or 0)]] = one
+        if not alive and time.time() - file.stat().st_mtime > 60:
+            (file.parent / "over").touch()  # nobody needs to ask about it again
+    return found
+
+
+def _known(name: str, file: Path) -> dict[str, queue.Job]:
+    """The jobs of an array; one that was submitted just now is waited for until squeue must know it."""
+    deadline = time.monotonic() + min(KNOWN_S, file.stat().st_mtime + KNOWN_S - time.time())
+    while not (jobs := queue.in_queue(name=name)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return jobs
+
+
+def _by_study(
+    runs: Sequence[tuple[RunDirectory, RunConfig]],
+) -> Mapping[Path, list[tuple[RunDirectory, RunConfig]]]:
+    found: dict[Path, list[tuple[RunDirectory, RunConfig]]] = {}
+    for directory, config in runs:
+        found.setdefault(directory.path.parent, []).append((directory, config))
+    return found
+
+
+def _batches(
+    runs: Sequence[tuple[RunDirectory, RunConfig]], max_array_size: int | None
+) -> Iterator[tuple[Request, list[RunDirectory]]]:
+    """Runs that ask for the same, in portions that one array may hold; in the order given."""
+    most = 1000 if max_array_size is None else max(1, max_array_size)  # 0: no arrays; one run is none
+    requests: list[tuple[Request, list[RunDirectory]]] = []
+    derived: dict[str, Request] = {}
+    for directory, config in runs:
+        key = repr((config.launcher, config.cluster.ranks_of_nodes))
+        request = derived[key] = derived.get(key) or request_of(config)
+        for known, members in requests:
+            if known is request and len(members) < most:
+                members.append(directory)
+                break
+        else:
+            requests.append((request, [directory]))
+    yield from requests
+
+
+def _submit_batch(
+    study: Path,
+    batch: tuple[Request, list[RunDirectory]],
+    room: list[int],
+    done: Submitted,
+    tell: Callable[[str], None],
+) -> None:
+    request, members = batch
+    accepted, rest = members[: room[0]], members[room[0] :]
+    for directory in rest:
+        done.refused[directory.run_id] = "more than the site lets you submit at once; repeat it later"
+    if not accepted:
+        return
+    for line in request.describe():
+        tell(f"  {line}")
+    name = f"daso-bench-{secrets.token_hex(5)}"
+    folder = study / FOLDER / name
+    try:
+        folder.mkdir(parents=True)
+        (folder / RUNS).write_text("".join(f"{one.run_id}\n" for one in accepted), encoding="utf-8")
+        found = provenance.present()
+        for directory in accepted:
+            provenance.record(directory, found)
+        ids = _sbatch(request, name, folder, accepted)
+    except (MachineError, OSError) as error:
+        for directory in accepted:
+            done.refused[directory.run_id] = str(error)
+        return
+    with contextlib.suppress(OSError):  # they are in the queue: found again by the array's name
+        (folder / IDS).write_text("".join(f"{id}\n" for id in ids), encoding="utf-8")
+    room[0] -= len(accepted)
+    for directory, id in zip(accepted, ids, strict=True):
+        done.jobs[directory.run_id] = id
+        _note_job(directory, id, name)
+    tell(f"  submitted as job {ids[0].partition('_')[0]}" + (f", {len(ids)} runs" if len(ids) > 1 else ""))
+
+
+def _note_job(directory: RunDirectory, id: str, name: str) -> None:
+    with contextlib.suppress(ConfigError, MachineError), directory.lock():  # else it runs
+        job_of = {"id": id, "name": name, "submitted_unix": time.time()}
+        directory.update(status="queued", reason=None, job=job_of)
+
+
+def _sbatch(request: Request, name: str, folder: Path, runs: Sequence[RunDirectory]) -> list[str]:
+    """The job ids, in the order of `runs`. Raises MachineError with sbatch's own words."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    launcher = request.launcher
+    parameters: dict[str, Any] = request.parameters()
+    if launcher.snapshot:
+        code = provenance.snapshot(folder.parent)
+        line = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
+        parameters["setup"] = [*parameters.get("setup", []), line]
+    given = [name.replace("_", "-") for name in parameters] + list(launcher.sbatch)
+    with _environment(scrubbed(os.environ, given)):
+        try:
+            executor = _executor(folder, launcher.python)
+            executor.update_parameters(job_name=name, **parameters)
+            submitted = executor.map_array(str, [run.run_id for run in runs])
+        except (FailedSubmissionError, FailedJobError, RuntimeError, OSError) as error:
+            raise MachineError(f"sbatch: {_words_of(error)}") from error
+    return [one.job_id for one in submitted]
+
+
+def _executor(folder: Path, python: str | None) -> Any:
+    """submitit's executor with our command in the batch file.
+
+    Its own command loads a pickle that gets its name only after sbatch has answered: jobs of a submission
+    that was cut off right there would never find theirs. Ours reads the list that was written before.
+    """
+    from submitit import SlurmExecutor
+
+    class Executor(SlurmExecutor):
+        @property
+        def _submitit_command_str(self) -> str:
+            return f"exec {self.python} -u -m {job.__name__} {shlex.quote(str(folder))}"
+
+    return Executor(folder=folder, max_num_timeout=0, python=python)
+
+
+def _words_of(error: Exception) -> str:
+    """What sbatch wrote, out of submitit's account of it."""
+    said = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
+    return "; ".join(line.removeprefix("sbatch: error: ") for line in said) or str(error).strip()
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """submitit gives sbatch the process's own environment, and sbatch gives it to the job."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _locked(study: Path) -> Iterator[None]:
+    """One submission at a time for a study: the second then sees what the first has put into the queue."""
+    folder = study / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,230 @@
+"""Watches the ranks of one run until all have ended: the first trouble of any rank ends the run.
+
+The loop never blocks: sockets are read without waiting, signals only raise a count, and its clock counts at
+most a second per turn, so that a supervisor (or a whole machine) that was stopped for a while blames nobody.
+"""
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Any
+
+from .failures import Fault, exception_fault, exit_fault, stopped_or_stuck, vitals
+from .interrupts import Interrupts
+from .outcome import Outcome, Rank, judge, whereabouts
+
+TICK_S = 0.25
+LONGEST_TURN_S = 1.0
+SILENCE_S = 5.0
+FAR_SILENCE_S = 20.0  # of a rank on another machine, whose kernel cannot be asked
+FIRST_BEAT_S = 30.0  # where the kernel cannot tell a starting process from a frozen one
+GRACE_S = 1.0
+LEAVE_S = 10.0  # from the last rank's finish to the end of all processes
+REAP_S = 3.0
+
+Event = dict[str, Any]
+_log = logging.getLogger("daso_bench.supervisor")
+
+
+class Supervisor:
+    """`watch()` sees the ranks to their end and kills what is left; `kill()` may be called any time."""
+
+    def __init__(
+        self,
+        ranks: list[Rank],
+        *,
+        stall_s: float,
+        patience_s: float,
+        interrupts: Interrupts,
+        on_event: Callable[[Event], None],
+        broken: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`broken`: why no rank can go on, where none of them can tell; None if they can."""
+        self._ranks = ranks
+        self._stall_s = stall_s
+        self._patience_s = patience_s
+        self._interrupts = interrupts
+        self._on_event = on_event
+        self._broken = broken
+        self._now_s = 0.0
+        self._last_turn = time.monotonic()
+        self._changed_s = 0.0
+        self._asked_s: float | None = None
+        self._fault_s: float | None = None
+        self._finished_s: float | None = None
+        self._faults: list[Fault] = []
+        self._stall: str | None = None
+
+    def watch(self) -> Outcome:
+        """Wait for the end of the run, whichever it is, and bury the ranks."""
+        while any(rank.exit_code is None for rank in self._ranks):
+            self._look_for_broken()  # first: what the ranks say of it says less
+            self._listen()
+            self._look_for_frozen()
+            self._look_for_stall()
+            if self._answer_interrupts() or self._stall is not None or self._over():
+                break
+        self.kill()
+        return judge(
+            self._ranks,
+            self._faults,
+            stall=self._stall,
+            interrupts=self._interrupts.names,
+            interrupted_first=self._asked_s is not None
+            and (self._fault_s is None or self._asked_s <= self._fault_s),
+        )
+
+    def kill(self) -> None:
+        """Kill and reap every rank that is left (SIGKILL also ends a stopped one)."""
+        for rank in self._running():
+            if rank.process.exitcode is None and rank.process.pid is not None:
+                with suppress(ProcessLookupError):
+                    rank.process.kill()
+        for rank in self._running():
+            rank.process.join(REAP_S)
+            if rank.process.exitcode is None:
+                _log.error("rank %d (pid %s) does not die of SIGKILL", rank.number, rank.process.pid)
+        for rank in self._ranks:
+            rank.line.close()
+            rank.line_open = False
+
+    def _running(self) -> list[Rank]:
+        return [rank for rank in self._ranks if rank.exit_code is None]
+
+    def _listen(self) -> None:
+        """Wait up to a tick for word from the ranks, then take in all there is."""
+        running = self._running()
+        lines = [rank.line for rank in running if rank.line_open]
+        ends = [rank.process.sentinel for rank in running if rank.process.sentinel >= 0]
+        if lines or ends:
+            wait([*lines, *ends], TICK_S)
+        else:  # every line is closed, and why is not known yet
+            time.sleep(TICK_S)
+        turn = time.monotonic()
+        self._now_s += min(turn - self._last_turn, LONGEST_TURN_S)
+        self._last_turn = turn
+        for rank in running:
+            # First the exit, then the messages: what a rank said before its end has arrived by now.
+            exit_code = rank.process.exitcode
+            reported = False
+            for message in rank.messages():
+                reported |= self._take(rank, message)
+            if exit_code is not None:
+                self._bury(rank, exit_code, reported)
+
+    def _take(self, rank: Rank, message: dict[str, Any]) -> bool:
+        """Note one message; True if it reports an exception."""
+        rank.heard_s = self._now_s
+        rank.beats += 1
+        rank.vitals = None
+        rank.call = message["call"]
+        rank.signals = message.get("signals", [])
+        # Compared as text: a loss that is NaN differs from itself and would pass for progress for ever.
+        text = json.dumps([message["steps"], message["progress"]])
+        if text != rank.progress_text:
+            rank.progress, rank.progress_text = message["progress"], text
+            self._changed_s = self._now_s
+            self._on_event(
+                {"kind": "progress", "rank": rank.number, "progress": rank.progress, "call": rank.call}
+            )
+        if message["kind"] == "finish":
+            rank.finish = message
+            self._changed_s = self._now_s
+        if message["kind"] != "error":
+            return False
+        self._note(exception_fault(rank.number, len(self._faults), message))
+        return True
+
+    def _bury(self, rank: Rank, exit_code: int, reported: bool) -> None:
+        rank.exit_code = exit_code
+        known = reported or any(fault.rank == rank.number for fault in self._faults)
+        if known or (exit_code == 0 and rank.finish is not None):
+            return
+        finished = rank.finish is not None
+        self._note(exit_fault(rank.number, len(self._faults), exit_code, rank.call, finished))
+
+    def _note(self, fault: Fault) -> None:
+        self._faults.append(fault)
+        _log.error("%s\n%s", fault.reason, fault.traceback)
+        if self._fault_s is None:
+            self._fault_s = self._now_s
+            self._on_event({"kind": "trouble", "rank": fault.rank, "reason": fault.reason})
+
+    def _look_for_frozen(self) -> None:
+        known = {fault.rank for fault in self._faults}
+        for rank in self._running():
+            silent_s = self._now_s - rank.heard_s
+            if rank.number in known or silent_s < 1.0 or rank.process.pid is None:
+                continue
+            if rank.host is not None:
+                if silent_s >= (FAR_SILENCE_S if rank.beats else FIRST_BEAT_S) and rank.line_open:
+                    rank.silent = True
+                    self._note_frozen(rank, silent_s, f"{rank.host} gives no sign of it")
+                continue
+            if rank.vitals is None:  # the first look of this silence
+                rank.vitals = vitals(rank.process.pid)
+            now = vitals(rank.process.pid) if silent_s >= SILENCE_S else None
+            if silent_s < (SILENCE_S if now is not None or rank.beats else FIRST_BEAT_S):
+                continue
+            why = stopped_or_stuck(rank.vitals, now, (silent_s - 1.0) * os.sysconf("SC_CLK_TCK"))
+            if why is not None and rank.process.exitcode is None:
+                self._note_frozen(rank, silent_s, why)
+
+    def _note_frozen(self, rank: Rank, silent_s: float, why: str) -> None:
+        text = f"frozen: no heartbeat for {silent_s:.0f} s, {why}"
+        self._note(Fault(rank=rank.number, kind="frozen", seen=len(self._faults), text=text, call=rank.call))
+
+    def _look_for_broken(self) -> None:
+        if self._stall is None and self._asked_s is None and not self._faults:
+            why = self._broken()
+            if why is not None:
+                self._give_up(f"{why}; {whereabouts(self._running())}")
+
+    def _look_for_stall(self) -> None:
+        if self._now_s - self._changed_s < self._stall_s or self._asked_s is not None or self._faults:
+            return
+        if self._stall is None:
+            self._give_up(f"no progress for {self._stall_s:g} s; {whereabouts(self._running())}")
+
+    def _give_up(self, why: str) -> None:
+        self._stall = why
+        _log.error("%s; the stacks of all threads are in the ranks' logs", why)
+        for rank in self._running():
+            if rank.host is not None:
+                with suppress(OSError):
+                    rank.line.send(b"stacks\n")
+            elif rank.process.pid is not None and rank.beats:  # before a beat no handler stands
+                with suppress(ProcessLookupError):
+                    os.kill(rank.process.pid, signal.SIGUSR1)
+        time.sleep(1.0 if any(rank.host for rank in self._running()) else 0.2)  # to write the stacks
+        self._on_event({"kind": "trouble", "rank": None, "reason": why})
+
+    def _answer_interrupts(self) -> bool:
+        """Pass the first interrupt on to the ranks; True once they are to be killed."""
+        names = self._interrupts.names
+        if names and self._asked_s is None:
+            self._asked_s = self._now_s
+            _log.warning("%s: asking the ranks to stop", names[0])
+            for rank in self._running():
+                with suppress(OSError):  # it is gone, or stopped with a full line
+                    rank.line.send(b"interrupt\n")
+            self._on_event({"kind": "interrupt", "signal": names[0], "wait_s": self._patience_s})
+        if self._asked_s is None:
+            return False
+        return len(names) > 1 or self._now_s - self._asked_s >= self._patience_s
+
+    def _over(self) -> bool:
+        """Whether the time is up: after a fault for more reports, after the finish of all for their exits."""
+        if self._fault_s is not None:
+            return self._now_s - self._fault_s >= GRACE_S
+        if all(rank.finish is not None for rank in self._ranks):
+            self._finished_s = self._now_s if self._finished_s is None else self._finished_s
+            if self._now_s - self._finished_s >= LEAVE_S:
+                _log.warning("all ranks have finished, some do not end; killed")
+                return True
+        return False

@@ -1,0 +1,241 @@
+"""The process of one rank, started by srun or torchrun: `python -m daso_bench.runner.launch.worker RUN_DIR`.
+
+It learns from the environment which rank it is and from the run directory where its supervisor listens; what
+to train it reads there too. Without a supervisor (`--key`), rank 0 is one: it starts its rank as a child of
+its own and outlives it, so that the last process of the job to end is the one that has written the verdict.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+FIND_S = 120.0  # for the supervisor's address to be seen here: file systems show others' files late
+CONNECT_S = 5.0
+WELCOME_S = 900.0  # the supervisor ends the wait for a rank that does not come, and tells
+_EARLY = (signal.SIGUSR2, signal.SIGTERM)
+_heard: list[int] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which rank this process is. `key`: of the start it belongs to."""
+
+    rank: int
+    ranks: int
+    node: int
+    local_rank: int
+    key: str
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The whole life of the process. Exit codes: those of `rank_process`, 3 where no supervisor is found."""
+    for number in _EARLY:  # before the second that torch takes to load: the default would be death
+        signal.signal(number, lambda number, _: _heard.append(number))
+    parser = argparse.ArgumentParser(prog="python -m daso_bench.runner.launch.worker", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--key", help="of the attempt, where a supervisor waits already")
+    parser.add_argument("--entry", default="daso_bench.runner.launch.rank:run_rank", help="what a rank does")
+    options = parser.parse_args(arguments)
+    try:
+        place = place_of(os.environ)
+        if options.key is None and place.rank == 0:
+            from .rank0_supervisor import supervise
+
+            sys.exit(supervise(options.run_dir, place.key, [*_again(), str(options.run_dir)]))
+        key = options.key or place.key
+        line, address = find(options.run_dir, key)
+        _serve(options.run_dir, place, line, address, options.entry)
+    except (LookupError, OSError) as error:
+        print(f"daso-bench worker on {socket.gethostname()}: {error}", file=sys.stderr)
+        sys.exit(3)
+
+
+def place_of(environ: Mapping[str, str]) -> Place:
+    """This process's place, from torchrun's variables or else Slurm's. Raises LookupError without either."""
+    if "TORCHELASTIC_RUN_ID" in environ:
+        restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        port = environ.get("MASTER_PORT", "")  # two starts with the same id meet at different ports
+        return Place(
+            rank=int(environ["RANK"]),
+            ranks=int(environ["WORLD_SIZE"]),
+            node=int(environ["GROUP_RANK"]),
+            local_rank=int(environ["LOCAL_RANK"]),
+            key=f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{port}-{restart}",
+        )
+    if "SLURM_PROCID" in environ:
+        parts = [environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+        return Place(
+            rank=int(environ["SLURM_PROCID"]),
+            ranks=int(environ["SLURM_NTASKS"]),
+            node=int(environ["SLURM_NODEID"]),
+            local_rank=int(environ["SLURM_LOCALID"]),
+            key=f"slurm-{'-'.join(parts)}",
+        )
+    raise LookupError(
+        "neither torchrun (RANK, WORLD_SIZE, ...) nor srun (SLURM_PROCID, ...) started this process; "
+        "on one machine use `daso-bench launcher=local`"
+    )
+
+
+def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.socket, dict[str, Any]]:
+    """A line to the supervisor of the attempt `key`, and what its file says. Raises LookupError."""
+    from .remote import ADDRESS
+
+    deadline, why = time.monotonic() + patience_s, f"no {ADDRESS} in {run_dir}"
+    while time.monotonic() < deadline:
+        if _heard and not run_dir.is_dir():
+            break
+        try:
+            os.listdir(run_dir)  # makes a network file system look again
+            address = json.loads((run_dir / ADDRESS).read_text())
+        except (OSError, ValueError):
+            time.sleep(0.2)
+            continue
+        if address.get("key") != key:
+            why = f"{run_dir / ADDRESS} is of another attempt ({address.get('key')}, not {key})"
+            time.sleep(0.2)
+            continue
+        for host in address["hosts"]:
+            try:
+                line = socket.create_connection((host, address["port"]), CONNECT_S)
+            except OSError as error:
+                why = f"the supervisor cannot be reached at {', '.join(address['hosts'])}: {error}"
+                continue
+            return line, address
+        time.sleep(0.5)
+    raise LookupError(why)
+
+
+def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, Any], entry: str) -> NoReturn:
+    """Say hello, hear the welcome, and be a rank."""
+    from .remote import read_line
+
+    launcher = _launcher(run_dir)
+    listener = _listener(launcher.get("port") or 0) if place.rank == 0 else None
+    port = listener.getsockname()[1] if listener is not None else None
+    greeting = hello(run_dir, place, line, address["token"], port, launcher.get("interface"))
+    line.sendall(json.dumps(greeting).encode() + b"\n")
+    answer = read_line(line, WELCOME_S)
+    if answer is None:
+        raise LookupError("the supervisor went away before all ranks had come")
+    if answer["kind"] == "refused":
+        raise LookupError(answer["reason"])
+    line.settimeout(None)
+    _set_interfaces(greeting["interface"], line.getsockname()[0], answer["host"])
+    from .rank_process import Link, Meeting, RankTask, live
+
+    link = Link(line, None)
+    link.meeting = Meeting(host=answer["host"], one_clock=answer["one_clock"], known=answer["known"])
+    for number in _heard:
+        link.interrupt(number)
+    task = RankTask(
+        run_dir=str(run_dir),
+        run_id=run_dir.name,
+        log=str(run_dir / "logs" / f"rank_{place.rank}.log"),
+        rank=place.rank,
+        ranks=place.ranks,
+        port=answer["port"],
+        threads=answer["threads"],
+        entry=entry,
+        cores=tuple(answer["cores"]),
+    )
+    live(task, link, listener)
+
+
+def hello(
+    run_dir: Path, place: Place, line: socket.socket, token: str, port: int | None, interface: str | None
+) -> dict[str, Any]:
+    """What a rank says first: which it is, where it is, on which cores, and how it came here."""
+    from ..machine.environment import affinity, usable_cores
+    from ..machine.facts import rank_facts
+    from .remote import PROTOCOL
+
+    return {
+        "kind": "hello",
+        "protocol": PROTOCOL,
+        "token": token,
+        "rank": place.rank,
+        "ranks": place.ranks,
+        "node": place.node,
+        "local_rank": place.local_rank,
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pid": os.getpid(),
+        "cores": affinity(),
+        "usable": usable_cores(),
+        "interface": interface,
+        "address": line.getsockname()[0] if interface is None else _address_of(interface),
+        "reached": line.getpeername()[0],
+        "port": port,
+        "facts": rank_facts(run_dir, master=line.getpeername()[0]),
+    }
+
+
+def _launcher(run_dir: Path) -> dict[str, Any]:
+    import yaml
+
+    return yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["launcher"]
+
+
+def _address_of(interface: str) -> str:
+    from ..machine.interfaces import interfaces
+
+    known = interfaces()
+    usable = [text for text in known.get(interface, {}).get("addresses", ()) if ":" not in text]
+    if not usable:
+        raise LookupError(
+            f"launcher.interface={interface}: {socket.gethostname()} has {', '.join(sorted(known))}"
+        )
+    return usable[0]
+
+
+def _listener(port: int) -> socket.socket:
+    """Rank 0's open port for the rendezvous: `launcher.port`, or a free one for 0."""
+    try:
+        return socket.create_server(("", port), backlog=1024)
+    except OSError as error:
+        raise LookupError(
+            f"launcher.port={port}: cannot be used on {socket.gethostname()}: {error.strerror}; "
+            "launcher.port=null takes a free one"
+        ) from error
+
+
+def _set_interfaces(chosen: str | None, own_address: str, meeting_host: str) -> None:
+    """Have gloo and NCCL use the interface by which the ranks reach each other, unless the user chose one.
+
+    Left alone, gloo takes the address of the host's name, which may be 127.0.1.1.
+    """
+    from ..machine.interfaces import interface_of, route_to
+
+    if meeting_host == "127.0.0.1":
+        return
+    name = chosen or interface_of(own_address)
+    if name is None or name == "lo":
+        name = route_to(meeting_host)[1]
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _boot() -> str:
+    """The same for all processes of one running machine, whatever they call it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _again() -> list[str]:
+    return [sys.executable, "-u", "-m", "daso_bench.runner.launch.worker"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Where a run runs: cores, threads, devices, versions, commit; and whether its timing can be trusted.
+
+Nothing here imports torch: the caller says how many devices are visible.
+"""
+
+import hashlib
+import math
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from ...strategies.errors import ConfigError, MachineError
+from .. import PACKAGE
+
+ENVIRONMENT_SCHEMA_VERSION = 1
+RULES_VERSION = "2.0"  # of the measuring rules (time to accuracy)
+_PACKAGES = ("torch", "torchvision", "numpy", "scipy", "hydra-core", "omegaconf", "greenlet")
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+)
+
+
+def affinity() -> list[int]:
+    """The cores this process may be scheduled on, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))  # macOS knows no affinity
+
+
+def usable_cores() -> int:
+    """How many cores' worth of time this process may use: its affinity, cut to a container's CPU quota."""
+    cores = len(affinity())
+    quota = _cpu_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def _cpu_quota(root: Path, membership: Path) -> float | None:
+    """The smallest quota (cores) on the way from our control group to the root (cgroup v2), None if none."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    own = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return None
+    quotas: list[float] = []
+    for folder in [root / own, *(root / own).parents]:
+        if not folder.is_relative_to(root):
+            break
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+        except (OSError, ValueError):
+            continue
+        if quota != "max":
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def threads_per_rank(
+    setting: int | Literal["auto"], ranks: int, cores: int | None = None, workers: int = 0
+) -> int:
+    """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
+
+    `workers`: processes of each rank that make its batches; `auto` leaves a core to each.
+
+    Raises ConfigError for anything else than "auto" or a number from 1 on.
+    """
+    if setting == "auto":
+        return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
+    if isinstance(setting, bool) or not isinstance(setting, int) or setting < 1:
+        raise ConfigError(f"launcher.threads_per_rank={setting}: must be auto or >= 1")
+    return setting
+
+
+def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
+    """Whether `ranks` x (`threads` + `workers`) fit on `cores`; if not, why such a timing is not to be used.
+
+    `workers`: processes of each rank that make its batches.
+    """
+    if ranks * (threads + workers) <= cores:
+        return True, []
+    who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
+    if workers:
+        who += f" and {workers} loader worker{'s' * (workers != 1)}"
+    verb = "share" if ranks != 1 else "shares"
+    return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
+
+
+def device_index(local_rank: int, visible: int, *, share: bool = False) -> int | None:
+    """The device of a rank among the `visible` ones (a count): None without any, 0 if there is one.
+
+    A batch system that shows each task one device of its own makes every rank use number 0, whatever its
+    local rank; which ranks share a node never follows from this count. Raises MachineError if there are
+    several devices and fewer than ranks, unless `share` lets ranks share them in turn.
+    """
+    if visible <= 1:
+        return 0 if visible == 1 else None
+    if local_rank < visible:
+        return local_rank
+    if share:
+        return local_rank % visible
+    raise MachineError(
+        f"local rank {local_rank} has no device of its own: {visible} are visible; start at most {visible} "
+        "ranks per node, take CPUs (cluster.device.kind=cpu), or let ranks share GPUs, whose times are not "
+        "valid (launcher.share_gpus=true)"
+    )
+
+
+def visible_devices() -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set (all are visible)."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if value is None else [item.strip() for item in value.split(",") if item.strip()]
+
+
+def processor() -> str | None:
+    """The maker's name of this machine's processor; None if the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next((name for name in names if name), platform.processor() or None)
+
+
+def rank_row(
+    *,
+    rank: int,
+    node: int,
+    local_rank: int,
+    device: str,
+    threads: int,
+    device_model: str | None = None,
+    interop_threads: int | None = None,
+) -> dict[str, Any]:
+    """This rank's row of environment.json; call it in the rank, whose host and cores it reads."""
+    return {
+        "rank": rank,
+        "node": node,
+        "local_rank": local_rank,
+        "host": socket.gethostname(),
+        "device": device,
+        "device_model": device_model,
+        "visible_devices": visible_devices(),
+        "cores": affinity(),
+        "threads": threads,
+        "interop_threads": interop_threads,
+    }
+
+
+def environment(
+    ranks: Sequence[Mapping[str, Any]],
+    *,
+    backend: str,
+    world: str,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What environment.json holds. `ranks`: one `rank_row` of every rank, in rank order."""
+    commit, dirty = commit_of(PACKAGE)
+    return {
+        "schema_version": ENVIRONMENT_SCHEMA_VERSION,
+        "rules_version": RULES_VERSION,
+        "python": platform.python_version(),
+        "torch": installed("torch"),
+        "daso_bench": installed("daso-bench"),
+        "packages": {name: installed(name) for name in _PACKAGES},
+        "commit": commit,
+        "dirty": dirty,
+        "hostname": socket.gethostname(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "executable": sys.executable,
+        "cores": usable_cores(),
+        "variables": {name: os.environ.get(name) for name in _VARIABLES},
+        "visible_devices": visible_devices(),
+        "backend": backend,
+        "world": world,
+        "ranks": [dict(row) for row in ranks],
+        **(extra or {}),
+    }
+
+
+def installed(package: str) -> str | None:
+    """The installed version of `package`, without importing it; None if there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def commit_of(source: Path) -> tuple[str | None, str | None]:
+    """The commit of a checkout and a hash of what differs from it; (None, None) if it is no git checkout.
+
+    The second is None for a clean tree, else 16 hex digits over the diff and the untracked files.
+    """
+    if not (source / ".git").exists():
+        return None, None
+    try:
+        commit = _git(source, "rev-parse", "HEAD").decode().strip()
+        diff = _git(source, "diff", "HEAD", "--binary")
+        untracked = _git(source, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+    except (OSError, subprocess.SubprocessError):  # no git, or no commit yet
+        return None, None
+    names = sorted(name for name in untracked if name)
+    if not diff and not names:
+        return commit, None
+    digest = hashlib.blake2b(diff, digest_size=8)
+    for name in names:
+        path = source / os.fsdecode(name)
+        digest.update(name + b"\0")
+        digest.update(hashlib.blake2b(path.read_bytes()).digest() if path.is_file() else b"")
+    return commit, digest.hexdigest()
+
+
+def _git(source: Path, *arguments: str) -> bytes:
+    # Without optional locks: the record of one run must not disturb a commit the user is making.
+    command = ["git", "--no-optional-locks", "-C", str(source), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, timeout=20).stdout

@@ -1,0 +1,286 @@
+"""The folder of one run: every path in it, its lock, and its status.json (written by the supervisor alone).
+
+A run directory belongs to one run. It is made exclusively; who holds the lock runs it, and the kernel frees
+the lock of a process that dies, so a run that is "running" without its lock has lost its supervisor.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ...strategies.errors import ConfigError, MachineError
+from ..machine.user_paths import writing
+from . import plain_yaml
+from .json_lines import read_json, write_json
+
+State = Literal["new", "queued", "running", "finished", "resumable"]
+
+STATUS_SCHEMA_VERSION = 1
+SUPERVISOR_GONE = "supervisor gone"
+_FOLDERS = ("ranks", "logs", "checkpoints")
+_DONE = ("finished", "diverged")  # results; repeating them would give the same again
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05  # `state()` holds the lock for an instant to see whether it is free
+_BEING_MADE_TRIES, _BEING_MADE_S = 50, 0.02
+
+
+class RunDirectory:
+    """One run's folder. `path` is absolute; `run_id` its name, `study` the name of the folder above."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+        self.run_id = self.path.name
+        self.study = self.path.parent.name
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.status_file = self.path / "status.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.supervisor_log = self.path / "logs" / "supervisor.log"
+        self.cancel_file = self.path / "cancel"  # made by `daso-bench cancel`, removed by `resume`
+
+    def rank_records(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.jsonl"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / "logs" / f"rank_{rank}.log"
+
+    @classmethod
+    def create(cls, config: Mapping[str, Any], root: Path) -> Self:
+        """Make `root`/`study.name`/`run.id` with its config.yaml, status "queued".
+
+        A folder left by a start that never got to its first attempt is taken over. Raises ConfigError if the
+        run is being run, is finished, or waits to be resumed (the message names it), or if the folder cannot
+        be made; MachineError if the disk is full.
+        """
+        directory = cls(
+            Path(root) / _folder_name(config, "study", "name") / _folder_name(config, "run", "id")
+        )
+        where = f"results_dir={root}"
+        with writing(where):
+            directory.path.parent.mkdir(parents=True, exist_ok=True)
+            # One of two starts at once makes the folder; the lock and what the folder holds refuse the other.
+            with suppress(FileExistsError):
+                directory.path.mkdir()
+        with directory.lock():
+            directory._refuse_if_used()
+            with writing(where):
+                for name in _FOLDERS:
+                    (directory.path / name).mkdir(exist_ok=True)
+                directory.config.write_text(plain_yaml.dump(config), "utf-8")
+                write_json(directory.status_file, directory._queued())
+        return directory
+
+    def renew(self, config: Mapping[str, Any]) -> None:
+        """Replace config.yaml by the same run's with other settings of its launcher (a longer limit)."""
+        with self.lock(), writing(str(self.config)):
+            temporary = self.config.with_suffix(".new")
+            temporary.write_text(plain_yaml.dump(config), "utf-8")
+            temporary.replace(self.config)
+
+    def refuse(self, reason: str) -> None:
+        """Keep why no attempt could begin; changes nothing where one has, or where somebody has the run."""
+        with suppress(ConfigError, MachineError), self.lock():
+            status = self._read()
+            if status["status"] == "queued" and not status["attempts"] and not status.get("job"):
+                self.update(reason=reason)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The existing run directory at `path`. Raises ConfigError if there is none."""
+        directory = cls(path)
+        if not directory.config.is_file():
+            raise ConfigError(f"{path}: is no run directory (no config.yaml in it)")
+        return directory
+
+    def status(self) -> dict[str, Any]:
+        """status.json as it is; a run whose supervisor died shows "failed", reason "supervisor gone".
+
+        Raises ConfigError if the file is missing or damaged.
+        """
+        status = self._read()
+        if status["status"] == "running" and not self._locked():
+            status = self._read()  # it may have ended between the two looks
+            if status["status"] == "running":
+                status.update(status="failed", reason=SUPERVISOR_GONE)
+        return status
+
+    def state(self) -> State:
+        """What may be done with this run: "new" was never set up, "resumable" has begun and may go on."""
+        if self._locked():
+            return "running"
+        if not self.status_file.exists():
+            return "new"
+        status = self._read()["status"]
+        if status == "queued":
+            return "queued"
+        return "finished" if status in _DONE else "resumable"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold this run. Raises ConfigError naming who has it, MachineError where files cannot be locked."""
+        with writing(str(self.path)):
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _lock(descriptor, _LOCK_TRIES):
+                raise ConfigError(f"run {self.run_id} is being run by {self._holder()}: {self.path}")
+            with writing(str(self.path)):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)  # also unlocks
+
+    def update(self, **fields: Any) -> dict[str, Any]:
+        """Replace fields of status.json, atomically. Raises MachineError if it cannot be written."""
+        status = {**self._read(), **fields}
+        with writing(str(self.path)):
+            write_json(self.status_file, status)
+        return status
+
+    def begin_attempt(
+        self, *, place: Mapping[str, Any] | None = None, gone: str = SUPERVISOR_GONE, **fields: Any
+    ) -> int:
+        """Note that a new attempt runs from now on; returns its number, 1 for the first.
+
+        `place`: where it runs, kept with the attempt; `fields`: of the run. The lock must be held. An attempt
+        that a dead supervisor left open is closed as failed, for the reason `gone`.
+        """
+        attempts = self._read()["attempts"]
+        for attempt in attempts:
+            if attempt["status"] == "running":
+                attempt.update(status="failed", reason=gone)
+        number = len(attempts) + 1
+        attempts.append(
+            {
+                "number": number,
+                "status": "running",
+                "reason": None,
+                "started_unix": time.time(),
+                "ended_unix": None,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                **(place or {}),
+            }
+        )
+        self.update(status="running", reason=None, attempts=attempts, **fields)
+        return number
+
+    def end_attempt(
+        self,
+        status: str,
+        reason: str | None,
+        *,
+        run_status: str | None = None,
+        attempt: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Close the last attempt, with more to be kept of it, and give the run its status.
+
+        That is `run_status`, by default the attempt's.
+        """
+        attempts = self._read()["attempts"]
+        attempts[-1].update(status=status, reason=reason, ended_unix=time.time(), **(attempt or {}))
+        self.update(status=run_status or status, reason=reason, attempts=attempts, **fields)
+
+    def _queued(self) -> dict[str, Any]:
+        return {
+            "schema_version": STATUS_SCHEMA_VERSION,
+            "run_id": self.run_id,
+            "study": self.study,
+            "status": "queued",
+            "reached": None,
+            "timing": {"valid": True, "reasons": []},
+            "reason": None,
+            "labels": [],
+            "attempts": [],
+            "progress": {},
+            "summary": None,
+        }
+
+    def _read(self) -> dict[str, Any]:
+        for _ in range(_BEING_MADE_TRIES):  # another start, who holds the lock, is just setting it up
+            if self.status_file.exists() or not self._locked():
+                break
+            time.sleep(_BEING_MADE_S)
+        try:
+            status = read_json(self.status_file)
+        except FileNotFoundError:
+            raise ConfigError(f"{self.path}: is no run directory (no status.json in it)") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.status_file}: cannot be read: {error}") from error
+        if not isinstance(status, dict) or "status" not in status or "attempts" not in status:
+            raise ConfigError(f"{self.status_file}: holds no status of a run")
+        return status
+
+    def _refuse_if_used(self) -> None:
+        if self.status_file.exists():
+            status = self._read()
+            if status["status"] in _DONE:
+                raise ConfigError(
+                    f"run {self.run_id} is {status['status']} already: {self.path} "
+                    "(run.repeat=1 makes a deliberate second run)"
+                )
+            if status["attempts"]:
+                raise ConfigError(
+                    f"run {self.run_id} was begun and is not finished; "
+                    f"to go on: daso-bench resume {self.path}"
+                )
+        elif self.metrics.exists():
+            raise ConfigError(f"{self.path}: holds records but no status.json; move it away")
+
+    def _locked(self) -> bool:
+        try:
+            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # no locks here: then `lock` has refused to run anything
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _holder(self) -> str:
+        try:
+            return (self.path / ".lock").read_text() or "another process"
+        except OSError:
+            return "another process"
+
+
+def _lock(descriptor: int, tries: int) -> bool:
+    for _ in range(tries):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise MachineError(
+                f"results_dir: this file system cannot lock files ({error.strerror})"
+            ) from error
+        else:
+            return True
+    return False
+
+
+def _folder_name(config: Mapping[str, Any], group: str, key: str) -> str:
+    name = str(config[group][key])
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ConfigError(f"{group}.{key}={name}: must be the name of a folder, without /")
+    return name
+
+
+def of_attempt(stem: str, attempt: int) -> str:
+    """The name of a file that each attempt writes anew: the first one's has no number."""
+    return f"{stem}.json" if attempt == 1 else f"{stem}_{attempt}.json"

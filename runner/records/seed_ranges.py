@@ -1,0 +1,31 @@
+"""Which seeds are whose in a study: scored runs share none with what sets targets, tunes or tells the noise.
+
+Scored runs have seeds below `SEEDS`, one per repetition, the same for all arms. Each other use has a range of
+that size of its own, and the number within it says which repetition it belongs to.
+"""
+
+from typing import Any
+
+from ...strategies.seeds import derive
+
+SEEDS = 10**6
+FRESH, PILOT, TRIAL = SEEDS, 2 * SEEDS, 3 * SEEDS  # where the ranges of the other uses begin
+REFERENCE = 4 * SEEDS  # of runs whose samples to target are stored (conf/convergence)
+
+
+def repetition_of(seed: Any) -> Any:
+    """The repetition of a run with this seed; what is no whole number stays what it is."""
+    return seed % SEEDS if isinstance(seed, int) and not isinstance(seed, bool) else seed
+
+
+def block_of(seed: Any, role: str) -> Any:
+    """The block of a study that a run is in: its seed; that of the first for a second baseline with fresh."""
+    return repetition_of(seed) if role == "fresh" else seed
+
+
+def phase_of(seed: int) -> float:
+    """Where between two marks the evaluations of a repetition lie, in [0, 1): drawn, the same for all arms.
+
+    A fixed grid would favour whoever crosses the target just before one of its marks.
+    """
+    return round(derive(repetition_of(seed), "phase") / 2**63 * 0.9999, 4)

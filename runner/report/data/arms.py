@@ -1,0 +1,279 @@
+"""Which runs belong together: comparisons (one kind of work and world) made of arms (all but seeds equal)."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ...records.nested_keys import flatten
+from ..plots.arm_style import COLOURS
+from ..statistics.ratio import Times
+from .load import Run
+from .metric import ACCURACY, METRICS, Metric
+
+# Keys that name, place or repeat a run and do not change what it computes.
+NOT_THE_ARM = (
+    *("seed", "results_dir", "study", "run.id", "run.name", "run.tag", "run.repeat", "run.arm"),
+    *(
+        "dataset.root",
+        "reader.path",
+        "launcher.port",
+        "launcher.stall_s",
+        "launcher.wait",
+        "train.eval_phase",
+    ),
+)
+BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
+GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
+MANY_RUNS = 100
+ONE_CORE = "one_core"
+REAL = ("local", "torchrun", "slurm")  # worlds whose cores are what they are
+WORLD = 3  # the place of the world in what tells groups of runs apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A strategy with its settings. `index` picks colour, line and marker, the same in every figure."""
+
+    label: str
+    index: int
+    runs: list[Run]
+
+    @property
+    def counted(self) -> list[Run]:
+        return [run for run in self.runs if run.counted]
+
+    @property
+    def complete(self) -> list[Run]:
+        """The runs that did all their work: totals and throughputs of the others would mislead."""
+        return [run for run in self.runs if run.state == "finished"]
+
+    @property
+    def reached(self) -> list[Run]:
+        return [run for run in self.counted if run.crossing is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Arms that can be set side by side: all but they is the same. `assumption`: "" as configured.
+
+    `tuned`: whether all arms are equally tuned; else they have the study's own settings.
+    """
+
+    study: str
+    model: str
+    dataset: str
+    world: str
+    size: str
+    assumption: str
+    arms: list[Arm]
+    tuned: bool = False
+
+    @property
+    def place(self) -> dict[str, str]:
+        """The columns that every row about it begins with."""
+        return {name: getattr(self, name) for name in ("study", "model", "dataset", "world", "size")}
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [run for arm in self.arms for run in arm.runs]
+
+    @property
+    def many(self) -> bool:
+        """Whether there are too many runs to show each: figures then show medians and bands."""
+        return len(self.runs) > MANY_RUNS
+
+    @property
+    def metric(self) -> Metric:
+        """What all its runs are judged by."""
+        return self.runs[0].judged_by
+
+    @property
+    def targets(self) -> list[float]:
+        return sorted({run.target for run in self.runs if run.target is not None})
+
+
+def per_sample(runs: Iterable[Run]) -> Times:
+    """Seconds a sample, of the runs that recorded how many they did."""
+    return Times(tuple(1 / run.samples_per_s for run in runs if run.samples_per_s))
+
+
+def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
+    """All metrics of `comparisons`, each once; accuracy where there is no comparison."""
+    found = {comparison.metric.key for comparison in comparisons}
+    return [metric for key, metric in METRICS.items() if key in found] or [ACCURACY]
+
+
+def shown(comparison: Comparison) -> Comparison:
+    """Without runs of one core, which are no arms to be shown beside others, unless there are no others."""
+    beside = [arm for arm in comparison.arms if arm.runs[0].role != ONE_CORE]
+    return replace(comparison, arms=beside) if 0 < len(beside) < len(comparison.arms) else comparison
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """The dotted config of a run without what only names, places or repeats it."""
+    return {
+        key: value
+        for key, value in flatten(run.config).items()
+        if key not in NOT_THE_ARM and not key.startswith(BELOW)
+    }
+
+
+def text(value: Any) -> str:
+    """A config value as it is typed on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def compare(runs: Iterable[Run]) -> list[Comparison]:
+    """Group `runs`; the order of everything is fixed by names and seeds alone."""
+    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        workload = (run.study, run.name("model"), run.name("dataset"), run.world)
+        kind = "tuned" if run.tuned else ""
+        groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)
+    _bring_home(groups)
+    places = sorted(groups, key=lambda place: [natural(name) for name in place])
+    arms = [_arms(groups[place]) for place in places]
+    looks = _looks([list(labelled) for labelled in arms])
+    return [
+        Comparison(
+            study=study,
+            model=model,
+            dataset=dataset,
+            world=world,
+            size=size,
+            assumption=assumption,
+            arms=[Arm(label=label, index=looks[label], runs=members) for label, members in labelled.items()],
+            tuned=bool(tuned),
+        )
+        for place, labelled in zip(places, arms, strict=True)
+        for study, model, dataset, world, size, assumption, tuned, _ in [place]
+    ]
+
+
+def _bring_home(groups: dict[tuple[str, ...], list[Run]]) -> None:
+    """Put runs of one core that stand alone beside the study's others: a core does what it does, whichever
+    launcher started its process. Only where it is plain which others, and these have none of their own."""
+    of_core = {place: {run.role == ONE_CORE for run in runs} for place, runs in groups.items()}
+    for place, kinds in of_core.items():
+        work = (*place[:WORLD], *place[WORLD + 1 :])
+        homes = [
+            other
+            for other, theirs in of_core.items()
+            if theirs == {False} and other[WORLD] in REAL and (*other[:WORLD], *other[WORLD + 1 :]) == work
+        ]
+        if kinds == {True} and place[WORLD] in REAL and len(homes) == 1:
+            groups[homes[0]] += groups.pop(place)
+
+
+def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each arm by its label."""
+    named = all(run.arm_name for run in runs)
+    members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        apart = json.dumps([run.strategy, _name(run), sorted(settings(run).items())], default=str)
+        members[run.strategy, run.arm_name if named else "", apart].append(run)
+    # The baseline first, the rest by name.
+    ordered = sorted(members, key=lambda key: (key[0] != "ddp", natural(key[1]), natural(key[2])))
+    groups = [sorted(members[key], key=_order_in_arm) for key in ordered]
+    firsts = [group[0] for group in groups]
+    labels = _arm_names(firsts) if named else _labels(firsts)
+    return dict(zip(_unlike(labels), groups, strict=True))
+
+
+def _looks(labels: Sequence[Sequence[str]]) -> dict[str, int]:
+    """An index for each label, the same wherever it stands; `labels` by comparison.
+
+    Arms of one comparison get different colours as far as there are enough of them.
+    """
+    looks: dict[str, int] = {}
+    for together in labels:
+        for label in together:
+            if label in looks:
+                continue
+            beside = {looks[other] % len(COLOURS) for other in together if other in looks}
+            free = [i for i in range(len(COLOURS) * (len(looks) + 1)) if i not in looks.values()]
+            looks[label] = next((i for i in free if i % len(COLOURS) not in beside), free[0])
+    return looks
+
+
+def natural(text: str) -> list[str | int]:
+    """Sorts 4 before 16, not after it."""
+    return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split("([0-9]+)", text))]
+
+
+def _order_in_arm(run: Run) -> tuple[Any, ...]:
+    seed = run.seed if isinstance(run.seed, int) else -1
+    return (seed, str(run.seed), str((run.config.get("run") or {}).get("repeat")), run.run_id, run.place)
+
+
+def _name(run: Run) -> str:
+    return str((run.config.get("run") or {}).get("arm") or "")
+
+
+def _arm_names(firsts: Sequence[Run]) -> list[str]:
+    """The study's names; of arms that share one, followed by what sets them apart from each other."""
+    alike = [[other for other in firsts if other.arm_name == run.arm_name] for run in firsts]
+    return [
+        _label(run.arm_name, run, others) if len(others) > 1 else run.arm_name
+        for run, others in zip(firsts, alike, strict=True)
+    ]
+
+
+def _labels(firsts: Sequence[Run]) -> list[str]:
+    """Strategy, then the arm's name, then what sets it apart from the others."""
+    return [_label(run.strategy, run, firsts) for run in firsts]
+
+
+def _label(start: str, run: Run, others: Sequence[Run]) -> str:
+    name = _name(run)
+    apart = [f"{key}={text(value)}" for key, value in _apart(run, others).items()]
+    return ", ".join([f"{start} [{name}]" if name else start, *apart])
+
+
+def _unlike(labels: Sequence[str]) -> list[str]:
+    """`labels`, numbered where two are alike."""
+    seen: dict[str, int] = defaultdict(int)
+    found = []
+    for label in labels:
+        seen[label] += 1
+        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return found
+
+
+def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
+    """Settings of `run` that differ among `others`; inside a group, among those with the same choice."""
+    mine, theirs = settings(run), {other.place: settings(other) for other in others}
+    apart: dict[str, Any] = {}
+    for group in GROUPS[3:]:
+        if len({other.name(group) for other in others}) > 1:
+            apart[group] = run.name(group)
+    for key, value in mine.items():
+        group = key.split(".")[0]
+        peers = others
+        if group in GROUPS:
+            name = run.name(group)
+            peers = [other for other in others if other.name(group) == name]
+        if not key.endswith("._target_") and any(theirs[peer.place].get(key) != value for peer in peers):
+            apart[key] = value
+    return apart
+
+
+def common_settings(runs: Sequence[Run]) -> dict[str, str]:
+    """Dotted keys with one value in all `runs`."""
+    flats = [settings(run) for run in runs]
+    return {
+        key: text(value)
+        for key, value in sorted(flats[0].items())
+        if all(key in flat and flat[key] == value for flat in flats)
+    }
+
+
+def own_settings(run: Run, common: Mapping[str, str]) -> dict[str, str]:
+    """What `run` has beyond `common`, seed and arm included."""
+    own = {key: text(value) for key, value in sorted(settings(run).items()) if key not in common}
+    arm = (run.config.get("run") or {}).get("arm")
+    return {"seed": text(run.seed)} | ({"run.arm": text(arm)} if arm else {}) | own

@@ -1,0 +1,365 @@
+"""Run directories as they lie on disk, read without trusting them: damage is noted and the rest is used."""
+
+import math
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ....strategies.errors import ConfigError
+from ...machine.user_paths import check_folder
+from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
+from ...records.seed_ranges import block_of
+from ..claims.declared import name_of, task_of
+from .bytes_so_far import with_bytes
+from .metric import Metric, metric_of
+from .tolerant_reading import environment_of, mapping_of, read_yaml, rows_of
+
+# What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
+COUNTED = ("finished", "diverged", "timed_out")
+# What a report needs of the rows of all ranks, which are many.
+STRETCH = ("attempt", "stretch", "train_s")  # and parts_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run directory. `place` is its path below the reported folder; units: docs/records.md.
+
+    `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
+    `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
+    `environment` is that of all attempts, what differs between them as text; `start` the row with which the
+    first began. `copies`: places of other copies of this run directory.
+    """
+
+    place: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    status: dict[str, Any]
+    evaluations: list[Row]
+    summary: Row
+    rank_rows: list[Row]
+    replaced_rows: int
+    damage: list[str]
+    epochs: list[Row] = field(default_factory=list)
+    start: Row = field(default_factory=dict)
+    copies: tuple[str, ...] = ()
+
+    @property
+    def run_id(self) -> str:
+        return str(self.status.get("run_id") or _get(self.config, "run", "id") or Path(self.place).name)
+
+    @property
+    def found_again(self) -> str:
+        """That its directory has copies, and where; "" if it has none."""
+        places = ", ".join([self.place, *self.copies])
+        times = "twice" if len(self.copies) == 1 else f"{len(self.copies) + 1} times"
+        return f"{self.run_id} was found {times} and counts once: {places}" if self.copies else ""
+
+    @property
+    def study(self) -> str:
+        return str(self.status.get("study") or _get(self.config, "study", "name") or "runs")
+
+    def name(self, group: str) -> str:
+        """The short name of what config group `group` holds ("strategy" -> "daso")."""
+        settings = self.config.get(group)
+        named = settings.get("name") if isinstance(settings, Mapping) else None
+        if isinstance(named, str) and named:
+            return named
+        # Run ids are <strategy>-<model>-<dataset>-s<seed>-<hash>, their names free of hyphens.
+        names = self.run_id.split("-")
+        if len(names) == 5 and group in ("strategy", "model", "dataset"):
+            return names[("strategy", "model", "dataset").index(group)]
+        return _target_name(settings)
+
+    @property
+    def strategy(self) -> str:
+        return self.name("strategy")
+
+    @property
+    def world(self) -> str:
+        """The launcher, "local" or "simulated"; from environment.json if config.yaml is lost.
+
+        Where something makes links slower than they are, that as well: "emulated/kernel".
+        """
+        launcher = self.name("launcher") if self.config else str(self.environment.get("world") or "unknown")
+        return f"{launcher}/{self.network}" if self.network else launcher
+
+    @property
+    def network(self) -> str:
+        """What makes the links slower than the machine's, "kernel" or "modelled"; "" for nothing."""
+        return str((self.summary.get("apparatus") or {}).get("network") or "")
+
+    @property
+    def invalid(self) -> bool:
+        """Whether its own checks say that it measured the machine instead: it gives no numbers."""
+        return bool(self.network and self.timing_reasons)
+
+    @property
+    def arm_name(self) -> str:
+        """`study.arm`: the study's name for what is compared; "" if it gave none."""
+        return str(_get(self.config, "study", "arm") or "")
+
+    @property
+    def size(self) -> str:
+        """`study.size`: "" if the study has one size only."""
+        return str(_get(self.config, "study", "size") or "")
+
+    @property
+    def assumption(self) -> str:
+        """`study.assumption`: the one departure from what the study assumes otherwise; "" for none."""
+        return str(_get(self.config, "study", "assumption") or "")
+
+    @property
+    def role(self) -> str:
+        """`study.role`: "clock" or "fresh" for a second baseline, "placebo"; "" for an arm of its own."""
+        return str(_get(self.config, "study", "role") or "")
+
+    @property
+    def tuned(self) -> str:
+        """`study.tuned`: the arm whose tuned settings this run has; "" for the study's own settings."""
+        return str(_get(self.config, "study", "tuned") or "")
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
+    def block(self) -> Any:
+        """The repetition: runs of one have the same seed, but for a second baseline with fresh ones."""
+        return block_of(self.seed, self.role)
+
+    @property
+    def state(self) -> str:
+        """The status word, or "unknown" if status.json could not be read."""
+        return str(self.status.get("status") or "unknown")
+
+    @property
+    def counted(self) -> bool:
+        return self.state in COUNTED and not self.invalid
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(self.timing_reasons) if self.invalid else str(self.status.get("reason") or "")
+
+    @property
+    def labels(self) -> list[str]:
+        found = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
+        return list(dict.fromkeys(str(label) for label in found))
+
+    @property
+    def timing_reasons(self) -> list[str]:
+        """Why the times of this run are not to be trusted; empty if they are, or if nothing was said."""
+        timing = self.status.get("timing") or {}
+        if timing.get("valid", True):
+            return []
+        return [str(reason) for reason in timing.get("reasons") or ["no reason recorded"]]
+
+    @property
+    def target(self) -> float | None:
+        return _get(self.config, "train", "target")
+
+    @property
+    def stop(self) -> str:
+        """What ends it: "budget", or the target ("first", "confirmed")."""
+        return str(_get(self.config, "train", "stop") or "budget")
+
+    @property
+    def metric(self) -> str:
+        """What the target is about: "accuracy", "miou", "loss" and so on."""
+        return str(_get(self.config, "train", "target_metric") or "accuracy")
+
+    @cached_property
+    def crossing(self) -> Crossing | None:
+        """The first crossing of the target, from the evaluations; None without a target or a crossing."""
+        return None if self.target is None else crossing(self.evaluations, self.target, metric=self.metric)
+
+    @property
+    def resumed(self) -> bool:
+        return len(self.status.get("attempts") or []) > 1 or self.replaced_rows > 0
+
+    @property
+    def train_s(self) -> float | None:
+        """Useful training time, T_train, up to the last thing recorded."""
+        return self._latest("train_s")
+
+    @property
+    def samples(self) -> float | None:
+        return self._latest("samples")
+
+    @property
+    def samples_per_s(self) -> float | None:
+        recorded = _number(self.summary.get("samples_per_s"))
+        if recorded is not None:
+            return recorded
+        return self.samples / self.train_s if self.samples and self.train_s else None
+
+    @cached_property
+    def judged_by(self) -> Metric:
+        """What its models are judged by."""
+        target = _get(self.config, "dataset", "_target_")
+        return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
+
+    @property
+    def final(self) -> float | None:
+        """What the last model is judged; NaN stays NaN."""
+        key = self.judged_by.key
+        if f"final_{key}" in self.summary:
+            return self.summary[f"final_{key}"]
+        return self.evaluations[-1].get(key) if self.evaluations else None
+
+    def payload_bytes(self, link: str) -> float | None:
+        """Counted bytes of the whole run over `link` ("intra" or "inter"), summed over ranks."""
+        return _number((self.summary.get("payload_bytes") or {}).get(link))
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        return {
+            str(name): value
+            for name, item in (self.summary.get("parts_s") or {}).items()
+            if (value := _number(item)) is not None
+        }
+
+    @property
+    def spent_s(self) -> float | None:
+        """Recorded training time of all attempts, redone work included: the slowest rank of every stretch."""
+        slowest: dict[tuple[Any, Any], float] = defaultdict(float)
+        for row in self.rank_rows:
+            key = (row.get("attempt"), row.get("stretch"))
+            slowest[key] = max(slowest[key], _number(row.get("train_s")) or 0.0)
+        return sum(slowest.values()) if slowest else None
+
+    @property
+    def started_unix(self) -> float | None:
+        """The start of the first attempt, s since 1970."""
+        return min(self._stamps("started_unix"), default=None)
+
+    @property
+    def calendar_s(self) -> float | None:
+        """From the first start to the last end, waiting between attempts included."""
+        ends = self._stamps("ended_unix")
+        return max(ends) - self.started_unix if self.started_unix is not None and ends else None
+
+    def _stamps(self, name: str) -> list[float]:
+        attempts = self.status.get("attempts") or []
+        return [value for a in attempts if (value := _number(a.get(name))) is not None]
+
+    def _latest(self, field: str) -> float | None:
+        recorded = _number(self.summary.get(field))
+        if recorded is not None:
+            return recorded
+        return _number(self.evaluations[-1].get(field)) if self.evaluations else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    return None
+
+
+def _get(config: Mapping[str, Any], *names: str) -> Any:
+    value: Any = config
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _target_name(settings: Any) -> str:
+    """The `name` of the class that a `_target_` names, else its file, or the class where that has several."""
+    target = str(settings.get("_target_") or "unknown") if isinstance(settings, Mapping) else "unknown"
+    if (stated := name_of(target)) is not None:
+        return stated
+    path = target.split(".")
+    several = path[-2:-1] in (["optimizers"], ["schedules"], ["small"])
+    return path[-1].lower() if several or len(path) < 2 else path[-2]
+
+
+def find_runs(directory: Path) -> Iterator[Path]:
+    """Every run directory at or below `directory`, in sorted order; what lies inside one is not searched."""
+    for folder, folders, files in os.walk(directory):
+        folders.sort()
+        if "status.json" in files or "metrics.jsonl" in files:
+            folders.clear()
+            yield Path(folder)
+
+
+def load_runs(directory: Path, asked: str) -> list[Run]:
+    """Every run at or below `directory` once, in sorted order; `asked`: the command, for messages.
+
+    Raises ConfigError if there is no such folder or no run in it.
+    """
+    check_folder(directory, f"{asked} {directory}")
+    found: list[Run] = []
+    for path in find_runs(directory):
+        place = path.relative_to(directory).as_posix()
+        found.append(load_run(path, "the run" if place == "." else place))
+    if not found:
+        raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
+    return without_copies(found)
+
+
+def without_copies(runs: Iterable[Run]) -> list[Run]:
+    """Each run once: of several copies of its directory the one that got furthest, which names the others.
+
+    Copies have the same study, id and start. A run without a start is taken for itself.
+    """
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        started = run.started_unix
+        groups[(run.place,) if started is None else (run.study, run.run_id, started)].append(run)
+    kept: list[Run] = []
+    for copies in groups.values():
+        furthest = max(copies, key=lambda run: (run.counted, run.train_s or 0.0))
+        others = tuple(run.place for run in copies if run is not furthest)
+        kept.append(replace(furthest, copies=others) if others else furthest)
+    return kept
+
+
+def load_run(path: Path, place: str) -> Run:
+    """Read one run directory; nothing in it makes this fail, all trouble ends up in `damage`."""
+    damage: list[str] = []
+    rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
+    kept = surviving(rows)
+    rank_rows: list[Row] = []
+    counted: list[list[Row]] = []
+    for file in sorted((path / "ranks").glob("*.jsonl")):
+        rank = int(file.stem) if file.stem.isdigit() else -1
+        own = rows_of(file, f"{place}/ranks/{file.name}", damage)
+        counted.append(own)
+        rank_rows += [
+            {
+                "rank": rank,
+                **{name: row.get(name) for name in STRETCH},
+                "parts_s": _shared(row.get("parts_s")),
+            }
+            for row in own
+            if row.get("kind") == "stretch"
+        ]
+    status = mapping_of(path / "status.json", place, read_json, damage)
+    judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
+    summaries = [row for row in kept if row.get("kind") == "summary"]
+    return Run(
+        place=place,
+        config=mapping_of(path / "config.yaml", place, read_yaml, damage),
+        environment=environment_of(path, place, damage),
+        status=status,
+        evaluations=with_bytes(judged, kept, counted),
+        summary=summaries[-1] if summaries else status.get("summary") or {},
+        rank_rows=rank_rows,
+        epochs=[row for row in kept if row.get("kind") == "epoch"],
+        start=next((row for row in rows if row.get("kind") == "start"), {}),
+        replaced_rows=len(rows) - len(kept),
+        damage=damage,
+    )
+
+
+def _shared(value: Any) -> Any:
+    """A mapping with keys that all rows share: of many runs they would take most of the memory."""
+    return {sys.intern(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _usable(row: Row) -> bool:
+    return _number(row.get("train_s")) is not None and _number(row.get("samples")) is not None

@@ -1,0 +1,148 @@
+"""Matplotlib set up so that equal input gives equal bytes and names are names."""
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from .. import words
+from ..simulation_errors import reference
+
+WIDTH = 6.2  # inches
+_ALMOST_LINEAR, _THREE_DECADES = 5, 1000  # from end to end of a logarithmic axis
+PART_COLOURS = {
+    "compute": "#0072B2",
+    "exposed": "#D55E00",
+    "waiting": "#E69F00",
+    "data": "#56B4E9",
+    "step_other": "#BBBBBB",
+}
+PART_HATCHES = {"compute": "", "exposed": "///", "waiting": "...", "data": "\\\\\\", "step_other": ""}
+
+SETTINGS: dict[Any, Any] = {
+    "text.parse_math": False,
+    "text.usetex": False,
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a8f98",
+    "axes.labelcolor": "#30343b",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e7e9ed",
+    "xtick.color": "#50555e",
+    "ytick.color": "#50555e",
+    "text.color": "#1d2129",
+    "hatch.linewidth": 0.6,
+    "figure.constrained_layout.use": True,
+}
+
+
+def plain(label: str) -> str:
+    """`label` as matplotlib must get it: a leading underscore would hide it (before 3.10)."""
+    shown = "".join(
+        sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in label
+    )
+    return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
+
+
+@contextmanager
+def drawing(salt: str) -> Iterator[None]:
+    """Matplotlib's own defaults plus ours, whatever the user's settings file says. `salt` seeds the ids."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A name in a script that the font lacks shows boxes: no reason to stop.
+        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
+        matplotlib.rcdefaults()
+        settings: dict[Any, Any] = {**SETTINGS, "svg.hashsalt": salt}
+        matplotlib.rcParams.update(settings)
+        yield
+
+
+def where(world: str, size: str) -> str:
+    """What every figure says of its numbers: it travels without its page."""
+    known = reference() if world == "simulated" else None
+    off = known.errors.get("speed-up") if known else None
+    told = (
+        [f"ratios on emulated clusters off by {off.median:.1%}, at the 95th percentile {off.p95:.1%}"]
+        if off
+        else []
+    )
+    return ", ".join([words.world(world), *([size] if size else []), *told])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure as the text of an SVG file and as the bytes of a PDF file."""
+
+    svg: str
+    pdf: bytes
+
+
+def drawn(salt: str, make: Callable[[], Figure], *, told: str) -> Drawn:
+    """The figure that `make` draws as files, `told` in a corner; equal figures give equal bytes."""
+    with drawing(salt):
+        figure, text, book = make(), io.StringIO(), io.BytesIO()
+        # A title, so that the layout keeps room for it.
+        figure.suptitle(plain(told), x=0.995, ha="right", fontsize=7, color="0.35", style="italic")
+        # Nothing that tells when, where or by which version: equal figures are equal files.
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(text, format="svg", facecolor="white", metadata=nothing)
+        # Laid out already: the same places without the work.
+        figure.set_layout_engine("none")
+        nothing = {"CreationDate": None, "Creator": None, "Producer": None}
+        figure.savefig(book, format="pdf", facecolor="white", metadata=nothing)
+    svg = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    return Drawn(svg=svg, pdf=book.getvalue())
+
+
+def numbers() -> FuncFormatter:
+    """Axis labels without powers of ten."""
+    return FuncFormatter(lambda value, _: f"{value:,.10g}")
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Round numbers for the labels of a logarithmic axis, up to one beyond each end; `low` is above 0.
+
+    Matplotlib labels multiples of powers of ten, of which none lies between 1 and 2: of an axis from 0.7 to
+    1.4 it leaves one half without a label.
+    """
+    if high < _ALMOST_LINEAR * low:
+        return [float(value) for value in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
+    return [float(value) for value in LogLocator(subs=subs).tick_values(low, high)]
+
+
+def label_logarithmic(axis: Axis) -> None:
+    """Label a logarithmic axis at round numbers within its present limits."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_ticks([value for value in round_numbers(low, high) if low <= value <= high])
+    axis.set_major_formatter(numbers())
+    axis.set_minor_locator(NullLocator())
+
+
+def short(label: str, most: int) -> str:
+    """The first `most` characters of `label`, the last of them an ellipsis if some are missing."""
+    return label if len(label) <= most else f"{label[: most - 1]}…"
+
+
+def wrapped(label: str, width: int = 26, most_rows: int = 3) -> str:
+    """`label` on up to `most_rows` rows of about `width` signs, broken after commas only."""
+    rows: list[str] = []
+    *pieces, last = label.split(", ")
+    for piece in [*(f"{piece}," for piece in pieces), last]:
+        if rows and len(rows[-1]) + len(piece) < width:
+            rows[-1] += f" {piece}"
+        else:
+            rows.append(piece)
+    if len(rows) > most_rows:
+        rows[most_rows - 1 :] = [" ".join(rows[most_rows - 1 :])]
+    return "\n".join(short(row, width + 10) for row in rows)

@@ -1,0 +1,90 @@
+"""The target and the budget of a study, from pilot runs of its baseline on the validation split.
+
+Source: the measuring rules (time to accuracy), "headlines, evaluation, target, budget".
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ....strategies.errors import ConfigError
+
+FEWEST_PILOTS = 10
+SHARE = 0.9  # of the pilots reach the target
+TIMES = 2.0  # the budget, in median times of a pilot's whole schedule
+_NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a study is to aim at, as a share of samples right.
+
+    `knee`: accuracy at which the mean curve bends; `reached`: share of the pilots that reached the target;
+    `step`: of the grid. `budget_s`: seconds of T_train after which a run is a failure.
+    """
+
+    value: float
+    knee: float
+    step: float
+    reached: float
+    budget_s: float
+
+
+def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validation: int, test: int) -> Target:
+    """From each pilot's accuracies (shares, at the same marks of samples) and its T_train.
+
+    The target is the smallest value of the grid at or past the knee of the mean curve; where fewer than nine
+    in ten pilots reach that one, the highest value that so many reach. The knee is the point of the mean
+    curve that is farthest from the chord between its ends. The grid is as coarse as the splits can tell
+    apart: its step is the binomial standard error of a difference between them, or the next round number.
+
+    Args:
+        validation, test: samples of the two splits.
+
+    Raises ConfigError for fewer than 10 pilots or 3 marks that all have, or if no value of the grid is
+    reached.
+    """
+    if len(curves) < FEWEST_PILOTS:
+        raise ConfigError(f"{len(curves)} pilot runs: must be {FEWEST_PILOTS} or more")
+    marks = min(len(curve) for curve in curves)
+    if marks < 3:
+        raise ConfigError(
+            f"{marks} evaluations that all pilots have: must be 3 or more (train.eval_every_samples)"
+        )
+    mean = [math.fsum(curve[mark] for curve in curves) / len(curves) for mark in range(marks)]
+    knee = mean[_farthest_from_chord(mean)]
+    step = grid_step(knee, validation, test)
+    best = sorted((max(curve) for curve in curves), reverse=True)
+    nine_in_ten = best[math.ceil(SHARE * len(best)) - 1]  # so many pilots reach this
+    past_knee = math.ceil(knee / step - 1e-9)
+    place = min(past_knee, math.floor(nine_in_ten / step + 1e-9))
+    if place < 1:
+        raise ConfigError(
+            f"nine in ten pilots reach {nine_in_ten:.4g} only: no value of a grid of {step:g} is below"
+        )
+    value = round(place * step, 10)
+    return Target(
+        value=value,
+        knee=knee,
+        step=step,
+        reached=sum(top >= value - 1e-12 for top in best) / len(best),
+        budget_s=TIMES * median(train_s),
+    )
+
+
+def grid_step(accuracy: float, validation: int, test: int) -> float:
+    """√(p(1-p)(1/M_v + 1/M_t)) up to the next of 1, 2, 2.5, 5 times a power of ten; at least 0.001."""
+    if min(validation, test) < 1:
+        raise ConfigError(f"splits of {validation} and {test} samples: must be 1 or more each")
+    p = min(max(accuracy, 0.0), 1.0)
+    error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
+    power = 10.0 ** math.floor(math.log10(error))
+    return next(round(nice * power, 12) for nice in _NICE if nice * power >= error * (1 - 1e-9))
+
+
+def _farthest_from_chord(curve: Sequence[float]) -> int:
+    """The place of the point that lies highest above the line from the first to the last."""
+    last = len(curve) - 1
+    rise = (curve[last] - curve[0]) / last
+    return max(range(len(curve)), key=lambda place: curve[place] - curve[0] - rise * place)

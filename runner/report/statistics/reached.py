@@ -1,0 +1,146 @@
+"""Runs that reached a target and runs that did not: none is dropped, and none counts as a time it never had.
+
+Source: the measuring rules (time to accuracy), "statistics", "runs that miss the target".
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ....strategies.errors import ConfigError, above
+from ...records.json_lines import Crossing
+from . import ratio
+from .estimate import LEVEL, Interval, normal_limit
+from .ratio import Ratio, Side, Times
+
+_ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """One arm's way to one target: its runs in the order of their seeds, times in seconds of T_train.
+
+    `met[i]`: whether run i reached the target; `seconds[i]`: then its scored crossing time, else the time it
+    used. `log_widths`: of the runs that met it, see `Times`. `budget_s`: the time budget, the same for all
+    arms. Raises ConfigError for no runs, unequal lengths, or times that are not positive and finite.
+    """
+
+    seconds: tuple[float, ...]
+    met: tuple[bool, ...]
+    budget_s: float
+    log_widths: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.seconds or len(self.seconds) != len(self.met):
+            raise ConfigError(
+                f"{len(self.seconds)} seconds, {len(self.met)} met: must be one each, for >= 1 run"
+            )
+        for name, value in [("budget_s", self.budget_s), *(("seconds", used) for used in self.seconds)]:
+            above(name, value, 0.0)
+            if not math.isfinite(value):
+                raise ConfigError(f"{name}={value}: must be finite")
+        if self.log_widths and len(self.log_widths) != self.reached:
+            raise ConfigError(
+                f"log_widths: {len(self.log_widths)} for {self.reached} crossings; give one for each"
+            )
+
+    @property
+    def reached(self) -> int:
+        """k: the runs that reached the target."""
+        return sum(self.met)
+
+    @property
+    def runs(self) -> int:
+        """n: all runs."""
+        return len(self.seconds)
+
+    @property
+    def all_reached(self) -> bool:
+        return self.reached == self.runs
+
+    @property
+    def crossed_s(self) -> list[float]:
+        """The crossing times, ascending."""
+        return sorted(time for time, met in zip(self.seconds, self.met, strict=True) if met)
+
+    @property
+    def rate_only(self) -> bool:
+        """Whether fewer than half reached it: then no time is said of this arm."""
+        return self.reached / self.runs < _ENOUGH_REACHED
+
+
+def log_width(crossing: Crossing) -> float:
+    """w = ln(t_j / t_(j-1)), the stretch in which a run crossed; inf if its first evaluation did meet it."""
+    return math.inf if crossing.at_first else math.log(crossing.stamp_s / crossing.after_s)
+
+
+def wilson(reached: int, runs: int, *, level: float = LEVEL) -> Interval:
+    """Wilson's interval of k of n, no continuity correction. Raises ConfigError unless 0 <= k <= n > 0."""
+    if not 0 <= reached <= runs or runs == 0:
+        raise ConfigError(f"reached={reached} of runs={runs}: must be 0 <= reached <= runs, with runs >= 1")
+    z = normal_limit(level)
+    share = reached / runs
+    centre = share + z**2 / (2 * runs)
+    half = z * math.sqrt(share * (1 - share) / runs + z**2 / (4 * runs**2))
+    scale = 1 + z**2 / runs
+    return Interval(max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
+
+
+def survival(arm: Reached) -> list[tuple[float, float]]:
+    """Kaplan-Meier: (seconds, share not yet there) at each crossing time; failures leave at the budget."""
+    times = arm.crossed_s
+    failures = arm.runs - arm.reached
+    found: list[tuple[float, float]] = []
+    left = 1.0
+    for time in sorted(set(times)):
+        # A run that leaves at the very moment of a crossing was still there to be seen.
+        watched = sum(other >= time for other in times) + (failures if arm.budget_s >= time else 0)
+        left *= 1 - times.count(time) / watched
+        found.append((time, left))
+    return found
+
+
+def median_s(arm: Reached) -> float | None:
+    """The smallest time by which at most half had not reached the target (Kaplan-Meier), in seconds.
+
+    None if fewer than half of the runs reached it.
+    """
+    if arm.rate_only:
+        return None
+    # The product of fractions may end a rounding error above a half that is exact.
+    return next((time for time, left in survival(arm) if left <= 0.5 + 1e-12), None)
+
+
+def expected_running_s(arm: Reached) -> float | None:
+    """ERT: the time of all runs, failures with what they used, per run that reached it; None if none did."""
+    return math.fsum(arm.seconds) / arm.reached if arm.reached else None
+
+
+def compare(
+    base: Reached, arm: Reached, *, method: Callable[..., Ratio | None] = ratio.welch, level: float = LEVEL
+) -> Ratio | None:
+    """The ratio of crossing times; failures of one arm enter at the budget and leave one end unknown.
+
+    Failures of the baseline only: its true times are at least that long, "≥"; of the arm only: "≤". None if
+    both have failures, if fewer than half of either reached it (rate only, no time), or below 3 runs. The
+    interval is that of the times at the budget with its open end removed, since the printed point alone would
+    leave out the scatter. `method`: `ratio.welch` or `ratio.paired`. Raises ConfigError for unequal budgets.
+    """
+    if base.budget_s != arm.budget_s:
+        raise ConfigError(f"budget_s={base.budget_s} and {arm.budget_s}: must be equal for all arms")
+    if base.rate_only or arm.rate_only or not (base.all_reached or arm.all_reached):
+        return None
+    side: Side = "≤" if base.all_reached else "≥"
+    both = base.all_reached and arm.all_reached
+    return method(at_budget(base), at_budget(arm), level=level, side="" if both else side)
+
+
+def at_budget(arm: Reached) -> Times:
+    """All runs as times, failures at the budget with the quadratic mean of the widths: same grid variance."""
+    widths: Sequence[float] = ()
+    if arm.log_widths:
+        typical = math.sqrt(math.fsum(width**2 for width in arm.log_widths) / len(arm.log_widths))
+        known = iter(arm.log_widths)
+        widths = [next(known) if met else typical for met in arm.met]
+    pairs = zip(arm.seconds, arm.met, strict=True)
+    return Times(tuple(time if met else arm.budget_s for time, met in pairs), tuple(widths))

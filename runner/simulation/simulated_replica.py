@@ -1,0 +1,344 @@
+"""The replica of virtual time: real gradients, modelled step times, and DDP's buckets summed during backward.
+
+Forward and backward cost no virtual time while they are computed; then the rank's clock goes on by what its
+device would have taken. With overlap each bucket's sum starts when the last of its gradients is there, in the
+order in which backward makes them; a `Reduction` works on a clock of its own beside the rank's, its buckets
+in a `Pipeline`, as it does on a helper thread over real processes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from ...strategies.communicator import Work
+from ...strategies.gradients import Pipeline, by_samples, uniform
+from ...strategies.replica import Batch, Replica, StepTimes
+from ..training.device_model import Device, Profile
+from ..training.precision import is_lost, outputs_of
+from .simulated_communicator import SimulatedCommunicator
+from .stacked_gradients import GradientPool, Pending
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients [low, high) that travel together once the share `ready` of the backward pass is done.
+
+    `numbers`: of the model whose clock it is; they are high - low where it is this one.
+    """
+
+    low: int
+    high: int
+    numbers: int
+    ready: float
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def covered(spans: Sequence[tuple[int, int]], low: int, high: int) -> int:
+    """How much of [low, high] lies in at least one span."""
+    total, until = 0, low
+    for start, end in sorted(spans):
+        start, end = max(start, until), min(end, high)
+        if end > start:
+            total, until = total + end - start, end
+    return total
+
+
+class SimulatedReplica(Replica):
+    """See the module's text. `profile`: of the model whose clock it is; default: this one's sizes."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        comm: SimulatedCommunicator,
+        device: Device,
+        profile: Profile | None = None,
+        pool: GradientPool | None = None,
+    ) -> None:
+        super().__init__(model, criterion)
+        self.parameters.lay_out()
+        self.comm = comm
+        self.device = device
+        self._profile, self._pool = profile, pool
+        self._named = dict(model.named_parameters())
+        self._rng = torch.get_rng_state()
+        self._buckets: list[Bucket] = []
+        self._line: Work | None = None
+        self._pipeline = Pipeline()
+        self._weights: dict[tuple[int, ...], float] = {}
+        # Where gradients computed together lie, one after the other, and behind them the wish.
+        self._vector = self.parameters.empty(extra=1)
+        self._in_vector = self.parameters.views(self._vector)
+
+    def compute_gradients(self, batch: Batch) -> Tensor:
+        loss = self._compute(batch)
+        self._unscale()
+        self.times.append(StepTimes(batch.samples_of_rank, self.forward_ns, self.compute_ns))
+        return loss
+
+    def _compute(self, batch: Batch) -> Tensor:
+        """Forward, backward and the average; gradients are times the scale of the loss, if there is one."""
+        averaging, comm = self.averaging, self.comm
+        members = comm.members(averaging.group) if averaging.group is not None else ()
+        weight = self._weight(batch, members)
+        blank = len(batch.targets) == 0
+        scaled = averaging.scale == "loss" and weight != 1
+        loss = self._begin(batch, weight if scaled else 1.0)
+        forward, backward = self._step_ns(len(batch.targets))
+        self._draw(forward, backward)
+        if len(members) > 1:
+            # 0 times what is not a number is not one either: a blank sample counts nothing.
+            weight = 0.0 if blank else 1.0 if scaled else weight
+            if averaging.overlap and averaging.reduction is None:
+                return self._sum_in_a_train(loss, weight, forward, backward)
+            return self._sum_one_by_one(loss, weight, forward, backward)
+        comm.simulator.advance(comm.rank, forward + backward)
+        return self._done(loss, blank)
+
+    def _weight(self, batch: Batch, members: Sequence[int]) -> float:
+        """`averaging.weight`, which looks at every member: kept for the two cuts that steps take in turns."""
+        sizes = batch.samples_of_rank
+        if self.averaging.weights not in (by_samples, uniform):  # others may look at more than sizes
+            return self.averaging.weight(batch, members, self.comm.rank)
+        if sizes not in self._weights:
+            if len(self._weights) > 1:
+                self._weights.clear()
+            self._weights[sizes] = self.averaging.weight(batch, members, self.comm.rank)
+        return self._weights[sizes]
+
+    def _step_ns(self, samples: int) -> tuple[int, int]:
+        """Nanoseconds until the last part's backward pass begins, and of it: sums go beside it alone."""
+        *earlier, last = [self.device.step_ns(part.stop - part.start) for part, _ in self.parts(samples)]
+        before = sum(forward + backward for forward, backward in earlier)
+        self.forward_ns = last[0] + sum(forward for forward, _ in earlier)
+        self.compute_ns = before + sum(last)
+        return before + last[0], last[1]
+
+    def _draw(self, forward: int, backward: int) -> None:
+        """Tell the timeline of the step that begins now: nothing interrupts it, sums run beside it."""
+        comm, timeline = self.comm, self.comm.simulator.timeline
+        if timeline is not None:
+            began = comm.now()
+            timeline.compute(comm.rank, began, began + forward, "forward")
+            timeline.compute(comm.rank, began + forward, began + forward + backward, "backward")
+
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        took = [sum(self._step_ns(samples)) for _ in range(steps)]
+        self.comm.simulator.advance(self.comm.rank, sum(took))
+        return [nanoseconds / 1e9 for nanoseconds in took]
+
+    def rng_state(self) -> dict[str, Tensor]:
+        return {"cpu": self._rng, "device": torch.tensor(self.device.drawn)}
+
+    def load_rng_state(self, state: dict[str, Tensor]) -> None:
+        self._rng = state["cpu"]
+        self.device.drawn = int(state["device"])
+
+    def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
+        """What returns the loss once it is needed, with `weight` times its gradients in the parameters."""
+
+        def alone() -> Tensor:
+            return self._forward_and_backward(batch, weight)
+
+        if self._bound_gradients is not None:
+            self._clear_gradients()
+        alone_only = self.accumulate > 1 or self.autocast is not None
+        if self._pool is None or len(batch.targets) == 0 or alone_only:
+            value = alone()
+            return lambda: value
+        pool, own = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
+        pending = pool.submit(
+            Pending(
+                self.model,
+                self._named,
+                batch.inputs,
+                batch.targets,
+                weight,
+                alone,
+                self.parameters.home_now(),
+                (self._vector[:-1], self._in_vector) if own else None,
+            )
+        )
+        return lambda: pool.result(pending)
+
+    def _done(self, begun: Callable[[], Tensor], blank: bool) -> Tensor:
+        """The loss of this rank's batch, 0 where it has no sample; notes whether it wishes to stop."""
+        loss = begun()
+        if blank:
+            loss = torch.zeros_like(loss)
+            self._clear_gradients()
+        self.wished = self.wish or not math.isfinite(loss.item()) or is_lost(self.scaler)
+        return loss
+
+    def _forward_and_backward(self, batch: Batch, weight: float) -> Tensor:
+        """The loss [] of the batch, detached; `weight` times its gradients lie in the parameters."""
+        self._clear_gradients()
+        shared = torch.get_rng_state()
+        torch.set_rng_state(self._rng)
+        losses: list[Tensor] = []
+        with self.stand_in(batch) as (inputs, targets):
+            for part, share in self.parts(len(targets)):
+                outputs = outputs_of(self.model, inputs[part], self.autocast)
+                loss, scale = self.criterion(outputs, targets[part]), weight * share
+                weighted = loss if scale == 1 else loss * scale
+                (weighted if self.scaler is None else self.scaler.scale(weighted)).backward()
+                losses.append(loss.detach() if share == 1 else share * loss.detach())
+        self._rng = torch.get_rng_state()
+        torch.set_rng_state(shared)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _averaging_changed(self) -> None:
+        self._weights.clear()
+        slots = self.parameters.slots
+        own = [slot.numel for slot in slots]
+        profile = self._profile or Profile.by_size(own)
+        buckets = profile.buckets(self.parameters.empty().element_size(), self.averaging.bucket_mib)
+        ends = [0, *accumulate(profile.numels)]
+        # Another model's buckets are the same parts of this one's vector.
+        scale = self.parameters.numel / max(1, ends[-1])
+        self._buckets = [
+            Bucket(
+                low=round(ends[first] * scale),
+                high=round(ends[last] * scale),
+                numbers=ends[last] - ends[first],
+                ready=profile.ready[first],
+                shapes=tuple(slot.shape for slot in slots[first:last]) if list(profile.numels) == own else (),
+            )
+            for first, last in buckets
+        ] or [Bucket(0, 0, 0, 1.0, ())]
+
+    def _sum_in_a_train(
+        self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
+    ) -> Tensor:
+        """Sum the buckets beside the backward pass; returns this rank's loss."""
+        comm, group = self.comm, self.averaging.group
+        losses: list[Tensor] = []
+        assert group is not None
+        began, size = comm.now() + forward, self._vector.element_size()
+
+        def give() -> Tensor:
+            losses.append(self._done(begun, blank=weight == 0))
+            return self._given(weight)
+
+        # The wish travels with the first bucket, as the last of its numbers.
+        payloads = [size * (bucket.numbers + (not index)) for index, bucket in enumerate(self._buckets)]
+        times = [began + round(backward * bucket.ready) for bucket in self._buckets]
+        if self.device.overlap_loss and len(times) > 1:
+            # What the others' sums cost the backward pass, its last bucket waits for.
+            beside = comm.all_reduce_train(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
+            comm.simulator.advance(comm.rank, forward + backward)
+            self._lose(covered(beside.spans(), began, comm.now()))
+            work = comm.all_reduce_train(group, give, payloads[-1:], [comm.now()])
+            beside.wait()
+        else:
+            work = comm.all_reduce_train(group, give, payloads, times)
+            comm.simulator.advance(comm.rank, forward + backward)
+        work.wait()
+        assert work.total is not None
+        self._take(work.total)
+        return losses[0]
+
+    def _sum_one_by_one(
+        self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
+    ) -> Tensor:
+        """Sum the buckets in another way than one all-reduce each, or after the backward pass."""
+        averaging, comm = self.averaging, self.comm
+        began, sums = comm.now(), []
+        self._forget_sums()
+        first = self._buckets[0].ready if averaging.overlap else 1.0
+        comm.simulator.advance(comm.rank, forward + round(backward * first))
+        loss = self._done(begun, blank=weight == 0)
+        flat = self._weighted(weight)
+        for index, bucket in enumerate(self._buckets):
+            there = forward + round(backward * bucket.ready) if averaging.overlap else forward + backward
+            comm.simulator.advance(comm.rank, max(0, began + there - comm.now()))
+            if averaging.overlap and index == len(self._buckets) - 1:
+                # What the others' sums cost the backward pass, its last bucket waits for.
+                self._lose(self._summed_aside(began + forward, comm.now()))
+            sums.append(self._start_sum(flat, index))
+            if not averaging.overlap:
+                sums[-1].wait()
+        for work in sums:
+            work.wait()
+        self._take(flat)
+        return loss
+
+    def _given(self, weight: float) -> Tensor:
+        """What this rank gives to a sum of all buckets."""
+        return self._weighted(weight)
+
+    def _weighted(self, weight: float) -> Tensor:
+        """`weight` times the gradients, and the wish: what this rank gives to the sum, [m + 1]."""
+        vector = self._vector
+        if weight == 0:
+            vector.zero_()
+        else:
+            self.gradients(vector)
+            if weight != 1:
+                vector *= weight
+        vector[-1] = float(self.wished)
+        return vector
+
+    def gradients(self, out: Tensor | None = None) -> Tensor:
+        if out is self._vector and self._gradients_lie_in_vector():
+            return self._vector
+        return super().gradients(out)
+
+    def _take(self, total: Tensor) -> None:
+        """Leave the sum where the optimizer looks for gradients."""
+        if not self._gradients_lie_in_vector():
+            self.load_gradients(total)
+        elif total is not self._vector:
+            self._vector[:-1].copy_(total[:-1])
+        self.wished = bool(total[-1] != 0)
+
+    def _gradients_lie_in_vector(self) -> bool:
+        # All of them or none: they were computed together, or by this rank alone.
+        return len(self._in_vector) > 0 and self.parameters.tensors[0].grad is self._in_vector[0]
+
+    def _forget_sums(self) -> None:
+        """A step begins."""
+        self._line = None
+        self.comm.operations_aside.clear()
+
+    def _start_sum(self, flat: Tensor, index: int) -> Work:
+        """Begin to sum a bucket of `flat`; the wish goes with the first one, as the last of its numbers."""
+        averaging, comm, bucket = self.averaging, self.comm, self._buckets[index]
+        assert averaging.group is not None
+        reduction, before = averaging.reduction, self._line
+        shapes = list(bucket.shapes or [(bucket.high - bucket.low,)])
+        piece = flat[bucket.low : bucket.high]
+        if index == 0:
+            piece, shapes = flat[bucket.low : bucket.high + 1], [*shapes, (1,)]
+        if reduction is None:
+            return comm.all_reduce(piece, averaging.group, channel="gradients", async_op=True)
+        last = index == len(self._buckets) - 1 or not averaging.overlap
+
+        def work() -> None:
+            if before is not None:
+                before.wait()
+            self._pipeline.add(reduction.levels(piece, index, shapes, comm), lambda: None, last=last)
+
+        self._line = comm.aside(work)
+        return self._line
+
+    def _summed_aside(self, low: int, high: int) -> int:
+        """In how much of [low, high] operations of reductions were under way."""
+        operations = self.comm.operations_aside
+        return covered(
+            [(o.start, high if o.end is None else o.end) for o in operations if o.start is not None],
+            low,
+            high,
+        )
+
+    def _lose(self, beside: int) -> None:
+        """Let the backward pass take longer, for sums ran so many nanoseconds beside it."""
+        comm, lost = self.comm, round(beside * self.device.overlap_loss)
+        timeline = comm.simulator.timeline
+        if lost and timeline is not None:
+            timeline.compute(comm.rank, comm.now(), comm.now() + lost, "backward")
+        comm.simulator.advance(comm.rank, lost)

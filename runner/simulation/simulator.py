@@ -1,0 +1,384 @@
+"""Virtual time: every rank is a greenlet, and the one with the smallest clock runs next.
+
+A rank that polls at time t has therefore seen everything that happened before t. Clocks are integer
+nanoseconds, so sums of durations are exact. A run that cannot go on says who waits for what.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+from torch import Tensor
+
+from ...strategies.topology import Topology
+from ..communication.link_costs import AlphaBeta, Cost, Network
+from .timeline import Timeline
+
+MOST_POLLS = 100_000  # of one rank in a row without a step in time: it would go on for ever
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """A collective in virtual time; it starts when the last member has entered and its links are free.
+
+    `start` and `end` are None until then. Where links are shared fairly, a transfer that enters later can
+    still put the end off, but never to before the present.
+    """
+
+    verb: str
+    members: tuple[int, ...]
+    entered: dict[int, Any] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+    start: int | None = None
+    ready: int | None = None  # when the last member entered
+    end: int | None = None
+    waiters: list[greenlet] = field(default_factory=list)
+
+    def told(self) -> str:
+        """What it is and who is missing."""
+        missing = [member for member in self.members if member not in self.entered]
+        return f"{self.verb} over {self.members} for ranks {missing}"
+
+
+class Train:
+    """Sums over one group that are entered together and become ready one after the other: DDP's buckets.
+
+    Part k is ready when the last member has come to its time for it; `total` is made once, when first asked
+    for, by when all members have entered.
+    """
+
+    def __init__(self, verb: str, members: tuple[int, ...], payloads: Sequence[int]) -> None:
+        self.verb, self.members, self.payloads = verb, members, payloads
+        self.entered: dict[int, Any] = {}
+        self.parts = [Operation(verb, members, self.entered) for _ in payloads]
+        self.ready = [0] * len(payloads)
+        self._total: Any = None
+
+    def total(self) -> Any:
+        """The sum of what all members gave."""
+        if self._total is None:
+            self._total = rank_order_sum({rank: give() for rank, give in self.entered.items()})
+            self.entered.clear()
+        return self._total
+
+
+class Deadlock(RuntimeError):
+    """No rank can go on. The message lists what each one waits for."""
+
+
+class Simulator:
+    """Runs one body per rank against a network; time passes only in `advance` and in waits.
+
+    `now` is the clock of whoever runs; `time` holds where each rank stands, or ended. A `timeline` is told
+    what happens.
+    """
+
+    def __init__(
+        self, topology: Topology, network: Network | None = None, timeline: Timeline | None = None
+    ) -> None:
+        self.topology = topology
+        self.network = network or AlphaBeta()
+        self.timeline = timeline
+        self.now = 0
+        self.time = [0] * topology.ranks
+        self.shared: dict[Any, Any] = {}
+        self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # who goes on, what happens
+        self._ticket = itertools.count()
+        self._operations: dict[Any, Operation | Train] = {}
+        self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
+        self._waiting_for: dict[greenlet, Operation] = {}
+        self._hub: greenlet | None = None
+        self._rank_of: dict[greenlet, int] = {}
+        self._helpers: set[greenlet] = set()
+        self._polls = 0
+
+    def run(self, body: Callable[[int], Any], *, until_ns: int | None = None) -> list[Any]:
+        """Run `body(rank)` for every rank to its end, or to `until_ns`, whatever comes first.
+
+        Returns their results. An exception of any rank ends the run.
+        """
+        self._hub = getcurrent()
+        results: list[Any] = [None] * self.topology.ranks
+
+        def guarded(rank: int) -> Callable[[], None]:
+            def call() -> None:
+                results[rank] = body(rank)
+
+            return call
+
+        ranks = [greenlet(guarded(rank)) for rank in range(self.topology.ranks)]
+        self._rank_of = {one: rank for rank, one in enumerate(ranks)}
+        for one in ranks:
+            self._push(0, one)
+        while self._queue:
+            time, _, one = heapq.heappop(self._queue)
+            if until_ns is not None and time > until_ns:
+                raise OutOfTime
+            self.now, self._polls = time, 0
+            if not isinstance(one, greenlet):
+                one()
+                continue
+            if one not in self._helpers:
+                self.time[self._rank_of[one]] = time
+            one.switch()
+        stuck = [one for one in self._rank_of if not one.dead]
+        if stuck:
+            waits = "; ".join(f"rank {self._rank_of[one]} waits in {self._told(one)}" for one in stuck)
+            raise Deadlock(f"no rank can go on: {waits}")
+        return results
+
+    def advance(self, rank: int, nanoseconds: int) -> None:
+        """Let `nanoseconds` pass on the clock of the running rank."""
+        if nanoseconds:
+            self._sleep_until(self.now + nanoseconds)
+
+    def aside(self, rank: int, body: Callable[[], None]) -> Operation:
+        """Begin `body` now on a clock of its own beside the rank's, like a thread; it ends with the body."""
+        done = Operation("aside", (rank,), entered={rank: None})
+
+        def call() -> None:
+            body()
+            done.end = self.now
+            self._wake(done)
+            self._helpers.discard(helper)
+            del self._rank_of[helper]
+
+        helper = greenlet(call, parent=self._hub)
+        self._rank_of[helper] = rank
+        self._helpers.add(helper)
+        self._push(self.now, helper)
+        return done
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether a body given to `aside` is what runs."""
+        return getcurrent() in self._helpers
+
+    def enter(
+        self,
+        rank: int,
+        key: Any,
+        verb: str,
+        members: tuple[int, ...],
+        what: Any,
+        payload: int,
+        combine: Callable[[dict[int, Any]], dict[int, Any]],
+        channel: str = "parameters",
+    ) -> Operation:
+        """`rank` enters the operation `key`; the last one to enter fixes its end and computes all results."""
+        operation = self._operations.get(key)
+        if operation is None:
+            operation = self._operations[key] = Operation(verb, members)
+        elif type(operation) is not Operation or (operation.verb, operation.members) != (verb, members):
+            raise _disagreement(rank, verb, members, operation)
+        operation.entered[rank] = what
+        if len(operation.entered) == len(members):
+            del self._operations[key]
+            operation.results = combine(operation.entered)
+            self._carry(operation, payload, channel)
+        return operation
+
+    def enter_train(
+        self,
+        rank: int,
+        key: Any,
+        members: tuple[int, ...],
+        what: Any,
+        payloads: Sequence[int],
+        times: Sequence[int],
+        channel: str,
+    ) -> Train:
+        """`rank` enters all-reduces over `members`: part k of `payloads[k]` bytes at `times[k]` >= now."""
+        train = self._operations.get(key)
+        if train is None:
+            train = self._operations[key] = Train("all_reduce", members, payloads)
+        elif type(train) is not Train or (train.members, train.payloads) != (members, payloads):
+            raise _disagreement(rank, f"{len(payloads)} all_reduce", members, train)
+        train.entered[rank] = what
+        train.ready = [max(own, other) for own, other in zip(times, train.ready, strict=True)]
+        if len(train.entered) == len(members):
+            del self._operations[key]
+            for part, payload, ready in zip(train.parts, payloads, train.ready, strict=True):
+                if ready <= self.now:
+                    self._carry(part, payload, channel)
+                else:
+                    self._push(ready, partial(self._carry, part, payload, channel))
+        return train
+
+    def _carry(self, operation: Operation, payload: int, channel: str) -> None:
+        """The transfer is ready now: let the links carry it."""
+        operation.ready = self.now
+        cost = self.network.cost(self.topology, operation.verb, operation.members, payload)
+        self._links.carry(operation, cost, self.now)
+        if self.timeline is not None:
+            self.timeline.transfer(operation, payload, channel, self.now)
+        self._wake(operation)
+
+    def poll(self, operation: Operation) -> bool:
+        """Whether `operation` has ended by now. Raises Deadlock for a rank that asks for ever in no time."""
+        self._polls += 1
+        if self._polls > MOST_POLLS:
+            raise Deadlock(
+                f"no time passes: a rank polls {operation.told()} at {self.now} ns again and again; "
+                "where ranks go at their own pace a step must take time"
+            )
+        return operation.end is not None and operation.end <= self.now
+
+    def wait(self, rank: int, operation: Operation) -> None:
+        """Let the running rank's clock go on to the end of `operation`."""
+        while operation.end is None or operation.end > self.now:
+            if operation.end is None:
+                one = getcurrent()
+                operation.waiters.append(one)
+                self._waiting_for[one] = operation
+                self._switch()
+                del self._waiting_for[one]
+            else:
+                self._sleep_until(operation.end)
+
+    def _wake(self, operation: Operation) -> None:
+        assert operation.end is not None
+        for waiter in operation.waiters:
+            self._push(operation.end, waiter)
+        operation.waiters.clear()
+
+    def _told(self, one: greenlet) -> str:
+        operation = self._waiting_for.get(one)
+        return "nothing" if operation is None else operation.told()
+
+    def _sleep_until(self, time: int) -> None:
+        self._push(time, getcurrent())
+        self._switch()
+
+    def _push(self, time: int, one: greenlet | Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (time, next(self._ticket), one))
+
+    def _switch(self) -> None:
+        assert self._hub is not None, "time passes only inside run()"
+        self._hub.switch()
+
+
+def rank_order_sum(entered: dict[int, Tensor]) -> Tensor:
+    """The sum in rank order, so that a run is the same bit for bit however its ranks were scheduled."""
+    first, *others = (entered[rank] for rank in sorted(entered))
+    total = first.clone()
+    for other in others:
+        total += other
+    return total
+
+
+def _disagreement(rank: int, verb: str, members: tuple[int, ...], other: Operation | Train) -> RuntimeError:
+    return RuntimeError(
+        f"ranks disagree on their collectives: rank {rank} calls {verb} over {members}, "
+        f"another one {other.verb} over {other.members}"
+    )
+
+
+class OutOfTime(RuntimeError):
+    """`until_ns` has come."""
+
+
+class FifoLinks:
+    """Each link carries one transfer at a time; one that uses several waits until all of them are free."""
+
+    def __init__(self) -> None:
+        self._busy: dict[Hashable, int] = {}
+
+    def carry(self, operation: Operation, cost: Cost, now: int) -> None:
+        """Set the end of a transfer that is ready now."""
+        start = max([now, *(self._busy.get(link, 0) for link in cost.links)])
+        operation.start, operation.end = start, start + cost.duration_ns
+        for link in cost.links:
+            self._busy[link] = operation.end
+
+
+class FairLinks:
+    """All transfers at once: of k on its busiest link, one gets 1/k of its speed.
+
+    (Processor sharing of equal shares; what a transfer leaves unused on its other links stays unused.) A new
+    transfer changes those that it shares a link with, directly or through others, and nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._flows: dict[Operation, Flow] = {}
+        self._on_link: dict[Hashable, dict[Operation, None]] = {}  # in order, so that a run is reproducible
+
+    def carry(self, operation: Operation, cost: Cost, now: int) -> None:
+        """Set the end of a transfer that is ready now, and of those that it slows."""
+        operation.start = now
+        if not cost.links:
+            operation.end = now + cost.duration_ns
+            return
+        affected: dict[Operation, None] = {}
+        for link in cost.links:
+            group = self._connected(link)
+            if group and next(iter(group)) not in affected:
+                affected |= dict.fromkeys(self._advance(group, now))
+        self._flows[operation] = Flow(float(cost.duration_ns), now, cost.links)
+        for link in cost.links:
+            self._on_link.setdefault(link, {})[operation] = None
+        together = [*affected, operation]
+        self._run({one: self._flows[one].left for one in together}, now, math.inf)
+
+    def _connected(self, link: Hashable) -> list[Operation]:
+        """The transfers under way on a link, and those that they share links with, and so on."""
+        found = dict.fromkeys(self._on_link.get(link, ()))
+        waiting = list(found)
+        while waiting:
+            for other in self._flows[waiting.pop()].links:
+                for one in self._on_link[other]:
+                    if one not in found:
+                        found[one] = None
+                        waiting.append(one)
+        return list(found)
+
+    def _advance(self, group: list[Operation], now: int) -> list[Operation]:
+        """Bring transfers that depend on each other to the present; returns those still under way."""
+        since = self._flows[group[0]].since
+        left = self._run({one: self._flows[one].left for one in group}, since, now - since)
+        for one in group:
+            flow = self._flows[one]
+            if one in left:
+                flow.left, flow.since = left[one], now
+                continue
+            del self._flows[one]
+            for link in flow.links:
+                del self._on_link[link][one]
+        return list(left)
+
+    def _run(self, left: dict[Operation, float], began: int, until: float) -> dict[Operation, float]:
+        """What is left after `until` nanoseconds; those that end get their end.
+
+        Time counts from `began`, so that it is exact however late in a run.
+        """
+        passed = 0.0
+        while left and passed < until:
+            on_link: dict[Hashable, int] = {}
+            for one in left:
+                for link in self._flows[one].links:
+                    on_link[link] = on_link.get(link, 0) + 1
+            shared = {one: max(on_link[link] for link in self._flows[one].links) for one in left}
+            needs = {one: left[one] * shared[one] for one in left}
+            step = min(until - passed, min(needs.values()))
+            passed += step
+            for one, need in needs.items():
+                if need - step <= 1e-6 * shared[one]:  # a millionth of a nanosecond is rounding
+                    one.end = began + math.ceil(passed - 1e-3)
+                    del left[one]
+                else:
+                    left[one] -= step / shared[one]
+        return left
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """A transfer under way: `left`, nanoseconds that it would need alone, at the moment `since`."""
+
+    left: float
+    since: int
+    links: tuple[Hashable, ...]

@@ -1,0 +1,171 @@
+"""A run in virtual time as a file that Perfetto and chrome://tracing draw: Google's Trace Event Format.
+
+A node is a process there. Each of its ranks is a thread that computes and waits; below them comes the node's
+network, as many threads as it carries transfers at once: readers drop what overlaps on one thread.
+"""
+
+import heapq
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from ...strategies.topology import Topology
+
+MOST = 500_000  # events: 50 to 130 MB, which a browser still draws
+LISTED = 16  # members of a transfer by number; of more, how many
+
+
+class Transfer(Protocol):
+    """What is read of an operation of the simulator. Its end may be put off until it has come."""
+
+    verb: str
+    members: tuple[int, ...]
+    start: int | None
+    end: int | None
+
+
+class Event(NamedTuple):
+    """What `rank` did (None: the node's network), virtual nanoseconds."""
+
+    start: int
+    end: int
+    node: int
+    rank: int | None
+    name: str
+    category: str
+    args: dict[str, Any]
+
+
+class Timeline:
+    """Collects a run's events, the first `most` of them, in memory until `write`."""
+
+    def __init__(self, topology: Topology, most: int = MOST) -> None:
+        self._topology, self._most = topology, most
+        self._events: list[Event] = []
+        self._left_out = 0
+        self._count = itertools.count()
+        self._open: list[tuple[int, int, Transfer, dict[str, Any]]] = []  # a heap: the first end on top
+
+    def compute(self, rank: int, start_ns: int, end_ns: int, name: str) -> None:
+        """`rank` computes `name`, forward or backward."""
+        if end_ns > start_ns:
+            self._add(Event(start_ns, end_ns, self._topology.node_of_rank[rank], rank, name, "compute", {}))
+
+    def blocked(self, rank: int, start_ns: int, end_ns: int, verb: str) -> None:
+        """`rank` stood still for a `verb`."""
+        node = self._topology.node_of_rank[rank]
+        self._add(Event(start_ns, end_ns, node, rank, f"wait for {verb}", "wait", {}))
+
+    def transfer(self, operation: Transfer, payload_bytes: int, channel: str, now: int) -> None:
+        """All members of `operation` have entered, at `now`; it has its start, and its end if none joins it.
+
+        It is read once the present has passed its end, and let go then: it holds its members' tensors.
+        """
+        self._settle(now)
+        assert operation.end is not None
+        number = next(self._count)
+        args = {
+            "payload_bytes": payload_bytes,
+            "channel": channel,
+            "members": _listed(operation.members),
+            "transfer": number,
+        }
+        heapq.heappush(self._open, (operation.end, number, operation, args))
+
+    def write(self, path: Path) -> None:
+        """Write all that was collected, whole or not at all; what is under way has the end it would have had.
+
+        Events are in the order of their start. Raises OSError.
+        """
+        self._settle(None)
+        other: dict[str, Any] = {"clock": "virtual"}
+        if self._left_out:
+            other["cut"] = f"{self._left_out} events after the first {len(self._events)} are left out"
+        head = json.dumps({"displayTimeUnit": "ns", "otherData": other})
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "w", encoding="ascii") as file:
+                file.write(f'{head[:-1]}, "traceEvents": [')
+                for number, row in enumerate(self._rows()):
+                    file.write((",\n" if number else "\n") + json.dumps(row))
+                file.write("\n]}\n")
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def _add(self, event: Event) -> None:
+        if len(self._events) < self._most:
+            self._events.append(event)
+        else:
+            self._left_out += 1
+
+    def _settle(self, now: int | None) -> None:
+        """Read the transfers that have ended before `now` (None: all of them)."""
+        while self._open and (now is None or self._open[0][0] < now):
+            _, number, operation, args = self._open[0]
+            assert operation.start is not None
+            assert operation.end is not None
+            if now is not None and operation.end >= now:
+                heapq.heapreplace(self._open, (operation.end, number, operation, args))
+                continue
+            heapq.heappop(self._open)
+            nodes = {self._topology.node_of_rank[member] for member in operation.members}
+            link = "inter" if len(nodes) > 1 else "intra"
+            for node in sorted(nodes):
+                self._add(Event(operation.start, operation.end, node, None, operation.verb, link, args))
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The file's events: names first, then what happened."""
+        events = sorted(self._events, key=lambda event: (event.start, event.end))
+        lanes = _lanes(events)
+        nodes = self._topology.node_of_rank
+        threads = {(node, rank): f"rank {rank}" for rank, node in enumerate(nodes)}
+        used = {(event.node, lane) for event, lane in zip(events, lanes, strict=True) if event.rank is None}
+        networks = {place: thread for thread, place in enumerate(sorted(used), len(nodes))}
+        for (node, lane), thread in networks.items():
+            threads[node, thread] = f"network {lane + 1}" if lane else "network"
+        for node in range(self._topology.nodes):
+            first = nodes.index(node)
+            yield _about(node, first, "process_name", name=f"node {node}")
+            yield _about(node, first, "process_sort_index", sort_index=node)
+        for (node, thread), name in sorted(threads.items()):
+            yield _about(node, thread, "thread_name", name=name)
+            yield _about(node, thread, "thread_sort_index", sort_index=thread)
+        for event, lane in zip(events, lanes, strict=True):
+            yield {
+                "name": event.name,
+                "cat": event.category,
+                "ph": "X",
+                "ts": event.start / 1000,
+                "dur": (event.end - event.start) / 1000,
+                "pid": event.node,
+                "tid": event.rank if event.rank is not None else networks[event.node, lane],
+                "args": event.args,
+            }
+
+
+def _lanes(events: list[Event]) -> list[int]:
+    """For each event, in the order of their starts, the first lane of its node's network that is free."""
+    free_from: dict[int, list[int]] = {}
+    places = []
+    for event in events:
+        place = 0
+        if event.rank is None:
+            lanes = free_from.setdefault(event.node, [])
+            place = next((i for i, free in enumerate(lanes) if free <= event.start), len(lanes))
+            lanes[place : place + 1] = [event.end]
+        places.append(place)
+    return places
+
+
+def _about(node: int, thread: int, what: str, **args: Any) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": node, "tid": thread, "args": args}
+
+
+def _listed(members: tuple[int, ...]) -> str:
+    listed = ", ".join(map(str, members[:LISTED]))
+    return listed if len(members) <= LISTED else f"{listed}, ... ({len(members)} ranks)"

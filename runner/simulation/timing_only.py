@@ -1,0 +1,180 @@
+"""Virtual time without numbers: the clock of models too big to train here, on clusters of any size.
+
+The loop, the strategy and the network are the real ones. The model's place takes a vector of a few thousand
+zeros that nothing changes, and the bytes it sends count as many times as the model is larger; messages of a
+few numbers (counts, wishes) and the control channel count as they are. Steps and buckets are the model's own.
+There is no accuracy, and a loss that falls with every step: schedules that wait for a plateau do not see one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...datasets.data import Data
+from ...models.sized import Sized
+from ...models.spec import InputSpec
+from ...strategies.errors import ConfigError
+from ...strategies.gradients import DEFAULT_BUCKET_MIB
+from ...strategies.replica import Batch
+from ..config.model_building import build
+from ..config.schema import RunConfig
+from ..training.device_model import Profile
+from .simulated_replica import SimulatedReplica
+
+NUMBERS, OF_BUCKET = 4096, 64  # of the stand-in, at least; of a bucket on average
+NO_WISH, WISH = torch.zeros(1), torch.ones(1)
+REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
+
+
+def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
+    """The profile of the run's model, without memory for its numbers."""
+    if isinstance(config.model, Sized):
+        return Profile.by_size(config.model.numels(), config.model.gflops * 1e9)
+    device = config.cluster.device
+    try:
+        profile = Profile.of(lambda: build(config.model, spec), spec)
+    except (RuntimeError, NotImplementedError) as error:  # a model may look at its numbers
+        if device.tflops is not None:
+            raise ConfigError(
+                f"cluster.device.tflops={device.tflops}: the model's operations cannot be counted "
+                f"({str(error).splitlines()[0]}); set cluster.device.samples_per_second instead"
+            ) from error
+        return Profile.by_size([p.numel() for p in build(config.model, spec).parameters() if p.requires_grad])
+    if device.tflops is not None and not profile.flops:
+        raise ConfigError(
+            f"cluster.device.tflops={device.tflops}: no operation of the model is known; set "
+            "cluster.device.samples_per_second instead"
+        )
+    return profile
+
+
+class Ghosts:
+    """So many samples of nothing."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [b, 1, 1, 1] and targets [b], all 0."""
+        return torch.zeros(len(indices), 1, 1, 1), torch.zeros(len(indices), dtype=torch.int64)
+
+
+def ghost_data(name: str, train: int, validation: int, test: int) -> Data:
+    """A data set of sizes."""
+    return Data(
+        name=name,
+        classes=2,
+        shape=(1, 1, 1),
+        train=Ghosts(train),
+        validation=Ghosts(validation),
+        test=Ghosts(test),
+    )
+
+
+class StandIn(nn.Module):
+    """A vector in a model's place."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.zeros(numel))
+
+
+@dataclass(frozen=True)
+class StandInModel:
+    """What builds it."""
+
+    numel: int
+    name: str = "stand_in"
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """A stand-in, whatever the samples."""
+        return StandIn(self.numel)
+
+
+class NoStep(torch.optim.Optimizer):
+    """An optimizer with nothing to do."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure: Any = None) -> Any:
+        """Nothing."""
+
+    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess] (PyTorch else wraps it for its profiler)
+
+
+@dataclass(frozen=True)
+class NoOptimizer:
+    """What builds it; `lr` is what the schedule works on."""
+
+    lr: float
+
+    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """An optimizer that leaves parameters alone."""
+        return NoStep(parameters, self.lr)
+
+
+def without_numbers(config: RunConfig, profile: Profile) -> RunConfig:
+    """The run with nothing that learns."""
+    numel, _ = scale_of(profile)
+    return dataclasses.replace(config, model=StandInModel(numel), optimizer=NoOptimizer(config.optimizer.lr))
+
+
+@lru_cache(maxsize=64)
+def falling_loss(drawn: int) -> Tensor:
+    """The loss [] of a device's step number `drawn`: ranks at the same step read the same tensor."""
+    return torch.tensor(1 / (1 + drawn))
+
+
+class TimedReplica(SimulatedReplica):
+    """A replica whose gradients are 0."""
+
+    def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
+        loss = falling_loss(self.device.drawn)
+        for parameter, place in zip(self.parameters.tensors, self._in_vector, strict=True):
+            parameter.grad = place
+        return lambda: loss
+
+    def _given(self, weight: float) -> Tensor:
+        return WISH if self.wished else NO_WISH  # the gradients are 0 and stay so
+
+    def _weighted(self, weight: float) -> Tensor:
+        self._vector[-1] = float(self.wished)
+        return self._vector
+
+    def _take(self, total: Tensor) -> None:
+        self.wished = total[-1].item() != 0
+
+    def _averaging_changed(self) -> None:
+        self._vector.zero_()
+        super()._averaging_changed()
+
+
+def scale_of(profile: Profile) -> tuple[int, float]:
+    """The stand-in's numbers, and how many times more the model has."""
+    total, buckets = sum(profile.numels), len(profile.buckets(4, DEFAULT_BUCKET_MIB))
+    numel = min(max(NUMBERS, OF_BUCKET * buckets), total)
+    return numel, total / numel
+
+
+@dataclass
+class GhostBatches:
+    """A rank's batches of nothing, of the right sizes."""
+
+    rank: int
+    _last: Batch | None = None
+
+    def __call__(self, samples_of_rank: tuple[int, ...]) -> Batch:
+        """The batch of these sizes; equal to the one before in most steps."""
+        if self._last is None or self._last.samples_of_rank is not samples_of_rank:
+            size = samples_of_rank[self.rank]
+            self._last = Batch(torch.empty(size, 0), torch.empty(size, dtype=torch.int64), samples_of_rank)
+        return self._last

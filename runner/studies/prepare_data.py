@@ -1,0 +1,243 @@
+"""Getting a data set ready, by one process, before any rank starts; ranks only read.
+
+`daso-bench prepare` does it by itself, and may download. The front end does it before each run that it
+starts or submits, and downloads only where dataset.download=true says so.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ... import models
+from ...datasets.checking import SHOWN, BadFiles
+from ...datasets.dataset import Dataset, Tell
+from ...models.spec import InputSpec
+from ...strategies.errors import ConfigError, MachineError
+from ..config.batch_parts import input_spec
+from ..config.compose import compose
+from ..config.load import dataset_of, reader_of
+from ..config.model_building import check_build
+from ..config.overrides import key_of
+from ..config.reader_config import PackedReader, path_of, reads
+from ..config.schema import RunConfig
+from ..records import data_file
+from ..records.display import make_console, say
+from ..records.exit_codes import OK
+from ..records.run_directory import RunDirectory
+from ..training.data_errors import data_told
+from ..training.packed.packed_set import look_at, memory_needed, open_set, write_set
+
+GROUPS = ("dataset", "reader")
+
+
+def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
+    """Get the data set that `words` choose ready, and say what it is; returns the exit code.
+
+    Raises ConfigError where files are missing or bad, MachineError where they cannot be fetched or written.
+    """
+    console = make_console()
+    composed = _composed(words, config_dir)
+    dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
+    dataset = dataset.downloading()
+    try:
+        _prepare(dataset, console)
+    except ConfigError as error:
+        _say_all_bad(console, error.__cause__)
+        raise
+    for line in about_lines(dataset):
+        say(console, line)
+    if isinstance(reader, PackedReader):
+        say(console, _pack(dataset, reader, console))
+    say(console, f"ready: {type(dataset).__name__}{_at(dataset)}", "bold")
+    return OK
+
+
+def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
+    """The configuration with what `words` choose of GROUPS. Raises ConfigError for any other word."""
+    for word in words:
+        if "=" not in word or key_of(word).split(".")[0] not in GROUPS:
+            allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in GROUPS)
+            raise ConfigError(f"{word}: must be {allowed} (daso-bench prepare --help)")
+    if not any(key_of(word) == "dataset" for word in words):
+        raise ConfigError("prepare: takes dataset=NAME (daso-bench list datasets)")
+    (composed,) = compose(words, sweep=False, config_dir=config_dir)
+    if composed.config is None:
+        raise composed.error or ConfigError("prepare: nothing was chosen")
+    return composed.config
+
+
+def _say_all_bad(console: Console, cause: BaseException | None) -> None:
+    """The error names the first bad files; here are all of them, where there are more."""
+    if isinstance(cause, BadFiles) and len(cause.bad) > SHOWN:
+        say(console, f"bad files: {len(cause.bad)}")
+        for path, reason in cause.bad:
+            say(console, f"  {path}: {reason}")
+
+
+class Preparation:
+    """Gets the data sets of a sweep's runs ready, each once, and tells on `console` what there is to know."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._found: dict[str, Any] = {}  # by what was looked at: what came of it, an error for one
+
+    def check(self, config: RunConfig) -> None:
+        """Before a run has a folder: its data are ready, and it can be done with them.
+
+        Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
+        MachineError where they cannot be fetched or written.
+        """
+        dataset, model = config.dataset, config.model
+        self._once(repr(dataset), lambda: self._get_ready(dataset))
+
+        def spec() -> InputSpec:
+            return self._once(f"shape {dataset!r}", lambda: loaded_input_spec(dataset))
+
+        config.check_data(spec)
+        if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
+            self._once(f"model {model!r} {dataset!r}", lambda: check_build(model, spec()))
+        self._packed(config)
+
+    def __call__(self, directory: RunDirectory, config: RunConfig) -> None:
+        """Before the run in `directory` starts; leaves data.json there where files were looked at.
+
+        Raises ConfigError and MachineError as `check` does.
+        """
+        self.check(config)
+        about, packed = config.dataset.about(), self._packed(config)
+        if about is not None or packed is not None:
+            told = {**(about or {}), **({} if packed is None else {"packed": packed})}
+            data_file.write(directory.path, told, begun=bool(directory.status().get("attempts")))
+
+    def _packed(self, config: RunConfig) -> dict[str, Any] | None:
+        """What the reader's file is, looked at once for all runs alike; None for a run without one."""
+        dataset, reader, nodes = config.dataset, config.reader, config.cluster.nodes
+        if not isinstance(reader, PackedReader):
+            return None
+        name = f"{path_of(dataset, reader)} {reader.shuffle_seed} {dataset!r}"
+        about = self._once(name, lambda: _about_packed(dataset, reader))
+        self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
+        if reads(reader, config.launcher):
+            shape = f"{config.cluster.ranks_of_nodes} {config.train.global_batch_size} {config.launcher.name}"
+            self._once(f"{name} {reader!r} {shape}", lambda: self._tell_memory(config))
+        return about
+
+    def _tell_memory(self, config: RunConfig) -> None:
+        if (words := memory_needed(config)) is not None:
+            say(self._console, f"  {words}")
+
+    def _get_ready(self, dataset: Dataset) -> None:
+        _prepare(dataset, self._console)
+        for line in about_lines(dataset, named=SHOWN):
+            say(self._console, f"  {line}")
+
+    def _once(self, name: str, look: Callable[[], Any]) -> Any:
+        """What `look` gives or raises; data that are missing for one run are missing for them all."""
+        if name not in self._found:
+            try:
+                self._found[name] = look()
+            except (ConfigError, MachineError) as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
+    """What a person should know of a prepared data set, in sentences; nothing of one without files.
+
+    named: of the files left out, how many are named one by one; None: all.
+    """
+    about = dataset.about()
+    if about is None:
+        return []
+    samples, held_out = about["samples"], about["held_out"]
+    parts = [
+        f"{count} {name}" + " (held out of train)" * (name in held_out) for name, count in samples.items()
+    ]
+    lines = [f"{len(about['class_names'])} classes; images: {', '.join(parts)}"]
+    if about["conversions"]:
+        lines.append(f"converted: {_counted(about['conversions'])}")
+    if about["others"]:
+        lines.append(f"no images by their names, not looked at: {_counted(about['others'])}")
+    lines += [f"warning: {text}" for text in about["warnings"]]
+    if about["bad"]:
+        count = len(about["bad"])
+        lines.append(f"left out, on all ranks: {count} bad file{'s' * (count > 1)}")
+        lines += [f"  {path}: {reason}" for path, reason in about["bad"][:named]]
+        if named is not None and count > named:
+            lines.append(f"  ... and {count - named} more")
+    return lines
+
+
+@contextmanager
+def files_bar(console: Console, what: str) -> Iterator[Tell]:
+    """A bar over the files from the first that is looked at, on a terminal; nothing elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, total=None)
+
+    def tell(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+def _prepare(dataset: Dataset, console: Console) -> None:
+    with data_told(dataset), files_bar(console, "looking at files") as tell:
+        dataset.prepare(tell)
+
+
+def loaded_input_spec(dataset: Dataset) -> InputSpec:
+    """The shape of a data set's samples; it is loaded where its keys do not say. Raises ConfigError."""
+    spec = input_spec(dataset)
+    if spec is not None:
+        return spec
+    try:
+        data = dataset.load()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"dataset: its shape is known once it can be loaded: {error}") from error
+    channels, height, width = data.shape
+    return InputSpec(channels, height, width, data.classes)
+
+
+def _about_packed(dataset: Dataset, reader: PackedReader) -> dict[str, Any]:
+    with data_told(dataset):
+        opened = open_set(dataset, reader, dataset.load())
+    opened.packed.close()
+    return opened.about()
+
+
+def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
+    """Write the reader's file unless it is there; what it is, in words."""
+    with data_told(dataset):
+        data = dataset.load()
+        with files_bar(console, "packing samples") as tell:
+            written = write_set(dataset, reader, data, tell)
+        opened = open_set(dataset, reader, data)
+        about = opened.about()
+        opened.packed.close()
+    seed = reader.shuffle_seed
+    order = "the data set's own order" if seed is None else f"shuffled by seed {seed}"
+    kind = f"{about['encoding']}, {about['bytes'] / 1e6:.1f} MB, {order}"
+    done = "packed" if written else "packed before"
+    return f"{done}: {about['records']} training samples ({kind}) in {about['path']}"
+
+
+def _at(dataset: Dataset) -> str:
+    folder = dataset.folder()
+    return "" if folder is None else f", in {folder}"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -1,0 +1,325 @@
+"""The commands that start runs: one, a sweep, what is left of one."""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from rich.console import Console
+
+from ...strategies.errors import ConfigError, MachineError
+from .. import PACKAGE
+from ..config.compose import compose
+from ..config.load import load, to_plain
+from ..config.overrides import key_of
+from ..config.schema import RunConfig
+from ..launch import external_runs, local
+from ..launch.emulated.ranks_location import venue_of
+from ..launch.external_launcher import Handler
+from ..launch.outcome import Outcome
+from ..launch.supervisor import Event
+from ..launch.threads import processes_of, threads_of
+from ..machine.environment import commit_of
+from ..records import display
+from ..records.exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from ..records.run_directory import RunDirectory
+from ..training.data_errors import can_go_on
+from . import duration, plan, sweep
+from .overview import runs_below
+from .prepare_data import Preparation
+
+ALL_RANKS = "daso_bench.runner.launch.simulated_run:run_all"  # all ranks in one process
+
+
+def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Run what `words` ask for: one run, or with `many` a sweep. Relative paths count from `cwd`.
+
+    Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
+    """
+    console = display.make_console(goes_on=True)
+    composed = compose(words, sweep=many, config_dir=config_dir)
+    wanted = sweep.requests(composed, cwd)
+    given_away = external_runs.elsewhere(request.config for request in wanted)
+    if given_away is None:
+        local.warm()  # the processes load torch while this one looks at the requests
+    if many:
+        with_report = any(key_of(word) == "study" for word in words)
+        if given_away is not None:
+            return _give_away(
+                console,
+                given_away,
+                wanted,
+                with_report=with_report,
+                words=words,
+                config_dir=config_dir,
+            )
+        return run_sweep(console, wanted, with_report=with_report, words=words, config_dir=config_dir)
+    config = sweep.only(wanted)
+    display.say(console, wanted[0].title, "bold")
+    if given_away is not None:
+        return _give_away(console, given_away, wanted, with_report=False)
+    ready = Preparation(console)
+    # A requeued batch script says its command again.
+    run = sweep.run_or_resume if config.launcher.far else sweep.run_one
+    directory, ending = run(config, _starter(console, ready), ready.check)
+    _tell_end(console, directory, ending)
+    return ending.exit_code
+
+
+def resume(folder: Path) -> int:
+    """Go on with the run at `folder`, or all below it that are not finished; returns the exit code."""
+    console = display.make_console(goes_on=True)
+    runs = runs_below(folder)
+    if len(runs) == 1 and runs[0].state() == "finished":
+        raise ConfigError(f"run {runs[0].run_id} is {runs[0].status()['status']} already: {runs[0].path}")
+    left = [(run, load(run.config)) for run in runs if run.state() != "finished"]
+    if not left:
+        display.say(console, f"nothing to do: {len(runs)} runs, all finished")
+    away = [(run, config) for run, config in left if external_runs.elsewhere([config]) is not None]
+    code = OK
+    for handler in dict.fromkeys(external_runs.elsewhere([config]) for _, config in away):
+        assert handler is not None
+        mine = [(run, config) for run, config in away if external_runs.elsewhere([config]) is handler]
+        code = handler.give(mine, console) or code
+    here = [run for run in left if run not in away]
+    if not here:
+        return code
+    local.warm()
+    return _resume_here(console, here) or code
+
+
+def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]]) -> int:
+    starter, code = _starter(console, Preparation(console)), OK
+    for run, config in runs:
+        display.say(console, f"{run.run_id}: goes on", "bold")
+        try:
+            run.cancel_file.unlink(missing_ok=True)
+            ending = starter(run, config)
+        except (ConfigError, MachineError) as error:
+            if len(runs) == 1:
+                raise
+            display.say(console, f"{run.run_id}: {error}", "red")
+            code = code or _code_of(error)
+            continue
+        _tell_end(console, run, ending)
+        if ending.exit_code == INTERRUPTED:
+            return ending.exit_code
+        code = ending.exit_code or code
+    return code
+
+
+def evaluate(folder: Path) -> int:
+    """Evaluate the newest checkpoint of the run at `folder` in this process and print what came out."""
+    from ..launch.rank import evaluate as evaluate_checkpoint
+
+    run = RunDirectory.open(folder)
+    for key, value in evaluate_checkpoint(run.path).items():
+        print(f"{key}: {value}")
+    return OK
+
+
+def run_sweep(
+    console: Console,
+    wanted: Sequence[sweep.Request],
+    *,
+    with_report: bool,
+    words: Sequence[str] = (),
+    config_dir: Path | None = None,
+    ready: Preparation | None = None,
+) -> int:
+    """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code.
+
+    `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
+    that have been looked at already.
+    """
+
+    def tell(text: str) -> None:
+        display.say(console, text)
+
+    order = sweep.arrange(wanted)
+    _tell_refused(console, order)
+    commit = cache(lambda: commit_of(PACKAGE)[0])
+    _declare(order, words, commit)
+    ready = ready or Preparation(console)
+    pace = duration.Pace(_tell_estimate(console, order))
+    start_run = _paced(_starter(console, ready, tell_end=True), pace)
+    results = sweep.run_all(order, start_run, tell, commit, pace.left_s, ready.check)
+    _tell_sweep(console, results)
+    code = sweep.exit_code(results)
+    for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
+        if with_report and code != INTERRUPTED:
+            _build_report(console, folder, config_dir)
+        else:
+            tell(f"report: daso-bench report {shlex.quote(str(folder))}")
+    return code
+
+
+def _declare(order: Sequence[sweep.Request], words: Sequence[str], commit: Callable[[], str | None]) -> None:
+    configs = [request.config for request in order if request.config is not None]
+    plan.declare(configs, words, unix=time.time(), commit=commit)
+
+
+def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | None:
+    """Say how long the runs will take; seconds of each, None before one is finished."""
+    found = duration.from_finished([request.config for request in order if request.config is not None])
+    if found is None:
+        return None
+    display.say(console, str(found), "bold")
+    return found.each_s
+
+
+def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
+    def start_and_time(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+        begin = time.monotonic()
+        ending = start_run(directory, config)
+        pace.took(time.monotonic() - begin)
+        return ending
+
+    return start_and_time
+
+
+def _tell_refused(console: Console, order: Sequence[sweep.Request]) -> bool:
+    """Say which requests are refused; whether any is. Raises ConfigError if all are."""
+    refused = [request for request in order if request.error is not None]
+    if len(refused) == len(order):
+        raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
+    for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
+        display.say(console, text, "red")
+    return bool(refused)
+
+
+def _give_away(
+    console: Console,
+    handler: Handler,
+    wanted: Sequence[sweep.Request],
+    *,
+    with_report: bool,
+    words: Sequence[str] | None = None,
+    config_dir: Path | None = None,
+) -> int:
+    """Hand the runs to another program: Slurm's queue, or the user's torchrun. `words`: a sweep's."""
+    order = sweep.arrange(wanted)
+    refused = _tell_refused(console, order)
+    if words is not None:
+        _declare(order, words, lambda: commit_of(PACKAGE)[0])
+    most = duration.at_most(duration.left(r.config for r in order if r.config is not None))
+    if most:
+        display.say(console, most)
+    code = WRONG_REQUEST if refused else OK
+    runs: list[tuple[RunDirectory, RunConfig]] = []
+    ready = Preparation(console)
+    for request in order:
+        if request.config is None or request.path is None:
+            continue
+        try:
+            run = _directory_of(request.config, request.path, ready)
+        except (ConfigError, MachineError) as error:
+            RunDirectory(request.path).refuse(str(error))
+            if words is None:
+                raise
+            display.say(console, f"{request.title}: {error}", "red")
+            code = max(code, _code_of(error))
+            continue
+        if run is None:
+            status = RunDirectory(request.path).status()["status"]
+            display.say(console, f"{request.title}: skipped: {status} already: {request.path}")
+        else:
+            runs.append((run, request.config))
+    code = (handler.give(runs, console) if runs else 0) or code
+    folders = list(dict.fromkeys(run.path.parent for run, _ in runs))
+    if with_report and handler.waits([config for _, config in runs]):
+        for folder in folders:
+            _build_report(console, folder, config_dir)
+    return code
+
+
+def _directory_of(config: RunConfig, path: Path, ready: Preparation) -> RunDirectory | None:
+    """The folder of a run that is given away, its data ready; None for a finished one.
+
+    Raises ConfigError, MachineError where it cannot be run; then there is no new folder.
+    """
+    external_runs.check(config)
+    run = RunDirectory(path)
+    state = run.state()
+    if state == "finished":
+        return None
+    ready.check(config)
+    status = run.status() if state == "queued" else {}
+    if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
+        run = RunDirectory.create(to_plain(config), config.results_dir)
+    elif state == "resumable" or state == "queued":
+        run.renew(to_plain(config))
+    ready(run, config)
+    return run
+
+
+def _code_of(error: ConfigError | MachineError) -> int:
+    return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
+
+
+def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) -> sweep.Start:
+    def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+        try:
+            ready(directory, config)
+            with display.progress(console, directory.run_id) as on_event:
+                ending = _launch(directory, config, on_event)
+        except (ConfigError, MachineError) as error:
+            directory.refuse(str(error))
+            raise
+        if ending.exit_code and ending.details:
+            display.say(console, ending.details.rstrip(), "dim")
+        if tell_end:
+            display.say(console, f"  {display.one_line(directory.status())}")
+        return ending
+
+    return start_run
+
+
+def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None]) -> Outcome:
+    """Run it here and now: processes or virtual ranks of this machine, or the allocation around us."""
+    launcher = config.launcher
+    if launcher.far:
+        return external_runs.launch_here(directory, config, on_event)
+    virtual = launcher.name == "simulated"
+    return local.launch(
+        directory,
+        ranks=processes_of(config),
+        entry=ALL_RANKS if virtual else local.ENTRY,
+        threads=threads_of(config),
+        workers=launcher.loader_workers,
+        pin=launcher.pin,
+        venue=venue_of(config),
+        stall_s=launcher.stall_s,
+        on_event=on_event,
+    )
+
+
+def _tell_end(console: Console, directory: RunDirectory, ending: sweep.Ending) -> None:
+    console.print(display.run_table(directory.status()))
+    display.say(console, f"run directory: {directory.path}")
+    if ending.status in ("failed", "cancelled", "timed_out") and can_go_on(ending.reason):
+        display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
+
+
+def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
+    done = [r.request.path for r in results if r.request.path is not None and r.word in ("ran", "skipped")]
+    if done:
+        console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))
+    failures = sweep.failures(results)
+    if failures:
+        display.say(console, f"{len(failures)} of {len(results)} did not end in a result:", "red")
+    for result in failures:
+        word = result.ending.status if result.ending else result.word
+        display.say(console, f"  {word}: {result.request.title}: {result.reason or 'no reason given'}")
+        if result.request.path is not None:
+            display.say(console, f"    {result.request.path}")
+
+
+def _build_report(console: Console, folder: Path, config_dir: Path | None) -> None:
+    from ..report.build import report
+
+    try:
+        display.say(console, f"report: {report(folder, folder / 'report', config_dir)}", "bold")
+    except (ConfigError, MachineError) as error:  # what the runs have told already, or a full disk
+        display.say(console, f"no report: {error}", "red")

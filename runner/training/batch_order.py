@@ -1,0 +1,158 @@
+"""Which samples a rank's next step takes: pieces of common global batches, or draws of its own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from torch import Tensor
+
+from ...datasets.sampler import OwnDraw, Sampler, split
+from ...strategies.base import Shares
+from ...strategies.progress import Progress
+from ...strategies.seeds import derive
+from ...strategies.topology import Topology
+
+Place = tuple[int, int]
+"""A pass over the data and a batch of it, both from 0; of ranks at another pace, of their own passes."""
+
+
+class Feed(ABC):
+    """Where one rank stands in the data."""
+
+    @abstractmethod
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        """Samples of each rank in the present step; of ranks at another pace, those of an ordinary step."""
+
+    @abstractmethod
+    def piece(self, progress: Progress) -> Tensor:
+        """Indices int64 of this rank's samples in the present step."""
+
+    @abstractmethod
+    def place(self, progress: Progress) -> Place:
+        """Of the present step."""
+
+    @abstractmethod
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        """The present step's place and piece, and those of all that follow while nothing else is decided.
+
+        `progress` is looked at when the first is asked for; it may move on.
+        """
+
+    @abstractmethod
+    def extremes(self) -> list[tuple[int, ...]]:
+        """Samples of each rank in a pass's first batch and in its last; while shares are equal, in no batch
+        others."""
+
+    @abstractmethod
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        """Of `sizes`, the samples that surely belong to this step."""
+
+    @abstractmethod
+    def advance(self, progress: Progress) -> int:
+        """The present step is over (`progress.samples` counts it): move on. Returns how many epochs ended."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the data beyond what `Progress` says."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (many have no place of their own)
+        """Restore `state_dict`."""
+
+
+class GlobalFeed(Feed):
+    """Equal steps on all ranks: each takes its piece of the global batch, split by `shares`."""
+
+    def __init__(self, sampler: Sampler, rank: int) -> None:
+        self.sampler, self.rank = sampler, rank
+        self.shares: Shares | None = None
+        self._counted: tuple[tuple[int, ...], int] = ((), 0)
+
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        return self.sampler.samples_of_rank(progress.batch, *self._split())
+
+    def piece(self, progress: Progress) -> Tensor:
+        return self.sampler.piece(*self.place(progress), self.rank, *self._split())
+
+    def place(self, progress: Progress) -> Place:
+        return progress.epoch, progress.batch
+
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        (first, batch), cut = self.place(progress), self._split()
+        # Of its own: a sampler keeps the order of one epoch, and the step may be in the one before.
+        sampler = self.sampler.again()
+        for epoch in range(first, progress.epochs):
+            for number in range(batch, sampler.steps_per_epoch):
+                yield (epoch, number), sampler.piece(epoch, number, self.rank, *cut)
+            batch = 0
+
+    def extremes(self) -> list[tuple[int, ...]]:
+        return [self.sampler.samples_of_rank(batch) for batch in (0, self.sampler.steps_per_epoch - 1)]
+
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        # Mostly the same tuple as before; a thousand ranks would add up a thousand numbers twice a step.
+        if sizes is not self._counted[0]:
+            self._counted = sizes, sum(sizes)
+        return self._counted[1]
+
+    def advance(self, progress: Progress) -> int:
+        if not progress.last_batch:
+            progress.batch += 1
+            return 0
+        return 1
+
+    def _split(self) -> tuple[tuple[int, ...] | None, int]:
+        return (None, 1) if self.shares is None else (self.shares.values, self.shares.minimum)
+
+
+class OwnFeed(Feed):
+    """A rank draws by itself, at its own pace.
+
+    Its batch is its part of a global batch. An epoch ends when all ranks together have seen as many samples
+    as the data set has, as far as they know (`progress.samples`).
+    """
+
+    def __init__(self, topology: Topology, rank: int, samples: int, batch: int, seed: int) -> None:
+        ranks = topology.ranks
+        self.samples = samples
+        self._nominal = split(batch, (1.0,) * ranks, minimum=1)
+        # One rank alone draws what every strategy draws.
+        stream = derive(seed, "data") if ranks == 1 else derive(seed, "data", rank)
+        self._draw = OwnDraw(samples, self._nominal[rank], stream)
+        self._rank, self._number = rank, 0
+
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        return self._sizes(self._number)
+
+    def extremes(self) -> list[tuple[int, ...]]:
+        return [self._sizes(0), self._sizes(-1)]
+
+    def _sizes(self, number: int) -> tuple[int, ...]:
+        sizes = list(self._nominal)
+        sizes[self._rank] = self._draw.size(number)
+        return tuple(sizes)
+
+    def piece(self, progress: Progress) -> Tensor:
+        return self._draw.piece(self._number)
+
+    def place(self, progress: Progress) -> Place:
+        return self._draw.place(self._number)
+
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        draw = self._draw.again()
+        for number in count(self._number):
+            yield draw.place(number), draw.piece(number)
+
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        return sizes[self._rank]
+
+    def advance(self, progress: Progress) -> int:
+        self._number += 1
+        progress.batch += 1
+        return min(progress.samples // self.samples, progress.epochs) - progress.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self._number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._number = state["number"]

@@ -1,0 +1,178 @@
+"""Checkpoints that survive a kill at any moment and that are never executed.
+
+A checkpoint is a folder `checkpoints/step_<n>/` with one file per rank, the model a user would be given, and
+a manifest of sizes and checksums. It is written under a temporary name, flushed and renamed by rank 0 once
+all ranks are done; the one before is kept. Files are read with `weights_only=True`: numbers, strings,
+containers and tensors, no code.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...strategies.errors import ConfigError, MachineError
+
+KEEP = 2
+MANIFEST = "manifest.json"
+MODEL = "model.pt"
+FINAL = "final"
+
+
+class DamagedCheckpoint(ConfigError):
+    """A checkpoint that cannot be used; the message names the file and what is wrong with it."""
+
+
+def rank_file(rank: int) -> str:
+    """The name of a rank's file inside a checkpoint."""
+    return f"rank_{rank}.pt"
+
+
+def write_file(path: Path, content: Any) -> None:
+    """`torch.save` and flush to the disk.
+
+    Raises:
+        MachineError: the disk is full or not writable.
+    """
+    try:
+        with path.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    # torch's writer reports a full disk as RuntimeError, the file itself as OSError.
+    except (OSError, RuntimeError) as error:
+        raise MachineError(
+            f"{path}: cannot be saved ({error}); earlier checkpoints are kept: free space, "
+            "then `daso-bench resume`"
+        ) from error
+
+
+def save(
+    folder: Path,
+    step: int,
+    rank: int,
+    state: dict[str, Any],
+    model: dict[str, Any] | None,
+    barrier: Callable[[], None],
+    ranks: int,
+) -> Path:
+    """Write this rank's part of the checkpoint of `step`; returns its folder once it is complete.
+
+    Args:
+        folder: the run's `checkpoints/`.
+        model: the evaluable model's state, from rank 0 only.
+        barrier: waits for all ranks.
+    """
+    final, partial = folder / f"step_{step:010d}", folder / f".partial_step_{step:010d}"
+    if rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    barrier()
+    write_file(partial / rank_file(rank), state)
+    if rank == 0:
+        write_file(partial / MODEL, model)
+    barrier()
+    if rank == 0:
+        names = [*map(rank_file, range(ranks)), MODEL]
+        manifest = {
+            "step": step,
+            "files": {n: [(partial / n).stat().st_size, _checksum(partial / n)] for n in names},
+        }
+        with (partial / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(manifest, file)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _sync(folder)
+        for old in complete(folder)[KEEP:]:
+            shutil.rmtree(old)
+    barrier()
+    return final
+
+
+def complete(folder: Path) -> list[Path]:
+    """Checkpoint folders that carry their final name, newest first.
+
+    Leftovers of a killed save are not among them.
+    """
+    found = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name)]
+    return sorted(found, reverse=True)
+
+
+def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose files are whole, and one sentence on each newer one that is not."""
+    damage = []
+    for path in complete(folder):
+        try:
+            verify(path)
+        except DamagedCheckpoint as error:
+            damage.append(str(error))
+        else:
+            return path, damage
+    return None, damage
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Check sizes and checksums against the manifest and return it.
+
+    Raises:
+        DamagedCheckpoint: a file is missing, cut or changed.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files = {str(name): (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{path / MANIFEST}: is missing or damaged ({error})") from error
+    for name, (size, digest) in files.items():
+        file = path / name
+        if not file.is_file():
+            raise DamagedCheckpoint(f"{file}: is missing")
+        if file.stat().st_size != size:
+            raise DamagedCheckpoint(f"{file}: has {file.stat().st_size} bytes, {size} were written")
+        if _checksum(file) != digest:
+            raise DamagedCheckpoint(f"{file}: its content has changed since it was written")
+    return manifest
+
+
+def read(file: Path) -> Any:
+    """Load one file of a checkpoint; never executes anything in it."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises whatever the damage happens to hit
+        raise DamagedCheckpoint(f"{file}: cannot be read ({type(error).__name__}: {error})") from error
+
+
+def save_final(folder: Path, model: dict[str, Any]) -> None:
+    """Keep the finished run's model as `final/model.pt`."""
+    final = folder / FINAL
+    final.mkdir(parents=True, exist_ok=True)
+    partial = final / f".{MODEL}.partial"
+    write_file(partial, model)
+    partial.rename(final / MODEL)
+    _sync(final)
+
+
+def drop_resume_states(folder: Path) -> None:
+    """Remove what only a resume needs: not before the run is known to be finished."""
+    for old in complete(folder):
+        shutil.rmtree(old)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,28 @@
+"""What every rank knows, on every rank, in rank order: vectors of numbers, or what JSON can hold."""
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...strategies.communicator import Communicator
+from ...strategies.topology import WORLD
+
+
+def vectors(comm: Communicator, own: Tensor) -> Tensor:
+    """All ranks' vectors [k] as [R, k], over the control channel; k is the same on all of them."""
+    ranks = comm.topology.ranks
+    everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
+    comm.all_gather(everybody, own, WORLD, channel="control").wait()
+    return everybody.view(ranks, own.numel())
+
+
+def values(comm: Communicator, own: Any) -> list[Any]:
+    """All ranks' values (what JSON can hold), each of a length of its own, over the control channel."""
+    text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
+    lengths = vectors(comm, torch.tensor([len(text)])).flatten().tolist()
+    padded = torch.zeros(max(lengths), dtype=torch.uint8)
+    padded[: len(text)] = text
+    pieces = vectors(comm, padded).numpy()
+    return [json.loads(piece[:length].tobytes()) for piece, length in zip(pieces, lengths, strict=True)]

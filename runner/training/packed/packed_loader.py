@@ -1,0 +1,265 @@
+"""Training batches from a packed file: their order, the connections of a node's ranks, the loader."""
+
+import hashlib
+import math
+import multiprocessing
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ....datasets.augmentation import epoch_key
+from ....datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
+from ....datasets.packed.reading import Counters, Tally
+from ....datasets.packed.record_order import Epoch, Stretch, steps
+from ....datasets.sampler import Sampler
+from ....strategies.communicator import Communicator
+from ....strategies.errors import ConfigError, MachineError
+from ....strategies.progress import Progress
+from ....strategies.topology import NODE
+from ...config.reader_config import PackedReader
+from ..batch_order import GlobalFeed, Place
+from ..loader import Images, Loader
+from . import page_cache
+from .packed_set import PackedSet
+
+_MESSAGE_BYTES, _KEY_BYTES = 256, 16
+
+
+class ReaderFeed(GlobalFeed):
+    """Steps and sizes of a `GlobalFeed`; the samples are those of `reader`, by their numbers in the data set.
+
+    seed: of the run's order of the data. Raises ConfigError: a file that the reader cannot deal to the nodes.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        rank: int,
+        ranks_of_nodes: tuple[int, ...],
+        reader: PackedReader,
+        packed_set: PackedSet,
+        seed: int,
+    ) -> None:
+        super().__init__(sampler, rank)
+        self.reader, self.set, self.seed = reader, packed_set, seed
+        self._ranks_of_nodes = ranks_of_nodes
+        reader.check(packed_set.packed, len(ranks_of_nodes))
+        self._order = reader.order(packed_set.packed, seed)
+
+    def piece(self, progress: Progress) -> Tensor:
+        return self._samples(self.epoch(), *self.place(progress))
+
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        for stretch, step in steps(self.stretches(progress)):
+            yield (stretch.number, step), self._samples(stretch.epoch, stretch.number, step)
+
+    def stretches(self, progress: Progress) -> Iterator[Stretch]:
+        """The present step and all that follow while nothing else is decided, as readers take them."""
+        (first, step), epoch = self.place(progress), self.epoch()
+        for number in range(first, progress.epochs):
+            yield Stretch(number=number, epoch=epoch, step=step if number == first else 0)
+
+    def epoch(self) -> Epoch:
+        """How an epoch is cut by the present shares."""
+        return Epoch.of(self.sampler, self._ranks_of_nodes, *self._split())
+
+    def digest(self, batches: int) -> str:
+        """Of the samples of the first global batches, sorted: however they are dealt to ranks."""
+        digest, epoch, ranks = hashlib.blake2b(digest_size=8), self.epoch(), range(self.sampler.ranks)
+        for place in range(batches):
+            number, step = divmod(place, epoch.steps)
+            batch = torch.cat([self._samples(epoch, number, step, rank) for rank in ranks])
+            digest.update(batch.sort().values.numpy().tobytes())
+        return digest.hexdigest()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"source": self.set.packed.description.source}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        source = self.set.packed.description.source
+        if state["source"] != source:
+            raise ConfigError(
+                f"{self.set.packed.path}: is another file (of samples {source}) than the run began with (of "
+                f"{state['source']}); make that one again, or begin a new run"
+            )
+
+    def _samples(self, epoch: Epoch, number: int, step: int, rank: int | None = None) -> Tensor:
+        records = self._order(epoch, number, self.rank if rank is None else rank, step)
+        return self.set.order[torch.from_numpy(records)]
+
+
+class NodeConnections:
+    """Connections from the ranks of a node to its first one, over which a feeder tells them what is ready.
+
+    The first rank listens on a socket. The others learn its address and a key over the control channel. All
+    ranks of the node make it together.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._members = comm.topology.ranks_of_nodes[comm.node]
+        self._place = comm.local_rank
+        self._listener: Listener | None = None
+        message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
+        if self._place == 0:
+            key = secrets.token_bytes(_KEY_BYTES)
+            # Of an address in no folder nothing is left; elsewhere than on Linux the library makes a file.
+            address = f"\0daso-bench-{secrets.token_hex(16)}" if sys.platform == "linux" else None
+            self._listener = Listener(address, family="AF_UNIX", backlog=self._members, authkey=key)
+            content = key + (address or str(self._listener.address)).encode()
+            message[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+        if self._members > 1:
+            comm.broadcast(message, 0, NODE, channel="control").wait()
+        received = bytes(message.tolist())
+        # Such a socket's name begins with a zero byte; those at the end only fill the message up.
+        self._key, self._address = received[:_KEY_BYTES], received[_KEY_BYTES:].rstrip(b"\0").decode()
+
+    def open(self) -> tuple[list[Connection], Connection]:
+        """A new connection for each rank of the node: the first rank's ends (others have none), and its own.
+
+        All ranks of the node call it.
+        """
+        if self._listener is None:
+            theirs = cast(Connection, Client(self._address, family="AF_UNIX", authkey=self._key))
+            theirs.send(self._place)
+            return [], theirs
+        (ours,), theirs = _pipe()
+        ends = {0: ours}
+        for _ in range(self._members - 1):
+            connection = cast(Connection, self._listener.accept())
+            ends[connection.recv()] = connection
+        return [ends[place] for place in range(self._members)], theirs
+
+    def close(self) -> None:
+        """No further rank is let in."""
+        if self._listener is not None:
+            self._listener.close()
+
+
+class PackedLoader(Loader):
+    """The batches of a `ReaderFeed`, which are those of its pieces by index, bit for bit.
+
+    The reader of a node lives in the node's first rank; one of a rank, in that rank. It begins with the first
+    batch that is asked for: reading that one is waited for, in training time.
+    """
+
+    def __init__(self, feed: ReaderFeed, samples: Any, seed: int, comm: Communicator) -> None:
+        super().__init__(samples, feed, seed)
+        self._feed, self._comm = feed, comm
+        self._shared = feed.reader.by_node and comm.topology.ranks_of_nodes[comm.node] > 1
+        self._connections: NodeConnections | None = None
+        self._feeder: Feeder | None = None
+        self._member: Member | None = None
+        self._tally = Tally()
+        self._before = Counters()  # of earlier attempts
+        self._useful_bytes, self._waited_s = 0, 0.0
+
+    def prepare(self) -> None:
+        """Get to know the ranks of the node, which all call it; bring the cache to the state asked for."""
+        reader = self._feed.reader
+        if self._comm.local_rank == 0:
+            self._look_at_cache(reader)
+        if reader.by_node:
+            self._connections = NodeConnections(self._comm)
+
+    def next(self, progress: Progress) -> Images:
+        """The batch of the present step. Raises MachineError: a record is damaged, the reader has ended."""
+        place = self._feed.place(progress)
+        if self._member is None:
+            self._begin(progress)
+        assert self._member is not None
+        try:
+            part = next(self._member)
+        except FeederGone as error:
+            raise MachineError(f"reader={self._feed.reader.name}: {error}") from error
+        if (part.number, part.step) != place:
+            raise RuntimeError(f"the reader is at {(part.number, part.step)}, the step at {place}")
+        images = self._images(part, epoch_key(self.seed, place[0]))
+        self._useful_bytes += part.content.nbytes
+        self._member.release()  # all of it is copied; others wait for the room
+        return images
+
+    def restart(self) -> None:
+        """See `Loader`; all ranks of the node call it."""
+        if self._member is None:
+            return
+        if self._shared:  # the first rank must not hang up before the others have their last parts
+            self._comm.barrier(NODE)
+        self._waited_s += self._member.waited_s
+        self._member.close()
+        if self._feeder is not None:
+            self._feeder.close()
+        self._member = self._feeder = None
+
+    def training(self, on: bool) -> None:
+        """See `Loader`."""
+        if self._feeder is not None:
+            self._feeder.hold(not on)
+
+    def close(self) -> None:
+        """See `Loader`; all ranks of the node call it."""
+        self.restart()
+        if self._connections is not None:
+            self._connections.close()
+
+    def counters(self) -> Counters:
+        """What this rank has read, and has had of what was read, so far."""
+        waited = self._waited_s + (0.0 if self._member is None else self._member.waited_s)
+        here = replace(self._tally.counters(), useful_bytes=self._useful_bytes, waited_s=waited)
+        names = [field.name for field in fields(Counters)]
+        return Counters(**{name: getattr(here, name) + getattr(self._before, name) for name in names})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counters, and how the cache was."""
+        return {**asdict(self.counters()), "lacking": self.lacking}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on counting from there."""
+        counts = dict(state)
+        self.lacking = _worse(self.lacking, counts.pop("lacking"))
+        self._before = Counters(**counts)
+
+    def _look_at_cache(self, reader: PackedReader) -> None:
+        make = page_cache.drop if reader.cold else page_cache.read_in if reader.warm else page_cache.cached
+        self.still_cached = make(self._feed.set.packed.path)
+        if reader.cold or reader.warm:
+            share = math.nan if self.still_cached is None else self.still_cached
+            self.lacking = _worse(self.lacking, share if reader.cold else 1 - share)
+
+    def _begin(self, progress: Progress) -> None:
+        feed, reader = self._feed, self._feed.reader
+        ours, theirs = _pipe() if self._connections is None else self._connections.open()
+        if ours:
+            place = self._comm.node if reader.by_node else self._comm.rank
+            read = reader.reader(feed.seed)
+            source = read(feed.set.packed, feed.stretches(progress), place, self._tally)
+            geometry = Geometry.of(feed.set.packed, self._most(), depth=reader.prefetch_batches + 1)
+            self._feeder = Feeder(feed.set.packed, source, ours, geometry, self._tally)
+        self._member = Member(theirs)
+
+    def _most(self) -> int:
+        """Records of the reader in a step, at most."""
+        epoch, comm = self._feed.epoch(), self._comm
+        ranks = epoch.members(comm.node) if self._feed.reader.by_node else [comm.rank]
+        return max(sum(epoch.sizes(step)[rank] for rank in ranks) for step in {0, epoch.steps - 1})
+
+    def _images(self, part: Part, key: int) -> Images:
+        records = torch.from_numpy(part.records).clone()
+        labels = torch.from_numpy(part.labels).clone()
+        return self._feed.set.codec.images(part, self._feed.set.order[records], key), labels
+
+
+def _pipe() -> tuple[list[Connection], Connection]:
+    """As `NodeConnections.open`, of a rank that feeds itself."""
+    ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
+    return [ours], theirs
+
+
+def _worse(a: float, b: float) -> float:
+    """The larger; what is not known is worse than any."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

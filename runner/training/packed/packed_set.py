@@ -1,0 +1,241 @@
+"""The training split of a data set as one packed file: writing it, opening it and no other, its memory."""
+
+import contextlib
+import dataclasses
+import glob
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from ....datasets.data import Data
+from ....datasets.dataset import Dataset, Tell
+from ....datasets.packed.contiguous_readers import CHUNK_BYTES
+from ....datasets.packed.feeder import Geometry
+from ....datasets.packed.packed_file import START_BYTES, Packed, Writer
+from ....datasets.packed.packed_format import DamagedFile, Description, described
+from ....datasets.packed.record_codec import RecordCodec, codec_of
+from ....datasets.packed.record_order import chunks, shuffled
+from ....datasets.preparation import locked
+from ....strategies.errors import ConfigError, MachineError
+from ...config.reader_config import PackedReader, ReaderConfig, path_of
+from ...config.schema import RunConfig
+
+MUCH_MEMORY_BYTES = 200 * 10**6
+_LESS = "a smaller train.global_batch_size or reader.prefetch_batches needs less"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PackedSet:
+    """An open packed file of the samples of a split. order: int64 [n], which sample each record is."""
+
+    packed: Packed
+    codec: RecordCodec
+    order: Tensor
+
+    def about(self) -> dict[str, Any]:
+        """For records: what the file is."""
+        description = self.packed.description
+        return {
+            "path": str(self.packed.path),
+            "records": len(self.packed),
+            "bytes": self.packed.start_of(len(self.packed)),
+            "encoding": description.encoding,
+            "shuffle_seed": description.shuffle_seed,
+            "source": description.source,
+            "made": description.made,
+        }
+
+
+def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
+    """The packed file of `data`, which is `dataset` as loaded.
+
+    Raises ConfigError: there is none, it is damaged, or it is of other samples; MachineError: unreadable.
+    """
+    packed = _opened(dataset, reader)
+    try:
+        codec = _codec(data, reader)
+        wanted = _description(dataset, reader, data, codec)
+        _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
+    except BaseException:
+        packed.close()
+        raise
+    return PackedSet(packed=packed, codec=codec, order=_order(data, reader))
+
+
+def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
+    """Refuse a packed file as far as that goes without the data set: missing, damaged, of another order.
+
+    nodes: as many as there are to deal it to. Raises as `open_set` does.
+    """
+    with _opened(dataset, reader) as packed:
+        _refuse(packed, _other_order(packed, reader.shuffle_seed), dataset, reader)
+        reader.check(packed, nodes)
+
+
+def of_run(dataset: Dataset, reader: ReaderConfig, data: Data) -> PackedSet | None:
+    """As `open_set`; None for a run without a packed file."""
+    return open_set(dataset, reader, data) if isinstance(reader, PackedReader) else None
+
+
+def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) -> bool:
+    """Write the packed file of `data`, unless it is there and whole; returns whether it was written.
+
+    One of the same set and order that is damaged or of other samples is replaced, anything else is left.
+    One process at a time does so, others wait. `tell` hears how many samples are done, checked or written.
+    Raises ConfigError, ValueError and OSError that name what is wrong.
+    """
+    path, codec = path_of(dataset, reader), _codec(data, reader)
+    description, count = _description(dataset, reader, data, codec), len(data.train)
+    with locked(path.parent):
+        if (content := _other_content(path, description)) is not None:
+            raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
+        with contextlib.suppress(ConfigError, DamagedFile), open_set(dataset, reader, data).packed as packed:
+            _check_records(packed, tell)
+            return False
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
+            left.unlink()
+        with Writer(path, description, record_bytes=codec.record_bytes) as writer:
+            for done, index in enumerate(_order(data, reader).tolist(), start=1):
+                writer.add(*codec.sample(index))
+                tell(done, count)
+    return True
+
+
+def command(dataset: Dataset, reader: PackedReader) -> str:
+    """What makes the file, to be typed."""
+    folder = dataset.folder()
+    words = ["daso-bench prepare", f"dataset={dataset.name}", f"reader={reader.name}"]
+    words += [f"dataset.root={folder}"] * (folder is not None)
+    words += [f"reader.path={reader.path}"] * bool(reader.path)
+    if reader.shuffle_seed != PackedReader.shuffle_seed:
+        words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
+    return f"{' '.join(words)} (and the run's other dataset keys)"
+
+
+def memory_needed(config: RunConfig) -> str | None:
+    """What the readers of a machine take at most, in words; None where that is little, or nothing is read.
+
+    Pages that are never used do not count: of records of many sizes it is a bound.
+    Raises ConfigError where it is more than this machine has. The file is there, as `look_at` has seen.
+    """
+    reader, ranks_of_nodes = config.reader, config.cluster.ranks_of_nodes
+    if not isinstance(reader, PackedReader):
+        return None
+    with Packed(path_of(config.dataset, reader)) as packed:
+        ranks = max(ranks_of_nodes) if reader.by_node else 1
+        records = -(-config.train.global_batch_size * ranks // sum(ranks_of_nodes))
+        slots = Geometry.of(packed, records, depth=reader.prefetch_batches + 1)
+        each = slots.depth * slots.slot_bytes + reader.own_bytes(packed, slots.content_bytes)
+    by_node = [1 if reader.by_node else ranks for ranks in ranks_of_nodes]
+    readers = sum(by_node) if config.launcher.name == "local" else max(by_node)  # of the fullest machine
+    start = f"reader={reader.name}: {readers} on a machine, each up to {each / 1e6:.0f} MB for what is read"
+    total = psutil.virtual_memory().total
+    if each * readers > total:
+        raise ConfigError(f"{start}: more than the {total / 1e6:.0f} MB that this one has; {_LESS}")
+    return f"{start}; {_LESS}" if each > MUCH_MEMORY_BYTES else None
+
+
+def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
+    """The file, whatever it holds."""
+    path, again = path_of(dataset, reader), command(dataset, reader)
+    try:
+        return Packed(path, random_access=reader.random_access)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"reader={reader.name}: there is no packed file {path}; make it: {again}"
+        ) from error
+    except DamagedFile as error:
+        raise ConfigError(f"{error}: {again}") from error
+    except OSError as error:
+        raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
+
+
+def _refuse(packed: Packed, difference: str | None, dataset: Any, reader: PackedReader) -> None:
+    if difference is not None:
+        raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+
+
+def _other_content(path: Path, wanted: Description) -> str | None:
+    """What would be lost if a file were written there, in words.
+
+    None where `path` is free, empty, or a packed file (also a damaged one) of `wanted`'s data set and order.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file():
+        return "is no regular file"
+    with path.open("rb") as file:
+        start = file.read(START_BYTES)
+    if not start:
+        return None
+    held = described(start)
+    if held is None:
+        return "holds something else than a packed file that can be known again"
+    if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
+        return None
+    return (
+        f"holds the packed file of {held.name} with shuffle_seed {held.shuffle_seed}, and this one would "
+        f"be of {wanted.name} with {wanted.shuffle_seed}"
+    )
+
+
+def _check_records(packed: Packed, tell: Tell) -> None:
+    """Read all records. Raises DamagedFile for the first that is not as it was written."""
+    for run in chunks(packed.starts(), CHUNK_BYTES):
+        content = memoryview(bytearray(packed.size_of(run.first, run.count)))
+        packed.read(run.first, run.count, content)
+        packed.check(run.records(), content)
+        tell(run.end, len(packed))
+
+
+def _codec(data: Data, reader: PackedReader) -> RecordCodec:
+    try:
+        return codec_of(data.train)
+    except ValueError as error:
+        raise ConfigError(f"reader={reader.name}: {data.name} {error}") from error
+
+
+def _order(data: Data, reader: PackedReader) -> Tensor:
+    return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
+
+
+def _description(dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec) -> Description:
+    source = hashlib.blake2b(codec.digest(dataset.fingerprint()), digest_size=16)
+    source.update(_order(data, reader).numpy().data)
+    return Description(
+        name=data.name,
+        classes=data.classes,
+        shape=data.shape,
+        encoding=codec.encoding,
+        made=f"training split of {data.name}, daso-bench prepare, shuffle_seed={reader.shuffle_seed}",
+        source=source.hexdigest(),
+        shuffle_seed=reader.shuffle_seed,
+    )
+
+
+def _difference(packed: Packed, wanted: Description, samples: int) -> str | None:
+    """In which way a file is not the one that is wanted, in words."""
+    held = packed.description
+    if held.name != wanted.name:
+        return f"holds {held.name}, and the data set is {wanted.name}"
+    if (difference := _other_order(packed, wanted.shuffle_seed)) is not None:
+        return difference
+    if len(packed) != samples:
+        return f"holds {len(packed)} samples, and the training split has {samples}"
+    if (held.encoding, held.classes) != (wanted.encoding, wanted.classes):
+        return (
+            f"holds {held.encoding} of {held.classes} classes, and the data set is {wanted.encoding} of "
+            f"{wanted.classes}"
+        )
+    if held.source != wanted.source:
+        return "holds other samples than the data set has now"
+    return None
+
+
+def _other_order(packed: Packed, wanted: int | None) -> str | None:
+    held = packed.description.shuffle_seed
+    return None if held == wanted else f"its order is that of shuffle_seed {held}, asked for is {wanted}"

@@ -1,0 +1,255 @@
+"""A slower device on a fast processor: forward and backward are stretched in place, layer by layer.
+
+After each layer the rank sleeps until its compute clock stands where the device's would stand: at the layer's
+measured share of what `Device.step_ns` says. Forward and backward have a clock each. It counts from the start
+of its pass, sleeps and their lateness included, without what was `excluded`.
+
+The place of a sleep decides what a run measures. DDP sums buckets beside the backward pass and waits for them
+inside `backward()`: with one lump of sleep before or after it nothing is hidden behind computing, and a sleep
+up to a deadline behind the wait swallows the wait. So pads lie between layers, and no clock runs on while
+sums are waited for. Of each parameter the events are, in this order:
+
+    its gradient is computed; its hook pads; the gradient is accumulated; DDP hears of it, launches its bucket
+
+DDP waits for the sums after the last parameter's events, when no pad is left.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from statistics import median
+
+from torch import Tensor, nn
+
+from ...strategies.errors import ConfigError
+from .device_model import Device
+
+AHEAD = 256  # steps that tell what a device's steps take
+SHORTEST_SLEEP_NS = 50_000  # time.sleep comes back some 60 us late: less than that is left to the next layer
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The layers of a pass in the order in which they end, and the share of its time that is over then.
+
+    In forward a layer is a module without children, or the model itself, which ends last. In backward it is
+    the module whose parameter has got its gradient; one with two parameters ends twice. What no mark ends
+    counts with the next one.
+    """
+
+    layers: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()  # never falling, 1.0 at the last
+
+    @classmethod
+    def of(cls, steps: Sequence[Sequence[tuple[str, int]]]) -> "Marks":
+        """From (layer, nanoseconds since the pass began) of several steps: medians.
+
+        Raises ConfigError where a step ran other layers than the first.
+        """
+        layers = tuple(layer for layer, _ in steps[0])
+        for step in steps[1:]:
+            for expected, mark in zip_longest(layers, step):
+                layer = None if mark is None else mark[0]
+                if layer != expected:
+                    raise _differs(layer, expected)
+        ends = [median(step[place][1] for step in steps) for place in range(len(layers))]
+        whole = max(ends[-1], 1)
+        return cls(layers, (*(end / whole for end in ends[:-1]), 1.0))
+
+
+@dataclass
+class _Pass:
+    """Forward or backward of the open step; nanoseconds."""
+
+    marks: Marks
+    padded_ns: int
+    since: int
+    place: int = 0  # of the next mark
+    slept_ns: int = 0
+    excluded_ns: int = 0
+    real_ns: int = 0  # of computing, up to the last mark so far
+
+
+class Padding:
+    """Makes `model` take the time that `device` says, on CPUs.
+
+    A step is `begin(samples)`, forward, `begin_backward()`, backward, `end()`. Outside of a step, and until
+    `measure` was called, nothing is padded and no number is drawn from the device. Values do not change: not
+    a bit of losses or gradients.
+
+    Every step has to run the same layers in the same order, or ConfigError names the layer: with a layer left
+    out its pad would become a lump somewhere else, and the numbers would look as good as others.
+
+    Args:
+        model: what forward and backward go through, criterion included if its time is to count; made before
+            or after it is wrapped in DDP. Its hooks stay for good.
+        device: tells a step's nanoseconds, and knows how many steps it has told.
+        now: a monotonic clock in nanoseconds.
+        sleep: of seconds.
+
+    Raises ConfigError for a model on a GPU: its hooks run when kernels are launched, not when they end.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: Device,
+        *,
+        now: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        for tensor in chain(model.parameters(), model.buffers()):
+            if tensor.device.type != "cpu":
+                raise ConfigError(
+                    f"cluster.device: the model is on {tensor.device}, and only processes that compute on "
+                    "CPUs can be slowed down layer by layer; take launcher=simulated, or the real device "
+                    "(cluster=laptop)"
+                )
+        self.device = device
+        self.forward, self.backward = Marks(), Marks()
+        self.steps = 0
+        self.overruns = 0  # steps of which real computing alone took longer, in forward or in backward
+        self.measured_s = 0.0  # what a step's real computing took when it was measured, median
+        self._now, self._sleep = now, sleep
+        self._passes: list[_Pass] = []
+        self._backward_ns = 0
+        # While measuring: (layer, nanoseconds since the pass began) of the passes of this step.
+        self._measured: list[list[tuple[str, int]]] | None = None
+        self._since = 0
+        root = type(model).__name__
+        for name, module in model.named_modules():
+            if module is model or not list(module.children()):
+                module.register_forward_hook(self._after_forward(name or root))
+        for name, parameter in model.named_parameters():  # a shared one comes once
+            if parameter.requires_grad:
+                parameter.register_hook(self._after_gradient(name.rpartition(".")[0] or root))
+
+    def measure(self, step: Callable[[], None], steps: int = 20) -> None:
+        """Measure each layer's share of forward and backward in `steps` calls of `step`, without pads.
+
+        `step`: a training step without communication, which calls `begin_backward` between the passes. It
+        may call `begin` right before forward, where there is more before it, and `end`. Parameters get
+        gradients, and running statistics move: the caller undoes it.
+
+        Raises ConfigError where steps run different layers.
+        """
+        measured: list[list[list[tuple[str, int]]]] = []
+        try:
+            for _ in range(steps):
+                self._measured = [[]]
+                self._since = self._now()
+                step()
+                assert len(self._measured) == 2, "begin_backward is called once, between the passes"
+                assert all(self._measured), "layers go forward, and parameters get gradients"
+                measured.append(self._measured)
+        finally:
+            self._measured = None
+        for place in (0, 1):
+            Marks.of([step[place] for step in measured])  # all alike, or none counts
+        # The faster half of them: those that others on this machine disturbed least.
+        measured.sort(key=lambda step: sum(one[-1][1] for one in step))
+        self.measured_s = median(sum(one[-1][1] for one in step) for step in measured) / 1e9
+        quiet = max(1, steps // 2)
+        self.forward, self.backward = (
+            Marks.of([step[place] for step in measured[:quiet]]) for place in (0, 1)
+        )
+
+    def expected_s(self, samples: int) -> float:
+        """Seconds of one of the device's quicker steps of `samples` samples to come; draws none of them.
+
+        The lower quartile: that a straggler is slow at times gives its other steps no room.
+        """
+        drawn = self.device.drawn
+        ahead = sorted(sum(self.device.step_ns(samples)) for _ in range(AHEAD))
+        self.device.drawn = drawn
+        return ahead[AHEAD // 4] / 1e9
+
+    def begin(self, samples: int) -> None:
+        """A step of `samples` samples begins with its forward pass."""
+        if self._measured is not None:
+            self._measured = [[]]
+            self._since = self._now()
+        elif self.forward.layers:
+            forward_ns, self._backward_ns = self.device.step_ns(samples)
+            self._passes = [_Pass(self.forward, forward_ns, self._now())]
+
+    def begin_backward(self) -> None:
+        """The backward pass begins."""
+        if self._measured is not None:
+            self._measured.append([])
+            self._since = self._now()
+        elif self._passes:
+            self._passes.append(_Pass(self.backward, self._backward_ns, self._now()))
+
+    def end(self) -> None:
+        """The step is over; count it. Raises ConfigError if it left out a layer."""
+        passes, self._passes = self._passes, []
+        if not passes:
+            return
+        assert len(passes) == 2, "begin_backward is called once, between the passes"
+        for one in passes:
+            if one.place < len(one.marks.layers):
+                raise _differs(None, one.marks.layers[one.place])
+        self.steps += 1
+        self.overruns += any(one.real_ns > one.padded_ns for one in passes)
+
+    @contextmanager
+    def excluded(self) -> Iterator[None]:
+        """The compute clock stands still: this rank does what its device would not compute.
+
+        Around the launch of a bucket, by the thread that computes; not one inside another.
+        """
+        if not self._passes:
+            yield
+            return
+        one, began = self._passes[-1], self._now()
+        try:
+            yield
+        finally:
+            one.excluded_ns += self._now() - began
+
+    # Closures, not bound methods: a deep copy of the model would copy this object and its device with those.
+    def _after_forward(self, layer: str) -> Callable[[nn.Module, object, object], None]:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            self._mark(layer)
+
+        return hook
+
+    def _after_gradient(self, layer: str) -> Callable[[Tensor], None]:
+        def hook(gradient: Tensor) -> None:
+            self._mark(layer)
+
+        return hook
+
+    def _mark(self, layer: str) -> None:
+        if self._measured is not None:
+            self._measured[-1].append((layer, self._now() - self._since))
+        elif self._passes:
+            self._pad(self._passes[-1], layer)
+
+    def _pad(self, one: _Pass, layer: str) -> None:
+        """Sleep until the clock of this pass is where `layer` ends on the device."""
+        marks, place = one.marks, one.place
+        expected = marks.layers[place] if place < len(marks.layers) else None
+        if layer != expected:
+            raise _differs(layer, expected)
+        one.place += 1
+        began = self._now()
+        computed = began - one.since - one.excluded_ns
+        one.real_ns = computed - one.slept_ns
+        rest = round(marks.shares[place] * one.padded_ns) - computed
+        if rest > SHORTEST_SLEEP_NS:
+            self._sleep(rest / 1e9)
+            one.slept_ns += self._now() - began
+
+
+def _differs(layer: str | None, expected: str | None) -> ConfigError:
+    """The error for a step with `layer` where another had `expected`; None: the pass ended there."""
+    end = "the end of the pass"
+    return ConfigError(
+        f"cluster.device: the model came to {layer or end} where an earlier step came to {expected or end}, "
+        "and only a model that runs the same layers in each step can be slowed down layer by layer; "
+        "take launcher=simulated, or the real device (cluster=laptop)"
+    )

@@ -1,0 +1,304 @@
+"""The books of one run: training time over all ranks, its parts, traffic, and the summary made of them.
+
+T_train = Σ_j max_i d_i(j) over train stretches j and ranks i needs all ranks' numbers: they are gathered
+where ranks meet outside of training anyway, never in a step.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from ..communication.traffic import LINKS
+from ..config.reader_config import NoReader, order_alone
+from ..machine import gpu_facts
+from ..records.json_lines import best, crossing
+from . import gather, input_bound
+from .clock import PARTS, by_device, waiting_of
+from .context import Session
+from .packed import page_cache
+from .precision import LossScaler
+
+MUCH_LEFT_OUT = 0.01  # of steps
+
+
+@dataclass
+class Account:
+    """What is summed over the run, on every rank alike: training time, its parts, the evaluations so far.
+
+    `parts_ns` are means over ranks; `train_evaluated_ns`, `samples_evaluated` are as of the last evaluation.
+    """
+
+    train_ns: int = 0
+    wall_before_ns: int = 0
+    process_before_ns: int = 0
+    parts_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    samples_evaluated: int = 0
+    train_evaluated_ns: int = 0
+    stretches: int = 0
+    checkpoints: int = 0
+    target_step: int | None = None
+
+
+class Ledger:
+    """Adds up one rank's session. What it returns is equal on all ranks unless it says otherwise."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.account = Account()
+
+    def close_stretch(self, made_ns: int) -> int:
+        """Add the stretch that ended to the account, from all ranks' numbers; call it outside of `train`.
+
+        Takes this rank's `make_model` (ns) and returns what it adds to the training time: a rank that comes
+        early waits inside of it for the last one, whose training this is already.
+        """
+        session, account, traffic = self.session, self.account, self.session.comm.traffic
+        stretch = session.clock.end_stretch()
+        of_device = session.replica.take_device_ns()
+        if of_device is not None:
+            stretch = by_device(stretch, *of_device)
+        waiting = traffic.waited_ns
+        if session.world.common_clock:
+            waiting += waiting_of(traffic, self._launches_of_ranks())
+        if of_device is not None:  # what was cut off was the last to be waited for
+            waiting = min(waiting, stretch.blocked)
+        exposed = stretch.blocked - waiting
+        own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
+        times = self.gather(torch.tensor(own, dtype=torch.int64))
+        train_ns = int(times[:, 0].max())
+        account.train_ns += train_ns
+        for place, part in enumerate(PARTS, start=2):
+            account.parts_ns[part] += int(times[:, place].sum()) // len(times)
+        session.own.write(
+            {
+                "kind": "stretch",
+                **self.where(),
+                "stretch": account.stretches,
+                "train_s": stretch.train / 1e9,
+                "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
+                "make_model_s": made_ns / 1e9,
+                "payload_bytes": self.payload_bytes(),
+                "segments_s": self._seconds(session.clock.segments),
+            }
+        )
+        account.stretches += 1
+        traffic.clear_stamps()
+        return int((times[:, 0] + times[:, 1]).max()) - train_ns
+
+    def payload_bytes(self) -> dict[str, int]:
+        """Bytes that this rank handed to collectives in training so far, by class of link; no message."""
+        return self.session.comm.traffic.totals()["payload_bytes"]
+
+    def count_samples(self) -> None:
+        """Set `progress.samples` to what all ranks have trained on, where they have stopped.
+
+        With sampling of their own they know of each other's samples up to the last round alone.
+        """
+        session = self.session
+        if session.independent:
+            own = torch.tensor([session.trained_samples], dtype=torch.int64)
+            session.progress.samples = int(self.gather(own).sum())
+
+    def train_loss(self) -> float:
+        """Mean training loss over all samples and ranks since the last evaluation."""
+        session = self.session
+        own = torch.stack([session.losses.cpu(), torch.tensor(session.loss_samples, dtype=torch.float64)])
+        loss_sum, samples = self.gather(own).sum(0).tolist()
+        session.losses.zero_()
+        session.loss_samples = 0
+        return loss_sum / samples if samples else math.nan
+
+    def rate_since_evaluation(self, samples: int, train_ns: int) -> float | None:
+        """Global samples per second of training time since the last call, up to these counts."""
+        account = self.account
+        done, took = samples - account.samples_evaluated, train_ns - account.train_evaluated_ns
+        account.samples_evaluated, account.train_evaluated_ns = samples, train_ns
+        return done / took * 1e9 if took > 0 else None
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """What the run came to; the fields of the row `summary` in docs/records.md."""
+        session, account, progress = self.session, self.account, self.session.progress
+        target, metric = session.config.train.target, session.config.train.target_metric
+        met = None if target is None else crossing(account.evaluations, target, metric=metric)
+        finals = account.evaluations
+        last = finals[-1] if finals and status != "diverged" else {}
+        highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(session)}
+        cut, reader = session.cut_short(), self._reader()
+        return {
+            "status": status,
+            "target": target,
+            "reached": None if target is None else met is not None,
+            "to_target_train_s": met.stamp_s if met else None,
+            "to_target_wall_s": met.wall_s if met else None,
+            "to_target_samples": met.stamp_samples if met else None,
+            "crossing_s": met.scored_s if met else None,
+            **{f"final_{name}": last.get(name) for name in highest},
+            **{f"best_{name}": value for name, value in highest.items()},
+            "train_s": account.train_ns / 1e9,
+            "samples_per_s": progress.samples / account.train_ns * 1e9 if account.train_ns else None,
+            "parts_s": self._seconds(account.parts_ns),
+            **self._traffic(),
+            "steps": progress.step,
+            "epochs": progress.epoch,
+            "evaluations": len(finals),
+            "checkpoints": account.checkpoints,
+            "copies_dropped": session.copies.dropped,
+            "parameters": session.world.parameters or session.replica.numel,
+            "left_out_samples": session.sampler.left_out,
+            "labels": [
+                *session.world.remarks,
+                *session.world.untimed,
+                *session.strategy.labels(account.target_step),
+                *([cut] if cut else []),
+                *session.pauses(sum(row["mode"] == "inline" for row in finals)),
+                *self._left_out(),
+                *self._reader_labels(),
+                *self._input_bound(reader),
+            ],
+            "strategy": session.strategy.summary(),
+            "collectives": dict(session.comm.traffic.verbs),
+            **({"digests": session.digests} if session.digests else {}),
+            **reader,
+            **self._scaler(),
+            **self._gpu_memory(),
+            **({} if session.compile_s is None else {"compile_s": session.compile_s}),
+            **({"untimed": list(session.world.untimed)} if session.world.untimed else {}),
+            **self._queue(),
+            **self._apparatus(status),
+        }
+
+    def _scaler(self) -> dict[str, Any]:
+        """The scale of the loss, with train.precision=fp16."""
+        scaler = self.session.replica.scaler
+        return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
+
+    def _gpu_memory(self) -> dict[str, Any]:
+        """By rank, what it needed of its GPU's memory; null for one on a CPU."""
+        session = self.session
+        if not session.comm.some_on_gpus:
+            return {}
+        own = torch.tensor(gpu_facts.peak_memory(session.world.device), dtype=torch.int64)
+        columns = self.gather(own).T.tolist()
+        names = ("allocated_bytes", "reserved_bytes")
+        peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
+        return {"gpu_memory": peaks}
+
+    def _left_out(self) -> list[str]:
+        """How many steps fp16 has left out, where they are more than finding a first scale takes."""
+        scaling, steps = self._scaler().get("loss_scaling"), self.session.progress.step
+        if scaling is None:
+            return []
+        skipped = scaling["skipped_steps"]
+        return [f"fp16: {skipped} of {steps} steps left out"] if skipped > MUCH_LEFT_OUT * steps else []
+
+    def _reader_labels(self) -> list[str]:
+        """In which order a reader has given the samples out; why nothing was read, what the cache was not."""
+        reader, alone = self.session.config.reader, self.session.world.order_alone
+        if isinstance(reader, NoReader):
+            return []
+        if alone is not None:
+            return [reader.words(), f"reader {reader.name}: {alone}"]
+        lacking = float(self.gather(torch.tensor([self.session.loader.lacking], dtype=torch.float64)).max())
+        remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
+        return [reader.words(), *([] if remark is None else [remark])]
+
+    def _reader(self) -> dict[str, Any]:
+        """What reading has cost all ranks together; nothing where no file was read in training."""
+        counters = self.session.loader.counters()
+        if counters is None:
+            return {}
+        own = asdict(counters)
+        sums = self.gather(torch.tensor(list(own.values()), dtype=torch.float64)).sum(0).tolist()
+        return {"reader": {name: type(own[name])(value) for name, value in zip(own, sums, strict=True)}}
+
+    def _input_bound(self, reader: dict[str, Any]) -> list[str]:
+        """A label where much of the training time went to data. reader: of `_reader`."""
+        parts, world = self.account.parts_ns, self.session.world
+        if parts["data"] <= input_bound.MUCH_DATA * sum(parts.values()):
+            return []
+        if not reader:
+            return [input_bound.by_index(virtual=order_alone(self.session.config.launcher) is not None)]
+        assert world.packed is not None, "it is read"
+        waited_s = reader["reader"]["waited_s"] / self.session.comm.topology.ranks
+        work = world.packed.codec.work
+        return [input_bound.by_reader(data_s=parts["data"] / 1e9, waited_s=waited_s, work=work)]
+
+    def _queue(self) -> dict[str, Any]:
+        """How long the worst rank stood ready and had no core; null where a system does not tell."""
+        queue, clock = self.session.world.queue, self.session.clock
+        if queue is None:
+            return {}
+        own = queue.share(clock.segments["train"])
+        told = self.gather(torch.tensor([-1.0 if own is None else own], dtype=torch.float64))
+        return {"run_queue_share": None if float(told.min()) < 0 else float(told.max())}
+
+    def _apparatus(self, status: str) -> dict[str, Any]:
+        """What the world's checks came to, where it has any; comes last, for it may send messages."""
+        apparatus, clock = self.session.world.apparatus, self.session.clock
+        if apparatus is None:
+            return {}
+        return {"apparatus": apparatus.verdict(clock.segments["train"], finished=status == "finished")}
+
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
+        """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
+        return gather.vectors(self.session.comm, own)
+
+    def _traffic(self) -> dict[str, Any]:
+        """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them.
+
+        That is None where a GPU waits in the host's place: its events do not tell for which links.
+        """
+        traffic = self.session.comm.traffic
+        books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
+        own = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
+        sums = own.sum(0).tolist()
+        found: dict[str, dict[str, Any]] = {
+            name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
+        }
+        blocked = {link: stood / 1e9 / len(own) for link, stood in found["blocked_s"].items()}
+        return {**found, "blocked_s": blocked if self.session.comm.host_waits else None}
+
+    def times(self) -> dict[str, Any]:
+        """This rank's segments and their sum."""
+        segments = self.session.clock.closed()
+        total = sum(segments.values()) + self.account.process_before_ns
+        return {
+            "segments_s": self._seconds(segments),
+            "wall_s": self.session.clock.total() / 1e9,
+            "process_s": total / 1e9,
+            "startup_s": segments["startup"] / 1e9,
+        }
+
+    def where(self) -> dict[str, Any]:
+        """What every row says of its place in the run."""
+        progress = self.session.progress
+        return {
+            "attempt": self.session.attempt,
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "samples": progress.samples,
+        }
+
+    def _launches_of_ranks(self) -> list[dict[int, int]]:
+        own = self.session.comm.traffic.launches
+        flat = torch.tensor([list(own.keys()), list(own.values())], dtype=torch.int64)
+        most = int(self.gather(torch.tensor([flat.shape[1]])).max())
+        padded = torch.full((2, most), -1, dtype=torch.int64)
+        padded[:, : flat.shape[1]] = flat
+        everybody = self.gather(padded.flatten()).view(self.session.comm.topology.ranks, 2, most)
+        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
+
+    @staticmethod
+    def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
+        return {name: value / 1e9 for name, value in nanoseconds.items()}
+
+
+def judged_by(session: Session) -> list[str]:
+    """The metrics to tell of a run: its task's own, and the target's if that is another share."""
+    metric, task = session.config.train.target_metric, session.task
+    others = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
+    return [task.headline, *others]

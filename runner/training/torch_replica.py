@@ -1,0 +1,431 @@
+"""The replica of real processes: one `DistributedDataParallel`, one communication hook, one record it reads.
+
+Everything that a strategy may ask of gradient averaging (which group, which weights, which sum) is a field of
+`GradientAveraging`; a second DDP wrapper on the same module would fire its hooks as well.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ...strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
+from ...strategies.replica import Batch, Replica, StepTimes
+from ..communication.cuda_timing import LateFlag, LateTimes, Mark, StepMarks
+from ..communication.torch_communicator import GradBucket, TorchCommunicator
+from .device_model import Device
+from .precision import LossScaler, outputs_of
+from .slow_device import Padding
+
+# The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
+_KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
+_NO_FORWARD_SYNC: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers": False
+}
+
+
+class _Reaching(torch.autograd.Function):
+    """The loss, which then depends on all parameters: a gradient of nothing comes from those of no use.
+
+    `DistributedDataParallel` waits for every parameter in every step. One that takes no part in this step's
+    loss gives zeros to the sum: other ranks may use it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.number = len(parameters)
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return gradients[0], *[None] * ctx.number
+
+
+class WithLoss(nn.Module):
+    """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a wish.
+
+    `wish` is a parameter of value zero whose gradient is whatever this rank has to say. DDP sums it with its
+    first
+    bucket: all ranks hear of a wish in the step in which it is made, and no collective is added.
+
+    The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
+    buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
+    So does the `scaler`, if there is one; not the wish, which is no gradient.
+    `reached`: parameters that the loss is to depend on, whatever the model does in a step.
+    """
+
+    def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
+        super().__init__()
+        self.model, self.criterion = model, criterion
+        # Of the model's own type: DDP never mixes types in a bucket, so another one would cost a collective.
+        like = next(model.parameters()).detach()
+        self.wish = nn.Parameter(like.new_zeros(1))
+        self.register_buffer("says", like.new_zeros(1), persistent=False)
+        self.says: Tensor
+        self.reached: list[Tensor] = []
+
+    def forward(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weight: float,
+        blank: bool = False,
+        autocast: torch.dtype | None = None,
+        scaler: LossScaler | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        loss = self.criterion(outputs_of(self.model, inputs, autocast), targets)
+        says = self.says
+        if not blank:
+            says = torch.maximum(says, (~torch.isfinite(loss.detach())).to(says.dtype))
+        # The wish joins as an addition of zero: the bits of the loss and of all gradients stay what they are.
+        # It joins last, for a rank without samples, with weight 0, is to be heard as well.
+        weighted = loss if weight == 1 else loss * weight
+        if scaler is not None:
+            weighted = scaler.scale(weighted)
+            says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the wishes
+        joined = weighted + (self.wish * says).sum().to(loss.dtype)
+        if self.reached:
+            joined = _Reaching.apply(joined, *self.reached)
+        return joined, torch.zeros_like(loss) if blank else loss.detach()
+
+
+class TorchReplica(Replica):
+    """A replica whose gradients are averaged in buckets while the backward pass goes on."""
+
+    def __init__(self, model: nn.Module, criterion: nn.Module, comm: TorchCommunicator) -> None:
+        super().__init__(model, criterion)
+        self.comm = comm
+        self._with_loss = WithLoss(model, criterion.to(comm.device))
+        self._module: nn.Module = self._with_loss
+        self._helper: ThreadPoolExecutor | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._pipeline = Pipeline()
+        self._failure: BaseException | None = None
+        self._bucket = 0
+        self._members: tuple[int, ...] = ()
+        self._bucket_weight = 1.0
+        self._blank = False
+        self._last_launch = 0
+        self._computed: Mark = 0
+        # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
+        self.late = not comm.host_waits
+        self._late_times = LateTimes()
+        self._late_wish = self._flag()
+        self.padding: Padding | None = None
+
+    def pad(self, device: Device) -> None:
+        """From now on forward and backward take as long as they would on `device`."""
+        self.padding = Padding(self._with_loss, device)
+
+    def measure_layers(self, samples: int, steps: int) -> None:
+        """Measure which share of forward and backward each layer takes; then `padding` pads them."""
+        assert self.noise is not None, "the session gives noise to measure with"
+        assert self.padding is not None, "there is a device to become"
+        inputs, targets = self.noise(samples)
+        with self.untouched():
+            self.padding.measure(lambda: self._step_alone(inputs, targets), steps)
+
+    def compute_gradients(self, batch: Batch) -> Tensor:
+        averaging, traffic = self.averaging, self.comm.traffic
+        self._members = self.comm.members(averaging.group) if averaging.group is not None else ()
+        weight = averaging.weight(batch, self._members, self.comm.rank)
+        self._blank = len(batch.targets) == 0
+        in_loss = averaging.scale == "loss" or weight == 0
+        self._bucket, self._bucket_weight = 0, 1.0 if in_loss else weight
+        key = traffic.launch("gradients", self._members, 0) if self._members else 0
+        self._with_loss.wish.grad = None
+        self._clear_gradients()
+        self._with_loss.says.fill_(float(self.wish))
+        padding = self.padding
+        started = self._mark()
+        with self.stand_in(batch) as (inputs, targets):
+            *earlier, (last, share) = self.parts(len(targets))
+            forwards, losses = [], []
+            scale = weight if in_loss else 1.0
+            for part, share_of_part in earlier:
+                took, loss_of_part = self._part_alone(inputs[part], targets[part], scale, share_of_part)
+                forwards.append(took)
+                losses.append(share_of_part * loss_of_part)
+            if padding is not None:
+                padding.begin(len(batch.targets[last]))
+            began = self._mark()
+            module = self._module if averaging.overlap else self._with_loss
+            joined, loss = module(
+                inputs[last], targets[last], scale * share, self._blank, self.autocast, self.scaler
+            )
+            if losses:
+                loss = torch.stack([*losses, share * loss]).sum()
+        forwards.append((began, self._mark()))
+        if padding is not None:
+            padding.begin_backward()
+        if len(self._members) < 2:
+            joined.backward()
+            if self._blank:
+                self._clear_gradients()
+            computed = self._mark()
+        else:
+            with self.comm.announced(f"backward, all_reduce on gradients/{averaging.group}"):
+                joined.backward()
+                if not averaging.overlap:
+                    self._sum_afterwards()
+                computed = self._computed
+            if self._failure is not None:
+                raise self._failure
+            # The last bucket is launched when the last gradient is there: what backward() takes from then on
+            # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
+            # A host that runs ahead of its GPU waits for nothing here: events tell it later.
+            traffic.launches[key] = self._last_launch
+            if not self.late:
+                traffic.block(key, self._last_launch, self.comm.now())
+        done = self._mark() if self.late else computed
+        if padding is not None:
+            padding.end()
+        self.wished = self._hear()
+        self._late_times.add(
+            StepMarks(
+                samples_of_rank=batch.samples_of_rank,
+                forward=tuple(forwards),
+                started=started,
+                computed=computed,
+                done=done,
+            )
+        )
+        self._keep(self._late_times.known())
+        self._unscale()
+        return loss
+
+    def settle(self) -> None:
+        self._keep(self._late_times.settle())
+        self.comm.synchronise()  # the optimizer's step and what strategies do behind it
+
+    def take_device_ns(self) -> tuple[int, int] | None:
+        compute_ns, exposed_ns = self._late_times.take_sums()
+        return (compute_ns, exposed_ns + self.comm.take_exposed_ns()) if self.late else None
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        # What was launched before is told later, as if nothing had happened in between.
+        self.settle()
+        times, wish = self._late_times, self._late_wish
+        times.exposed_ns += self.comm.take_exposed_ns()
+        self._late_times, self._late_wish = LateTimes(), self._flag()
+        with super().untouched():
+            yield
+            self.settle()
+        self.comm.take_exposed_ns()
+        self._late_times, self._late_wish = times, wish
+
+    def _hear(self) -> bool:
+        """Whether a rank of the group wished something: in this step, or on GPUs in the one before."""
+        wish = self._with_loss.wish.grad
+        if wish is None:
+            return False
+        return (self._late_wish.next(wish) if self.late else wish.item()) != 0
+
+    def _flag(self) -> LateFlag:
+        return LateFlag(self._event, pinned=self.comm.device.type == "cuda")
+
+    def _keep(self, times: list[StepTimes]) -> None:
+        self.times.extend(times)
+        if times:
+            _, self.forward_ns, self.compute_ns = times[-1]
+
+    def _part_alone(
+        self, inputs: Tensor, targets: Tensor, weight: float, share: float
+    ) -> tuple[tuple[Mark, Mark], Tensor]:
+        """Forward and backward of a part that is not the last: its gradients wait where they lie, unsummed.
+
+        Not through DDP, which would sum them. Returns when forward began and ended, and the part's loss.
+        """
+        if self.padding is not None:
+            self.padding.begin(len(targets))
+        began = self._mark()
+        joined, loss = self._with_loss(inputs, targets, weight * share, False, self.autocast, self.scaler)
+        forward = self._mark()
+        if self.padding is not None:
+            self.padding.begin_backward()
+        joined.backward()
+        if self.padding is not None:
+            self.padding.end()
+        return (began, forward), loss
+
+    def time_steps(self, samples: int, steps: int) -> list[float]:
+        assert self.noise is not None, "the session gives noise to measure with"
+        took = []
+        with self.untouched():
+            inputs, targets = self.noise(samples)
+            for _ in range(steps):
+                self._clear_gradients()
+                self.comm.synchronise()
+                started = self.comm.now()
+                self._step_alone(inputs, targets)
+                self._unscale()
+                self.step()
+                self.comm.synchronise()
+                took.append((self.comm.now() - started) / 1e9)
+        return took
+
+    def _step_alone(self, inputs: Tensor, targets: Tensor) -> None:
+        """Forward and backward without averaging anything, padded if they are."""
+        self._clear_gradients()
+        for part, share in self.parts(len(targets)):
+            self._part_alone(inputs[part], targets[part], 1.0, share)
+
+    def ddp_module(self) -> nn.Module:
+        """The module that forward passes go through: a `DistributedDataParallel` if ranks are several."""
+        return self._module
+
+    def rng_state(self) -> dict[str, Tensor]:
+        state = {"cpu": torch.get_rng_state()}
+        if self.padding is not None:
+            state["device"] = torch.tensor(self.padding.device.drawn)
+        if self.comm.device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self.comm.device)
+        return state
+
+    def load_rng_state(self, state: dict[str, Tensor]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if self.padding is not None:
+            self.padding.device.drawn = int(state["device"])
+        if "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], self.comm.device)
+
+    def _averaging_changed(self) -> None:
+        averaging, device = self.averaging, self.comm.device
+        wrapped = isinstance(self._module, DistributedDataParallel)
+        if averaging.group is None or not averaging.overlap or wrapped or self.comm.ddp_group() is None:
+            return
+        ddp = DistributedDataParallel(
+            self._with_loss,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            process_group=self.comm.ddp_group(),
+            # Only without a number is PyTorch's first bucket small, so that the first sum starts early.
+            bucket_cap_mb=None if averaging.bucket_mib == DEFAULT_BUCKET_MIB else averaging.bucket_mib,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
+            gradient_as_bucket_view=averaging.bucket_view,
+            # Buffers are averaged where a model is judged or saved: no arm pays a hidden broadcast per step.
+            **_NO_FORWARD_SYNC,
+        )
+        ddp.register_comm_hook(self, _hook)
+        self._module, self._with_loss.reached = ddp, self.parameters.tensors
+
+    def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
+        """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""
+        if bucket.is_last():
+            self._computed_here()
+        shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
+        if self.padding is None:
+            return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
+        with self.padding.excluded():
+            return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
+
+    def sum_bucket(
+        self, buffer: Tensor, shapes: Sequence[tuple[int, ...]], *, last: bool
+    ) -> "torch.futures.Future[Tensor]":
+        """Start the sum of the next bucket of this step over the group; the future holds it.
+
+        A `Reduction` works on a helper thread, its buckets in a `Pipeline`: sums are over at the latest after
+        the `last` one. What it raises is kept for `compute_gradients`, and the buckets behind are left alone:
+        their collectives would be other ranks' next ones.
+        """
+        index, self._bucket = self._bucket, self._bucket + 1
+        group, reduction = self.averaging.group, self.averaging.reduction
+        if len(self._members) < 2 or group is None:
+            return _done(buffer)
+        if self._bucket_weight != 1:
+            buffer.mul_(self._bucket_weight)
+        if self._blank:
+            buffer.nan_to_num_(0.0, 0.0, 0.0)  # 0 times what is not a number is not one either
+        if reduction is None:
+            return self.comm.start_sum(buffer, group)
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, thread_name_prefix="buckets")
+            # A stream of its own: on the one that computes, backward would wait for each sum.
+            self._stream = torch.cuda.Stream(buffer.device) if buffer.is_cuda else None
+        stream = self._stream
+        ready = None if stream is None else torch.cuda.current_stream(buffer.device).record_event()
+        future: torch.futures.Future[Tensor] = torch.futures.Future(
+            devices=None if stream is None else [buffer.device]
+        )
+
+        def work() -> None:
+            with torch.cuda.stream(stream):  # None: changes nothing
+                # PyTorch's reducer takes an exception set in a future for a tensor and says so instead.
+                if self._failure is not None:
+                    future.set_result(buffer)
+                    return
+                try:
+                    if stream is not None and ready is not None:
+                        stream.wait_event(ready)
+                    levels = reduction.levels(buffer, index, shapes, self.comm)
+                    self._pipeline.add(levels, lambda: future.set_result(buffer), last=last)
+                except BaseException as error:
+                    self._failure = error
+                    self._pipeline.abandon()
+
+        self._helper.submit(work)
+        return future
+
+    def _sum_afterwards(self) -> None:
+        """Without overlap: buckets of that size, in the order in which gradients come, one by one."""
+        self._computed_here()
+        wish = self._with_loss.wish.grad
+        assert wish is not None, "the loss depends on it"
+        for bucket in _buckets([wish, *reversed(self._gradients())], self.averaging.bucket_mib * 2**20):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket], last=True).wait()
+            for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+                gradient.copy_(piece.view_as(gradient))
+
+    def _computed_here(self) -> None:
+        """The last gradient is there: all that is left of the step's backward pass is waiting for sums.
+
+        A GPU may still be at it when the host comes here. Where the host waits for sums (gloo), it waits for
+        that first: what it stands still for from then on is communication, and what came before is not.
+        """
+        self._computed = self._mark()
+        if not self.late:
+            self.comm.synchronise()
+        self._last_launch = self.comm.now()
+
+    def _mark(self) -> Mark:
+        """The present moment of this rank's computation; on a GPU, that of what has been launched so far."""
+        if self.comm.device.type != "cuda":
+            return self.comm.now()
+        event = self._event()
+        event.record(torch.cuda.current_stream(self.comm.device))
+        return event
+
+    def _event(self) -> torch.cuda.Event:
+        """A moment that is still to be recorded."""
+        return torch.cuda.Event(enable_timing=True)
+
+
+def _done(value: Tensor) -> "torch.futures.Future[Tensor]":
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(value)
+    return done
+
+
+def _buckets(gradients: Sequence[Tensor], size: float) -> list[list[Tensor]]:
+    """Runs of gradients of one type and at most `size` bytes (or one gradient)."""
+    buckets: list[list[Tensor]] = []
+    filled = 0
+    for gradient in gradients:
+        took = gradient.numel() * gradient.element_size()
+        if buckets and buckets[-1][0].dtype == gradient.dtype and filled + took <= size:
+            buckets[-1].append(gradient)
+            filled += took
+        else:
+            buckets.append([gradient])
+            filled = took
+    return buckets
+
+
+# PyTorch compares the annotations with the types themselves, so they must not be strings.
+def _hook(replica: TorchReplica, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    return replica.launch_bucket(bucket)

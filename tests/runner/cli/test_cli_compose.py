@@ -1,0 +1,304 @@
+"""Composing: what Hydra makes of the user's words, and its errors said in one sentence of ours."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from daso_bench.runner.config.compose import Composed, compose
+from daso_bench.runner.config.load import from_composed
+from daso_bench.strategies.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of the test's own; after the test it must be as empty as before."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's --config-dir with two strategies that have a key in common which ddp has not."""
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "strategy").mkdir()
+    for name in ("one", "two"):
+        (folder / "strategy" / f"{name}.yaml").write_text("# mine\n_target_: mine.Mine\nperiod: 4\n")
+    (folder / "study").mkdir()
+    (folder / "study" / "mine.yaml").write_text(
+        "# @package _global_\n# my study\nstudy:\n  name: mine\nhydra:\n  mode: MULTIRUN\n"
+        "  sweeper:\n    params:\n      strategy: one,two\n      seed: 1,2\n"
+    )
+    return folder
+
+
+def one(*words: str, config_dir: Path | None = None) -> Composed:
+    (found,) = compose(words, sweep=False, config_dir=config_dir)
+    return found
+
+
+def refusal(*words: str, config_dir: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(words, sweep=False, config_dir=config_dir)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_bare_run_has_the_documented_defaults_and_leaves_nothing_behind(elsewhere: Path) -> None:
+    argv, environment = sys.argv, dict(os.environ)
+    config = one().config
+    assert config is not None
+    assert config.strategy._target_.endswith("ddp.DDP")
+    assert (config.train.epochs, config.train.global_batch_size, config.seed) == ("auto", 64, 0)
+    assert from_composed(config, elsewhere).train.epochs == 12
+    large = one("model=resnet18").config
+    assert large is not None
+    assert from_composed(large, elsewhere).train.epochs == 6, "what the model suggests"
+    assert (config.cluster.nodes, config.cluster.ranks_per_node, config.launcher.name) == (2, 2, "local")
+    assert list(elsewhere.iterdir()) == []
+    assert sys.argv == argv
+    assert dict(os.environ) == environment
+
+
+def test_text_survives_hydra() -> None:
+    config = one("run.tag=1e3", "run.name=Zürich #1", "dataset.root=~/a=b", "dataset=fashion_mnist").config
+    assert config is not None
+    assert (config.run.tag, config.run.name, config.dataset.root) == ("1e3", "Zürich #1", "~/a=b")
+
+
+def test_a_sweep_is_the_grid_and_leaves_nothing_behind(elsewhere: Path) -> None:
+    found = compose(["optimizer=sgd,adamw", "seed=0,1", "run.tag=x,1e3", "train.epochs=3"], sweep=True)
+    rows = [
+        (job.config.optimizer._target_.rpartition(".")[2], job.config.seed, job.config.run.tag)
+        for job in found
+        if job.config
+    ]
+    assert rows == [(o, s, t) for o in ("SGD", "AdamW") for s in (0, 1) for t in ("x", "1e3")]
+    assert {job.config.train.epochs for job in found if job.config} == {3}
+    assert found[0].words == ("optimizer=sgd", "seed=0", "run.tag='x'", "train.epochs=3")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_job_that_does_not_compose_stops_no_other() -> None:
+    found = compose(["strategy=ddp,nosuch", "seed=1,2"], sweep=True)
+    assert [job.config is not None for job in found] == [True, True, False, False]
+    assert str(found[2].error).startswith("strategy=nosuch: unknown; known: ")
+    assert found[3].words == ("strategy=nosuch", "seed=2")
+
+
+def test_a_key_that_only_the_swept_strategies_have_is_no_error(own: Path) -> None:
+    found = compose(["strategy=one,two", "strategy.period=8"], sweep=True, config_dir=own)
+    assert [job.config.strategy.period for job in found if job.config] == [8, 8]
+    found = compose(["strategy=one,ddp", "strategy.period=8"], sweep=True, config_dir=own)
+    assert found[0].config is not None
+    error = str(found[1].error)
+    assert error.startswith("strategy.period: unknown key")
+    assert "strategy.algorithm" in error
+    assert error.endswith("(strategy=ddp)")
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+@pytest.mark.parametrize(("text", "says"), [("a: 1\na: 2\n", "duplicate key a"), ("a: [1\n", "line 2")])
+def test_a_file_that_is_no_yaml_is_one_sentence_that_names_it(
+    own: Path, sweep: bool, text: str, says: str
+) -> None:
+    file = own / "cluster" / "mine.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    words = ["cluster=mine", *(["seed=0,1"] if sweep else [])]
+
+    def refused() -> None:
+        for job in compose(words, sweep=sweep, config_dir=own):
+            raise job.error or AssertionError("it composed")
+
+    with pytest.raises(ConfigError) as caught:
+        refused()
+    assert str(file) in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
+    found = compose(["+study=mine"], sweep=True, config_dir=own)
+    assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [
+        ("mine", 1),
+        ("mine", 2),
+        ("mine", 1),
+        ("mine", 2),
+    ]
+    found = compose(["+study=mine", "seed=7", "study.name=other"], sweep=True, config_dir=own)
+    assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [("other", 7)] * 2
+
+
+def test_the_quick_study_is_six_strategies_with_five_seeds_in_virtual_time() -> None:
+    def asked(*words: str) -> set[tuple[str, int, str, int]]:
+        found = [job.config for job in compose(["+study=quick", *words], sweep=True)]
+        assert {(cfg.train.target, cfg.study.name) for cfg in found if cfg} == {(0.95, "quick")}
+        return {
+            (cfg.strategy._target_.rpartition(".")[2], cfg.seed, cfg.launcher.name, cfg.cluster.nodes)
+            for cfg in found
+            if cfg
+        }
+
+    six = ("DDP", "DASO", "HSGD", "LASGD", "EDNNComm", "Heterogeneous")
+    assert asked() == {(kind, seed, "simulated", 4) for kind in six for seed in range(5)}
+    # The two real runs of `make demo`.
+    real = asked("launcher=local", "cluster=laptop", "strategy=ddp,daso", "seed=0")
+    assert real == {("DDP", 0, "local", 2), ("DASO", 0, "local", 2)}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
+        (["model=resnet55"], "model=resnet55: unknown (did you mean 'resnet56'?)"),
+        (["model=resnet55"], "`daso-bench list models` shows all"),
+        (
+            ["+study=quik"],
+            "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, large_batch, ",
+        ),
+        (["study=quick"], "study: a study is added with a plus: +study=NAME"),
+        (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),
+        (["optimzer=sgd"], "optimzer: unknown key (did you mean optimizer?); known: strategy, model, "),
+        (["optimizer.bta1=1", "optimizer=adamw"], "(did you mean optimizer.beta1?); known: optimizer.lr, "),
+        (["optimizer.bta1=1", "optimizer=adamw"], "(optimizer=adamw)"),
+        (["cluster.nods=1"], "cluster.nods: unknown key (did you mean cluster.nodes?)"),
+        (["hydra.nosuch=1"], "hydra.nosuch: unknown key"),
+        (["seed=1,2"], "seed=1,2: several values need a sweep: daso-bench -m"),
+        (["model={a:1}"], "model: takes one name, model=NAME"),
+        (["train.target=a#b"], "train.target=a#b: the value holds a character that needs quotes"),
+        (["train.target=a#b"], "this spelling works: 'train.target=\"a#b\"'"),
+        (["+seed=3"], "Could not append to config. An item is already at 'seed'."),
+        (["~nosuch"], "Could not delete from config. 'nosuch' does not exist."),
+    ],
+)
+def test_what_does_not_compose_is_one_sentence(words: list[str], message: str) -> None:
+    assert message in refusal(*words)
+
+
+def test_errors_name_the_choices_of_a_config_dir(own: Path) -> None:
+    refused = refusal("strategy=tow", config_dir=own)
+    assert "known: daso, ddp, diloco, " in refused
+    assert ", one, " in refused
+    assert ", two" in refused
+    assert "strategy.perod: unknown key (did you mean strategy.period?); known: strategy.period" in refusal(
+        "strategy=one", "strategy.perod=1", config_dir=own
+    )
+
+
+def test_only_listed_values_can_be_swept() -> None:
+    with pytest.raises(ConfigError, match=r"train\.target=interval\(0,1\): a sweep needs its values listed"):
+        compose(["train.target=interval(0,1)"], sweep=True)
+
+
+SETS = """# @package _global_
+# named points
+study:
+  name: sets
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params:
+      seed: 0,1
+    sets:
+      arm:
+        "ddp, plain": strategy=ddp
+        it's daso: strategy=daso strategy.sync_every=2
+      assumption:
+        slow: cluster.links.inter.latency_us=50 'run.tag=a b'
+"""
+
+
+@pytest.fixture
+def sets(own: Path) -> Path:
+    """A folder with a study whose grid has named points."""
+    (own / "study" / "sets.yaml").write_text(SETS)
+    return own
+
+
+def labelled(*words: str, config_dir: Path) -> list[tuple[int, str, str, str, float]]:
+    found = []
+    for job in compose(["+study=sets", *words], sweep=True, config_dir=config_dir):
+        cfg = job.config
+        assert cfg is not None, job.error
+        strategy = cfg.strategy._target_.rpartition(".")[2]
+        latency = cfg.cluster.links.inter.latency_us if "links" in cfg.cluster else 0
+        found.append((cfg.seed, strategy, cfg.study.arm, cfg.study.assumption, latency))
+    return found
+
+
+def test_a_study_has_named_points_and_one_without_assumption(sets: Path) -> None:
+    words = ("cluster=ethernet_10g",)
+    assert labelled(*words, config_dir=sets) == [
+        (seed, strategy, arm, assumption, latency)
+        for seed in (0, 1)
+        for strategy, arm in (("DDP", "ddp, plain"), ("DASO", "it's daso"))
+        for assumption, latency in (("", 25), ("slow", 50))
+    ]
+
+
+def test_the_labels_choose_points(sets: Path) -> None:
+    words = ("cluster=ethernet_10g", "study.arm='it\\'s daso'", "seed=3")
+    both = [(3, "DASO", "it's daso", "", 25), (3, "DASO", "it's daso", "slow", 50)]
+    assert labelled(*words, "study.assumption=,slow", config_dir=sets) == both
+    assert labelled(*words, "study.assumption=slow", config_dir=sets) == both[1:]
+    assert labelled(*words, "+study.assumption=slow", config_dir=sets) == both[1:]
+    assert labelled(*words, "study.assumption=''", config_dir=sets) == both[:1]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "strategy=daso",
+        "cluster.links.inter.latency_us=7",
+        "++cluster.links.inter.latency_us=7",
+        "cluster.links={inter: {latency_us: 7}}",
+        "strategy.sync_every=3",
+    ],
+)
+def test_a_key_that_named_points_set_is_not_for_the_command_line(sets: Path, word: str) -> None:
+    with pytest.raises(ConfigError, match=r"of the study sets .*; choose among its (arm|assumption)s"):
+        labelled("cluster=ethernet_10g", word, config_dir=sets)
+    chosen = ("study.arm='ddp, plain'", "study.assumption=''")
+    if word != "strategy=daso" and not word.startswith("strategy."):  # the plain arm chooses its strategy too
+        assert len(labelled("cluster=ethernet_10g", word, *chosen, config_dir=sets)) == 2
+
+
+def test_a_point_that_is_not_there_is_told_with_those_that_are(sets: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(["+study=sets", "study.arm=mine"], sweep=True, config_dir=sets)
+    assert str(caught.value).startswith("study.arm=mine: the study has 'ddp, plain', \"it's daso\"")
+
+
+def test_a_study_without_named_arms_has_none_to_choose(tmp_path: Path) -> None:
+    """Else all of its runs would be recorded as that arm."""
+    for name in ("arm", "size", "assumption"):
+        with pytest.raises(ConfigError, match=rf"study.{name}: the study has no {name}s by name"):
+            compose(["+study=quick", f"study.{name}=daso"], sweep=True)
+    (made,) = compose(["study.arm=mine", "strategy=ddp"], sweep=True)
+    assert made.config is not None
+    assert made.config.study.arm == "mine", "a sweep of one's own is called what one likes"
+
+
+def test_a_set_of_another_name_is_refused(sets: Path) -> None:
+    (sets / "study" / "sets.yaml").write_text(SETS.replace("assumption:", "assumptions:"))
+    with pytest.raises(ConfigError, match="must be one of arm, assumption, size"):
+        compose(["+study=sets"], sweep=True, config_dir=sets)
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("strategy=null", "strategy=null: must be one name of `daso-bench list strategies`"),
+        ("strategy=", "strategy=: must be one name of"),
+        ("model=[mlp,resnet20]", r"model=\[mlp,resnet20\]: must be one name of .* -m model=A,B"),
+        ("=3", "=3: must be KEY=VALUE"),
+        ("run.name=Z\udcfcrich", r"'run.name=Z\\udcfcrich': not in this terminal's encoding"),
+    ],
+)
+def test_words_that_hydra_would_answer_with_a_traceback_or_not_at_all(word: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        compose([word], sweep=False)

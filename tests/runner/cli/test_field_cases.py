@@ -1,0 +1,165 @@
+"""Troubles that users of distributed training reported, each in small (the letters name the case)."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import Awkward, Blobs, Dies, Raises, config, dies_after
+
+from daso_bench.models.small import SmallCNN
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.json_lines import read_json, read_records
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training.trainer import Loop
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+STRATEGIES = {"ddp": {}, "daso": {"warmup_epochs": 1, "cooldown_epochs": 1}}
+
+
+def run(cfg: schema.RunConfig, **more: Any):
+    return simulate(cfg, cfg.dataset.load(), **more)
+
+
+def test_a01_the_default_port_of_others_does_not_matter_and_a_taken_port_is_named(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        directory = RunDirectory.create(
+            load.to_plain(config(ranks=[2], results=tmp_path, epochs=1)), tmp_path
+        )
+        with pytest.raises(MachineError, match=f"launcher.port={port}: cannot be used"):
+            local.launch(directory, ranks=2, threads=1, port=port, stall_s=60)
+        outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
+        assert outcome.status == "finished", outcome.details
+        assert len(read_json(directory.environment)["ranks"]) == 2
+
+
+def test_a04_threads_and_cores_of_each_rank_are_in_the_record(tmp_path: Path):
+    directory = RunDirectory.create(load.to_plain(config(ranks=[1], results=tmp_path, epochs=1)), tmp_path)
+    outcome = local.launch(directory, ranks=1, threads=2, port=None, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    row = read_json(directory.environment)["ranks"][0]
+    assert row["threads"] == 2
+    assert row["cores"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a05_a_model_that_raises_on_any_rank_fails_the_run(tmp_path: Path, rank: int):
+    cfg = config(ranks=[2], results=tmp_path, model=Raises(rank=rank), eval_every_samples=32)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
+    assert (outcome.status, outcome.exit_code) == ("failed", 1)
+    assert outcome.reason == f"rank {rank}: RuntimeError: this model does not like me"
+    assert "in forward" in outcome.details, "the traceback"
+    assert directory.status()["status"] == "failed"
+    kinds = [row["kind"] for row in read_records(directory.metrics).rows]
+    assert "evaluation" in kinds, "what it had measured is kept"
+    assert "summary" not in kinds, "but it is no finished run"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a17_a_last_batch_of_one_and_batch_norm(strategy: str):
+    """33 images, 2 ranks, batch 16:
+
+    batches of 16 and 17, nobody gets a single sample, nothing is left out.
+    """
+    cfg = config(
+        strategy,
+        keys=STRATEGIES[strategy],
+        ranks=[1, 1],
+        model=Awkward(),
+        dataset=Blobs(samples=33),
+        epochs=3,
+        global_batch_size=16,
+    )
+    done = run(cfg)
+    summary = done.results[0].summary
+    assert (summary["status"], summary["steps"], summary["left_out_samples"]) == ("finished", 6, 0)
+    assert done.sessions[0].progress.samples == 99
+
+
+def test_a17_one_sample_a_rank_and_batch_norm_is_refused():
+    with pytest.raises(ConfigError, match=r"train\.global_batch_size=4: gives a rank one sample"):
+        run(config(model=SmallCNN(norm="batch"), global_batch_size=4))
+
+
+def test_a17_fewer_samples_than_ranks_is_refused():
+    with pytest.raises(ValueError, match="3: must be at least the number of ranks"):
+        run(config(dataset=Blobs(samples=3)))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("nodes", [[1, 1], [2, 2]])
+def test_a22_all_ranks_call_the_same_collectives(strategy: str, nodes: list[int]):
+    """100 samples do not divide by anything here.
+
+    Virtual time would report the first mismatch as a deadlock.
+    """
+    cfg = config(
+        strategy, keys=STRATEGIES[strategy], ranks=nodes, dataset=Blobs(samples=100), global_batch_size=23
+    )
+    done = run(cfg)
+    assert {session.progress.step for session in done.sessions} == {4 * 5}
+    verbs = [session.comm.traffic.verbs for session in done.sessions]
+    for name in ("gradients.all_reduce", "control.barrier", "parameters.broadcast"):
+        assert len({counter[name] for counter in verbs}) == 1
+
+
+def test_a24_warm_up_is_not_repeated_by_a_restart(tmp_path: Path):
+    keys = {"warmup_epochs": 2, "cooldown_epochs": 1}
+    cfg = config("daso", keys=keys, epochs=5, checkpoint_every_samples=16 * 15)
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path, loop=dies_after(15))
+    resumed = run(cfg, checkpoints=tmp_path, attempt=2)
+    assert resumed.metrics.rows[0]["step"] == 15
+    phases = [row["strategy"]["phase"] for row in resumed.metrics.rows if row["kind"] == "epoch"]
+    assert phases == ["cycling", "cycling", "cool-down"]
+    assert resumed.results[0].summary["strategy"]["steps_of_phase"] == {
+        "warm-up": 12,
+        "cycling": 12,
+        "cool-down": 6,
+    }
+
+
+def test_a28_a_run_without_an_asynchronous_phase_says_so():
+    keys = {"warmup_epochs": 2, "cooldown_epochs": 2, "allow_no_cycling": True}
+    done = run(config("daso", keys=keys, epochs=4))
+    assert done.results[0].summary["labels"] == ["no asynchronous phase"]
+    assert done.results[0].summary["strategy"]["epochs_of_phase"] == {"warm-up": 2, "cool-down": 2}
+
+
+def test_a28_a_target_reached_in_the_warm_up_is_no_result_of_the_method():
+    keys = {"warmup_epochs": 3, "cooldown_epochs": 1}
+    done = run(config("daso", keys=keys, epochs=6, target=0.3))
+    assert "no asynchronous phase before the target" in done.results[0].summary["labels"]
+
+
+@pytest.mark.parametrize("samples", [80, 16, 32])
+def test_a29_nothing_is_in_flight_when_an_epoch_ends(samples: int):
+    """5, 1 and 2 batches an epoch with a period of 4 and a wait of 3: replicas are equal after each epoch."""
+
+    class Watch(Loop):
+        def _end_epoch(self) -> None:
+            ends.setdefault(self.s.progress.epoch, []).append(self.s.replica.flat())
+            assert not self.s.strategy.pending  # pyright: ignore[reportAttributeAccessIssue] (DASO's)
+            super()._end_epoch()
+
+    ends: dict[int, list[torch.Tensor]] = {}
+    keys = {"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 4, "wait_batches": 3}
+    run(config("daso", keys=keys, dataset=Blobs(samples=samples), epochs=4), loop=Watch)
+    assert len(ends) == 4
+    for replicas in ends.values():
+        assert len(replicas) == 4
+        assert all(torch.equal(replicas[0], other) for other in replicas)
+
+
+def test_a37_nan_is_never_best_and_never_reaches_a_target():
+    done = run(config(optimizer=SGD(lr=1e30), target=0.99, epochs=4))
+    summary = done.results[0].summary
+    assert summary["status"] == "diverged"
+    assert summary["reached"] is False
+    assert summary["best_accuracy"] is None or summary["best_accuracy"] <= 1

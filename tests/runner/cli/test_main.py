@@ -1,0 +1,420 @@
+"""The command line as a user meets it: exit codes, clear sentences, quick answers, nothing left over."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import daso_bench
+from daso_bench.datasets.fashion_mnist import FashionMNIST
+from daso_bench.runner.cli import main as cli
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.config import groups
+from daso_bench.runner.config.load import load
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.studies import start, sweep
+from daso_bench.strategies.errors import MachineError
+
+COMMAND = [sys.executable, "-c", "from daso_bench.runner.cli.main import main; main()"]
+QUICK_S = 1.0
+
+
+class Machine:
+    """Stands in for `local.launch`: every run ends as `fate` says by its run id's strategy and seed."""
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+        self.settings: list[dict[str, Any]] = []
+        self.fate: dict[str, Any] = {}
+
+    def launch(self, directory: RunDirectory, **settings: Any) -> local.Outcome:
+        strategy, *_, seed, _ = directory.run_id.split("-")
+        self.launched.append(f"{strategy} {seed}")
+        self.settings.append(settings)
+        outcome = self.fate.get(self.launched[-1], "finished")
+        if isinstance(outcome, Exception):
+            raise outcome
+        with directory.lock():
+            directory.begin_attempt()
+            summary = {"final_accuracy": 0.5, "train_s": 2.0} if outcome == "finished" else None
+            reason = None if outcome == "finished" else f"rank 1 {outcome}"
+            directory.end_attempt(outcome, reason, summary=summary, labels=["no asynchronous phase"])
+        code = {"finished": 0, "cancelled": 130}.get(outcome, 1)
+        return local.Outcome(
+            status=outcome, reason=reason, exit_code=code, summary=summary, details="Traceback of rank 1"
+        )
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """Runs are launched on a fake; the user stands in an empty folder."""
+    made = Machine()
+    monkeypatch.setattr(local, "launch", made.launch)
+    monkeypatch.setattr(local, "warm", lambda: None)
+    monkeypatch.setattr(FashionMNIST, "prepare", lambda self, tell: None)  # no run reads its files
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def code_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def in_process(arguments: Sequence[str], folder: Path) -> tuple[int, str, str, float]:
+    began = time.monotonic()
+    done = subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["-h"], ["--version"], ["list"], ["list", "models"], ["list", "nosuch"]]
+)
+def test_help_and_list_answer_at_once(arguments: list[str], tmp_path: Path) -> None:
+    code, out, error, _ = in_process(arguments, tmp_path)
+    took = min(in_process(arguments, tmp_path)[3] for _ in range(2))  # the first call may compile
+    assert code == (2 if "nosuch" in arguments else 0)
+    assert (out != "") == (code == 0)
+    assert (error != "") == (code == 2)
+    assert took < QUICK_S
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["status", "results"]])
+def test_no_torch_on_the_way_to_a_quick_answer(arguments: list[str], tmp_path: Path) -> None:
+    RunDirectory.create({"study": {"name": "s"}, "run": {"id": "r"}}, tmp_path / "results")
+    script = (
+        "import sys, atexit; from daso_bench.runner.cli.main import main\n"
+        "heavy = ('torch', 'pandas', 'matplotlib', 'hydra')\n"
+        "atexit.register(lambda: print([name for name in heavy if name in sys.modules]))\n"
+        f"main({arguments!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_teaches_commands_choices_and_exit_codes() -> None:
+    text = cli.help_text()
+    for word in ("list", "status", "resume", "evaluate", "report", "--dry-run", "+study=NAME", "-m", "130"):
+        assert word in text
+    for group in groups.GROUPS:
+        assert any(entry.name in text for entry in groups.entries(group)), group
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("arguments", [["list", "models"], ["claims"], ["--help"]])
+def test_a_reader_who_has_seen_enough_is_no_failure(arguments: list[str], tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
+    )
+    assert command.stdout is not None
+    command.stdout.close()
+    _, said = command.communicate()
+    assert (command.returncode, said) == (0, "")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("--version") == 0
+    assert capsys.readouterr().out == f"daso-bench {daso_bench.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?)"),
+        (["+train.foo=1"], "train.foo: unknown key"),
+        (["+foo=1"], "foo: unknown key; known: strategy"),
+        (["train.epochs=abc"], "train.epochs=abc: must be a whole number"),
+        (["train.global_batch_size=2"], "train.global_batch_size=2: must be >= 4"),
+        (
+            ["cluster.ranks_per_node=[1,2,3]"],
+            "cluster.ranks_per_node=[1, 2, 3]: must be one number or 2 numbers",
+        ),
+        (["strategy=daso", "strategy.sync_every=0"], "strategy.sync_every=0: must be >= 1"),
+        (
+            ["statsu", "results"],
+            "statsu: neither a command (list, status, resume, cancel, evaluate, report, tensorboard, check, ",
+        ),
+        (["statsu"], "did you mean `daso-bench status`?"),
+        (["--nosuch"], "unrecognized arguments: --nosuch"),
+        (["--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
+        (["report", ".", "--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
+        (["report", "--diff", ".", ".", "--config-dir", "."], "takes no --output and no --config-dir"),
+        (["status", "nowhere"], "nowhere: no such folder"),
+        (["resume", "."], "no run in it"),
+        (["report", "nowhere"], "nowhere: no such folder"),
+        (["evaluate", "."], "is no run directory"),
+        (["list", "modles"], "did you mean 'models'?"),
+        (["-m", "train.epochs=0,-1"], "train.epochs=0: must be >= 1"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence_and_exit_code_2(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert code_of(*arguments) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.startswith("daso-bench: ")
+    assert "Traceback" not in shown.err
+    assert machine.launched == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_run_is_launched_as_configured_and_summed_up(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run.tag=lr=0.1 #1", "run.name=Zürich", "launcher.threads_per_rank=2", "launcher.stall_s=7"]
+    assert code_of(*words, "cluster.nodes=3", "dataset=fashion_mnist", "dataset.root=../imgs") == 0
+    assert machine.launched == ["ddp s0"]
+    (settings,) = machine.settings
+    assert {key: settings[key] for key in ("ranks", "threads", "stall_s")} == {
+        "ranks": 6,
+        "threads": 2,
+        "stall_s": 7.0,
+    }
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    config = load(path / "config.yaml")
+    assert (config.run.tag, config.run.name) == ("lr=0.1 #1", "Zürich")
+    assert config.dataset.folder() == str(tmp_path.parent / "imgs")
+    shown = capsys.readouterr().out
+    assert "50.00 %" in shown
+    assert "no asynchronous phase" in shown
+    assert f"run directory: {path}" in shown
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results"]
+
+
+@pytest.mark.parametrize(
+    "words", [["hydra.job.chdir=true"], ["-m", "seed=0,1"], ["-m", "hydra.job.chdir=true"]]
+)
+def test_relative_paths_mean_from_here_in_runs_and_sweeps(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert code_of(*words, "results_dir=../out", "dataset=fashion_mnist", "dataset.root=imgs") == 0
+    for path in (tmp_path / "out" / "runs").glob("*/"):
+        assert load(path / "config.yaml").dataset.folder() == str(tmp_path / "sub" / "imgs")
+    assert list((tmp_path / "sub").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("fate", "code"), [("failed", 1), ("diverged", 1), ("timed_out", 1), ("cancelled", 130)]
+)
+def test_the_exit_code_of_a_run_tells_the_truth(
+    machine: Machine, capsys: pytest.CaptureFixture[str], fate: str, code: int
+) -> None:
+    machine.fate = {"ddp s0": fate}
+    assert code_of() == code
+    shown = capsys.readouterr().out
+    assert f"rank 1 {fate}" in shown
+    assert "Traceback of rank 1" in shown
+    assert ("daso-bench resume" in shown) == (fate != "diverged")
+
+
+def test_a_machine_that_cannot_is_exit_code_3(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fate = {"ddp s0": MachineError("launcher.port=80: taken")}
+    assert code_of("launcher.port=80") == 3
+    assert capsys.readouterr().err == "daso-bench: launcher.port=80: taken\n"
+
+
+def test_the_same_run_is_not_run_twice_but_a_repeat_is(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of("seed=1") == 0
+    assert code_of("seed=1", "run.tag=other") == 2
+    assert "is finished already" in capsys.readouterr().err
+    assert code_of("seed=1", "run.repeat=1") == 0
+    assert machine.launched == ["ddp s1", "ddp s1"]
+
+
+def test_a_failed_run_is_resumed_and_a_finished_one_is_not(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.fate = {"ddp s0": "failed"}
+    assert code_of("cluster=one_node") == 1
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    assert code_of("cluster=one_node") == 2  # writing into an existing run needs the word resume
+    assert f"daso-bench resume {path}" in capsys.readouterr().err
+    machine.fate = {}
+    assert code_of("resume", str(path)) == 0
+    assert machine.settings[-1]["ranks"] == 2
+    assert len(RunDirectory(path).status()["attempts"]) == 2
+    assert code_of("resume", str(path)) == 2
+    assert "finished already" in capsys.readouterr().err
+
+
+def test_resume_of_a_folder_goes_on_with_all_that_is_not_finished(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.fate = {"ddp s1": "failed", "ddp s2": "failed"}
+    assert code_of("-m", "seed=0,1,2") == 1
+    machine.fate = {"ddp s2": "failed"}
+    machine.launched.clear()
+    assert code_of("resume", "results") == 1
+    assert sorted(machine.launched) == ["ddp s1", "ddp s2"]
+    machine.fate = {}
+    assert code_of("resume", "results") == 0
+    capsys.readouterr()
+    assert code_of("resume", "results") == 0
+    assert capsys.readouterr().out == "nothing to do: 3 runs, all finished\n"
+
+
+def test_a_sweep_with_a_bad_name_and_a_failure_runs_the_rest_and_repeats_only_what_is_missing(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Field case A13."""
+    words = ("-m", "strategy=ddp,nosuch,daso", "seed=1,2")
+    machine.fate = {"daso s1": "failed"}
+    assert code_of(*words) == 1
+    assert machine.launched == ["ddp s1", "daso s1", "daso s2", "ddp s2"]
+    shown = capsys.readouterr().out
+    end = shown[shown.index("did not end in a result") :]
+    assert "3 of 6 did not end in a result" in shown
+    assert end.count("strategy=nosuch: unknown; known: ") == 2
+    assert "failed: daso-small_cnn-digits-s1-" in end
+    assert "rank 1 failed" in end
+    assert "results/runs/daso-small_cnn-digits-s1-" in end
+    machine.fate = {}
+    machine.launched.clear()
+    assert code_of(*words) == 2
+    assert machine.launched == ["daso s1"]
+    assert capsys.readouterr().out.count("skipped: finished already") == 3
+
+
+def test_a_study_ends_with_its_report(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from daso_bench.runner.report import build
+
+    asked: list[tuple[Path, Path, Path | None]] = []
+
+    def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
+        asked.append((directory, output, config_dir))
+        return output / "index.html"
+
+    monkeypatch.setattr(build, "report", report)
+    assert code_of("+study=quick", "strategy=ddp,daso", "seed=0,1") == 0
+    assert machine.launched == ["ddp s0", "daso s0", "daso s1", "ddp s1"]
+    folder = tmp_path / "results" / "quick"
+    assert asked == [(folder, folder / "report", None)]
+    assert str(folder / "report" / "index.html") in capsys.readouterr().out
+    assert code_of("-m", "seed=0,1", "study.name=other") == 0
+    assert len(asked) == 1
+    assert f"daso-bench report {tmp_path / 'results' / 'other'}" in capsys.readouterr().out
+    assert code_of("report", "results/quick", "--output", "out") == 0
+    assert asked[1] == (Path("results/quick"), Path("out"), None)
+    own = tmp_path / "own"
+    own.mkdir()
+    assert code_of("+study=quick", "strategy=ddp,daso", "seed=0,1", "--config-dir", "own") == 0
+    assert asked[2] == (folder, folder / "report", own)
+    assert code_of("report", "results/quick", "--config-dir", "own") == 0
+    assert asked[3] == (Path("results/quick"), Path("results/quick/report"), own)
+
+
+def test_an_interrupted_sweep_ends_with_130(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fate = {"ddp s1": "cancelled"}
+    assert code_of("-m", "seed=0,1,2") == 130
+    assert machine.launched == ["ddp s0", "ddp s1"]
+    assert "not started: ddp-small_cnn-digits-s2" in capsys.readouterr().out
+
+
+def test_a_dry_run_shows_all_and_touches_nothing(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of("--dry-run", "cluster.ranks_per_node=[3,1]", "run.tag=1e3") == 0
+    shown = capsys.readouterr().out
+    assert "4 ranks on 2 nodes (3 + 1)" in shown
+    assert "would      run" in shown
+    assert str(tmp_path / "results" / "runs" / "ddp-small_cnn-digits-s0-") in shown
+    assert "global_batch_size: 64" in shown
+    assert "tag: 1e3" in shown.replace("'", "")
+    assert code_of("--dry-run", "-m", "strategy=ddp,nosuch", "seed=0,1") == 2
+    shown = capsys.readouterr().out
+    assert shown.count("would      run") == 2
+    assert "[3/4] refused: strategy=nosuch: unknown" in shown
+    assert machine.launched == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_is_done_already(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fate = {"ddp s1": "failed"}
+    assert code_of("-m", "seed=0,1") == 1
+    capsys.readouterr()
+    assert code_of("--dry-run", "-m", "seed=0,1,2") == 0
+    shown = [
+        line.split("would")[1].strip() for line in capsys.readouterr().out.splitlines() if "would" in line
+    ]
+    assert shown == ["skip: finished already", "go on with it", "run"]
+    assert code_of("--dry-run", "seed=1") == 0
+    assert "refuse: begun and not finished (daso-bench resume " in capsys.readouterr().out
+
+
+def test_evaluate_prints_what_the_worker_found(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from daso_bench.runner.launch import rank
+
+    assert code_of() == 0
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    asked: list[Path] = []
+
+    def evaluate(directory: Path) -> dict[str, Any]:
+        asked.append(directory)
+        return {"accuracy": 0.25, "count": 360}
+
+    monkeypatch.setattr(rank, "evaluate", evaluate)
+    capsys.readouterr()
+    assert code_of("evaluate", str(path)) == 0
+    assert asked == [path]
+    assert capsys.readouterr().out == "accuracy: 0.25\ncount: 360\n"
+
+
+def test_status_shows_each_run(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fate = {"ddp s1": "failed"}
+    assert code_of("-m", "seed=0,1") == 1
+    capsys.readouterr()
+    assert code_of("status", "results") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("runs/")]
+    assert [(row[0][:27], row[1], row[2]) for row in rows] == [
+        ("runs/ddp-small_cnn-digits-s", "finished", "1"),
+        ("runs/ddp-small_cnn-digits-s", "failed", "1"),
+    ]
+    assert rows[1][-3:] == ["rank", "1", "failed"]
+
+
+def test_ctrl_c_anywhere_is_130(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "requests", interrupted)
+    assert code_of() == 130
+
+
+def test_an_unwritable_results_folder_is_told(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert code_of("results_dir=file") in (2, 3)
+    assert "file" in capsys.readouterr().err
+    assert machine.launched == []
+
+
+def test_start_hands_events_to_the_display(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def launch(directory: RunDirectory, *, on_event: Any, **_: Any) -> local.Outcome:
+        progress = {"step": 1, "steps": 9, "epoch": 0, "epochs": 3, "loss": 2.5}
+        on_event({"kind": "progress", "rank": 0, "progress": progress, "call": ""})
+        return local.Outcome(status="finished", reason=None, exit_code=0, summary=None)
+
+    monkeypatch.setattr(start.local, "launch", launch)
+    assert code_of() == 0
+    assert "  epoch 1/3  step 1/9  loss 2.5000\n" in capsys.readouterr().out

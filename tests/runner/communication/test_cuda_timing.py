@@ -1,0 +1,248 @@
+"""What a GPU tells late: nobody waits for the step just launched; on CPUs nothing is late."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import FakeGPU
+from runs import config
+from torch import nn
+
+from daso_bench.runner.communication.cuda_timing import LateFlag, LateTimes, StepMarks
+from daso_bench.runner.communication.traffic import Traffic
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training.clock import Stretch, by_device
+from daso_bench.runner.training.torch_replica import TorchReplica
+from daso_bench.runner.training.trainer import Loop
+from daso_bench.strategies.replica import Batch, StepTimes
+from daso_bench.strategies.topology import Topology
+
+
+def step(
+    gpu: FakeGPU, sizes: tuple[int, ...], forward: float = 2, backward: float = 4, sums: float = 1
+) -> Any:
+    began = gpu.mark()
+    gpu.compute(forward)
+    ended = gpu.mark()
+    gpu.compute(backward)
+    computed = gpu.mark()
+    gpu.compute(sums)
+    return StepMarks(
+        samples_of_rank=sizes, forward=((began, ended),), started=began, computed=computed, done=gpu.mark()
+    )
+
+
+def test_times_of_a_step_are_read_once_it_is_over_and_nobody_waits():
+    gpu, times = FakeGPU(), LateTimes()
+    times.add(step(gpu, (1,)))
+    assert times.known() == []
+    times.add(step(gpu, (2,), forward=3))
+    gpu.now = 7.5  # the first step is over, the second is not
+    assert times.known() == [StepTimes((1,), 2_000_000, 6_000_000)]
+    assert times.known() == [], "once"
+    assert gpu.host_waits == []
+    assert times.settle() == [StepTimes((2,), 3_000_000, 7_000_000)]
+    assert gpu.host_waits == [15.0], "a pause waits, for the last step alone"
+    assert times.take_sums() == (13_000_000, 2_000_000)
+    assert times.take_sums() == (0, 0)
+
+
+def test_marks_of_a_clock_are_known_in_the_step_itself():
+    times = LateTimes()
+    marks = StepMarks(samples_of_rank=(4,), forward=((1, 3), (10, 15)), started=0, computed=20, done=20)
+    times.add(marks)
+    assert times.known() == [StepTimes((4,), 7, 20)]
+    assert times.settle() == []
+
+
+def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
+    for hurry in (False, True):
+        gpu, heard = FakeGPU(), []
+        flag = LateFlag(gpu.event, pinned=False)
+        for wish in (0.0, 1.0, 0.0, 0.0):
+            gpu.compute(5)
+            heard.append(flag.next(torch.tensor([wish])))
+            if hurry:
+                gpu.now = gpu.clocks["computing"]
+        assert heard == [0, 0, 1, 0]
+        assert gpu.host_waits == [5, 10, 15], "for the step before, never for the one just launched"
+
+
+def test_a_wish_whose_memory_the_next_step_writes_to_is_heard_as_it_was():
+    flag, wish = LateFlag(FakeGPU().event, pinned=False), torch.zeros(1)
+    heard = []
+    for value in (1.0, 0.0, 2.0, 0.0):
+        heard.append(flag.next(wish.fill_(value)))
+    assert heard == [0, 1, 0, 2]
+
+
+def test_parts_of_a_late_stretch_are_the_devices_and_sum_to_its_time():
+    host = Stretch(train=100, compute=5, blocked=2, data=60, step_other=33)
+    assert by_device(host, 70, 10) == Stretch(100, 70, 12, 18, 0)
+    assert by_device(host, 20, 10) == Stretch(100, 20, 12, 60, 8)
+    # Events tick otherwise than the host's clock: no part is ever negative.
+    assert by_device(host, 101, 10) == Stretch(100, 100, 0, 0, 0)
+
+
+class FakeComm:
+    """A communicator of one rank on a fake GPU."""
+
+    rank, topology, host_waits = 0, Topology.of([1]), False
+    device = torch.device("cpu")
+
+    def __init__(self, gpu: FakeGPU) -> None:
+        self.gpu, self.traffic, self.synchronised = gpu, Traffic(self.topology, 0), 0
+
+    def members(self, group: Any) -> tuple[int, ...]:
+        return (0,)
+
+    def take_exposed_ns(self) -> int:
+        return 0
+
+    def synchronise(self) -> None:
+        self.synchronised += 1
+        self.gpu.now = self.gpu.clocks["computing"]
+
+    def now(self) -> int:
+        return 0
+
+
+class OnFakeGPU(TorchReplica):
+    """A replica whose marks are a fake GPU's; its passes take 3 ms each."""
+
+    def _mark(self) -> Any:
+        gpu: FakeGPU = self.comm.gpu  # pyright: ignore[reportAttributeAccessIssue]
+        event = gpu.mark()
+        gpu.compute(3)
+        return event
+
+    def _event(self) -> Any:
+        gpu: FakeGPU = self.comm.gpu  # pyright: ignore[reportAttributeAccessIssue]
+        return gpu.event()
+
+
+def on_fake_gpu() -> tuple[FakeGPU, Any, OnFakeGPU]:
+    gpu = FakeGPU()
+    comm: Any = FakeComm(gpu)
+    replica = OnFakeGPU(nn.Linear(2, 2), nn.CrossEntropyLoss(), comm)
+    replica.optimizer = torch.optim.SGD(replica.parameters.tensors, lr=0.1)
+    return gpu, comm, replica
+
+
+def batch_of(value: float, size: int = 3) -> Batch:
+    return Batch(torch.full((size, 2), value), torch.zeros(size, dtype=torch.long), (size,))
+
+
+def test_no_step_waits_for_itself_and_a_loss_that_is_no_number_is_heard_in_the_next():
+    gpu, comm, replica = on_fake_gpu()
+    heard, known = [], []
+    for value in (1.0, float("nan"), 1.0, 1.0):
+        replica.compute_gradients(batch_of(value))
+        heard.append(replica.wished)
+        known.append(len(replica.take_times()))
+    assert heard == [False, False, True, False]
+    assert len(gpu.host_waits) == 3
+    assert max(gpu.host_waits) < gpu.clocks["computing"] - 3, "the last step is still in the queue"
+    assert comm.synchronised == 0
+    assert known == [0, 1, 1, 1], "times of a step come in the next"
+    replica.settle()
+    assert comm.synchronised == 1
+    assert len(replica.take_times()) == 1
+    compute_ns, exposed_ns = replica.take_device_ns() or (0, 0)
+    assert compute_ns > 0
+    assert exposed_ns > 0
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_pause_waits_for_what_is_behind_backward_whoever_sums(late: bool):
+    _, comm, replica = on_fake_gpu()
+    replica.late = late  # not where gloo joins GPUs: their optimizer's step is as late as any other's
+    replica.settle()
+    assert comm.synchronised == 1
+
+
+def test_a_step_that_is_undone_changes_nothing_of_what_is_told_late():
+    _, _, replica = on_fake_gpu()
+    replica.compute_gradients(batch_of(float("nan")))
+    with replica.untouched():
+        replica.compute_gradients(batch_of(1.0, size=5))
+        replica.compute_gradients(batch_of(1.0, size=5))
+    replica.compute_gradients(batch_of(1.0))
+    assert replica.wished, "of the step before the one that was undone"
+    replica.settle()
+    assert [step.samples_of_rank for step in replica.take_times()] == [(3,), (3,)]
+    one = on_fake_gpu()[2]
+    one.compute_gradients(batch_of(1.0))
+    one.settle()
+    once = one.take_device_ns() or (0, 0)
+    assert replica.take_device_ns() == (2 * once[0], 2 * once[1])
+
+
+def test_what_the_host_did_not_wait_for_daso_does_not_tell():
+    class Ahead(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            self.s.comm.host_waits = False
+            super().begin(resumed_from)
+
+    cfg = config("daso", epochs=3)
+    for loop, told in ((Loop, True), (Ahead, False)):
+        summary = simulate(cfg, cfg.dataset.load(), loop=loop).results[0].summary["strategy"]
+        assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [told, told]
+        if not told:
+            assert summary["overlap"] is None, "1 would say that nothing was waited for"
+
+
+def test_where_wishes_are_late_everybody_is_asked_before_the_last_step_counts():
+    class Late(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            self.s.replica.late = True
+            super().begin(resumed_from)
+
+        def step(self) -> None:
+            super().step()
+            self.s.replica.wished = False  # it would be heard in the next step
+            if self.s.progress.step == 5 and self.s.comm.rank == 2:
+                self.s.all_losses.fill_(float("nan"))
+
+    cfg = config(epochs=1, eval_every_samples=48)
+    done = simulate(cfg, cfg.dataset.load(), loop=Late)
+    assert {result.status for result in done.results} == {"diverged"}
+    assert "step 6" in (done.results[0].reason or "")
+
+
+@pytest.mark.parametrize("due", ["eval_every_samples", "checkpoint_every_samples"])
+def test_where_wishes_are_late_nothing_is_judged_or_saved_unasked(due: str, tmp_path: Path):
+    class Late(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            self.s.replica.late = True
+            super().begin(resumed_from)
+
+        def step(self) -> None:
+            super().step()
+            self.s.replica.wished = False
+            if self.s.progress.step == 2 and self.s.comm.rank == 2:
+                self.s.all_losses.fill_(float("nan"))
+
+    every: dict[str, Any] = {"eval_every_samples": 960, "checkpoint_every_samples": 960, due: 48}
+    cfg = config(epochs=2, **every)
+    done = simulate(cfg, cfg.dataset.load(), loop=Late, checkpoints=tmp_path)
+    assert {result.status for result in done.results} == {"diverged"}
+    assert "step 3" in (done.results[0].reason or "")
+    assert not [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+    assert not list(tmp_path.glob("step_*"))
+
+
+def test_a_pause_waits_for_the_device_before_the_clock_reads_the_time():
+    settled: list[str] = []
+
+    class Watched(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            replica, clock = self.s.replica, self.s.clock
+            replica.settle = lambda: settled.append(clock.segment)
+            super().begin(resumed_from)
+
+    cfg = config(ranks=[1], epochs=2)
+    simulate(cfg, cfg.dataset.load(), loop=Watched)
+    assert settled
+    assert set(settled) == {"train"}, "what still runs belongs to training"

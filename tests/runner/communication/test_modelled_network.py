@@ -1,0 +1,519 @@
+"""The modelled network: operations end when virtual time says so, on one object per rank or on real ranks."""
+
+import dataclasses
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from runs import config
+
+from daso_bench.runner.communication import modelled_network
+from daso_bench.runner.communication.link_costs import ClusterNetwork
+from daso_bench.runner.communication.modelled_network import SLOTS, Deferrer, Held, LinkClocks
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
+from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.emulated.ranks_location import venue_of
+from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.machine.shared_memory import drop_name
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_communicator import (
+    Exchange,
+    SimulatedCommunicator,
+    SimulatedWork,
+)
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training import checkpoint
+from daso_bench.strategies.communicator import Channel, Work
+from daso_bench.strategies.errors import MachineError
+from daso_bench.strategies.topology import NODE, WORLD, Group, Topology, peers
+
+MS = 1_000_000
+SLOW = LinkConfig(rate_gbit=0.008)  # 1000 bytes a millisecond
+CHANNELS: tuple[Channel, ...] = ("gradients", "parameters", "control")
+
+
+@dataclass
+class FakeTime:
+    """A clock that the test sets, in nanoseconds; sleeping moves it on."""
+
+    now: int = 1000 * MS
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(modelled_network, "time", fake)
+    return fake
+
+
+@contextmanager
+def opened(nodes: Sequence[int], links: LinksConfig | None = None) -> Iterator[list[LinkClocks]]:
+    """The clocks of all ranks on one file, which has no name any more. Default: 1000 bytes a millisecond."""
+    topology = Topology.of(nodes)
+    network = ClusterNetwork(links or LinksConfig(intra=SLOW, inter=SLOW), topology)
+    groups = [topology.members(WORLD, 0), *map(topology.on_node, range(topology.nodes))]
+    groups += [topology.members(peers(q), 0) for q in range(max(nodes))]
+    lines = [(channel, members) for channel in CHANNELS for members in groups]
+    descriptor, address = modelled_network.make(topology, lines)
+    try:
+        ranks = [LinkClocks(address, topology, network, lines) for _ in range(topology.ranks)]
+    finally:
+        drop_name(address)
+        os.close(descriptor)
+    yield ranks
+    for one in ranks:
+        one.close()
+
+
+def test_an_all_reduce_begins_when_its_last_member_comes(clock: FakeTime):
+    with opened([1, 1]) as ranks:
+        first = ranks[0].enter("all_reduce", "parameters", (0, 1), 3000, 0)
+        assert first.end_ns() is None
+        assert not first.over()
+        clock.now += 7 * MS
+        second = ranks[1].enter("all_reduce", "parameters", (0, 1), 3000, 1)
+        assert first.end_ns() == second.end_ns() == 1010 * MS  # a ring of two sends its bytes once
+        clock.now = 1010 * MS - 1
+        assert not first.over()
+        clock.now += 1
+        assert first.over()
+        assert second.over()
+
+
+def test_transfers_of_one_card_go_one_after_the_other(clock: FakeTime):
+    with opened([2, 2]) as ranks:
+        ends: list[int | None] = []
+        for pair in ((0, 2), (1, 3), (0, 3)):
+            held = [ranks[rank].enter("send", "messages", pair, 2000, rank) for rank in pair]
+            ends.append(held[0].end_ns())
+        assert ends == [1002 * MS, 1004 * MS, 1006 * MS]
+        clock.now += 100 * MS  # a free card is not paid for twice
+        held = [ranks[rank].enter("send", "messages", (1, 2), 2000, rank) for rank in (1, 2)]
+        assert held[0].end_ns() == 1102 * MS
+
+
+def test_transfers_of_different_cards_go_at_once(clock: FakeTime):
+    with opened([1, 1, 1, 1]) as ranks:
+        for pair in ((0, 1), (2, 3), (1, 0)):  # a card sends while it receives
+            held = [ranks[rank].enter("send", "messages", pair, 2000, rank) for rank in pair]
+            assert held[0].end_ns() == 1002 * MS, pair
+
+
+def test_an_operation_inside_a_node_holds_no_card(clock: FakeTime):
+    with opened([2, 2]) as ranks:
+        inside = [ranks[rank].enter("all_reduce", "gradients", (0, 1), 9000, rank) for rank in (0, 1)]
+        outside = [ranks[rank].enter("all_reduce", "gradients", (0, 2), 2000, rank) for rank in (0, 2)]
+        again = [ranks[rank].enter("all_reduce", "gradients", (0, 1), 1000, rank) for rank in (0, 1)]
+        assert inside[0].end_ns() == 1009 * MS
+        assert outside[0].end_ns() == 1002 * MS
+        assert again[0].end_ns() == 1010 * MS, "but the ranks' own ways"
+
+
+def test_a_broadcast_begins_with_its_source(clock: FakeTime):
+    with opened([1, 1, 1]) as ranks:
+        early = ranks[2].enter("broadcast", "parameters", (0, 1, 2), 4000, 2, 1)
+        clock.now += 5 * MS
+        assert early.end_ns() is None
+        source = ranks[1].enter("broadcast", "parameters", (0, 1, 2), 4000, 1, 1)
+        assert source.end_ns() == early.end_ns() == 1009 * MS
+        clock.now += 50 * MS
+        late = ranks[0].enter("broadcast", "parameters", (0, 1, 2), 4000, 0, 1)
+        assert late.end_ns() == 1009 * MS
+        assert late.over()
+        assert late.wait() == 1009 * MS
+        assert clock.now == 1055 * MS, "who comes when all is over waits for nothing"
+
+
+def test_a_message_needs_both_of_its_ends(clock: FakeTime):
+    with opened([1, 1]) as ranks:
+        receiver = ranks[1].enter("send", "messages", (0, 1), 1000, 1)
+        back = ranks[1].enter("send", "messages", (1, 0), 1000, 1)
+        clock.now += 3 * MS
+        assert receiver.end_ns() is None
+        ranks[0].enter("send", "messages", (0, 1), 1000, 0)
+        assert receiver.end_ns() == 1004 * MS
+        assert back.end_ns() is None, "the way back is a line of its own"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rank comes to an operation at this time."""
+
+    at: int
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a script."""
+
+    verb: str
+    channel: Channel
+    members: tuple[int, ...]
+    group: Group
+    numel: int
+    source: int
+
+    def start(self, comm: SimulatedCommunicator, tag: int) -> Work:
+        """This rank's part of it."""
+        tensor, size = torch.zeros(self.numel), len(self.members)
+        if self.verb == "send":
+            sender, receiver = self.members
+            there = {receiver: tensor} if comm.rank == sender else {}
+            return comm.exchange(there, {} if there else {sender: tensor}, tag)
+        more: Any = {"channel": self.channel, "async_op": True}
+        if self.verb == "all_reduce":
+            return comm.all_reduce(tensor, self.group, **more)
+        if self.verb == "reduce_scatter":
+            return comm.reduce_scatter(torch.zeros(self.numel // size), tensor, self.group, **more)
+        if self.verb == "all_gather":
+            return comm.all_gather(torch.zeros(self.numel * size), tensor, self.group, **more)
+        return getattr(comm, self.verb)(tensor, self.source, self.group, **more)
+
+
+def script(topology: Topology, seed: int, steps: int = 50) -> tuple[list[Step], list[Entry]]:
+    """Operations in the order in which each rank comes to its own, at times of its own, none like another's.
+
+    A broadcast's source comes last of its members: virtual time lets it begin with the last one.
+    """
+    draw = random.Random(seed)
+    spread = draw.choice([5_000, 300_000, 5_000_000])
+    clocks = [MS] * topology.ranks
+    taken: set[int] = set()
+    made: list[Step] = []
+    entries: list[Entry] = []
+    for number in range(steps):
+        verb = draw.choice(["all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather", "send"])
+        rank = draw.randrange(topology.ranks)
+        group = draw.choice([WORLD, NODE, peers(topology.local_ranks[rank])])
+        members = topology.members(group, rank)
+        if verb == "send":
+            members = (rank, draw.choice([other for other in range(topology.ranks) if other != rank]))
+        elif len(members) == 1:
+            group, members = WORLD, topology.members(WORLD, 0)
+        source = draw.randrange(len(members)) if verb in ("broadcast", "reduce") else 0
+        step = Step(verb, draw.choice(CHANNELS), members, group, 12 * draw.randrange(1, 3000), source)
+        made.append(step)
+        last = members[source] if verb == "broadcast" else None
+        for member in sorted(members, key=lambda member: member == last):
+            earliest = max(clocks[other] for other in members) if member == last else clocks[member]
+            at = earliest + draw.randrange(1, spread)
+            while at in taken:
+                at += 1
+            taken.add(at)
+            clocks[member] = at
+            entries.append(Entry(at, member, number))
+    return made, sorted(entries, key=lambda entry: entry.at)
+
+
+def ends_in_virtual_time(
+    topology: Topology, network: ClusterNetwork, steps: list[Step], entries: list[Entry]
+) -> list[int | None]:
+    simulator = Simulator(topology, network)
+    works: dict[int, Work] = {}
+
+    def body(rank: int) -> None:
+        comm = SimulatedCommunicator(simulator, rank)
+        for entry in entries:
+            if entry.rank == rank:
+                simulator.advance(rank, entry.at - simulator.now)
+                works[entry.number] = steps[entry.number].start(comm, entry.number)
+
+    simulator.run(body)
+    ends: list[int | None] = []
+    for number in range(len(steps)):
+        work = works[number]
+        one = work._works[0] if isinstance(work, Exchange) else work  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(one, SimulatedWork)
+        ends.append(one._operation.end)  # pyright: ignore[reportPrivateUsage]
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("nodes", [(2, 2), (3, 1)])
+def test_operations_end_when_they_end_in_virtual_time(clock: FakeTime, nodes: tuple[int, ...], seed: int):
+    topology = Topology.of(nodes)
+    links = LinksConfig(
+        intra=LinkConfig(rate_gbit=1.7, latency_us=3),
+        inter=LinkConfig(rate_gbit=0.13, latency_us=50, efficiency=0.9),
+        nics=1 + seed % 2,
+        algorithm=["auto", "ring", "tree", "hierarchical"][seed % 4],
+        node_speeds=(1.0, 0.5) if seed % 3 == 0 else None,
+    )
+    steps, entries = script(topology, seed)
+    held: dict[int, Held] = {}
+    with opened(nodes, links) as ranks:
+        for entry in entries:
+            step, clock.now = steps[entry.number], entry.at
+            channel = "messages" if step.verb == "send" else step.channel
+            held[entry.number] = ranks[entry.rank].enter(
+                step.verb, channel, step.members, 4 * step.numel, entry.rank, step.source
+            )
+        ends = [held[number].end_ns() for number in range(len(steps))]
+    assert None not in ends
+    assert ends == ends_in_virtual_time(topology, ClusterNetwork(links, topology), steps, entries)
+
+
+def test_numbers_of_operations_go_round_the_slots(clock: FakeTime):
+    with opened([1, 1]) as ranks:
+        oldest: Held | None = None
+        for number in range(2 * SLOTS + 3):
+            held = [ranks[rank].enter("all_reduce", "gradients", (0, 1), 1000, rank) for rank in (0, 1)]
+            assert held[0].end_ns() == held[1].end_ns() == 1000 * MS + (number + 1) * MS
+            oldest = oldest or held[0]
+        assert oldest is not None
+        assert oldest.over(), "its slot has another operation: it has ended long ago"
+        assert oldest.wait() < clock.now
+
+
+def test_more_operations_than_slots_are_refused_not_mixed_up(clock: FakeTime):
+    with opened([1, 1]) as ranks:
+        for _ in range(SLOTS):
+            ranks[0].enter("all_reduce", "gradients", (0, 1), 1000, 0)
+        ranks[0].enter("all_reduce", "parameters", (0, 1), 1000, 0)  # a line of its own has slots of its own
+        with pytest.raises(RuntimeError, match=rf"all_reduce on gradients: more than {SLOTS} operations"):
+            ranks[0].enter("all_reduce", "gradients", (0, 1), 1000, 0)
+
+
+def test_waiting_returns_at_the_end_and_not_before():
+    with opened([1, 1]) as ranks:
+        held = [ranks[rank].enter("all_reduce", "gradients", (0, 1), 30_000, rank) for rank in (0, 1)]
+        end = held[1].wait()
+        now = time.monotonic_ns()
+        assert end == held[0].end_ns()
+        assert 0 <= now - end < 60 * MS
+        assert held[0].over()
+
+
+def test_a_rank_that_was_let_go_alone_waits_its_own_transfers_time(clock: FakeTime):
+    with opened([1, 1]) as ranks:
+        held = ranks[0].enter("reduce", "gradients", (0, 1), 6000, 0)
+        assert held.wait() == clock.now == 1006 * MS
+
+
+def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():
+    """Four threads, each with a file of its own, as four processes would have."""
+    times, ends = 100, list[list[int]]()
+    with opened([2, 2]) as ranks:
+
+        def rank(number: int) -> None:
+            pair = ((0, 2), (1, 3))[number % 2]
+            mine = [ranks[number].enter("all_reduce", "gradients", pair, 1000, number) for _ in range(times)]
+            met.wait()
+            ends.append([held.end_ns() or 0 for held in mine])
+
+        met = threading.Barrier(4)
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    every = sorted({end for mine in ends for end in mine})
+    assert len(every) == 2 * times, "each operation has an end of its own on the one card"
+    assert all(later - earlier >= MS for earlier, later in itertools.pairwise(every))
+
+
+HOLDS_THE_LOCK = """
+import fcntl, os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_dies_with_the_lock_does_not_stop_the_others():
+    topology = Topology.of([1, 1])
+    lines: list[tuple[str, tuple[int, ...]]] = [("gradients", (0, 1))]
+    descriptor, address = modelled_network.make(topology, lines)
+    try:
+        network = ClusterNetwork(LinksConfig(inter=SLOW), topology)
+        path = address.split(" ", 2)[2]
+        ranks = [LinkClocks(address, topology, network, lines) for _ in range(2)]
+        with subprocess.Popen([sys.executable, "-c", HOLDS_THE_LOCK, path], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"held\n"
+            entered: list[Held] = []
+            other = threading.Thread(
+                target=lambda: entered.append(ranks[0].enter("all_reduce", "gradients", (0, 1), 1000, 0)),
+                daemon=True,
+            )
+            other.start()
+            other.join(0.1)
+            assert not entered, "while somebody lives who holds it, nobody else has the lock"
+            os.kill(child.pid, signal.SIGKILL)
+            other.join(10)
+        assert entered
+        second = ranks[1].enter("all_reduce", "gradients", (0, 1), 1000, 1)
+        assert entered[0].end_ns() == second.end_ns() is not None
+        for one in ranks:
+            one.close()
+    finally:
+        drop_name(address)
+        os.close(descriptor)
+
+
+def test_memory_that_is_not_there_is_told(tmp_path: Path):
+    topology = Topology.of([1, 1])
+    network = ClusterNetwork(LinksConfig(inter=SLOW), topology)
+    with pytest.raises(MachineError, match=r"cannot be opened"):
+        LinkClocks(f"1 8 {tmp_path / 'nothing'}", topology, network, [])
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for another thread."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it never came"
+        time.sleep(0.001)
+
+
+def test_a_deferrer_calls_in_the_order_of_time():
+    deferrer, called = Deferrer(), list[tuple[str, int]]()
+    now = time.monotonic_ns()
+    for name, after_ms in (("c", 60), ("a", 20), ("b", 40), ("at once", -5)):
+
+        def call(name: str = name) -> None:
+            called.append((name, time.monotonic_ns()))
+
+        deferrer.at(now + after_ms * MS, call)
+    until(lambda: len(called) == 4)
+    assert [name for name, _ in called] == ["at once", "a", "b", "c"]
+    for (_, at), after_ms in zip(called[1:], (20, 40, 60), strict=True):
+        assert at >= now + after_ms * MS
+
+
+def test_a_deferrer_does_not_call_before_its_work_is_ready():
+    deferrer, called, ready = Deferrer(), list[int](), threading.Event()
+    asked: list[int] = []
+
+    def is_ready() -> bool:
+        asked.append(time.monotonic_ns())
+        return ready.is_set()
+
+    end = time.monotonic_ns() + 10 * MS
+    deferrer.at(end, lambda: called.append(time.monotonic_ns()), is_ready)
+    until(lambda: bool(asked))
+    assert asked[0] >= end
+    time.sleep(0.02)
+    assert not called
+    ready.set()
+    until(lambda: bool(called))
+
+
+def test_sleeping_ends_at_the_moment_even_where_a_sleep_comes_back_early(monkeypatch: pytest.MonkeyPatch):
+    fake = FakeTime()
+    short = SimpleNamespace(monotonic_ns=fake.monotonic_ns, sleep=lambda s: fake.sleep(s / 2 + 1e-9))
+    monkeypatch.setattr(modelled_network, "time", short)
+    modelled_network.sleep_until(1003 * MS)
+    assert fake.now >= 1003 * MS
+
+
+def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]:
+    """Real ranks over gloo that do what `gloo_entries_network` says."""
+    directory = RunDirectory.create(load.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
+    outcome = local.launch(
+        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_network:{name}"
+    )
+    return directory, outcome
+
+
+def test_real_ranks_pipeline_the_levels_of_their_sums(tmp_path: Path):
+    _, outcome = entry(tmp_path, "pipelined", 4)
+    assert outcome.status == "finished", outcome.details
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["values", "asynchronous", "same_gradients", "step_time"])
+def test_real_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
+    _, outcome = entry(tmp_path, name, ranks)
+    assert outcome.status == "finished", outcome.details
+
+
+def test_a_rank_that_is_gone_ends_the_others_with_an_error(tmp_path: Path):
+    directory, outcome = entry(tmp_path, "leaves", 2)
+    assert outcome.status == "failed"
+    assert "rank 1" in (outcome.reason or "")
+    assert "7" in (outcome.reason or ""), "its exit code"
+    assert (directory.path / "told-0").read_text() == "['RuntimeError', 'RuntimeError']"
+
+
+def test_copies_on_the_host_change_nothing(tmp_path: Path):
+    found: list[list[torch.Tensor]] = []
+    for name in ("plain", "staged"):
+        directory, outcome = entry(tmp_path / name, name, 4)
+        assert outcome.status == "finished", outcome.details
+        for suffix in ("", "-modelled") if name == "staged" else ("",):
+            found.append([x for rank in range(4) for x in torch.load(directory.path / f"{rank}{suffix}.pt")])
+    for other in found[1:]:
+        assert len(other) == len(found[0]) > 100
+        assert all(torch.equal(*pair) for pair in zip(other, found[0], strict=True))
+
+
+def modelled(cfg: schema.RunConfig, rate_gbit: float = 0.01) -> schema.RunConfig:
+    """The run on a modelled network between its nodes."""
+    inter = LinkConfig(rate_gbit=rate_gbit, latency_us=20)
+    return dataclasses.replace(
+        cfg,
+        cluster=dataclasses.replace(cfg.cluster, links=LinksConfig(inter=inter)),
+        launcher=LocalConfig(network="modelled", on_invalid="record"),
+    )
+
+
+def run(cfg: schema.RunConfig) -> dict[str, Any]:
+    """Run it as `daso-bench run` does; its final model."""
+    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    network = cfg.launcher.asked_network
+    assert ((outcome.summary or {}).get("apparatus") or {"network": "none"})["network"] == network
+    assert (f"{network} network" in (outcome.summary or {})["labels"]) == (network != "none")
+    return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+
+
+@pytest.mark.parametrize(("strategy", "keys"), [("ddp", {}), ("local_sgd", {"sync_every": 2}), ("hsgd", {})])
+def test_a_modelled_network_changes_no_bit_of_the_final_model(
+    tmp_path: Path, strategy: str, keys: dict[str, Any]
+):
+    cfg = config(strategy, keys=keys, epochs=1, results=tmp_path)
+    plain, held_back = run(cfg), run(modelled(cfg))
+    assert plain.keys() == held_back.keys()
+    assert all(torch.equal(held_back[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "epochs"),
+    [
+        ("ddp", {"algorithm": "hierarchical"}, 1),
+        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}, 3),
+        ("lasgd", {}, 1),
+        ("sgp", {}, 1),
+    ],
+)
+def test_strategies_run_to_their_end_on_a_modelled_network(
+    tmp_path: Path, strategy: str, keys: dict[str, Any], epochs: int
+):
+    model = run(modelled(config(strategy, keys=keys, epochs=epochs, results=tmp_path)))
+    assert all(bool(value.isfinite().all()) for value in model.values())

@@ -1,0 +1,244 @@
+"""mIoU from summed confusion matrices, and a loss in which every image counts alike."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from runs import config  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
+from daso_bench.datasets.masks import MaskedSplit
+from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.tasks.segmentation import Segmentation, image_losses
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.training.evaluation import Score, add_scores, score
+
+TASK = Segmentation(classes=3)
+NONE = 255
+
+
+def saying(predicted: Tensor, classes: int = 3) -> Tensor:
+    """Outputs [b, classes, H, W] that say `predicted` [b, H, W]."""
+    return one_hot(predicted, classes).permute(0, 3, 1, 2).float()
+
+
+def numbers(predicted: list[list[int]], labels: list[list[int]], task: Segmentation = TASK) -> dict[str, Any]:
+    """Of one image."""
+    counts = task.count(saying(torch.tensor([predicted]), task.classes), torch.tensor([labels]))
+    return task.numbers(counts, 1)
+
+
+def test_miou_by_hand():
+    """Class 0: 2 of 2 + 1, class 1: 1 of 1 + 2, class 2: 2 of 2 + 1; unlabelled pixels count nowhere."""
+    found = numbers([[0, 0, 0], [1, 1, 2], [2, 2, 0]], [[0, 0, 1], [1, 2, 2], [NONE, 2, NONE]])
+    assert found == {
+        "miou": pytest.approx((2 / 3 + 1 / 3 + 2 / 3) / 3),
+        "pixel_accuracy": pytest.approx(5 / 7),
+        "count": 1,
+    }
+
+
+def test_a_class_in_neither_labels_nor_predictions_is_left_out_and_one_in_either_is_not():
+    assert numbers([[0, 0]], [[0, 0]])["miou"] == 1
+    assert numbers([[0, 1]], [[0, 0]])["miou"] == pytest.approx((1 / 2 + 0) / 2), "predicted alone"
+    assert numbers([[0, 0]], [[0, 1]])["miou"] == pytest.approx((1 / 2 + 0) / 2), "labelled alone"
+    assert numbers([[0, 2]], [[0, NONE]])["miou"] == 1, "predicted where nobody knows"
+
+
+def test_without_a_labelled_pixel_there_is_no_miou():
+    found = numbers([[0, 1]], [[NONE, NONE]])
+    assert math.isnan(found["miou"])
+    assert math.isnan(found["pixel_accuracy"])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_outputs_that_are_not_finite_are_wrong_and_no_class(wrong: float):
+    """The label's class misses the pixel; no class is charged with a false one."""
+    outputs = saying(torch.tensor([[[0, 0, 1, 1]]]))
+    outputs[0, 2, 0, 1] = wrong
+    found = TASK.numbers(TASK.count(outputs, torch.tensor([[[0, 0, 1, 1]]])), 1)
+    assert found["miou"] == pytest.approx((1 / 2 + 1) / 2)
+    assert found["pixel_accuracy"] == 3 / 4
+
+
+def by_sets(predicted: Tensor, labels: Tensor, classes: int) -> float:
+    """mIoU as the definition says it: of sets of pixels, class by class."""
+    known = (labels != NONE).numpy().ravel()
+    p, y = predicted.numpy().ravel()[known], labels.numpy().ravel()[known]
+    found = []
+    for c in range(classes):
+        union = np.flatnonzero((p == c) | (y == c))
+        if len(union):
+            found.append(len(np.intersect1d(np.flatnonzero(p == c), np.flatnonzero(y == c))) / len(union))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("classes", [2, 5, 19])
+def test_the_sum_of_batches_agrees_with_sets_of_all_pixels(classes: int):
+    generator = torch.Generator().manual_seed(classes)
+    task = Segmentation(classes=classes)
+    predicted = torch.randint(classes, (11, 6, 5), generator=generator)
+    labels = torch.randint(classes, (11, 6, 5), generator=generator)
+    labels = torch.where(torch.rand(11, 6, 5, generator=generator) < 0.6, predicted, labels)
+    labels[torch.rand(11, 6, 5, generator=generator) < 0.2] = NONE
+    counts = task.nothing()
+    for piece in torch.arange(11).split(4):
+        counts += task.count(saying(predicted[piece], classes), labels[piece])
+    assert task.numbers(counts, 11)["miou"] == pytest.approx(by_sets(predicted, labels, classes), abs=1e-12)
+
+
+def test_masks_whose_numbers_are_no_class_are_refused():
+    with pytest.raises(RuntimeError):
+        TASK.count(saying(torch.tensor([[[0]]])), torch.tensor([[[3]]]))
+    with pytest.raises(ValueError, match=r"^classes=256: must be <= 255"):
+        Segmentation(classes=256)
+
+
+def test_an_image_counts_alike_however_many_of_its_pixels_are_labelled():
+    outputs = torch.randn(3, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    masks = torch.tensor([[[0, 1], [2, 0]], [[1, NONE], [NONE, NONE]], [[NONE, NONE], [NONE, NONE]]])
+    logs = outputs.log_softmax(1)
+    first = -(logs[0, 0, 0, 0] + logs[0, 1, 0, 1] + logs[0, 2, 1, 0] + logs[0, 0, 1, 1]) / 4
+    second = -logs[1, 1, 0, 0]
+    assert torch.allclose(image_losses(outputs, masks), torch.stack([first, second, first * 0]), atol=1e-15)
+    assert TASK.criterion()(outputs, masks).item() == pytest.approx(((first + second) / 3).item())
+    assert TASK.loss_sum(outputs, masks).item() == pytest.approx((first + second).item())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uneven(Dataset):
+    """Images of 6×5 pixels with unequal numbers of labelled ones; 4 to train on, 7 to be judged by."""
+
+    task: ClassVar[str] = "segmentation"
+    name: ClassVar[str] = "uneven"
+
+    def load(self) -> Data:
+        """The same data on every rank."""
+
+        def split(size: int, seed: int) -> MaskedSplit:
+            generator = torch.Generator().manual_seed(seed)
+            masks = torch.randint(3, (size, 6, 5), generator=generator, dtype=torch.uint8)
+            for place in range(size):  # the first image keeps all its labels, the last has few
+                masks[place].flatten()[: 29 * place // size] = NONE
+            return MaskedSplit(images=torch.randn(size, 3, 6, 5, generator=generator), masks=masks)
+
+        return Data(
+            name="uneven",
+            classes=3,
+            shape=(3, 6, 5),
+            train=split(4, 0),
+            validation=split(2, 1),
+            test=split(7, 2),
+        )
+
+
+def run(
+    ranks: list[int], strategy: str = "ddp", keys: dict[str, Any] | None = None, **more: Any
+) -> SimulatedRun:
+    settings = {"epochs": 1, "global_batch_size": 4, "optimizer": SGD(lr=0.1), "precision": "fp64", **more}
+    asked = config(
+        strategy,
+        keys=keys,
+        ranks=ranks,
+        model=SmallFCN(channels=[3, 4]),
+        dataset=Uneven(),
+        target_metric="miou",
+        **settings,
+    )
+    return simulate(asked, asked.dataset.load())
+
+
+@pytest.mark.parametrize("ranks", [[1], [1, 1], [2, 1], [2, 2]])
+def test_seven_images_give_the_same_numbers_on_one_to_four_ranks(ranks: list[int]):
+    done = run(ranks, optimizer=SGD(lr=1e-300))
+    (row,) = [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+    session = done.sessions[0]
+    alone = score(
+        session.replica.model,
+        session.data.test,
+        torch.arange(7),
+        session.world.device,
+        session.dtype,
+        task=session.task,
+    ).numbers()
+    assert (row["miou"], row["pixel_accuracy"], row["count"]) == (alone["miou"], alone["pixel_accuracy"], 7)
+    assert row["loss"] == pytest.approx(alone["loss"], rel=1e-12)
+    assert "accuracy" not in row
+    assert "correct" not in row
+
+
+def test_a_padded_evaluation_would_have_other_numbers_and_is_refused():
+    """Two ranks with four images each, the first image twice, as a padding sampler has it."""
+
+    class Alone:
+        def all_reduce(self, tensor: Tensor, group: object, channel: str) -> "Alone":
+            return self
+
+        def wait(self) -> None:
+            return
+
+    session = run([1]).sessions[0]
+
+    def of(indices: list[int]) -> Score:
+        return score(
+            session.replica.model,
+            session.data.test,
+            torch.tensor(indices),
+            session.world.device,
+            session.dtype,
+            task=TASK,
+        )
+
+    padded = of([0, 1, 2, 3, 4, 5, 6, 0])
+    assert padded.numbers()["miou"] != of([0, 1, 2, 3, 4, 5, 6]).numbers()["miou"]
+    with pytest.raises(RuntimeError, match="8 samples were evaluated, the split has 7"):
+        add_scores(padded, Alone(), 7)  # pyright: ignore[reportArgumentType] (of a communicator it needs no more)
+
+
+def gradient(model: nn.Module, criterion: nn.Module, images: Tensor, masks: Tensor) -> Tensor:
+    model.zero_grad()
+    criterion(model(images), masks).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_ranks_with_one_and_three_images_take_the_step_of_one_process_with_four():
+    uneven = run([1, 1], "heterogeneous", {"balancing": "manual", "shares": [1, 3]})
+    assert [session.progress.samples_of_rank for session in uneven.sessions] == [(1, 3)] * 2
+    whole, half = run([1]).sessions[0].replica.flat(), uneven.sessions[0].replica.flat()
+    assert torch.allclose(half, whole, rtol=0, atol=1e-12)
+    losses = [
+        row["train_loss"]
+        for done in (uneven, run([1]))
+        for row in done.metrics.rows
+        if row["kind"] == "evaluation"
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_the_mean_over_pixels_would_not_add_up_to_one_process():
+    """Why a sample's loss is the mean of its own pixels: weights n_r / Σ n know of no labelled pixels."""
+    session = run([1]).sessions[0]
+    model = session.replica.model
+    images, masks = session.data.train.batch(torch.arange(4))
+    images = images.double()
+    for criterion, exact in ((TASK.criterion(), True), (nn.CrossEntropyLoss(ignore_index=NONE), False)):
+        whole = gradient(model, criterion, images, masks)
+        first, rest = (gradient(model, criterion, images[s], masks[s]) for s in (slice(0, 1), slice(1, 4)))
+        assert torch.allclose(first / 4 + rest * 3 / 4, whole, rtol=0, atol=1e-12) == exact
+
+
+def test_noise_is_masks_with_every_class():
+    noise = TASK.noise(2, 3, 4)
+    assert (noise.dtype, noise.shape) == (torch.int64, (2, 3, 4))
+    assert noise.unique().tolist() == [0, 1, 2]
+
+
+def test_large_images_are_judged_a_few_at_a_time():
+    assert [TASK.evaluation_batch(side, side) for side in (32, 64, 128, 1024, 4096)] == [256, 256, 64, 1, 1]

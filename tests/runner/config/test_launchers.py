@@ -1,0 +1,174 @@
+"""The keys of a launcher: what is refused and by which words, and that none but a few make another run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_cases import composed, config
+
+from daso_bench.runner.config.launchers import OWN_OPTIONS, SlurmConfig
+from daso_bench.runner.config.load import load
+from daso_bench.runner.config.schema import run_id
+from daso_bench.strategies.errors import ConfigError
+
+DAY_MIN = 24 * 60
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["launcher.hint=nomultithread"], "launcher.hint: unknown key"),
+        (["launcher.gpus=2"], "launcher.gpus: unknown key"),
+        (["+launcher.gpus=2"], "launcher.gpus: unknown key"),
+        (["launcher.slurm_partition=gpu"], "launcher.slurm_partition: unknown key"),
+        (["launcher.timeline=true"], "launcher.timeline: unknown key"),  # a key of launcher=simulated
+        (["+launcher.timing_only=true"], "launcher.timing_only=true: needs virtual time"),
+    ],
+)
+def test_a_key_that_slurm_does_not_have_is_refused_when_the_run_is_composed(
+    words: list[str], message: str
+) -> None:
+    """Field case A14."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        composed("launcher=slurm", *words)
+    if "unknown key" in message:
+        known = str(caught.value).partition("known: ")[2]
+        for key in ("partition", "timeout_min", "cpus_per_rank", "gpus_per_rank", "sbatch", "setup"):
+            assert f"launcher.{key}" in known.split(", ")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "key"), [("local", "partition"), ("torchrun", "max_requeues"), ("simulated", "interface")]
+)
+def test_a_key_of_another_launcher_is_unknown(launcher: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"launcher\.{key}: unknown key") as caught:
+        composed(f"launcher={launcher}", f"+launcher.{key}=x")
+    assert "launcher.stall_s" in str(caught.value)
+    assert f"launcher.{key}" not in str(caught.value).partition("known: ")[2].split(", ")
+
+
+def test_an_unknown_launcher_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"launcher=slrum: unknown \(did you mean 'slurm'\?\); known: "):
+        composed("launcher=slrum")
+
+
+@pytest.mark.parametrize(("option", "key"), sorted(OWN_OPTIONS.items()))
+def test_an_option_of_sbatch_that_a_key_sets_is_refused_by_the_name_of_the_key(option: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SlurmConfig(sbatch={option: "1"})
+    assert str(caught.value) == f"launcher.sbatch.{option}: is set by {key}"
+
+
+@pytest.mark.parametrize("option", ["--gres", "-p", "cpu_freq", "cpus_per_task"])
+def test_an_option_of_sbatch_is_written_as_sbatch_has_it(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"launcher.sbatch.{option}: write the option as sbatch has it"):
+        SlurmConfig(sbatch={option: "1"})
+
+
+def test_extra_options_come_from_the_command_line() -> None:
+    launcher = composed(
+        "launcher=slurm",
+        '+launcher.sbatch.distribution="block:block"',
+        "+launcher.sbatch.nice=100",
+        '+launcher.sbatch.contiguous=""',
+        "+launcher.srun.mpi=none",
+    ).launcher
+    assert isinstance(launcher, SlurmConfig)
+    assert launcher.sbatch == {"distribution": "block:block", "nice": "100", "contiguous": ""}
+    assert launcher.srun == {"mpi": "none"}
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"),
+    [
+        (30, 30), ("30", 30), ("30:00", 30), ("29:01", 30), ("00:30:00", 30), ("12:30:00", 750),
+        ("1-12", 2160), ("1-12:30", 2190), ("1-00:00:00", 1440), ("2-12", 3600),
+    ],
+)  # fmt: skip
+def test_every_spelling_of_a_time_limit_is_read(given: int | str, minutes: int) -> None:
+    """Field case A11."""
+    assert SlurmConfig(timeout_min=given).limit_min == minutes
+
+
+@pytest.mark.parametrize("word", ["30", "30:00", '"30:00"', "0:30:00", "'00:30:00'"])
+def test_every_spelling_of_a_time_limit_is_read_from_the_command_line(word: str) -> None:
+    """Field case A11."""
+    launcher = composed("launcher=slurm", f"launcher.timeout_min={word}").launcher
+    assert isinstance(launcher, SlurmConfig)
+    assert launcher.limit_min == 30
+
+
+@pytest.mark.parametrize("given", [0, -5, "0", "UNLIMITED", "1-36", "5:75", "soon", ""])
+def test_what_is_no_time_limit_is_refused_with_the_spellings(given: int | str) -> None:
+    with pytest.raises(ConfigError, match=r'launcher.timeout_min=.*"1-00:00:00"'):
+        SlurmConfig(timeout_min=given)
+
+
+@pytest.mark.parametrize(
+    ("limit", "notice_s"),
+    [(1, 15), (5, 75), (8, 120), (10, 120), (60, 120), ("2-00", 120), (3 * DAY_MIN, 120)],
+)
+def test_the_warning_comes_two_minutes_before_the_limit_and_sooner_in_a_short_job(
+    limit: int | str, notice_s: int
+) -> None:
+    launcher = SlurmConfig(timeout_min=limit)
+    assert launcher.notice_s == notice_s
+    assert launcher.notice_s <= 60 * launcher.limit_min / 4
+    assert SlurmConfig(timeout_min=limit, grace_s=7).notice_s == 7
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"grace_s": 0}, "launcher.grace_s=0: must be >= 1"),
+        ({"grace_s": 60, "timeout_min": 1}, "launcher.grace_s=60: must be below the time limit .*: 60 s"),
+        ({"grace_s": 600, "timeout_min": "10:00"}, "launcher.grace_s=600: must be below .*: 600 s"),
+        ({"grace_s": "soon"}, "launcher.grace_s=soon: must be auto or a whole number >= 1"),
+        ({"cpus_per_rank": 0}, "launcher.cpus_per_rank=0: must be >= 1"),
+        ({"cpus_per_rank": "all"}, "launcher.cpus_per_rank=all: must be auto or a whole number >= 1"),
+        ({"gpus_per_rank": -1}, "launcher.gpus_per_rank=-1: must be >= 0"),
+        ({"array_parallelism": 0}, "launcher.array_parallelism=0: must be >= 1"),
+        ({"max_requeues": -1}, "launcher.max_requeues=-1: must be >= 0"),
+        ({"start_s": 0}, "launcher.start_s=0: must be > 0"),
+        ({"interface": "^eth0"}, r"launcher.interface=\^eth0: must be the name of an interface"),
+    ],
+)
+def test_a_value_out_of_its_bounds_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SlurmConfig(**keys)
+
+
+def test_the_greatest_warning_is_just_below_the_limit() -> None:
+    assert SlurmConfig(grace_s=59, timeout_min=1).notice_s == 59
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"wait": True}, {"timeout_min": "2-00"}, {"partition": "gpu"}, {"account": "me"}, {"qos": "long"},
+        {"submit": False}, {"cpus_per_rank": 4}, {"gpus_per_rank": 1}, {"mem": "4G"}, {"exclusive": True},
+        {"array_parallelism": 1}, {"max_requeues": 0}, {"grace_s": 30}, {"snapshot": True},
+        {"python": "/bin/python"}, {"setup": ("module load x",)}, {"sbatch": {"nice": "1"}},
+        {"srun": {"mpi": "none"}}, {"threads_per_rank": 2}, {"stall_s": 9.0}, {"start_s": 9.0}, {"port": 9},
+        {"interface": "ib0"},
+    ],
+)  # fmt: skip
+def test_how_a_run_is_queued_does_not_make_it_another_run(keys: dict[str, Any], tmp_path: Path) -> None:
+    assert run_id(config(results=tmp_path, **keys)) == run_id(config(results=tmp_path))
+
+
+def test_a_run_by_slurm_is_another_than_the_same_run_here() -> None:
+    assert run_id(composed("launcher=slurm")) != run_id(composed())
+
+
+def test_the_configuration_in_the_run_directory_says_the_same_again(tmp_path: Path) -> None:
+    from slurm_cases import directory
+
+    keys = {
+        "timeout_min": "1-12", "setup": ("module load CUDA",), "sbatch": {"distribution": "block:block"},
+        "srun": {"mpi": "none", "exact": ""}, "ranks": (3, 1),
+    }  # fmt: skip
+    made = config(results=tmp_path, **keys)
+    again = load(directory(made).config)
+    assert again.launcher == made.launcher
+    assert run_id(again) == run_id(made)

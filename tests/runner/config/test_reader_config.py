@@ -1,0 +1,141 @@
+"""What a run with a reader is, and what is refused before a process starts."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import config
+
+from daso_bench.datasets.shapes import Shapes
+from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.groups import CONF
+from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
+from daso_bench.runner.config.load import dump, load, to_plain
+from daso_bench.runner.config.reader_config import (
+    ChunkedShuffle,
+    NodeBatch,
+    NoReader,
+    PackedReader,
+    Strided,
+    check_reader,
+)
+from daso_bench.runner.config.schema import run_id
+from daso_bench.runner.config.typed import locate_target, typed
+from daso_bench.runner.studies import sweep
+from daso_bench.strategies.errors import ConfigError
+
+HERE = NodeBatch(path="/here.packed")
+
+
+def with_reader(reader: PackedReader = HERE, strategy: str = "ddp", **keys: Any) -> Any:
+    return replace(config(strategy, **keys), reader=reader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": "lasgd"}, "gives all ranks equal steps .* at its own pace; take reader=none"),
+        ({"strategy": "placebo"}, "deals the pieces of a batch by itself, .*; take reader=none"),
+        ({"launcher": {"prefetch_batches": 9}}, r"launcher\.prefetch_batches=9 is of launcher\.load"),
+        ({"launcher": {"loader_workers": 2}}, r"reads ahead by itself .*launcher\.loader_workers=0, not 2"),
+        (
+            {"dataset": Shapes(), "model": SmallFCN(), "target_metric": "miou"},
+            "has one label an image, and the data set is for segmentation",
+        ),
+        ({"reader": NodeBatch()}, r"blobs has no folder of its own .*: reader\.path=FILE"),
+    ],
+)
+def test_what_a_reader_cannot_feed_is_refused_in_one_sentence(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^reader=node_batch: .*{message}"):
+        with_reader(**arguments)
+
+
+def test_where_nothing_is_read_no_cache_is_cold() -> None:
+    cold, plain = replace(HERE, cold=True), config()
+    others = plain.strategy_class, plain.strategy
+    with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=simulated"):
+        check_reader(cold, *others, LauncherConfig(name="simulated"), plain.dataset)
+    warm = replace(HERE, warm=True)
+    with pytest.raises(ConfigError, match=r"^reader\.warm=true: nothing is read with launcher=simulated"):
+        check_reader(warm, *others, LauncherConfig(name="simulated"), plain.dataset)
+    with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=local"):
+        check_reader(cold, *others, LocalConfig(network="modelled"), plain.dataset)
+    for asked in (cold, warm):
+        check_reader(asked, *others, LocalConfig(), plain.dataset)
+    with pytest.raises(ConfigError, match=r"^reader\.cold=true, reader\.warm=true: .*take one$"):
+        replace(cold, warm=True)
+    with pytest.raises(ConfigError, match=r"^reader=node_batch: launcher\.timing_only=true has no samples"):
+        check_reader(HERE, *others, LauncherConfig(name="simulated", timing_only=True), plain.dataset)
+
+
+@pytest.mark.parametrize("keys", [{"prefetch_batches": 0}, {"prefetch_batches": 10**9}, {"shuffle_seed": -1}])
+def test_values_out_of_range_are_refused(keys: dict[str, Any]) -> None:
+    (key,) = keys
+    with pytest.raises(ConfigError, match=rf"^reader\.{key}="):
+        NodeBatch(**keys)
+    with pytest.raises(ConfigError, match=r"^reader\.chunk_mib=0: must be > 0"):
+        ChunkedShuffle(chunk_mib=0)
+    for far in (math.inf, 1e300):
+        with pytest.raises(ConfigError, match=r"^reader\.chunk_mib=.*: must be between 0 and 1048576"):
+            ChunkedShuffle(chunk_mib=far)
+    with pytest.raises(ConfigError, match=r"^reader\.window_chunks=0: must be >= 1"):
+        ChunkedShuffle(window_chunks=0)
+
+
+def test_a_run_with_a_reader_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = with_reader(ChunkedShuffle(path="/x.packed", chunk_mib=0.5))
+    (tmp_path / "config.yaml").write_text(dump(made))
+    again = load(tmp_path / "config.yaml")
+    assert (again.reader, run_id(again)) == (made.reader, run_id(made))
+    other = replace(made, reader=ChunkedShuffle(path="/x.packed", chunk_mib=1.0))
+    assert run_id(made) != run_id(other)
+
+
+def with_launcher(reader: PackedReader, **launcher: Any) -> Any:
+    """A run in real time, or with other keys of its launcher."""
+    return replace(with_reader(reader), launcher=LocalConfig(**launcher))
+
+
+def test_an_id_holds_what_decides_and_not_where_the_file_lies() -> None:
+    here, elsewhere = with_launcher(HERE), with_launcher(replace(HERE, path="/elsewhere.packed"))
+    assert run_id(here) == run_id(elsewhere)
+    for keys in ({"shuffle_seed": 1}, {"prefetch_batches": 3}, {"cold": True}, {"warm": True}):
+        assert run_id(with_launcher(replace(HERE, **keys))) != run_id(here), keys
+
+
+def identity(*words: str) -> str:
+    """The id of the run that is typed so."""
+    composed = compose(["dataset=fashion_mnist", "dataset.root=/data", *words], sweep=False)
+    (request,) = sweep.requests(composed, Path("/"))
+    assert request.config is not None, request.error
+    return run_id(request.config)
+
+
+def test_an_id_holds_nothing_of_how_a_reader_reads_where_it_gives_its_order_alone() -> None:
+    other = ("reader.prefetch_batches=9", f"reader.threads={str(not Strided.threads).lower()}")
+    virtual = ("launcher=simulated", "cluster=slow_link")
+    assert identity("reader=strided", *virtual) == identity("reader=strided", *virtual, *other)
+    assert len({identity("reader=strided", *keys) for keys in ((), other[:1], other[1:])}) == 3
+    shuffled = ("reader=chunked_shuffle", *virtual)
+    assert identity(*shuffled) != identity(*shuffled, "reader.window_chunks=9"), "it decides the order"
+
+
+def test_a_run_without_one_says_so() -> None:
+    plain = config()
+    assert plain.reader == NoReader()
+    assert to_plain(plain)["reader"] == {"_target_": "daso_bench.runner.config.reader_config.NoReader"}
+    assert run_id(plain) != run_id(with_reader())
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "reader").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_default_of_the_yaml_is_the_default_of_the_class(path: Path) -> None:
+    values = yaml.safe_load(path.read_text("utf-8"))
+    kind = locate_target(values, "reader")
+    assert typed(kind, values, "reader") == kind()
+    assert kind.name == path.stem

@@ -1,0 +1,290 @@
+"""Schedules: values by hand, and the properties that hold for every one of them."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs import Dies, config, dies_after
+
+from daso_bench.runner.config.schedules import Constant, Cosine, Plateau, Polynomial, Step, Watch
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.training.trainer import Loop
+from daso_bench.strategies.errors import ConfigError
+
+Schedule = Constant | Step | Cosine | Polynomial | Plateau
+
+warmups = st.floats(0, 5)
+schedules = st.one_of(
+    st.builds(Constant, warmup_epochs=warmups),
+    st.builds(
+        Step,
+        warmup_epochs=warmups,
+        milestones=st.lists(st.floats(0, 1), max_size=4, unique=True).map(lambda found: tuple(sorted(found))),
+        decay=st.floats(0.01, 1),
+    ),
+    st.builds(Cosine, warmup_epochs=warmups, final=st.floats(0, 1)),
+    st.builds(Polynomial, warmup_epochs=warmups, power=st.floats(0.5, 2)),
+    st.builds(Plateau, warmup_epochs=warmups),
+)
+epochs_of = st.integers(1, 2000)
+
+
+def steps(schedule: Schedule, edges: Sequence[int], total: int = 500, per_epoch: int = 100) -> list[float]:
+    """The factors of the steps between neighbouring `edges`, global samples."""
+    return [schedule.factor(before, after, total, per_epoch) for before, after in itertools.pairwise(edges)]
+
+
+def test_cosine_by_hand() -> None:
+    """Two steps of warm-up; then the rate is that of the samples before each step."""
+    schedule = Cosine(warmup_epochs=1, final=0.1)
+    quarter = 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2
+    factors = steps(schedule, (0, 50, 100, 200, 300, 500, 700))
+    assert factors == pytest.approx([0.5, 1, 1, quarter, 0.55, 0.1])
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 3])
+@pytest.mark.parametrize("power", [None, 1.0, 2.0])
+def test_a_decay_is_torchs_step_by_step_and_its_last_step_is_not_wasted(
+    power: float | None, warmup_steps: int
+) -> None:
+    """Ten steps of a hundred samples beside torch's own schedulers, warm-up included."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    after = 10 - warmup_steps
+    decay = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, after)
+        if power is None
+        else torch.optim.lr_scheduler.PolynomialLR(optimizer, after, power)
+    )
+    wanted = [(step + 1) / warmup_steps for step in range(warmup_steps)]
+    for _ in range(after):
+        wanted.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        decay.step()
+    warmup_epochs = warmup_steps / 2
+    schedule = (
+        Cosine(warmup_epochs=warmup_epochs)
+        if power is None
+        else Polynomial(warmup_epochs=warmup_epochs, power=power)
+    )
+    factors = steps(schedule, range(0, 1001, 100), total=1000, per_epoch=200)
+    assert factors == pytest.approx(wanted, rel=1e-12)
+    assert factors[-1] > 0.009
+
+
+@pytest.mark.parametrize("schedule", [Cosine(warmup_epochs=0.5), Polynomial(warmup_epochs=0.5)])
+def test_no_step_of_a_run_has_rate_0(schedule: Schedule) -> None:
+    cfg = config("ddp", schedule=schedule, epochs=3, seed=3)
+    Rated.seen.clear()
+    done = simulate(cfg, cfg.dataset.load(), loop=Rated)
+    assert len(Rated.seen) == cfg.cluster.ranks * done.results[0].summary["steps"]
+    assert min(Rated.seen) > 0
+
+
+class Rated(Loop):
+    """Keeps the rate of every step of every rank."""
+
+    seen: ClassVar[list[float]] = []
+
+    def after_step(self) -> None:
+        self.seen.append(self.s.rate)
+        super().after_step()
+
+
+def test_step_by_hand() -> None:
+    schedule = Step(warmup_epochs=0, milestones=(0.5, 0.75), decay=0.1)
+    factors = steps(schedule, (0, 1, 200, 201, 300, 301, 400), total=400)
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_constant_by_hand() -> None:
+    assert steps(Constant(warmup_epochs=2), (0, 50, 200, 400), total=400) == [0.25, 1, 1]
+    assert Constant().factor(0, 0, 400, 100) == 1
+
+
+@given(schedules, epochs_of, st.integers(1, 50), st.floats(0, 1.2), st.integers(1, 100))
+def test_a_factor_is_a_share(schedule: Schedule, samples: int, epochs: int, at: float, size: int) -> None:
+    total, before = samples * epochs, round(at * samples * epochs)
+    assert 0 <= schedule.factor(before, before + size, total, samples) <= 1
+
+
+@given(schedules, st.integers(10, 2000), st.integers(6, 50))
+def test_the_warmup_rises_to_one_without_a_jump(schedule: Schedule, samples: int, epochs: int) -> None:
+    """Where no milestone lies in it: linear, and at its end no jump of more than a sample."""
+    total, end = samples * epochs, schedule.warmup_epochs * samples
+    if isinstance(schedule, Step) and any(share * total <= end + 1 for share in schedule.milestones):
+        return
+    before, after = math.floor(end), math.ceil(end)
+    if end > 0:
+        assert schedule.factor(before - 1, before, total, samples) == pytest.approx(before / end)
+    step = 1 / max(end, 1) + math.pi / (total - end)
+    assert schedule.factor(before, after, total, samples) >= 1 - step
+
+
+@given(warmups, st.floats(0, 1), epochs_of, st.integers(6, 50))
+def test_cosine_falls_to_its_final_fraction(warmup: float, final: float, samples: int, epochs: int) -> None:
+    schedule, total = Cosine(warmup_epochs=warmup, final=final), samples * epochs
+    start = math.ceil(warmup * samples)
+    edges = [start + (total - start) * i // 20 for i in range(21)] + [total + 1]
+    values = steps(schedule, edges, total, samples)
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(values))
+    assert values[-1] == pytest.approx(final, abs=1e-12)
+
+
+def test_polynomial_by_hand() -> None:
+    factors = steps(Polynomial(warmup_epochs=1), (0, 50, 100, 200, 300, 500, 700))
+    assert factors == pytest.approx([0.5, 1, 1, 0.5625, 0.25, 0])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [
+        (Step(milestones=(0.5, 0.75)), 200),
+        (Step(milestones=()), None),
+        (Cosine(), None),
+        (Constant(), None),
+        (Plateau(), None),
+    ],
+)
+def test_where_the_rate_first_falls_by_a_step(schedule: Schedule, first: int | None) -> None:
+    assert schedule.first_decay(400, 100) == first
+
+
+def test_a_warmup_longer_than_the_run_never_fails() -> None:
+    assert Cosine(warmup_epochs=3).factor(100, 200, 200, 100) == pytest.approx(2 / 3)
+    assert Cosine(warmup_epochs=2).factor(100, 200, 200, 100) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Constant(warmup_epochs=-1), "schedule.warmup_epochs=-1: must be >= 0"),
+        (lambda: Cosine(warmup_epochs=math.inf), "schedule.warmup_epochs=inf: must be finite"),
+        (lambda: Cosine(final=2), "schedule.final=2: must be between 0 and 1"),
+        (lambda: Polynomial(power=0), "schedule.power=0: must be > 0"),
+        (lambda: Plateau(decay=0), "schedule.decay=0: must be > 0"),
+        (lambda: Plateau(patience=-1), "schedule.patience=-1: must be >= 0"),
+        (lambda: Plateau(threshold=1), "schedule.threshold=1: must be >= 0 and < 1"),
+        (lambda: Plateau(threshold=-0.1), "schedule.threshold=-0.1: must be >= 0 and < 1"),
+        (lambda: Plateau(cooldown=-1), "schedule.cooldown=-1: must be >= 0"),
+        (lambda: Plateau(final=-1), "schedule.final=-1: must be between 0 and 1"),
+        (lambda: Step(decay=0), "schedule.decay=0: must be > 0"),
+        (lambda: Step(decay=2), "schedule.decay=2: must be between 0 and 1"),
+        (lambda: Step(milestones=(0.5, 60)), "schedule.milestones=60: must be between 0 and 1"),
+        (lambda: Step(milestones=(0.7, 0.5)), r"schedule.milestones=\[0.7, 0.5\]: must ascend"),
+    ],
+)
+def test_bad_values_are_refused(make: type, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# ------------------------------------------------------------------ plateau
+
+
+def factors(schedule: Plateau, losses: list[float]) -> list[float]:
+    """The factor after each epoch."""
+    watch, found = Watch(), []
+    for loss in losses:
+        watch = schedule.after_epoch(watch, loss)
+        found.append(watch.factor)
+    return found
+
+
+def test_a_plateau_by_hand() -> None:
+    schedule = Plateau(decay=0.5, patience=1, threshold=0.1, final=0.2)
+    # Best 1; 0.95 and 0.91 are no tenth less: two epochs waited, more than one. 0.8 is an improvement.
+    losses = [1, 0.95, 0.91, 0.8, 0.79, 0.78, 0.77, 0.76, 0.75, 0.74]
+    assert factors(schedule, losses) == [1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2]
+
+
+def test_epochs_of_the_cooldown_do_not_count() -> None:
+    schedule = Plateau(decay=0.5, patience=0, cooldown=2)
+    assert factors(schedule, [1, 1, 1, 1, 1, 1, 1]) == [1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+
+
+def test_a_loss_that_is_no_number_is_no_improvement() -> None:
+    assert factors(Plateau(patience=1, decay=0.5), [1, math.nan, math.inf, 0.5]) == [1, 1, 0.5, 0.5]
+
+
+@settings(deadline=None)  # the first call loads torch's optimizers
+@given(
+    st.lists(st.floats(0.01, 3) | st.sampled_from([1.0, 0.9999, 0.99]), min_size=1, max_size=40),
+    st.floats(0.1, 0.9),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 1e-4, 0.05]),
+    st.integers(0, 3),
+    st.sampled_from([0.0, 0.01, 0.3]),
+)
+def test_it_decides_as_torchs_scheduler_does(
+    losses: list[float], decay: float, patience: int, threshold: float, cooldown: int, final: float
+) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    reference = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer,
+        factor=decay,
+        patience=patience,
+        threshold=threshold,
+        cooldown=cooldown,
+        min_lr=final,
+        eps=0,
+    )
+    wanted = []
+    for loss in losses:
+        reference.step(loss)
+        wanted.append(optimizer.param_groups[0]["lr"])
+    schedule = Plateau(decay=decay, patience=patience, threshold=threshold, cooldown=cooldown, final=final)
+    assert factors(schedule, losses) == pytest.approx(wanted, rel=1e-12)
+
+
+QUICK = Plateau(patience=0, decay=0.5, threshold=0.3)  # drops after a few epochs
+
+
+def train(folder: Path | None = None, strategy: str = "ddp", attempt: int = 1, **more: Any) -> SimulatedRun:
+    """Ten epochs; the loss of later ones is no 30 % below the best."""
+    cfg = config(strategy, schedule=QUICK, epochs=10, clip_norm=0.5, seed=3)
+    return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt, **more)
+
+
+def rates(done: SimulatedRun) -> list[tuple[int, float, float]]:
+    rows = [row for row in done.metrics.rows if row["kind"] == "epoch"]
+    return [(row["epoch"], row["learning_rate"], row["train_loss"]) for row in rows]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "local_sgd", "daso"])
+def test_a_run_lowers_its_rate_by_the_global_loss_alike_on_all_ranks(strategy: str) -> None:
+    done = train(strategy=strategy)
+    watch, found = Watch(), rates(done)
+    for _, rate, loss in found:
+        assert rate == pytest.approx(0.05 * watch.factor)
+        watch = QUICK.after_epoch(watch, loss)
+    assert watch.factor < 1
+    assert all(session.watch == watch for session in done.sessions)
+    assert len({session.rate for session in done.sessions}) == 1
+
+
+def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole")
+    with pytest.raises(Dies):
+        train(tmp_path / "broken", loop=dies_after(45))
+    resumed = train(tmp_path / "broken", attempt=2)
+    first = resumed.metrics.rows[0]["step"]
+    assert 0 < first < 45
+    assert rates(resumed) == [row for row in rates(whole) if row[0] >= first // 6]
+    assert [session.watch for session in resumed.sessions] == [session.watch for session in whole.sessions]
+    assert all(
+        torch.equal(one.replica.flat(), other.replica.flat())
+        for one, other in zip(whole.sessions, resumed.sessions, strict=True)
+    )
+
+
+def test_ranks_without_a_common_epoch_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"schedule=plateau: reads the loss of each epoch .* strategy=lasgd"
+    ):
+        config("lasgd", schedule=Plateau())

@@ -1,0 +1,90 @@
+"""One meaning for every spelling of a time limit (field case A11)."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daso_bench.runner.config.slurm_time_limit import for_people, minutes, seconds_left, spelled
+from daso_bench.strategies.errors import ConfigError
+
+KEY = "launcher.timeout_min"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (30, 30),
+        ("30", 30),
+        ("30:00", 30),
+        ("30:01", 31),
+        ("0:30", 1),
+        ("90:00", 90),
+        ("12:30:00", 750),
+        ("12:30:01", 751),
+        ("1-12", 2160),
+        ("1-12:30", 2190),
+        ("1-00:00:00", 1440),
+        ("1-02:30:15", 1591),
+        ("0-00:00:01", 1),
+        ("2-12", 3600),
+        (" 30 ", 30),
+        ("0090", 90),
+    ],
+)
+def test_all_six_spellings_mean_what_they_mean_to_slurm(value: int | str, expected: int) -> None:
+    assert minutes(value, KEY) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -5, "0", "0:00", "-5", "", "UNLIMITED", "INFINITE", "30m", "1h", "1-", "-1:30", "1:2:3:4",
+     "1-2:3:4:5", "5:75", "1:75:00", "1-36", "1-2:75", "30:", ":30", "1.5", True, None, 30.0, 1.5, "٣٠",
+     "1_0"],
+)  # fmt: skip
+def test_anything_else_is_refused_with_the_key_the_value_and_the_spellings(value: object) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{KEY}={value}: ") + ".*minutes:seconds.*days-hours"):
+        minutes(value, KEY)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("value", "option", "people"),
+    [
+        (1, "00:01:00", "1 min"),
+        (30, "00:30:00", "30 min"),
+        (60, "01:00:00", "1 h"),
+        (1440, "1-00:00:00", "1 d"),
+        (1590, "1-02:30:00", "1 d 2 h 30 min"),
+        (14405, "10-00:05:00", "10 d 5 min"),
+    ],
+)
+def test_a_limit_is_written_for_slurm_and_for_people(value: int, option: str, people: str) -> None:
+    assert spelled(value) == option
+    assert for_people(value) == people
+
+
+@given(st.integers(1, 10**6))
+def test_what_is_written_for_slurm_reads_back_as_the_same_limit(value: int) -> None:
+    assert minutes(spelled(value), KEY) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0:00", 0),
+        ("1:23", 83),
+        ("59:59", 3599),
+        ("12:30:00", 45000),
+        ("2-03:04:05", 183845),
+        ("UNLIMITED", math.inf),
+        ("INVALID", None),
+        ("NOT_SET", None),
+        ("Partition_Limit", None),
+        ("", None),
+        ("83", None),
+    ],
+)
+def test_the_time_left_is_seconds_infinity_or_unknown(text: str, expected: float | None) -> None:
+    assert seconds_left(text) == expected

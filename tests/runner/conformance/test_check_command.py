@@ -1,0 +1,192 @@
+"""`daso-bench check` as a user meets it: a table, sentences, exit codes."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from plugins import Averager
+
+from daso_bench.runner.cli.main import help_text, main
+from daso_bench.runner.config.groups import entries
+from daso_bench.runner.conformance import check_command, kit
+from daso_bench.runner.conformance.candidates import asked, candidates, ranks_of
+from daso_bench.runner.conformance.checks import Candidate, Check, Failed, Finding
+from daso_bench.strategies.errors import ConfigError
+
+
+def code_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["check", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A folder of strategies of one's own."""
+    (tmp_path / "strategy").mkdir()
+    for name, kind in (("mine", "Averager"), ("broken", "ForgetsTheEnd"), ("single", "Refuses")):
+        text = f"# {kind}\n_target_: plugins.{kind}\nevery: 3\n"
+        (tmp_path / "strategy" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two checks of the contract and no real processes: enough to see what the command makes of them."""
+
+    def some(candidate: Candidate) -> list[Check]:
+        return [
+            check for check in kit.contract.checks(candidate) if check.name in ("drains", "stops anywhere")
+        ]
+
+    layers = {kit.CONTRACT: some, "equations": lambda candidate: []}
+    monkeypatch.setattr(kit, "LAYERS", layers)
+    monkeypatch.setattr(check_command, "LAYERS", layers)
+
+
+def test_help_tells_what_it_does_and_the_main_help_names_it(capsys: pytest.CaptureFixture[str]):
+    assert code_of("--help") == 0
+    told = capsys.readouterr().out
+    assert "update rule against a second implementation" in told
+    assert "--ranks 3 2,2,1" in told
+    assert "daso-bench check [strategy=NAME]" in help_text()
+
+
+def test_a_plug_in_is_checked_in_all_layers_with_real_processes(
+    folder: str, capsys: pytest.CaptureFixture[str]
+):
+    assert code_of("strategy=mine", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1") == 0
+    told = capsys.readouterr().out
+    lines = [line.split() for line in told.splitlines()]
+    assert ["equations", "no", "entries", "for", "it"] in lines
+    assert ["identities", "no", "entries", "for", "it"] in lines
+    assert any(line[:2] == ["real", "processes"] and "ok" in line for line in lines)
+    assert "0 FAILED" in told
+
+
+@pytest.mark.usefixtures("few")
+def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pytest.CaptureFixture[str]):
+    code = code_of("strategy=mine,broken", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1")
+    told = capsys.readouterr().out
+    assert code == 1
+    assert "stops anywhere: Stopped after any step the run ends the same way" in told
+    assert "  1,1: stopped after step 1, after finish(): rank 1 differs from rank 0: scale[0] is " in told
+    assert "mine: 2 ok, 0 refused, 0 FAILED" in told
+    assert "broken: 1 ok, 0 refused, 1 FAILED" in told
+    assert "FAILED: broken" in told
+
+
+@pytest.mark.usefixtures("few")
+def test_a_refusal_is_shown_once_and_is_no_failure(folder: str, capsys: pytest.CaptureFixture[str]):
+    given = ["strategy=single", f"--config-dir={folder}", "--jobs=1"]
+    assert code_of(*given, "--ranks", "2", "1,1") == 0
+    told = capsys.readouterr().out
+    assert told.count("needs one node") == 1
+    assert "single: 2 ok, 2 refused, 0 FAILED" in told
+    assert code_of(*given, "--ranks", "1,1") == 2, "nothing could be tried"
+    assert "nothing could be tried" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("few")
+def test_worker_processes_find_the_same(folder: str, capsys: pytest.CaptureFixture[str]):
+    # A worker imports everything afresh: it runs all checks, and is asked for the first ones by number.
+    assert code_of("strategy=single", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=2") == 2
+    assert "2 refused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["strategy=dazo"], ["dazo", "daso"]),
+        (["train.epochs=3"], ["train.epochs=3", "check takes strategy=NAME"]),
+        (["strategy=ddp", "strategy.sync_evry=3"], ["sync_evry"]),
+        (["strategy=ddp", "--ranks", "0,2"], ["--ranks 0,2", ">= 1"]),
+        (["strategy=ddp", "--jobs=two"], ["two"]),
+        (["ddp"], ["ddp", "check takes strategy=NAME"]),
+    ],
+)
+def test_wrong_requests_are_one_sentence_and_exit_code_2(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert code_of(*arguments) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in words), told
+
+
+def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
+    asked = {}
+
+    def check(words: list[str], **more: object) -> int:
+        asked.update(words=words, **more)
+        return 0
+
+    monkeypatch.setattr(check_command, "check", check)
+    assert code_of("--ranks", "2", "2,1", "strategy=ddp") == 0
+    assert (asked["words"], asked["ranks"]) == (["strategy=ddp"], [(2,), (2, 1)])
+
+
+def test_without_a_name_all_built_in_strategies_are_meant(folder: str):
+    built_in = [entry.name for entry in entries("strategy")]
+    assert asked([]) == (built_in, [])
+    assert asked(["strategy.a=1"], Path(folder)) == (built_in, ["strategy.a=1"])
+    assert asked(["strategy=all"], Path(folder))[0] == sorted([*built_in, "mine", "broken", "single"])
+    assert asked(["strategy=daso,ddp", "strategy=daso"])[0] == ["daso", "ddp"]
+
+
+def test_periods_are_short_unless_they_are_named():
+    ((candidate, words),) = candidates(["strategy=local_sgd"])
+    assert (candidate.builtin, candidate.config.sync_every, words) == (
+        "local_sgd",
+        4,
+        ["strategy.sync_every=4"],
+    )
+    ((candidate, words),) = candidates(["strategy=local_sgd", "strategy.sync_every=5"])
+    assert (candidate.config.sync_every, words) == (5, ["strategy.sync_every=5"])
+
+
+def test_ranks_are_read():
+    assert ranks_of("2,1") == (2, 1)
+    for text in ("", "2,,1", "a", "-1", "1.5"):
+        with pytest.raises(ConfigError, match="--ranks"):
+            ranks_of(text)
+
+
+def test_any_exception_of_a_strategy_is_a_finding(monkeypatch: pytest.MonkeyPatch):
+    def raises(error: Exception):
+        def run(candidate: Candidate, ranks: tuple[int, ...]) -> None:
+            raise error
+
+        return run
+
+    errors = [Failed("off by one"), ConfigError("not that"), ZeroDivisionError("by zero")]
+    layer = [Check(str(number), "", raises(error)) for number, error in enumerate(errors)]
+    monkeypatch.setattr(kit, "LAYERS", {"only": lambda candidate: layer})
+    candidate = Candidate("averager", Averager, Averager.Config())
+    found = [kit.attempt(kit.Task(candidate, "only", number, (1,))) for number in range(3)]
+    assert [(finding.status, finding.text) for finding in found] == [
+        ("FAILED", "off by one"),
+        ("refuses", "not that"),
+        ("FAILED", "ZeroDivisionError: by zero"),
+    ]
+
+
+def test_real_processes_are_not_started_for_what_hangs_in_virtual_time(monkeypatch: pytest.MonkeyPatch):
+    def never(candidate: Candidate, ranks: tuple[int, ...]) -> None:
+        raise AssertionError("started")
+
+    def hangs(candidate: Candidate, ranks: tuple[int, ...]) -> None:
+        raise Failed("no rank can go on")
+
+    layers = {
+        kit.CONTRACT: lambda candidate: [Check("ends", "", hangs)],
+        kit.PROCESSES: lambda candidate: [Check("as in virtual time", "", never)],
+    }
+    monkeypatch.setattr(kit, "LAYERS", layers)
+    told: list[Finding] = []
+    candidate = Candidate("averager", Averager, Averager.Config())
+    level = logging.getLogger("daso_bench").level
+    kit.run([candidate], [(1, 1)], jobs=1, tell=lambda _, found: told.extend(found))
+    assert logging.getLogger("daso_bench").level == level
+    assert told[1].text == "not tried: it does not end in virtual time"
+    assert check_command.exit_code(told) == 1

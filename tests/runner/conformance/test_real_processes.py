@@ -1,0 +1,36 @@
+"""Real processes are held against virtual time, and the difference is told."""
+
+import re
+
+import pytest
+from plugins import Averager, CallsMoreOverGloo, HangsOverGloo, OtherOverGloo
+
+from daso_bench.runner.conformance.checks import Candidate, Failed
+from daso_bench.runner.conformance.real_processes import as_in_virtual_time
+from daso_bench.strategies.daso import DASO
+
+
+def plugin(kind: type) -> Candidate:
+    return Candidate(kind.__name__, kind, kind.Config())
+
+
+@pytest.mark.parametrize("kind", [Averager, DASO])
+def test_the_same_run_over_gloo(kind: type):
+    assert as_in_virtual_time(plugin(kind), (1, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (OtherOverGloo, r"fp32 over gloo: rank 0, after step 8: scale\[0\] is .*, must be .*"),
+        (
+            CallsMoreOverGloo,
+            r"fp32 over gloo: rank 0, step 8: 1 times barrier on control .*, in virtual time 0 times",
+        ),
+        (HangsOverGloo, r"over gloo: .*rank 1.*no memory left.*"),
+    ],
+)
+def test_a_difference_to_virtual_time_is_told(kind: type, sentence: str):
+    with pytest.raises(Failed) as caught:
+        as_in_virtual_time(plugin(kind), (1, 1))
+    assert re.match(sentence, str(caught.value)), caught.value

@@ -1,0 +1,541 @@
+"""A machine as a cluster: fits by hand and on data of known truth, the file they make, one real machine."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.communication.link_costs import ClusterNetwork
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import DeviceConfig
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.doctor.calibration import calibrate_command, fit, write
+from daso_bench.runner.doctor.calibration.calibrate_command import (
+    Plan,
+    calibrate,
+    link_of,
+    overlap_of,
+    steps_of,
+)
+from daso_bench.runner.doctor.calibration.calibration_results import About, Calibration, HoldOut
+from daso_bench.runner.doctor.calibration.measure import turned, turned_back
+from daso_bench.runner.doctor.calibration.write import cluster_of, render
+from daso_bench.runner.launch import local
+from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.training.device_model import ClusterDevice, Profile, factors, read_trace
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import Topology
+
+SIZES = (8, 16, 24, 32, 48, 64, 128)
+
+
+def noisy(truth: Sequence[float], rounds: int, share: float) -> np.ndarray:
+    """`rounds` of `truth` [sizes], each time off by about `share`."""
+    rng = np.random.default_rng(1)
+    return np.array(truth) * (1 + share * rng.standard_normal((rounds, len(truth))))
+
+
+# ---------------------------------------------------------------------- fits
+
+
+def test_a_line_through_two_points_by_hand():
+    """1 ms + 2 ms a sample."""
+    line = fit.line_through([1, 2], [3e-3, 5e-3])
+    assert (line.fixed, line.slope) == (pytest.approx(1e-3), pytest.approx(2e-3))
+    assert line.clamped == ""
+    assert line.worst == pytest.approx(0, abs=1e-9)
+
+
+def test_the_worst_size_is_told_with_the_sign_of_its_error():
+    """Three points, the last of them far too slow: the line is above the second and below the third."""
+    line = fit.line_through([1, 2, 3], [1.0, 2.0, 6.0])
+    assert line.worst_at == 3
+    assert line.worst == pytest.approx((line.fixed + 3 * line.slope) / 6 - 1)
+    assert line.worst < -0.1
+
+
+def test_errors_count_relative_to_the_time():
+    """t = 1, 1 at x = 0, 0 and t = 100, 101 at x = 1, 1: absolute squares would ask for a slope of 99.5."""
+    line = fit.line_through([0, 1, 1], [1.0, 100.0, 200.0])
+    assert line.fixed == pytest.approx(1.0)
+    # Σ ((s - 100)/100)² + ((s - 200)/200)² is smallest at s = (1/100 + 1/200) / (1/100² + 1/200²) = 120.
+    assert line.fixed + line.slope == pytest.approx(120)
+
+
+def test_a_negative_fixed_part_is_none_and_the_slope_is_fitted_again():
+    line = fit.line_through([1, 2], [1.0, 3.0])
+    assert (line.fixed, line.clamped) == (0.0, "fixed")
+    # 1/t-weighted through the origin: (1/1 + 2/3) / (1 + 4/9).
+    assert line.slope == pytest.approx(15 / 13)
+
+
+def test_a_step_that_does_not_grow_with_its_samples_is_all_fixed():
+    line = fit.line_through([1, 2], [4.0, 2.0])
+    assert (line.slope, line.clamped) == (0.0, "slope")
+    assert line.fixed == pytest.approx((1 / 4 + 1 / 2) / (1 / 16 + 1 / 4))
+    found = fit.step_fit([1, 2], np.array([[4.0, 2.0]] * 3))
+    assert found.samples_per_second == (math.inf, math.inf)
+
+
+def test_a_step_fit_finds_the_truth_behind_noise():
+    truth = [2e-3 + n / 10_000 for n in SIZES]
+    found = fit.step_fit(SIZES, noisy(truth, 60, 0.05))
+    assert found.line.fixed == pytest.approx(2e-3, rel=0.05)
+    assert 1 / found.line.slope == pytest.approx(10_000, rel=0.03)
+    low, high = found.fixed_ms
+    assert low < 2 < high
+    assert high - low < 0.4
+    low, high = found.samples_per_second
+    assert low < 10_000 < high
+    assert high - low < 1000
+
+
+def test_a_few_disturbed_rounds_do_not_move_the_fit():
+    seconds = noisy([2e-3 + n / 10_000 for n in SIZES], 60, 0.01)
+    seconds[::10] *= 20
+    found = fit.step_fit(SIZES, seconds)
+    assert found.line.fixed == pytest.approx(2e-3, rel=0.03)
+    assert found.fixed_ms == (pytest.approx(2, rel=0.03), pytest.approx(2, rel=0.03))
+
+
+def test_a_link_fit_is_what_the_network_makes_of_it():
+    """100 us a message and 8 Gbit/s: two ranks send two messages, and the payload once: 1 ns a byte."""
+    payloads = calibrate_command.PAYLOADS
+    truth = [200e-6 + payload * 1e-9 for payload in payloads]
+    found = fit.link_fit(payloads, noisy(truth, 40, 0.05))
+    assert found.latency_us == pytest.approx(100, rel=0.02)
+    assert found.rate_gbit == pytest.approx(8, rel=0.02)
+    for told, truly, (low, high) in (
+        (found.latency_us, 100, found.latency_interval),
+        (found.rate_gbit, 8, found.rate_interval),
+    ):
+        assert truly * 0.97 < low < told < high < truly * 1.03
+    assert abs(found.worst) < 0.05
+    text = f"nodes: 1\nranks_per_node: 2\nlinks: {{intra: {{rate_gbit: {found.rate_gbit}, "
+    cluster = cluster_of(text + f"latency_us: {found.latency_us}}}}}")
+    network, topology = ClusterNetwork(cluster.links, Topology.of([2])), Topology.of([2])
+    for payload, seconds in zip(payloads, truth, strict=True):
+        modelled = network.cost(topology, "all_reduce", (0, 1), payload).duration_ns / 1e9
+        assert modelled == pytest.approx(seconds, rel=0.03)
+
+
+def test_the_worst_payload_of_a_link_is_told_in_bytes():
+    truth = np.array([[200e-6 + payload * 1e-9 for payload in calibrate_command.PAYLOADS]] * 3)
+    truth[:, 3] *= 2
+    assert fit.link_fit(calibrate_command.PAYLOADS, truth).worst_at == 64 * 1024
+
+
+@pytest.mark.parametrize(("kind", "cv"), [("gaussian", 0.1), ("lognormal", 0.3), ("student_t3", 0.1)])
+def test_the_jitter_that_was_drawn_is_found(kind: str, cv: float):
+    drawn = factors(kind, cv, np.random.default_rng(0), 2000).reshape(2, 1000)
+    slower = drawn * np.array([[3e-3], [5e-3]])  # a rank's own speed is no jitter
+    found = fit.jitter_fit(slower)
+    assert found.kind == kind
+    assert found.cv == pytest.approx(cv, rel=0.1)
+    assert found.log_likelihoods[kind] == max(found.log_likelihoods.values())
+
+
+def test_densities_are_those_of_the_books():
+    """At the mean and two deviations above; for t, 2/(π√3) · √3/cv and a ninth... (1 + 4)^-2 of it."""
+    ones, far = np.array([1.0]), np.array([1.2])
+    gauss = 1 / (0.1 * math.sqrt(2 * math.pi))
+    assert fit.log_density("gaussian", 0.1, ones)[0] == pytest.approx(math.log(gauss))
+    assert fit.log_density("gaussian", 0.1, far)[0] == pytest.approx(math.log(gauss) - 2)
+    assert fit.log_density("student_t3", 0.1, ones)[0] == pytest.approx(math.log(2 / math.pi / 0.1))
+    assert fit.log_density("student_t3", 0.1, far)[0] == pytest.approx(math.log(2 / math.pi / 0.1 / 25))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "lognormal", "student_t3"])
+def test_a_density_has_area_and_mean_1_and_the_deviation_that_was_asked_for(kind: str):
+    x = np.linspace(1e-4 if kind == "lognormal" else -200, 200, 400_001)  # t has tails
+    density = np.exp(fit.log_density(kind, 0.2, x))
+    step = x[1] - x[0]
+    assert density.sum() * step == pytest.approx(1, abs=2e-3)
+    assert (x * density).sum() * step == pytest.approx(1, abs=2e-3)
+    spread = math.sqrt(((x - 1) ** 2 * density).sum() * step)
+    assert spread == pytest.approx(0.2, rel=0.02)
+
+
+def test_a_jitter_too_wide_for_a_family_is_as_wide_as_may_be():
+    found = fit.jitter_fit(factors("lognormal", 1.0, np.random.default_rng(0), 4000)[None] ** 2)
+    DeviceConfig(samples_per_second=1.0, jitter=found.kind, jitter_cv=found.cv).check(1)
+    assert (found.kind, found.cv) == ("lognormal", pytest.approx(1.0))
+    assert found.measured_cv > 1.0
+
+
+def test_steps_that_never_differ_have_no_jitter():
+    found = fit.jitter_fit(np.full((2, 50), 3e-3))
+    assert (found.kind, found.cv, found.log_likelihoods) == ("none", 0.0, {})
+
+
+def test_ranks_are_alike_up_to_5_percent():
+    assert fit.rank_speeds(np.array([[1.0, 1.04, 1.0, 0.97]] * 3)) is None
+    assert fit.rank_speeds(np.array([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0], [9.0, 2.0, 1.0]])) == (1.0, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ready", "sums", "hidden"),
+    [
+        ([1.0], [5.0], 0.0),  # one bucket is there when the pass ends
+        ([0.5, 1.0], [1.0, 5.0], 1.0),  # from 2 + 2 to 5, the pass ends at 6
+        ([0.5, 1.0], [9.0, 5.0], 2.0),  # goes on after the pass, the second waits for it
+        ([0.25, 0.5, 1.0], [2.0, 0.5, 1.0], 2.5),  # from 3 to 5, and right behind it to 5.5
+        ([0.25, 0.5, 1.0], [9.0, 9.0, 1.0], 3.0),
+    ],
+)
+def test_what_runs_beside_backward_by_hand(ready: list[float], sums: list[float], hidden: float):
+    """A forward pass of 2 and a backward pass of 4."""
+    assert fit.beside(2.0, 4.0, ready, sums) == pytest.approx(hidden)
+
+
+def test_overlap_loss_by_hand():
+    assert fit.overlap_loss(0.5, 2.0) == 0.25
+    assert fit.overlap_loss(-0.1, 2.0) == 0.0
+    assert fit.overlap_loss(3.0, 2.0) == 1.0
+    assert fit.overlap_loss(0.5, 0.0) == 0.0
+
+
+def test_overlap_loss_of_measured_rounds():
+    """Forward 2, backward 4, with sums 4.5 beside it: the first sum takes 1 of it, the second comes after.
+
+    Two rounds are slower as a whole, which is no loss.
+    """
+    took = {
+        "alone": [[2.0, 6.0]] * 3 + [[2.0, 16.0]] * 2,
+        "ddp": [[2.0, 6.5]] * 3 + [[2.0, 16.5]] * 2,
+        "sums": [[1.0, 3.0]] * 5,
+        "ready": [0.5, 1.0],
+    }
+    found = overlap_of(took)
+    assert (found.loss, found.rounds) == (pytest.approx(0.5), 5)
+    assert (found.stretched_ms, found.hidden_ms) == (pytest.approx(500), pytest.approx(1000))
+    assert found.interval[1] == pytest.approx(0.5)
+    shifted = {**took, "alone": [[2.0, 6.0]] * 2 + [[2.0, 16.0]] * 3}
+    shifted["ddp"] = [[2.0, 6.5]] * 2 + [[2.0, 16.5]] * 3
+    assert overlap_of(shifted).stretched_ms == pytest.approx(500)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"), [(1, [1, 2, 4]), (2, [2, 3, 4, 8]), (32, [8, 16, 24, 32, 48, 64, 128])]
+)
+def test_sizes_lie_around_the_batch_of_the_run(batch: int, sizes: list[int]):
+    assert fit.sizes_around(batch) == sizes
+
+
+def test_the_hold_out_is_a_size_that_was_not_fitted():
+    assert fit.held_out(32, SIZES, 1000) == 40
+    assert fit.held_out(32, SIZES, 30) == 30
+    assert fit.held_out(1, [1, 2, 4], 100) == 3
+    assert fit.held_out(1, [1, 2, 4], 2) is None
+
+
+def test_sizes_take_turns_and_come_back_in_order():
+    for number in range(5):
+        columns = torch.tensor([turned((1, 2, 3), number)])
+        assert turned_back(columns, number).tolist() == [[1, 2, 3]]
+    assert [turned((1, 2, 3), number)[0] for number in range(4)] == [1, 2, 3, 1]
+
+
+def test_slow_models_are_measured_in_fewer_rounds():
+    quick = Plan.of(dict.fromkeys(SIZES, 1e-3), 32, 2, 1, 1.0)
+    slow = Plan.of(dict.fromkeys(SIZES, 1.0), 32, 2, 1, 1.0)
+    assert (quick.steps, quick.overlap, quick.sums, quick.run) == (100, 150, 40, 600)
+    assert (slow.steps, slow.overlap, slow.sums, slow.run) == (6, 10, 8, 60)
+    assert slow.seconds > 10 * quick.seconds
+    alone = Plan.of(dict.fromkeys(SIZES, 1e-3), 32, 1, 0, 1.0)
+    assert (alone.overlap, alone.sums) == (0, 0)
+
+
+# ---------------------------------------------------------------------- the file
+
+
+def found_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
+    """What a machine of 2 ms + n / 10,000 a step would give, 100 us and 8 Gbit/s, a loss of a half."""
+    ranks, sizes = sum(ranks_of_nodes), SIZES
+    rng = np.random.default_rng(0)
+    took = {
+        "sizes": [[[2e-3 + size / 10_000] * ranks for size in sizes]] * 4,
+        "own": (5.2e-3 * factors("gaussian", 0.05, rng, ranks * 40)).reshape(ranks, 40).tolist(),
+        "own_forward": [[1.3e-3] * 40] * ranks,
+        "data": [1e-4] * ranks,
+    }
+    seconds = [[200e-6 + payload * 1e-9 for payload in calibrate_command.PAYLOADS]] * 4
+    quicker = [[took / 2 for took in row] for row in seconds]
+    links = {"intra": max(ranks_of_nodes) > 1, "inter": len(ranks_of_nodes) > 1}
+    link = link_of({"paused": seconds, "back_to_back": quicker}, calibrate_command.PAYLOADS)
+    overlap = {
+        "alone": [[2.0, 6.0]] * 5,
+        "ddp": [[2.0, 6.5]] * 5,
+        "sums": [[1.0, 3.0]] * 5,
+        "ready": [0.5, 1],
+    }
+    about = About(
+        command="daso-bench calibrate",
+        date="2026-01-02",
+        processor="A CPU: of 2 GHz #1",
+        cores=2,
+        accelerator=None,
+        torch="2.9",
+        threads=1,
+        model="small_cnn",
+        dataset="digits",
+        batch=32,
+        ranks_of_nodes=ranks_of_nodes,
+    )
+    found = Calibration(
+        about=about,
+        steps=steps_of(took, sizes),
+        links={kind: link for kind, there in links.items() if there},
+        overlap=overlap_of(overlap) if ranks > 1 else None,
+    )
+    return dataclasses.replace(found, **changes)
+
+
+def held(error: float) -> HoldOut:
+    return HoldOut(batch=40, steps=60, measured=(0.9, 1.0, 2.0), modelled=1.0 + error, drift=0.07)
+
+
+@pytest.mark.parametrize("ranks_of_nodes", [(1,), (2,), (1, 1), (2, 2), (2, 1)])
+def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, ...]):
+    found = found_of(ranks_of_nodes, hold_out=held(0.1))
+    cluster = cluster_of(render(found, "mine"))
+    assert cluster.ranks_of_nodes == ranks_of_nodes
+    assert cluster.validated_ranks == sum(ranks_of_nodes)
+    device, links = cluster.device, cluster.links
+    assert device.samples_per_second == pytest.approx(10_000)
+    assert device.fixed_ms == pytest.approx(2)
+    assert device.forward_share == pytest.approx(0.25, rel=0.05)
+    assert (device.trace, device.kind) == (None, ("A CPU: of 2 GHz #1",))
+    assert device.jitter == found.steps.jitter.kind
+    assert device.jitter_cv == pytest.approx(found.steps.jitter.cv, rel=1e-3)
+    assert device.input_stall_ms == pytest.approx(0.1)
+    assert device.overlap_loss == (0.5 if sum(ranks_of_nodes) > 1 else 0)
+    for link, there in ((links.intra, max(ranks_of_nodes) > 1), (links.inter, len(ranks_of_nodes) > 1)):
+        assert (link.rate_gbit is not None) == there
+        if there:
+            assert (link.latency_us, link.rate_gbit) == (pytest.approx(100), pytest.approx(8))
+    assert links.algorithm == "ring"
+    cluster.check_virtual()
+
+
+def test_every_number_of_the_file_has_a_comment_and_no_key_is_missing():
+    text = render(found_of((2, 2), hold_out=held(0.1)), "mine")
+    tree = yaml.safe_load(text)
+    fields = {field.name for field in dataclasses.fields(DeviceConfig)}
+    assert tree["device"].keys() == fields
+    lines = text.splitlines()
+    plain = [line for line in lines if ":" in line and "#" not in line and line.split(":")[1].strip()]
+    assert plain == ["  kind: 'A CPU: of 2 GHz #1'"] or [line.split(":")[0].strip() for line in plain] == [
+        "trace"
+    ]
+    assert lines[0].startswith("# This machine with 2 + 2 ranks, small_cnn on digits")
+    assert "daso-bench calibrate" in text
+    assert "# Back to back: 50 us, 16 Gbit/s" in text
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize(("error", "ranks"), [(0.149, 4), (-0.149, 4), (0.151, 0), (-0.151, 0)])
+def test_what_is_off_by_more_than_15_percent_is_not_validated(error: float, ranks: int):
+    text = render(found_of((2, 2), hold_out=held(error)), "mine")
+    assert cluster_of(text).validated_ranks == ranks
+    assert f"{100 * error:+.1f} %" in text
+    assert "measured 1000.000 ms" in text  # the median run
+    assert "after the runs the step alone took +7.0 %" in text
+
+
+def test_without_a_hold_out_nothing_is_validated():
+    assert cluster_of(render(found_of((2,)), "mine")).validated_ranks == 0
+
+
+def test_odd_ranks_have_speeds():
+    found = found_of((2,))
+    steps = dataclasses.replace(found.steps, speeds=(1.0, 0.5))
+    text = render(dataclasses.replace(found, steps=steps), "mine")
+    assert cluster_of(text).device.speeds == (1.0, 0.5)
+    assert found.steps.speeds is None
+
+
+def test_clamped_and_infinite_numbers_are_said_and_read():
+    found = found_of((2,))
+    flat = fit.step_fit(SIZES, np.array([[5e-3] * 4 + [4e-3] * 3] * 3))
+    text = render(dataclasses.replace(found, steps=dataclasses.replace(found.steps, fit=flat)), "mine")
+    assert cluster_of(text).device.samples_per_second == math.inf
+    assert "Time did not grow with the samples" in text
+    through = fit.step_fit([1, 2], np.array([[1.0, 3.0]] * 3))
+    text = render(dataclasses.replace(found, steps=dataclasses.replace(found.steps, fit=through)), "mine")
+    assert cluster_of(text).device.fixed_ms == 0
+    assert "through the origin" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(31230.4, "31230"), (0.0000123456, "0.00001235"), (7.5, "7.5"), (0.0, "0"), (math.inf, ".inf")],
+)
+def test_numbers_are_numbers_to_every_reader(value: float, text: str):
+    assert write.number(value) == text
+    assert yaml.safe_load(text) == pytest.approx(value, rel=1e-3)
+
+
+def test_the_trace_is_what_a_device_reads(tmp_path: Path):
+    own = np.array([[1e-3, 2e-3], [3.000123e-3, 4e-3]])
+    write.write(tmp_path / "new" / "mine.csv", write.trace(own))
+    assert read_trace(tmp_path / "new" / "mine.csv", 1) == (3.000123e-3, 4e-3)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(source: Any, target: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ConfigError, match=r"mine\.yaml: cannot be written: No space left on device"):
+        write.write(tmp_path / "mine.yaml", "nodes: 1\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_of(folder: Path, *words: str) -> schema.RunConfig:
+    (composed,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
+    assert composed.config is not None, composed.error
+    return load.from_composed(composed.config, folder)
+
+
+def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):
+    """And a run in virtual time takes as long as its numbers say: 2 ms + 8 / 10,000 and 0.1 for its data."""
+    write.write(tmp_path / "cluster" / "mine.yaml", render(found_of((1,)), "mine"))
+    words = ["cluster=mine", "model=mlp", "train.global_batch_size=8", "train.max_steps=5"]
+    config = run_of(tmp_path, *words, "cluster.device.jitter=none")
+
+    def device(rank: int) -> ClusterDevice:
+        return ClusterDevice(config.cluster.device, rank, Profile.by_size([]), 0)
+
+    network = ClusterNetwork(config.cluster.links, Topology.of(config.cluster.ranks_of_nodes))
+    results, _ = play(config, config.dataset.load(), Stage(network=network, device=device))
+    assert results[0].summary["train_s"] == pytest.approx(5 * 2.9e-3, rel=1e-3)
+
+
+# ---------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def launch(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(local, "launch", launch)
+    monkeypatch.setattr(local, "warm", lambda: None)
+    (tmp_path / "full").write_text("a file")
+    monkeypatch.chdir(tmp_path)
+
+
+def code_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["calibrate", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["launcher=simulated"],
+            "launcher=simulated: calibrate measures real processes; leave launcher=local",
+        ),
+        (["resnet18"], "resnet18: must be KEY=VALUE"),
+        (["model=nosuch"], "model=nosuch: unknown"),
+        (["cluster=ethernet_1g"], "launcher=local: real processes have the links"),
+        (["strategy=daso"], "strategy=daso: calibrate measures the machine by plain ddp"),
+        (["strategy=placebo"], "strategy=placebo: calibrate measures the machine by plain ddp"),
+        (["strategy.bucket_mib=1"], "strategy=ddp: calibrate measures the machine by plain ddp"),
+        (["--name", "a/b"], "--name=a/b: must be the name of a file"),
+        (["--output", "full"], "full: is no folder to write in"),
+        (["--name", "laptop"], "--name=laptop: is a cluster of daso-bench itself"),
+        (["--nosuch"], "unrecognized arguments: --nosuch"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_starts(
+    nothing_starts: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+):
+    assert code_of(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+@pytest.mark.parametrize("there", ["mine.yaml", "mine.csv"])
+def test_a_cluster_that_is_there_is_not_replaced(
+    nothing_starts: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str
+):
+    file = tmp_path / "out" / "cluster" / there
+    file.parent.mkdir(parents=True)
+    file.write_text("kept")
+    assert code_of("--name", "mine", "--output", "out") == 2
+    assert f"{there}: is there already; --force replaces it" in capsys.readouterr().err
+    assert file.read_text() == "kept"
+
+
+def outcome(status: str, code: int) -> local.Outcome:
+    return local.Outcome(
+        status=status, reason="rank 1 died", exit_code=code, summary=None, details="Traceback of rank 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "ends"), [("failed", 1, 1), ("failed", 3, 3), ("cancelled", 130, 130)]
+)
+def test_a_measurement_that_fails_or_is_interrupted_writes_nothing(
+    nothing_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    status: str,
+    code: int,
+    ends: int,
+):
+    monkeypatch.setattr(local, "launch", lambda *_, **__: outcome(status, code))
+    assert code_of("cluster=one_node") == ends
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    shown = capsys.readouterr()
+    assert ("nothing is written: rank 1 died" in shown.out) == (ends != 130)
+    assert ("interrupted" in shown.err) == (ends == 130)
+
+
+def test_a_real_machine_of_two_ranks_becomes_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Two nodes of one rank, a model of two buckets; few rounds: the numbers are only to be possible ones."""
+    words = ["cluster.nodes=2", "cluster.ranks_per_node=1", "model=mlp", "model.hidden=[700,700]"]
+    words += ["train.global_batch_size=16", "launcher.threads_per_rank=1"]
+    code = calibrate(words, name="mine", output=Path("out"), cwd=tmp_path, effort=0.03)
+    assert code == 0, capsys.readouterr().out
+    folder = tmp_path / "out"
+    assert sorted(path.name for path in (folder / "cluster").iterdir()) == ["mine.csv", "mine.yaml"]
+    config = run_of(folder, "cluster=mine", *words[2:5], "train.max_steps=3", "launcher.timing_only=true")
+    cluster, device = config.cluster, config.cluster.device
+    assert cluster.ranks_of_nodes == (1, 1)
+    assert cluster.links.intra.rate_gbit is None
+    assert cluster.links.inter.rate_gbit is not None
+    assert 0.01 < cluster.links.inter.rate_gbit < 1000
+    assert device.samples_per_second is not None
+    assert device.samples_per_second > 10
+    assert 0.05 < device.forward_share < 0.95
+    assert device.jitter != "none"
+    assert cluster.validated_ranks in (0, 2)
+    for rank in (0, 1):
+        times = read_trace(folder / "cluster" / "mine.csv", rank)
+        assert len(times) % calibrate_command.OWN_STEPS == 0
+        assert 1e-5 < min(times) < 1
+    text = (folder / "cluster" / "mine.yaml").read_text()
+    assert "beside the backward pass" in text  # both buckets were seen
+    assert " steps of 10 samples a rank, a size that no fit has seen" in text
+    shown = capsys.readouterr().out
+    assert "all in all about" in shown
+    assert "--config-dir out launcher=simulated cluster=mine model=mlp" in shown

@@ -1,0 +1,405 @@
+"""What a job finds out about its cluster, by real ranks on this machine; and what is said of it."""
+
+import copy
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import from_composed, to_plain
+from daso_bench.runner.conformance import real_processes
+from daso_bench.runner.conformance.candidates import candidates
+from daso_bench.runner.conformance.checks import Candidate
+from daso_bench.runner.conformance.trial import problem
+from daso_bench.runner.doctor import rank_checks, slurm_check
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.slurm.job import ENTRY_FILE, entry_of
+from daso_bench.runner.records import display
+from daso_bench.runner.records.json_lines import read_json, write_json
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import Topology
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))  # ranks import the plug-ins by their name
+
+from plugins import (  # pyright: ignore[reportMissingImports] (found by the line above)
+    Averager,
+    HangsOverGloo,
+    Refuses,
+)
+
+pytestmark = pytest.mark.timeout(300)  # several launches, each with a few small trainings
+Found = dict[str, Any]
+OTHER_HERE = """
+from plugins import Averager
+
+
+class OtherHere(Averager):
+    def after_step(self, progress):
+        if type(self.comm).__name__ == "TorchCommunicator" and progress.step == 7:
+            self.replica.load(self.replica.flat() + 1e-3)
+        super().after_step(progress)
+"""
+"""Trains otherwise in real processes; a module that ranks can import."""
+SLURM_RUN = ("launcher=slurm", "launcher.gpus_per_rank=0", "launcher.cpus_per_rank=1")
+
+
+def plugin(kind: type) -> Candidate:
+    return Candidate(kind.__name__, kind, kind.Config())
+
+
+def look(
+    folder: Path, ranks_of_nodes: tuple[int, ...], strategies: list[Candidate]
+) -> tuple[RunDirectory, str]:
+    """The ranks' part on this machine; their directory, and how it ended."""
+    words = [f"cluster.nodes={len(ranks_of_nodes)}", f"cluster.ranks_per_node={list(ranks_of_nodes)}"]
+    (composed,) = compose([*words, f"results_dir={folder}"], sweep=False)
+    assert composed.config is not None
+    directory = RunDirectory.create(to_plain(from_composed(composed.config, folder)), folder)
+    write_json(directory.path / ENTRY_FILE, slurm_check.entry(strategies))
+    outcome = local.launch(
+        directory,
+        ranks=sum(ranks_of_nodes),
+        threads=1,
+        port=None,
+        stall_s=60.0,
+        entry=rank_checks.ENTRY,
+        preload=(*local.PRELOAD, "daso_bench.runner.doctor.rank_checks"),
+    )
+    return directory, f"{outcome.status}: {outcome.reason}"
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """Two nodes of one rank; of the strategies one is broken and one refuses two nodes."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "other_here.py").write_text(OTHER_HERE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        broken = importlib.import_module("other_here").OtherHere
+        directory, end = look(folder, (1, 1), [plugin(broken), plugin(Refuses)])
+    assert end == "finished: None"
+    return read_json(directory.path / rank_checks.RESULT)
+
+
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """Two nodes of two ranks, one strategy at its ranks' own pace, one that measures them."""
+    asked = [candidate for candidate, _ in candidates(["strategy=daso,lasgd,heterogeneous"])]
+    directory, end = look(tmp_path_factory.mktemp("four"), (2, 2), asked)
+    assert end == "finished: None"
+    assert not (directory.path / rank_checks.TOKEN).exists()
+    return read_json(directory.path / rank_checks.RESULT)
+
+
+@pytest.fixture
+def cluster(of_four: Found) -> Found:
+    """What four ranks found, as if each node were a host of its own, with cores enough and no faults."""
+    found = copy.deepcopy(of_four)
+    for row in found["rows"]:
+        row["host"], row["variables"] = f"n{row['node'] + 1}", {"SLURM_JOB_ID": "12"}
+        row["cores"], row["usable_cores"] = [row["local_rank"]], 1
+        row["host_addresses"] = [f"10.0.0.{row['node'] + 1}"]
+        row["route"] = {"to": "n1", "address": row["host_addresses"][0], "interface": "e0", "error": None}
+    for pair in found["pairs"]:
+        pair["a"], pair["b"] = "n1", "n2"
+        pair["rate_gbit"], pair["latency_us"] = 10.0, 100.0
+    return found
+
+
+def topics(found: Found) -> list[str]:
+    return [finding.topic for finding in slurm_check.findings(found) if finding.severity != "note"]
+
+
+# ------------------------------------------------------------------ by real ranks
+
+
+@pytest.mark.parametrize("name", ["of_two", "of_four"])
+def test_the_result_has_rows_links_sums_contracts_and_versions(name: str, request: pytest.FixtureRequest):
+    found = request.getfixturevalue(name)
+    nodes = found["ranks_of_nodes"]
+    assert found["complete"]
+    assert found["backend"] == "gloo"
+    assert torch.__version__.startswith(found["versions"]["torch"])
+    assert [row["rank"] for row in found["rows"]] == list(range(sum(nodes)))
+    assert [row["node"] for row in found["rows"]] == list(Topology.of(nodes).node_of_rank)
+    assert all(row["sees_token"] and row["torch"]["version"] == torch.__version__ for row in found["rows"])
+    assert [pair["nodes"] for pair in found["pairs"]] == [[0, 1]]
+    assert found["pairs"][0]["latency_us"] > 0
+    assert found["pairs"][0]["rate_gbit"] == min(found["pairs"][0]["rate_gbit_each_way"]) > 0
+    assert [one["bytes"] for one in found["collectives"]] == [64 * 1024, 1024**2, 16 * 1024**2]
+    assert all(one["bus_gbit"] > 0 for one in found["collectives"])
+    assert found["control_barrier_us"] > 0
+    assert len(found["contracts"]) in (2, 3)
+
+
+def test_ranks_of_one_machine_have_one_clock(of_four: Found):
+    assert of_four["rows"][0]["clock_offset_s"] == 0.0
+    for row in of_four["rows"]:
+        assert abs(row["clock_offset_s"]) <= row["clock_error_s"] + 1e-4
+
+
+def test_the_contract_holds_over_the_real_backend_and_at_the_ranks_own_pace(of_four: Found):
+    told = [(one["strategy"], one["status"], one["text"]) for one in of_four["contracts"]]
+    assert told[:2] == [("daso", "ok", None), ("lasgd", "ok", real_processes.OWN_PACE)]
+    assert told[2] == ("heterogeneous", "ok", "with shares of [2.0, 1.0, 2.0, 1.0]")
+
+
+def test_a_broken_strategy_is_an_error_and_the_others_are_still_tried(of_two: Found):
+    status = {one["strategy"]: one["status"] for one in of_two["contracts"]}
+    assert status == {"OtherHere": "FAILED", "Refuses": "refuses"}
+    (finding,) = [one for one in slurm_check.findings(of_two) if one.topic == "contract"]
+    assert finding.severity == "error"
+    assert finding.what.startswith("strategy=OtherHere: fp32 over gloo: rank 0, after step 8: scale[0] is ")
+    assert finding.what.endswith("(and 1 more ranks)")
+
+
+def test_what_was_found_before_a_rank_died_is_kept_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    directory, end = look(tmp_path, (1, 1), [plugin(Averager), plugin(HangsOverGloo)])
+    assert "no memory left" in end
+    found = read_json(directory.path / rank_checks.RESULT)
+    assert not found["complete"]
+    assert [one["status"] for one in found["contracts"]] == ["ok"]
+    (composed,) = compose([], sweep=False)
+    assert composed.config is not None
+    config = from_composed(composed.config, tmp_path)
+    code = slurm_check.tell(display.make_console(), directory.path, config, directory.status())
+    said = capsys.readouterr().out
+    assert code == slurm_check.FAILED
+    assert "Averager: ok" in said
+    assert "the job failed: rank 1: RuntimeError: no memory left" in said
+
+
+# ------------------------------------------------------------------ each in itself
+
+
+def test_a_file_that_comes_late_is_seen_and_another_ones_is_not(tmp_path: Path):
+    file = tmp_path / "token.txt"
+    assert rank_checks.look_for(file, "ab", 0.0) is None
+    file.write_text("another run's")
+    assert rank_checks.look_for(file, "ab", 0.2) is None
+    threading.Timer(0.3, lambda: file.write_text("ab")).start()
+    after_s = rank_checks.look_for(file, "ab", 10.0)
+    assert after_s is not None
+    assert after_s >= 0.2
+
+
+class Clocks:
+    """A communicator as rank 1 sees it: rank 0's clock is `late_s` behind this one."""
+
+    topology = Topology.of((1, 1))
+    rank = 1
+
+    def __init__(self, clock: Callable[[], float], late_s: float) -> None:
+        self.clock, self.late_s = clock, late_s
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor, *_: Any, **__: Any) -> "Clocks":
+        output[0], output[1] = self.clock() - self.late_s, tensor[0]
+        return self
+
+    def barrier(self, *_: Any) -> None:
+        return
+
+    def broadcast(self, tensor: torch.Tensor, *_: Any, **__: Any) -> "Clocks":
+        tensor[0] = self.clock() - self.late_s
+        return self
+
+    def wait(self) -> None:
+        return
+
+
+def test_a_clock_ahead_of_rank_zeros_has_a_positive_offset(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+
+    def clock() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    monkeypatch.setattr(rank_checks.time, "time", clock)
+    offset_s, error_s = rank_checks.clock_offset_s(Clocks(clock, 2.5))  # pyright: ignore[reportArgumentType] (a stand-in)
+    assert offset_s == pytest.approx(2.5, abs=0.003)
+    assert 0 < error_s < 0.003
+
+
+def test_few_nodes_are_all_paired_and_of_many_a_ring_and_a_sample():
+    assert rank_checks.pairs_of(1) == ([], None)
+    assert rank_checks.pairs_of(3) == ([(0, 1), (0, 2), (1, 2)], None)
+    assert len(rank_checks.pairs_of(16)[0]) == 120
+    pairs, remark = rank_checks.pairs_of(40)
+    assert remark == "40 neighbours and 40 other pairs at random, of 780"
+    assert len(set(pairs)) == len(pairs) == 80
+    assert {(node, node + 1) for node in range(39)} | {(0, 39)} < set(pairs)
+    assert all(a < b for a, b in pairs)
+    assert rank_checks.pairs_of(40) == (pairs, remark)  # all ranks draw the same
+
+
+class Line:
+    """The supervisor's end."""
+
+    call = ""
+
+    def progress(self, **numbers: Any) -> None:
+        self.numbers = numbers
+
+
+def test_the_word_on_a_hang_names_the_pair(tmp_path: Path):
+    line = Line()
+    doing = rank_checks.Doing(line, tmp_path / "doing.txt")  # pyright: ignore[reportArgumentType] (a stand-in)
+    doing("link n1 - n2")
+    doing.call = "exchange"
+    assert line.call == "link n1 - n2: exchange"
+    doing.call = ""
+    assert line.call == "link n1 - n2"
+    assert line.numbers == {"phase": "link n1 - n2"}
+    assert (tmp_path / "doing.txt").read_text() == "link n1 - n2"
+
+
+def test_on_another_device_the_model_starts_and_drops_as_in_virtual_time():
+    def run(made: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return made(inputs)
+
+    plain = problem(torch.float64)
+    moved = real_processes.on_device(plain, torch.device("cpu"))
+    models = []
+    for one in (plain, moved):
+        torch.manual_seed(1)
+        models.append(one.model().train())
+    assert isinstance(models[1].dropout, real_processes.HostDropout)
+    inputs, _ = moved.data(0, 4)
+    assert torch.equal(inputs, plain.data(0, 4)[0])
+    assert torch.equal(run(models[0], inputs), run(models[1], inputs))
+    assert torch.equal(run(models[0].eval(), inputs), run(models[1].eval(), inputs))
+
+
+# ------------------------------------------------------------------ what is said
+
+
+def test_nothing_is_said_of_a_cluster_without_faults(cluster: Found):
+    assert topics(cluster) == []
+
+
+def test_a_host_that_does_not_see_rank_zeros_file_is_found(cluster: Found):
+    for row in cluster["rows"][2:]:
+        row["sees_token"] = False
+    assert topics(cluster) == ["results"]
+
+
+def test_clocks_that_are_apart_are_found(cluster: Found):
+    for row in cluster["rows"][2:]:
+        row["clock_offset_s"] = 2.0
+    assert topics(cluster) == ["clock"]
+
+
+def test_a_link_below_any_network_for_training_is_found(cluster: Found):
+    cluster["pairs"][0]["rate_gbit"] = 0.01
+    assert topics(cluster) == ["links"]
+
+
+def test_ranks_with_fewer_threads_than_the_fullest_node_are_not_blamed(cluster: Found):
+    comm = type("Comm", (), {"topology": Topology.of((2, 2)), "backend": "gloo"})()
+    for row, threads in zip(cluster["rows"], (1, 1, 2, 2), strict=True):
+        row["threads"] = threads
+    head = rank_checks.about(comm, cluster["rows"])  # pyright: ignore[reportArgumentType] (a stand-in)
+    assert head["threads"] == 1
+
+
+def test_tables_and_the_exit_code_tell_the_same(
+    cluster: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (composed,) = compose([], sweep=False)
+    assert composed.config is not None
+    config = from_composed(composed.config, tmp_path)
+    console = display.make_console()
+    write_json(tmp_path / rank_checks.RESULT, cluster)
+    assert slurm_check.tell(console, tmp_path, config, {"status": "finished"}) == slurm_check.OK
+    said = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in said.splitlines()]
+    assert "rank node host cores threads device clock sees rank 0's file" in rows
+    assert any(row.startswith("3 1 n2 1: 1 1 cpu ") for row in rows)
+    assert any(row.startswith("n1 - n2 100 µs 10 Gbit/s ") for row in rows)
+    assert any(row.startswith("16.8 MB ") for row in rows)
+    assert any(row.startswith("daso: ok (") for row in rows)
+    assert "Nothing has to be mended." in rows
+    cluster["contracts"][0].update(status="FAILED", text="fp32 over gloo: other numbers")
+    write_json(tmp_path / rank_checks.RESULT, cluster)
+    assert slurm_check.tell(console, tmp_path, config, {"status": "finished"}) == slurm_check.FOUND
+    said = capsys.readouterr().out
+    assert "strategy=daso: fp32 over gloo: other numbers" in said
+    assert "1 thing to mend." in said
+
+
+def test_a_job_that_left_nothing_has_failed_and_its_own_log_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (composed,) = compose([], sweep=False)
+    assert composed.config is not None
+    config = from_composed(composed.config, tmp_path)
+    log = tmp_path / "check" / ".slurm" / "daso-bench-ab" / "7_0_log.out"
+    log.parent.mkdir(parents=True)
+    log.write_text("submitit INFO - Loading pickle\nModuleNotFoundError: No module named 'submitit'\n")
+    status = {"status": "failed", "reason": "job 7 ended", "job": {"id": "7", "name": "daso-bench-ab"}}
+    logs = tmp_path / "check" / "2x2" / "logs"
+    logs.mkdir(parents=True)
+    code = slurm_check.tell(display.make_console(), logs.parent, config, status)
+    said = capsys.readouterr().out
+    assert code == slurm_check.FAILED
+    assert "the job failed: job 7 ended" in said
+    assert f"{log}:\nModuleNotFoundError: No module named 'submitit'" in said
+    (logs / "srun.log").write_text("worker on n2: launcher.interface=e7: n2 has e0, lo\n")
+    slurm_check.tell(display.make_console(), logs.parent, config, status)
+    assert "launcher.interface=e7: n2 has e0, lo" in capsys.readouterr().out
+
+
+def test_cores_are_told_as_ranges():
+    assert slurm_check.ranges([8, 0, 1, 2, 3, 5]) == "0-3,5,8"
+    assert slurm_check.ranges([]) == ""
+
+
+# ------------------------------------------------------------------ the request
+
+
+def test_the_words_become_a_short_job_that_is_not_repeated(tmp_path: Path):
+    words = ["cluster.nodes=40", "cluster.ranks_per_node=4", "results_dir=out"]
+    asked = slurm_check.request([*SLURM_RUN, *words], None, tmp_path)
+    assert [one.name for one in asked.strategies] == ["ddp", "daso"]
+    assert asked.config.cluster.ranks == 160  # more than there are samples in a run's batch
+    assert (asked.config.launcher.timeout_min, asked.config.launcher.max_requeues) == (15, 0)  # pyright: ignore[reportAttributeAccessIssue] (Slurm's)
+    longer = slurm_check.request([*SLURM_RUN, "launcher.timeout_min=5", "strategy=hsgd"], None, tmp_path)
+    assert longer.config.launcher.timeout_min == 5  # pyright: ignore[reportAttributeAccessIssue] (Slurm's)
+    assert [one.name for one in longer.strategies] == ["hsgd"]
+    directory = slurm_check.made(longer)
+    assert directory.path.parent == tmp_path / "results" / "check"
+    assert entry_of(directory) == rank_checks.ENTRY
+    assert slurm_check.made(longer).path != directory.path
+
+
+def test_a_directory_without_an_entry_is_trained(tmp_path: Path):
+    assert entry_of(RunDirectory(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["launcher=torchrun"], "launcher=torchrun: check needs no job of its own there"),
+        (["launcher=local"], "launcher=local: only launcher=slurm has a cluster to look at"),
+        (["launcher=slurm", "train.epochs=3"], "train.epochs=3: check launcher=slurm takes strategy"),
+        (["launcher=slurm", "launcher.timeot_min=3"], "launcher.timeot_min: unknown key"),
+        (["launcher=slurm", "strategy=dasso"], "strategy=dasso: unknown"),
+        (["launcher=slurm", "launcher.submit=false"], "launcher.submit=false: needs an allocation"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_is_made(words: list[str], sentence: str, tmp_path: Path):
+    with pytest.raises(ConfigError) as caught:
+        slurm_check.check(words, config_dir=None, cwd=tmp_path)
+    assert str(caught.value).startswith(sentence)
+    assert not (tmp_path / "results").exists()

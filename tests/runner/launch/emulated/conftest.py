@@ -1,0 +1,33 @@
+"""Who runs these tests' programs: this user, and an ordinary one; and where they cannot run at all."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from people import Person, may_administer, nobody, this_user
+
+from daso_bench.runner.launch.emulated.ability import impossible
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nodes_can_be_had() -> None:
+    """Skipped only where they are forbidden: root with all of its power is never skipped."""
+    if not may_administer() and (reason := impossible()):
+        pytest.skip(reason)
+
+
+@pytest.fixture(params=["this user", "nobody"])
+def person(request: pytest.FixtureRequest) -> Iterator[Person]:
+    """This user; and nobody, for whom only root can run something: any other user is an ordinary one."""
+    if request.param == "this user":
+        with this_user() as made:
+            yield made
+    elif not may_administer():
+        pytest.skip("this user is an ordinary one already")
+    else:
+        with nobody() as made:
+            yield made

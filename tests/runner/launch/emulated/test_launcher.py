@@ -1,0 +1,252 @@
+"""Whole runs of `launcher=emulated`: what they train, what they record, what they refuse."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import PROGRAM, STARTS_S, emulated, history, launch, same_model
+from people import may_administer, nobody, this_user
+from runs import Awkward, config
+
+from daso_bench.datasets.digits import Digits
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.config import load
+from daso_bench.runner.config.cluster import LinkConfig
+from daso_bench.runner.launch.emulated import ranks_location
+from daso_bench.runner.launch.emulated.ability import has_netem
+from daso_bench.runner.records.json_lines import read_json, read_records
+from daso_bench.runner.records.run_directory import RunDirectory
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
+WORDS = (
+    "launcher=emulated",
+    "model=mlp",
+    "launcher.on_invalid=record",
+    "cluster.device.samples_per_second=3200",
+    "train.max_steps=4",
+)
+# A user namespace of its own whose limit is that no more can be made.
+WITHOUT_NAMESPACES = (
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "sh",
+    "-c",
+    'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"',
+    "sh",
+)
+
+
+def code_of(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def only_run(results: Path) -> RunDirectory:
+    (path,) = results.glob("*/*/config.yaml")
+    return RunDirectory.open(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "ranks", "more"),
+    [
+        ("ddp", {}, [1, 1], {"model": Awkward()}),
+        ("daso", CYCLING, [1, 1], {"epochs": 3}),
+        ("hsgd", {}, [2, 2], {}),  # weights and sums in a node's shared memory
+        ("sgp", {}, [2, 2], {}),  # messages
+    ],
+)
+def test_a_run_on_emulated_nodes_trains_what_it_trains_without_and_records_its_apparatus(
+    tmp_path: Path, strategy: str, keys: dict[str, Any], ranks: list[int], more: dict[str, Any]
+):
+    settings = {"epochs": 2, "eval_every_samples": 48, **more}
+    plain, outcome = launch(config(strategy, keys=keys, ranks=ranks, results=tmp_path / "plain", **settings))
+    assert outcome.status == "finished", outcome.details
+    cfg = emulated(strategy, keys=keys, ranks=ranks, results=tmp_path / "emulated", **settings)
+    directory, outcome = launch(cfg)
+    assert outcome.status == "finished", outcome.details
+    assert len(history(directory)) >= 4
+    assert history(directory) == history(plain)
+    assert same_model(directory, plain)
+
+    network = read_json(directory.environment)["network"]
+    assert network["made_by"] == "kernel"
+    assert sum(" tbf rate " in line for line in network["commands"]) == 4
+    summary, status = outcome.summary or {}, directory.status()
+    apparatus = summary["apparatus"]
+    assert status["timing"] == {key: apparatus[key] for key in ("valid", "reasons")}
+    assert apparatus["network"] == "kernel"
+    assert 0 < apparatus["floor_s"] < 1
+    assert len(apparatus["real_step_s"]) == sum(ranks)
+    assert apparatus["padded_step_s"] == pytest.approx([16 / sum(ranks) / 1600] * sum(ranks))
+    assert [len(apparatus[key]) for key in ("run_queue_share", "overrun_share")] == [sum(ranks)] * 2
+    assert apparatus["links"]
+    assert all(link["achieved_s"] > 0 for link in apparatus["links"])
+    assert {"kernel network", "emulated devices"} <= set(status["labels"])
+    # The devices' time is in it: what computes in 5 ms of emulated time took no less.
+    assert summary["parts_s"]["compute"] >= 0.9 * summary["steps"] * 16 / sum(ranks) / 1600
+
+
+def test_an_ordinary_users_run_and_this_users_train_the_same_side_by_side(tmp_path: Path):
+    # Steps of 50 ms: the pauses of its checks alone are longer than the other's start.
+    slow = {"samples_per_second": 160.0}
+    with nobody() if may_administer() else this_user() as person:
+        cfg = emulated(dataset=Digits(), device=slow, max_steps=4, results=person.folder / "results")
+        theirs = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+        for path in (cfg.results_dir, *cfg.results_dir.rglob("*")):
+            os.chown(path, person.uid, -1)
+        command = [*person.python, "-c", PROGRAM, "resume", str(theirs.path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        wait_for(theirs.environment, process)
+        running: list[bool] = []
+
+        def look(event: dict[str, Any]) -> None:
+            if event["kind"] == "start":
+                running.append(process.poll() is None)
+
+        mine, outcome = launch(replace(cfg, results_dir=tmp_path), on_event=look)
+        assert outcome.status == "finished", outcome.details
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        assert running == [True]
+        assert read_json(theirs.environment)["network"]["made_by"] == "kernel"
+        assert theirs.metrics.stat().st_uid == person.uid
+        assert len(history(theirs)) == 1
+        assert history(theirs) == history(mine)
+        assert same_model(theirs, mine)
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + STARTS_S
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until, path
+        time.sleep(0.02)
+
+
+def test_each_run_of_a_sweep_has_nodes_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert code_of("-m", *WORDS, "launcher.network=kernel", f"results_dir={tmp_path}", "seed=0,1") == 0, (
+        capsys.readouterr()
+    )
+    networks = [read_json(path)["network"] for path in tmp_path.glob("*/*/environment.json")]
+    assert [network["made_by"] for network in networks] == ["kernel", "kernel"]
+    # The holder's process id is in the commands.
+    assert networks[0]["commands"] != networks[1]["commands"]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("cluster.links.nics=2", "cluster.links.nics=2: nodes of the kernel network have one card"),
+        ("cluster.links.intra.rate_gbit=1", "cluster.links.intra: the kernel network shapes links between"),
+    ],
+)
+def test_what_the_kernel_does_not_shape_is_refused_as_a_wrong_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str, sentence: str
+):
+    assert code_of(*WORDS, "launcher.network=kernel", f"results_dir={tmp_path}", word) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "launcher.network=modelled has it" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_with_auto_the_ranks_make_links_that_the_kernel_cannot(tmp_path: Path):
+    cfg = emulated(ranks=[2, 2], epochs=1, results=tmp_path, launcher={"network": "auto"})
+    links = replace(cfg.cluster.links, intra=LinkConfig(rate_gbit=1.0))
+    directory, outcome = launch(replace(cfg, cluster=replace(cfg.cluster, links=links)))
+    assert outcome.status == "finished", outcome.details
+    why = "cluster.links.intra: the kernel network shapes links between nodes alone"
+    assert read_json(directory.environment)["network"] == {"made_by": "ranks", "instead_of_kernel": why}
+    assert {"modelled network", f"no kernel network: {why}"} <= set(directory.status()["labels"])
+
+
+def test_a_latency_runs_where_the_kernel_has_netem_and_is_refused_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = (*WORDS, "launcher.network=kernel", "cluster.links.inter.latency_us=1000")
+    code = code_of(*words, f"results_dir={tmp_path}")
+    if has_netem():
+        assert code == 0
+        assert any(" netem delay 500.000us" in line for line in commands(only_run(tmp_path)))
+        return
+    assert code == 3
+    said = capsys.readouterr().err
+    assert "cluster.links.inter.latency_us=1000: this kernel cannot delay packets" in said
+    assert "launcher.network=modelled has latencies" in said
+    assert not list(tmp_path.glob("*/*/environment.json"))
+
+
+def commands(run: RunDirectory) -> list[str]:
+    return read_json(run.environment)["network"]["commands"]
+
+
+def test_a_machine_without_namespaces_refuses_the_kernel_network_with_the_way_out(tmp_path: Path):
+    words = (*WORDS, "launcher.network=kernel", f"results_dir={tmp_path}")
+    command = (*WITHOUT_NAMESPACES, sys.executable, "-c", PROGRAM, *words)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 3, refused.stderr
+    (sentence,) = [line for line in refused.stderr.splitlines() if line.startswith("daso-bench: ")]
+    assert "user.max_user_namespaces is 0" in sentence
+    assert "launcher.network=modelled needs none of this" in sentence
+
+
+def test_a_machine_without_namespaces_takes_the_modelled_network_for_auto_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    why = "emulated nodes: user namespaces are forbidden"
+    monkeypatch.setattr(ranks_location, "impossible", lambda: why)
+    assert code_of(*WORDS, "launcher.network=auto", f"results_dir={tmp_path}") == 0
+    directory = only_run(tmp_path)
+    assert read_json(directory.environment)["network"] == {"made_by": "ranks", "instead_of_kernel": why}
+    assert {"modelled network", f"no kernel network: {why}"} <= set(directory.status()["labels"])
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out", "given"),
+    [
+        (("model=small_cnn",), "take cluster.links.inter.rate_gbit=", 0.1),
+        (
+            ("model=wide_mlp", "cluster.device.samples_per_second=100000"),
+            "take cluster.device.samples_per_second=",
+            100_000.0,
+        ),
+    ],
+)
+def test_a_run_that_the_machine_cannot_emulate_is_refused_with_the_nearest_it_can_or_recorded_as_invalid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], way_out: str, given: float
+):
+    asked = (*WORDS, "launcher.network=kernel", *words)
+    refused = tmp_path / "refused"
+    assert code_of(*asked, "launcher.on_invalid=refuse", f"results_dir={refused}") == 3
+    capsys.readouterr()
+    directory = only_run(refused)
+    status = directory.status()
+    assert status["status"] == "failed"
+    reason = status["reason"]
+    assert "this machine cannot emulate the run" in reason
+    assert "launcher.on_invalid=record" in reason
+    assert 0 < float(reason.partition(way_out)[2].split(",")[0]) < given
+    assert not [row for row in read_records(directory.metrics).rows if row["kind"] != "start"]
+    assert not list(directory.checkpoints.iterdir())
+
+    recorded = tmp_path / "recorded"
+    assert code_of(*asked, f"results_dir={recorded}") == 0
+    timing = only_run(recorded).status()["timing"]
+    assert timing["valid"] is False
+    assert any(way_out in text for text in timing["reasons"]), json.dumps(timing)
+    assert all(math.isfinite(row["loss"]) for row in evaluations(only_run(recorded)))
+
+
+def evaluations(run: RunDirectory) -> list[dict[str, Any]]:
+    return [row for row in read_records(run.metrics).rows if row["kind"] == "evaluation"]

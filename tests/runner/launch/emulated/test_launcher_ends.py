@@ -1,0 +1,153 @@
+"""Runs of `launcher=emulated` that end before their time: what is left of them, and how they go on."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import emulated, history, launch, same_model, supervised, wait_for_checkpoint
+from leftovers import all_gone, holders, living, members, networks
+from runs import Raises, config
+
+from daso_bench.runner.config import load
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.training import checkpoint
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+CYCLING = {"warmup_epochs": 2, "cooldown_epochs": 2}
+# Steps of 20 ms, a checkpoint after each fourth: whoever sees one is in the middle of 60.
+LONG: dict[str, Any] = {
+    "device": {"samples_per_second": 400.0, "jitter": "gaussian", "jitter_cv": 0.1},
+    "epochs": 10,
+    "checkpoint_every_samples": 64,
+}
+
+
+@contextmanager
+def nothing_left() -> Iterator[set[int]]:
+    """The body adds the processes that are to be gone after it."""
+    before, pids = networks(), set[int]()
+    assert not holders()
+    yield pids
+    assert pids
+    all_gone(lambda: living(pids))
+    assert not holders()
+    assert networks() == before
+
+
+class Look:
+    """Notes the processes of a run at its start, and does something once when it has made some steps."""
+
+    def __init__(self, pids: set[int], act: Any = None) -> None:
+        self._pids, self._act = pids, act
+        self.acted_s: float | None = None
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "start":
+            assert len(holders()) == 1
+            self._pids |= {*event["pids"], *holders()}
+        steps = event["progress"].get("step") if event["kind"] == "progress" else None
+        if steps and self._act is not None and self.acted_s is None:
+            self.acted_s = time.monotonic()
+            self._act()
+
+
+def test_nothing_is_left_of_a_run_that_finished(tmp_path: Path):
+    with nothing_left() as pids:
+        _, outcome = launch(emulated(max_steps=4, results=tmp_path), on_event=Look(pids))
+        assert outcome.status == "finished", outcome.details
+
+
+def test_nothing_is_left_of_a_run_in_which_a_rank_raised(tmp_path: Path):
+    with nothing_left() as pids:
+        _, outcome = launch(emulated(model=Raises(rank=1), results=tmp_path), on_event=Look(pids))
+        assert (outcome.status, outcome.exit_code) == ("failed", 1)
+        assert outcome.reason == "rank 1: RuntimeError: this model does not like me"
+
+
+def test_a_run_whose_nodes_lose_their_links_fails_soon_with_the_reason_and_leaves_nothing(tmp_path: Path):
+    with nothing_left() as pids:
+
+        def kill_holder() -> None:
+            (holder,) = holders()
+            os.kill(holder, signal.SIGKILL)
+
+        look = Look(pids, kill_holder)
+        directory, outcome = launch(emulated(results=tmp_path, **LONG), on_event=look)
+        assert look.acted_s is not None
+        assert time.monotonic() - look.acted_s < 15
+        assert (outcome.status, outcome.exit_code) == ("failed", 1)
+        said = "the emulated nodes have no links: the process that held them was killed by SIGKILL"
+        assert (outcome.reason or "").startswith(said)
+        assert directory.status()["reason"] == outcome.reason
+        assert directory.state() == "resumable"
+
+
+def test_nothing_is_left_of_a_run_whose_supervisor_is_killed(tmp_path: Path):
+    before = networks()
+    cfg = emulated(results=tmp_path, **LONG)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    with supervised(directory) as process:
+        wait_for_checkpoint(directory)
+        assert len(members(process.pid)) >= 5  # with its forkserver, its holder and two ranks
+        assert networks() == before
+        process.kill()
+        process.wait(10)
+        all_gone(lambda: members(process.pid))
+    assert networks() == before
+    assert directory.status()["status"] == "failed"
+    assert directory.state() == "resumable"
+
+
+def test_nothing_is_left_of_a_run_that_ctrl_c_stopped(tmp_path: Path):
+    before = networks()
+    cfg = emulated(results=tmp_path, **LONG)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    with supervised(directory) as process:
+        wait_for_checkpoint(directory)
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to all of them
+        assert process.wait(20) == 130
+        all_gone(lambda: members(process.pid))
+    assert networks() == before
+    assert directory.status()["reason"] == "interrupted by SIGINT"
+    assert directory.state() == "resumable"
+
+
+def test_a_run_that_was_interrupted_twice_goes_on_bit_for_bit_where_its_jitter_stood(tmp_path: Path):
+    cfg = emulated("daso", keys=CYCLING, results=tmp_path, **LONG)
+    directory: RunDirectory | None = None
+    stood: list[int] = []
+    for _ in range(2):
+        with nothing_left() as pids:
+            look = Look(pids, lambda: os.kill(os.getpid(), signal.SIGINT))
+            directory, outcome = launch(cfg, directory, on_event=look)
+        assert (outcome.status, outcome.exit_code) == ("cancelled", 130), outcome.details
+        # Each step draws one number, checks and undone steps none; after the second both attempts' steps did.
+        for drawn, steps in drawn_and_steps(directory):
+            assert drawn == steps
+            stood.append(steps)
+    assert 0 < stood[0] < stood[2] < 60
+
+    assert directory is not None
+    _, outcome = launch(cfg, directory)
+    assert outcome.status == "finished", outcome.details
+    unbroken, outcome = launch(
+        config("daso", keys=CYCLING, ranks=[1, 1], epochs=10, results=tmp_path / "unbroken")
+    )
+    assert outcome.status == "finished", outcome.details
+    assert len(history(directory)) == 10
+    assert history(directory) == history(unbroken)
+    assert same_model(directory, unbroken)
+
+
+def drawn_and_steps(directory: RunDirectory) -> list[tuple[int, int]]:
+    """Of each rank, from the newest checkpoint: numbers drawn from its device, and steps made."""
+    path, damage = checkpoint.newest_valid(directory.checkpoints)
+    assert path is not None, damage
+    states = [checkpoint.read(path / checkpoint.rank_file(rank)) for rank in (0, 1)]
+    return [(int(state["rng"]["device"]), state["progress"]["step"]) for state in states]

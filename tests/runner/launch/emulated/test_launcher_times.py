@@ -1,0 +1,101 @@
+"""Times of emulated runs against what they should be on paper. Loose limits, for busy machines."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import emulated, launch
+
+from daso_bench.datasets.digits import Digits
+from daso_bench.models.small import MLP
+from daso_bench.models.spec import InputSpec
+from daso_bench.runner.records.json_lines import read_records
+from daso_bench.runner.training.device_model import Profile
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+WIDE = MLP(hidden=[512, 512])
+BATCH, SAMPLES_PER_SECOND, BUCKET_MIB = 64, 640.0, 25.0
+FORWARD_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """Seconds of a step in which only communication goes on: on paper, and measured; and the step's."""
+
+    expected_s: float
+    measured_s: float
+    step_s: float
+
+    @property
+    def points(self) -> float:
+        """Measured above expected, in percent of the step."""
+        return 100 * (self.measured_s - self.expected_s) / self.step_s
+
+
+def exposed(rate_gbit: float, results: Path, *, samples_per_second: float, steps: int) -> Exposed:
+    """Of a run of ddp with a wide MLP on two nodes.
+
+    On paper: buckets go over the link one after the other, each from when the backward pass has filled it;
+    what lies behind the end of backward is exposed. A sum over two ranks moves its bytes once each way.
+    """
+    cfg = emulated(
+        model=WIDE,
+        dataset=Digits(),
+        global_batch_size=BATCH,
+        max_steps=steps,
+        rate_gbit=rate_gbit,
+        device={"samples_per_second": samples_per_second, "forward_share": FORWARD_SHARE},
+        results=results,
+    )
+    _, outcome = launch(cfg)
+    assert outcome.status == "finished", outcome.details
+    summary: dict[str, Any] = outcome.summary or {}
+    assert summary["steps"] == steps
+    profile = Profile.of(lambda: WIDE.build(InputSpec(1, 8, 8, 10)), InputSpec(1, 8, 8, 10))
+    backward_s = (1 - FORWARD_SHARE) * BATCH / 2 / samples_per_second
+    free_s = 0.0
+    for first, last in profile.buckets(4, BUCKET_MIB):
+        ready_s = profile.ready[first] * backward_s
+        free_s = max(free_s, ready_s) + 4 * sum(profile.numels[first:last]) / (rate_gbit * 1e9 / 8)
+    expected_s = max(0.0, free_s - backward_s)
+    step_s = BATCH / 2 / samples_per_second + expected_s
+    return Exposed(expected_s, summary["parts_s"]["exposed"] / steps, step_s)
+
+
+@pytest.mark.parametrize("rate_gbit", [0.05, 0.1, 0.2])
+def test_what_ddp_cannot_hide_behind_backward_is_what_the_buckets_on_paper_say(
+    tmp_path: Path, rate_gbit: float
+):
+    found = exposed(rate_gbit, tmp_path, samples_per_second=SAMPLES_PER_SECOND, steps=6)
+    print(f"{rate_gbit} Gbit/s: {found}, {found.points:+.1f} points")
+    assert abs(found.points) < 15, found
+
+
+def test_heterogeneous_gives_a_device_half_as_fast_half_the_samples_and_idles_less(tmp_path: Path):
+    idle_s: dict[str, float] = {}
+    for balancing in ("equal", "static"):
+        cfg = emulated(
+            "heterogeneous",
+            keys={"balancing": balancing},
+            dataset=Digits(),
+            global_batch_size=BATCH,
+            max_steps=10,
+            eval_every_samples=2 * BATCH,
+            device={"samples_per_second": 1280.0, "speeds": (1.0, 0.5)},
+            results=tmp_path / balancing,
+        )
+        directory, outcome = launch(cfg)
+        assert outcome.status == "finished", outcome.details
+        fast, slow = (outcome.summary or {})["strategy"]["batches"]
+        assert fast + slow == BATCH
+        assert 1.6 < fast / slow < 2.5 if balancing == "static" else fast == slow
+        # Both ranks, in steps 3 to 10: a stretch ends with an evaluation, and the first has the calibration.
+        rows = [row for rank in (0, 1) for row in read_records(directory.rank_records(rank)).rows]
+        parts = [row["parts_s"] for row in rows if row["kind"] == "stretch" and row["stretch"] > 0]
+        idle_s[balancing] = sum(part["waiting"] + part["exposed"] for part in parts) / 8
+    print(f"idle, seconds of both ranks a step: {idle_s}")
+    # With equal pieces the fast device waits 25 ms in steps of 50 ms; the sums take 3 ms of each.
+    assert idle_s["equal"] > 0.020
+    assert idle_s["static"] < 0.7 * idle_s["equal"]

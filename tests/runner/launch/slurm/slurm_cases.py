@@ -1,0 +1,41 @@
+"""Runs that are given to Slurm, for tests: composed as the command line does, or made without it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import runs
+
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.launchers import SlurmConfig
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.studies import sweep
+
+
+def composed(*words: str) -> RunConfig:
+    """The checked run that `words` ask for. Raises ConfigError."""
+    (request,) = sweep.requests(compose(words, sweep=False), Path.cwd())
+    if request.config is None:
+        assert request.error is not None
+        raise request.error
+    return request.config
+
+
+def config(*, ranks: tuple[int, ...] = (2, 2), seed: int = 0, results: Path, **launcher: Any) -> RunConfig:
+    """A small run that asks for one CPU a rank and no GPU, unless told otherwise."""
+    base = runs.config(seed=seed, ranks=list(ranks), results=results)
+    asked: dict[str, Any] = {"cpus_per_rank": 1, "gpus_per_rank": 0, "timeout_min": 10} | launcher
+    return dataclasses.replace(base, launcher=SlurmConfig(**asked))
+
+
+def directory(config: RunConfig) -> RunDirectory:
+    """Its folder, as the front end makes it."""
+    return RunDirectory.create(to_plain(config), config.results_dir)
+
+
+def a_run(results: Path, **keys: Any) -> tuple[RunDirectory, RunConfig]:
+    """A run with its folder."""
+    made = config(results=results, **keys)
+    return directory(made), made

@@ -1,0 +1,505 @@
+"""Inside a batch job: what an attempt's end means for its run, and when a job leaves a run alone."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from slurm_cases import a_run
+
+from daso_bench.runner.launch.attempt import Conclusion
+from daso_bench.runner.launch.outcome import Outcome, Rank
+from daso_bench.runner.launch.remote import RemoteProcess
+from daso_bench.runner.launch.slurm import job as module
+from daso_bench.runner.launch.slurm import provenance, queue
+from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
+from daso_bench.runner.launch.slurm.queue import Job, SlurmError
+from daso_bench.runner.launch.slurm.request import request_of
+from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import Topology
+
+STOPPED = Outcome(status="cancelled", reason="interrupted by SIGUSR2", exit_code=130, summary=None)
+FAILED = Outcome(
+    status="failed", reason="rank 1: RuntimeError: boom", exit_code=1, summary=None, details="Traceback"
+)
+DAY_MIN = 24 * 60
+
+
+def told(state: str = "RUNNING", left_s: float | None = 1800.0, id: str = "7") -> Job:
+    """What scontrol says of the job."""
+    return Job(
+        id=id, name="daso-bench-1", state=state, reason="", time_left_s=left_s, nodes="n[1-2]", restarts=0,
+        exit_code="0:0", source="scontrol",
+    )  # fmt: skip
+
+
+class Slurm:
+    """Stands in for the controller: what it says of jobs, and what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job | None] = {"7": told()}
+        self.requeued: list[str] = []
+        self.refusal: SlurmError | None = None
+
+    def requeue(self, id: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.requeued.append(id)
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    made = Slurm()
+    monkeypatch.setattr(queue, "shown", lambda id: made.jobs.get(id))
+    monkeypatch.setattr(queue, "requeue", made.requeue)
+    monkeypatch.setattr(queue, "accounted", lambda _: {})
+    monkeypatch.setattr(queue, "node_states", lambda names: dict.fromkeys(names, "down*"))
+    monkeypatch.setattr(module, "SETTLE_S", 0.0)
+    return made
+
+
+def ranks_of(folder: Path, *, id: str = "7", **keys: Any) -> SlurmRanks:
+    run, config = a_run(folder / "results", **keys)
+    allocation = Allocation(id=id, name="daso-bench-1", hosts=("n1", "n2"), restarts=0)
+    ranks = SlurmRanks(run, Topology.of(config.cluster.ranks_of_nodes), request_of(config), allocation)
+    run.begin_attempt(**ranks.about())
+    return ranks
+
+
+def concluded(ranks: SlurmRanks, outcome: Outcome, *signals: str) -> tuple[Conclusion, dict[str, Any]]:
+    """The conclusion, and status.json after all that follows from it."""
+    conclusion = ranks.conclude(outcome, list(signals))
+    ranks.directory.end_attempt(
+        conclusion.outcome.status,
+        conclusion.outcome.reason,
+        run_status=conclusion.status,
+        attempt=conclusion.attempt,
+    )
+    conclusion.then()
+    return conclusion, ranks.directory.status()
+
+
+def born(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number: int = 0) -> Rank:
+    process = RemoteProcess({"pid": 1, "rank": number}, cast(Any, None), lambda _: None)
+    process.lost = lost
+    return Rank(
+        number=number, process=process, line=cast(Any, None), log=Path("x"), host=host, signals=list(signals)
+    )
+
+
+@pytest.mark.parametrize("limit_min", [1, 5, 10, 60, 3 * DAY_MIN])
+@pytest.mark.parametrize("early_s", [0, 59])
+def test_a_warning_near_the_limit_is_a_time_limit_and_the_job_goes_back_into_the_queue(
+    slurm: Slurm, tmp_path: Path, limit_min: int, early_s: int
+) -> None:
+    """Slurm looks at its warnings once a minute, so one may come almost a minute early."""
+    ranks = ranks_of(tmp_path, timeout_min=limit_min)
+    notice_s = ranks._launcher.notice_s
+    slurm.jobs["7"] = told(left_s=min(60.0 * limit_min, notice_s + early_s))
+    _, status = concluded(ranks, STOPPED, "SIGUSR2")
+    (attempt,) = status["attempts"]
+    assert (status["status"], attempt["status"], attempt["requeued"]) == ("queued", "timed_out", True)
+    assert attempt["reason"] == f"time limit of {limit_min} min (launcher.timeout_min)"
+    assert slurm.requeued == ["7"]
+
+
+@pytest.mark.parametrize("limit_min", [5, 10, 60, 3 * DAY_MIN])
+@pytest.mark.parametrize("ran_s", [1, 60])
+def test_a_warning_with_much_time_left_is_a_preemption_also_in_a_short_job(
+    slurm: Slurm, tmp_path: Path, limit_min: int, ran_s: int
+) -> None:
+    """submitit counts every preemption of a job of ten minutes or less as its time limit."""
+    slurm.jobs["7"] = told(left_s=60.0 * limit_min - ran_s)
+    _, status = concluded(ranks_of(tmp_path, timeout_min=limit_min), STOPPED, "SIGUSR2")
+    (attempt,) = status["attempts"]
+    assert (status["status"], attempt["status"], attempt["requeued"]) == ("queued", "cancelled", True)
+    assert attempt["reason"].startswith("preempted, or told to stop by SIGUSR2")
+    assert slurm.requeued == ["7"]
+
+
+def test_a_warning_that_only_the_ranks_heard_counts_as_well(slurm: Slurm, tmp_path: Path) -> None:
+    """Slurm signals the tasks of a job's steps and not its batch step."""
+    slurm.jobs["7"] = told(left_s=100.0)
+    ranks = ranks_of(tmp_path)
+    ranks._born = [born("n1"), born("n2", signals=("SIGUSR2",))]
+    assert concluded(ranks, STOPPED)[1]["attempts"][0]["status"] == "timed_out"
+    assert slurm.requeued == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("state", "left_s", "status", "attempt", "reason", "requeues"),
+    [
+        ("PENDING", 600.0, "queued", "cancelled", "requeued by Slurm", 0),
+        ("REQUEUED", 600.0, "queued", "cancelled", "requeued by Slurm", 0),
+        ("COMPLETING", 600.0, "queued", "cancelled", "requeued by Slurm", 0),
+        ("COMPLETING", 400.0, "cancelled", "cancelled", "by scancel", 0),
+        ("CANCELLED", 400.0, "cancelled", "cancelled", "by scancel", 0),
+        ("COMPLETING", 0.0, "queued", "timed_out", "time limit of 10 min", 1),
+        ("TIMEOUT", 0.0, "queued", "timed_out", "time limit", 1),
+        ("PREEMPTED", 400.0, "queued", "cancelled", "preempted", 1),
+        ("RUNNING", 400.0, "queued", "cancelled", "preempted, or told to stop by SIGTERM", 1),
+        ("RUNNING", -3.0, "queued", "timed_out", "time limit of 10 min", 1),
+        ("RUNNING", math.inf, "queued", "cancelled", "preempted, or told to stop by SIGTERM", 1),
+    ],
+)
+def test_a_sigterm_means_what_slurm_says_of_the_job(
+    slurm: Slurm,
+    tmp_path: Path,
+    state: str,
+    left_s: float,
+    status: str,
+    attempt: str,
+    reason: str,
+    requeues: int,
+) -> None:
+    """The limit is 10 minutes. A job that Slurm has requeued is not requeued a second time."""
+    slurm.jobs["7"] = told(state, left_s)
+    _, found = concluded(ranks_of(tmp_path), STOPPED, "SIGTERM")
+    assert (found["status"], found["attempts"][0]["status"]) == (status, attempt)
+    assert found["attempts"][0]["reason"].startswith(reason)
+    assert found["attempts"][0].get("requeued", False) == (requeues > 0)
+    assert slurm.requeued == ["7"] * requeues
+
+
+def test_a_slurm_that_does_not_answer_does_not_lose_the_run(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.jobs["7"] = None
+    _, status = concluded(ranks_of(tmp_path), STOPPED, "SIGTERM")
+    assert status["status"] == "queued"
+    assert slurm.requeued == ["7"]
+
+
+def test_a_job_out_of_requeues_is_timed_out_and_says_so(slurm: Slurm, tmp_path: Path) -> None:
+    """Field case A06."""
+    slurm.jobs["7"] = told(left_s=100.0)
+    ranks = ranks_of(tmp_path, max_requeues=2)
+    for _ in range(2):
+        assert concluded(ranks, STOPPED, "SIGUSR2")[1]["status"] == "queued"
+        ranks.directory.begin_attempt(**ranks.about())
+    conclusion, status = concluded(ranks, STOPPED, "SIGUSR2")
+    assert status["status"] == status["attempts"][-1]["status"] == "timed_out"
+    assert status["reason"] == (
+        "time limit of 10 min (launcher.timeout_min), after 2 requeues (launcher.max_requeues)"
+    )
+    assert conclusion.outcome.exit_code != 0
+    assert slurm.requeued == ["7", "7"]
+
+
+def test_without_requeues_the_first_time_limit_is_the_end(slurm: Slurm, tmp_path: Path) -> None:
+    """Field case A06."""
+    slurm.jobs["7"] = told(left_s=100.0)
+    _, status = concluded(ranks_of(tmp_path, max_requeues=0), STOPPED, "SIGUSR2")
+    assert (status["status"], slurm.requeued) == ("timed_out", [])
+
+
+@pytest.mark.parametrize("refusal", ["Requested operation is presently disabled for job 7", "Timed out"])
+def test_a_requeue_that_slurm_refuses_leaves_the_run_where_it_stopped_with_its_words(
+    slurm: Slurm, tmp_path: Path, refusal: str
+) -> None:
+    slurm.jobs["7"] = told(left_s=100.0)
+    slurm.refusal = SlurmError(["scontrol"], refusal)
+    _, status = concluded(ranks_of(tmp_path), STOPPED, "SIGUSR2")
+    assert status["status"] == "timed_out"
+    assert status["reason"].startswith("time limit of 10 min")
+    assert status["reason"].endswith(f"cannot be requeued: scontrol: {refusal}")
+
+
+def test_a_requeue_by_slurm_at_the_same_moment_is_no_failure(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.jobs["7"] = told(left_s=100.0)
+    ranks = ranks_of(tmp_path)
+    conclusion = ranks.conclude(STOPPED, ["SIGUSR2"])
+    ranks.directory.end_attempt("timed_out", "x", run_status=conclusion.status)
+    slurm.jobs["7"], slurm.refusal = told("PENDING"), SlurmError(["scontrol"], "no")
+    conclusion.then()
+    assert ranks.directory.status()["status"] == "queued"
+
+
+def test_a_rank_that_fails_stays_failed_and_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
+    """Field case A05."""
+    ranks = ranks_of(tmp_path)
+    ranks._born = [born("n1"), born("n2")]
+    conclusion, status = concluded(ranks, FAILED)
+    assert conclusion.outcome is FAILED
+    assert (status["status"], status["reason"]) == ("failed", "rank 1: RuntimeError: boom")
+    assert slurm.requeued == []
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged"])
+def test_a_result_is_a_result_whatever_signal_came_last(slurm: Slurm, tmp_path: Path, status: str) -> None:
+    outcome = Outcome(status=status, reason=None, exit_code=0, summary={"final_accuracy": 0.5})
+    assert concluded(ranks_of(tmp_path), outcome, "SIGUSR2", "SIGTERM")[1]["status"] == status
+    assert slurm.requeued == []
+
+
+@pytest.mark.parametrize("signals", [["SIGTERM"], ["SIGUSR2"], []])
+def test_a_run_that_was_cancelled_by_name_does_not_come_back(
+    slurm: Slurm, tmp_path: Path, signals: list[str]
+) -> None:
+    ranks = ranks_of(tmp_path)
+    ranks.directory.cancel_file.touch()
+    slurm.jobs["7"] = told("PENDING", 600.0)
+    conclusion, status = concluded(ranks, STOPPED if signals else FAILED, *signals)
+    assert (status["status"], status["reason"]) == ("cancelled", "by daso-bench cancel")
+    assert conclusion.outcome.exit_code == 130
+    assert slurm.requeued == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "again"),
+    [
+        ((False, False, True, True), True),
+        ((False, False, False, True), False),  # one rank died: that is its own affair
+        ((True, True, True, True), False),  # all at once: the supervisor itself is cut off
+        ((False, False, False, False), False),
+    ],
+)
+def test_a_node_whose_ranks_all_fell_silent_is_a_lost_node(
+    slurm: Slurm, tmp_path: Path, lost: tuple[bool, ...], again: bool
+) -> None:
+    ranks = ranks_of(tmp_path)
+    hosts = ("n1", "n1", "n2", "n2")
+    ranks._born = [
+        born(host, lost=gone, number=rank) for rank, (host, gone) in enumerate(zip(hosts, lost, strict=True))
+    ]
+    _, status = concluded(ranks, FAILED)
+    assert status["status"] == ("queued" if again else "failed")
+    assert slurm.requeued == (["7"] if again else [])
+    if again:
+        assert status["attempts"][0]["reason"] == (
+            "node_fail: all ranks on n2 fell silent at once (Slurm says: down*)"
+        )
+
+
+def test_a_node_that_srun_reports_as_failed_is_a_lost_node(slurm: Slurm, tmp_path: Path) -> None:
+    ranks = ranks_of(tmp_path)
+    ranks._srun.node_failure = "n2"
+    _, status = concluded(ranks, FAILED)
+    assert status["status"] == "queued"
+    assert status["attempts"][0]["status"] == "failed"
+    assert slurm.requeued == ["7"]
+
+
+def test_unequal_nodes_are_given_to_srun_as_a_host_file(tmp_path: Path) -> None:
+    ranks = ranks_of(tmp_path, ranks=(3, 1))
+    file = Path(ranks._srun._environ["SLURM_HOSTFILE"])
+    assert file.read_text() == "n1\nn1\nn1\nn2\n"
+    assert not [word for word in ranks._srun._command if word.startswith("--nodelist")]
+    equal = ranks_of(tmp_path / "other")
+    assert equal._srun._command[:2] == ["srun", "--nodelist=n1,n2"]
+    assert "SLURM_HOSTFILE" not in equal._srun._environ
+
+
+def test_the_attempt_knows_its_job_and_why_the_one_before_broke_off(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = ranks_of(tmp_path)
+    about = ranks.about()
+    assert about["place"] == {"job": "7", "nodes": ["n1", "n2"]}
+    assert about["job"] == {"id": "7", "name": "daso-bench-1"}
+    assert ranks.about()["gone"] == "the job was requeued by Slurm (lost node, or by hand)"
+    monkeypatch.setattr(queue, "accounted", lambda ids: {ids[0]: [told("NODE_FAIL"), told()]})
+    assert ranks.about()["gone"] == "node_fail; the job was requeued by Slurm"
+    ranks.directory.update(attempts=[{"number": 1, "job": "6"}])
+    assert ranks.about()["gone"] == SUPERVISOR_GONE  # the attempt before was another job's
+
+
+@pytest.mark.parametrize(
+    ("environ", "id", "restarts"),
+    [
+        ({}, "7", 0),
+        ({"SLURM_RESTART_COUNT": "2"}, "7", 2),
+        ({"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"}, "5_3", 0),
+    ],
+)
+def test_the_job_around_is_read_from_its_variables(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], id: str, restarts: int
+) -> None:
+    inside(monkeypatch, **environ)
+    found = Allocation.around()
+    assert (found.id, found.hosts, found.restarts) == (id, ("n1", "n2"), restarts)
+
+
+def test_without_a_job_around_the_way_to_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(ConfigError, match=r"launcher.submit=false: needs an allocation .*salloc"):
+        Allocation.around()
+
+
+def test_a_job_of_too_few_nodes_is_told_what_to_change(tmp_path: Path) -> None:
+    """Field case A08."""
+    run, config = a_run(tmp_path / "results")
+    small = Allocation(id="9", name="", hosts=("n1",), restarts=0)
+    with pytest.raises(ConfigError, match=r"cluster.nodes=2: job 9 has 1 nodes \(n1\); submit with"):
+        module.run_here(run, config, small)
+
+
+def inside(monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
+    """The variables of job 7 on two nodes."""
+    given = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NAME": "daso-bench-1"}
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (given | environ).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
+    """Jobs run nothing; this is what they would have run."""
+    found: list[RunDirectory] = []
+
+    def run_here(directory: RunDirectory, *_: object, **__: object) -> Outcome:
+        found.append(directory)
+        return Outcome(status="finished", reason=None, exit_code=0, summary=None)
+
+    inside(monkeypatch)
+    monkeypatch.setattr(module, "run_here", run_here)
+    return found
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged", "cancelled"])
+def test_a_job_whose_run_is_over_does_nothing(
+    tmp_path: Path, launched: list[RunDirectory], capsys: pytest.CaptureFixture[str], status: str
+) -> None:
+    run, _ = a_run(tmp_path / "results")
+    run.update(status=status)
+    if status == "cancelled":
+        run.cancel_file.touch()
+    module.run_alone(run.path)
+    assert launched == []
+    assert f"nothing to do ({status})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "runs"), [("PENDING", False), ("RUNNING", False), ("CANCELLED", True), (None, True)]
+)
+def test_a_run_is_left_to_the_job_it_was_given_to_last_while_that_lives(
+    slurm: Slurm, tmp_path: Path, launched: list[RunDirectory], state: str | None, runs: bool
+) -> None:
+    run, _ = a_run(tmp_path / "results")
+    run.update(job={"id": "12_3"})
+    slurm.jobs["12_3"] = None if state is None else told(state, id="12_3")
+    if runs:
+        module.run_alone(run.path)
+    else:
+        with pytest.raises(SystemExit) as caught:
+            module.run_alone(run.path)
+        assert caught.value.code == 0
+    assert len(launched) == runs
+
+
+def test_a_job_runs_its_own_run(tmp_path: Path, launched: list[RunDirectory]) -> None:
+    run, _ = a_run(tmp_path / "results")
+    run.update(job={"id": "7"})
+    module.run_alone(run.path)
+    assert [one.path for one in launched] == [run.path]
+
+
+def test_a_run_directory_that_no_node_sees_is_told(
+    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "APPEAR_S", 0.1)
+    with pytest.raises(JobFailedError, match="not visible on this node; results_dir must be on"):
+        module.run_alone(tmp_path / "nowhere")
+    assert launched == []
+
+
+def test_changed_code_is_refused_and_the_run_says_why(
+    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = a_run(tmp_path / "results")
+    provenance.record(run, provenance.present())
+    monkeypatch.setattr(provenance, "code_hash", lambda _: "0123456789abcdef")
+    with pytest.raises(JobFailedError, match="changed since the run was submitted: code"):
+        module.run_alone(run.path)
+    assert launched == []
+    status = run.status()
+    assert status["status"] == "failed"
+    assert "0123456789ab" in status["reason"]
+    assert status["attempts"] == []
+
+
+def test_a_run_that_fails_makes_the_job_fail_with_the_traceback(
+    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Field case A05."""
+    run, _ = a_run(tmp_path / "results")
+    monkeypatch.setattr(module, "run_here", lambda *_, **__: FAILED)
+    run.update(status="failed")
+    with pytest.raises(JobFailedError, match="failed: rank 1: RuntimeError: boom\nTraceback"):
+        module.run_alone(run.path)
+
+
+def test_a_job_that_goes_back_into_the_queue_does_not_fail(
+    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = a_run(tmp_path / "results")
+    monkeypatch.setattr(module, "run_here", lambda *_, **__: STOPPED)
+    module.run_alone(run.path)
+    assert run.status()["status"] == "queued"
+
+
+@pytest.mark.parametrize("limit_min", [1, 2, 5])
+def test_a_sigterm_well_before_the_limit_of_a_short_job_is_a_preemption(
+    slurm: Slurm, tmp_path: Path, limit_min: int
+) -> None:
+    slurm.jobs["7"] = told("RUNNING", 60.0 * limit_min * 0.45)
+    _, found = concluded(ranks_of(tmp_path, timeout_min=limit_min), STOPPED, "SIGTERM")
+    assert found["attempts"][0]["status"] == "cancelled"
+
+
+def test_a_configuration_that_the_changed_code_cannot_read(tmp_path: Path, launched: Any) -> None:
+    run, _ = a_run(tmp_path / "results")
+    text = run.config.read_text()
+    run.config.write_text(text.replace("max_requeues: 3", "max_requeues: 3\n  nosuch: 1"))
+    with pytest.raises(JobFailedError, match="nosuch"):
+        module.run_alone(run.path)
+    assert run.status()["status"] == "failed"
+
+
+def test_a_refusal_after_a_lost_attempt_is_written_down(
+    tmp_path: Path, launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = a_run(tmp_path / "results")
+    provenance.record(run, provenance.present())
+    run.begin_attempt()
+    monkeypatch.setattr(provenance, "code_hash", lambda _: "0123456789abcdef")
+    with pytest.raises(JobFailedError):
+        module.run_alone(run.path)
+    assert "changed since" in run.status()["reason"]
+
+
+def test_a_failure_before_the_signal(slurm: Slurm, tmp_path: Path) -> None:
+    """The rank raised, then Slurm's warning came while the others were being ended."""
+    slurm.jobs["7"] = told(left_s=100.0)
+    ranks = ranks_of(tmp_path)
+    ranks._born = [born("n1", signals=("SIGUSR2",)), born("n2")]
+    _, status = concluded(ranks, replace(FAILED, raised=True))
+    assert (status["status"], slurm.requeued) == ("failed", [])
+
+
+def test_requeues_of_an_earlier_submission_are_not_counted(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.jobs["7"] = slurm.jobs["8"] = told(left_s=100.0)
+    ranks = ranks_of(tmp_path, max_requeues=1)
+    concluded(ranks, STOPPED, "SIGUSR2")
+    ranks.directory.begin_attempt(**ranks.about())
+    assert concluded(ranks, STOPPED, "SIGUSR2")[1]["status"] == "timed_out"
+    ranks._allocation = replace(ranks._allocation, id="8")  # daso-bench resume
+    ranks.directory.begin_attempt(**ranks.about())
+    assert concluded(ranks, STOPPED, "SIGUSR2")[1]["status"] == "queued"
+
+
+def test_scancel_in_an_allocation_longer_than_the_key_says(slurm: Slurm, tmp_path: Path) -> None:
+    """launcher.submit=false in salloc --time=2:00:00, timeout_min at its default."""
+    slurm.jobs["7"] = told("COMPLETING", 5400.0)
+    _, status = concluded(ranks_of(tmp_path, submit=False, timeout_min=60), STOPPED, "SIGTERM")
+    assert status["status"] == "cancelled"
+
+
+def test_a_shell_in_an_allocation_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.jobs["7"] = told("RUNNING", 100.0)
+    ranks = ranks_of(tmp_path, submit=False, timeout_min=60)
+    ranks._allocation = replace(ranks._allocation, batch=False)
+    _, status = concluded(ranks, STOPPED, "SIGUSR2")
+    assert slurm.requeued == []
+    assert status["status"] == "timed_out"

@@ -1,0 +1,440 @@
+"""What Slurm is asked and how its answers read, in every version (tests/fake_slurm) and as recorded."""
+
+import math
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from fake_slurm import fake
+from fake_slurm.fake import Cluster
+
+from daso_bench.runner.launch.slurm import queue
+from daso_bench.runner.launch.slurm.queue import Job, Limits, NodeKind, SlurmError, Words
+from daso_bench.strategies.errors import MachineError
+
+RECORDED = Path(__file__).parent / "recorded"
+every_version = pytest.mark.parametrize("version", fake.VERSIONS)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "PAUSE_S", 0.01)
+
+
+def submit(*options: str, script: str = "sleep 30") -> str:
+    return queue.call("sbatch", "--parsable", *options, stdin=f"#!/bin/sh\n{script}\n").strip()
+
+
+def settled(id: str, *states: str) -> Job:
+    """The job, once it is in one of `states`."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        job = queue.shown(id)
+        if job is not None and job.state in states:
+            return job
+        time.sleep(0.05)
+    raise TimeoutError(queue.shown(id))
+
+
+def command(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command of Slurm's that says what the script says."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@every_version
+def test_running_waiting_and_finished_jobs_are_told_in_one_call(cluster: Cluster, version: str) -> None:
+    env = cluster(version)
+    odd = submit("--job-name=odd | name UserId=3", "--time=1-00:30", "--nodes=2")
+    array = submit("--array=0-3%1", "--job-name=many", "--time=30")
+    done = submit(script="exit 3")
+    settled(done, "FAILED")
+    before = len(fake.calls(env))
+    found = queue.in_queue([odd, array, done, "999"])
+    assert len(fake.calls(env)) == before + 1
+    assert list(found) == [odd, *(f"{array}_{index}" for index in range(4)), done]
+    assert found[odd].name == "odd | name UserId=3"
+    assert (found[odd].state, found[odd].nodes, found[odd].source) == ("RUNNING", "n[1-2]", "squeue")
+    assert 88_000 < (found[odd].time_left_s or 0) <= 88_200
+    waiting = found[f"{array}_3"]
+    assert (waiting.state, waiting.reason, waiting.nodes) == ("PENDING", "JobArrayTaskLimit", "")
+    assert found[f"{array}_0"].reason == ""
+    assert (found[done].state, found[done].reason) == ("FAILED", "NonZeroExitCode")
+
+
+def test_an_element_is_asked_for_by_its_own_id(cluster: Cluster) -> None:
+    cluster()
+    array = submit("--array=0,3,5-6")
+    assert set(queue.in_queue([f"{array}_3", f"{array}_6", f"{array}_9"])) == {f"{array}_3", f"{array}_6"}
+
+
+def test_an_unknown_id_is_absent_and_no_error(cluster: Cluster) -> None:
+    cluster()
+    known = submit()
+    assert queue.in_queue(["999"]) == {}
+    assert set(queue.in_queue(["998", known, "999"])) == {known}
+    assert queue.in_queue([]) == {}
+    assert queue.in_queue() == {}
+
+
+def test_one_unknown_id_of_many_that_makes_the_whole_call_fail_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """for word; do case $word in --jobs=*) ids=${word#--jobs=};; esac; done
+    case $ids in *9*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac
+    for id in $(echo $ids | tr , ' '); do printf '%s\\037RUNNING\\037\\0371:0\\037n1\\037x\\n' $id; done"""
+    command(tmp_path, "squeue", script, monkeypatch)
+    assert set(queue.in_queue(["1", "2", "9", "3"])) == {"1", "2", "3"}
+
+
+def test_a_long_list_of_ids_is_cut_into_calls(cluster: Cluster) -> None:
+    env = cluster()
+    known = submit()
+    assert set(queue.in_queue([known, *map(str, range(1000, 1450))])) == {known}
+    asked = [call for call in fake.calls(env) if call[0] == "squeue"]
+    assert len(asked) == 3
+    assert max(len(" ".join(call)) for call in asked) < 4000
+
+
+def test_the_elements_of_an_array_cost_one_id(cluster: Cluster) -> None:
+    env = cluster(nodes=1, cpus=1)
+    array = submit("--array=0-299")
+    assert len(queue.in_queue([f"{array}_{index}" for index in range(300)])) == 300
+    assert [call[-1] for call in fake.calls(env) if call[0] == "squeue"] == [f"--jobs={array}"]
+
+
+def test_jobs_are_found_by_name_for_this_user_alone(cluster: Cluster) -> None:
+    env = cluster()
+    mine = submit("--job-name=daso-abc")
+    submit("--job-name=other")
+    assert set(queue.in_queue(name="daso-abc")) == {mine}
+    assert queue.in_queue(name="nobody's") == {}
+    assert f"--user={os.getuid()}" in fake.calls(env)[-1]
+    assert queue.in_queue(name="daso-abc", user="somebody") == {}
+
+
+def test_the_users_own_filters_and_formats_change_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster()
+    id = submit("--hold")
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
+    monkeypatch.setenv("SQUEUE_FORMAT", "%u")
+    assert "SQUEUE_STATES" not in queue.call("sh", "-c", "env")
+    assert set(queue.in_queue([id])) == {id}
+
+
+def test_a_job_that_squeue_does_not_know_yet_is_absent(cluster: Cluster) -> None:
+    cluster(delay_s=1.0)
+    id = submit()
+    assert queue.in_queue([id]) == {}
+    assert queue.shown(id) is None
+    time.sleep(1.1)
+    assert set(queue.in_queue([id])) == {id}
+
+
+@every_version
+def test_a_job_is_shown_with_restarts_exit_code_and_time_left(cluster: Cluster, version: str) -> None:
+    cluster(version)
+    id = submit("--job-name=a JobState=FAILED", "--time=10", "--nodes=2", "--requeue")
+    job = settled(id, "RUNNING")
+    assert (job.id, job.name, job.source) == (id, "a JobState=FAILED", "scontrol")
+    assert (job.restarts, job.exit_code, job.nodes) == (0, "0:0", "n[1-2]")
+    assert 580 < (job.time_left_s or 0) <= 600
+    queue.requeue(id)
+    end = time.monotonic() + 60
+    while (job := queue.shown(id)) and job.restarts != 1 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert job is not None
+    assert job.restarts == 1
+    failed = settled(submit(script="exit 7"), "FAILED")
+    assert (failed.exit_code, failed.reason, failed.time_left_s) == ("7:0", "NonZeroExitCode", math.inf)
+    assert queue.shown("999") is None
+
+
+def test_elements_are_shown_one_by_one(cluster: Cluster) -> None:
+    cluster()
+    array = submit("--array=0-3%1")
+    running, waiting = queue.shown(f"{array}_0"), queue.shown(f"{array}_2")
+    assert running is not None
+    assert waiting is not None
+    assert (running.id, running.state) == (f"{array}_0", "RUNNING")
+    assert (waiting.id, waiting.state, waiting.nodes) == (f"{array}_2", "PENDING", "")
+    assert queue.shown(f"{array}_9") is None
+    whole = queue.shown(array)
+    assert whole is not None
+    assert whole.id == array
+
+
+def test_a_record_of_a_real_cluster_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command(tmp_path, "scontrol", f"cat '{RECORDED / 'scontrol_show_array_22.05.txt'}'", monkeypatch)
+    waiting, running = queue.shown("11_3"), queue.shown("11_1")
+    assert waiting == Job(
+        id="11_3", name="my-array", state="PENDING", reason="JobArrayTaskLimit", time_left_s=300.0, nodes="",
+        restarts=0, exit_code="0:0", source="scontrol",
+    )  # fmt: skip
+    assert running is not None
+    assert (running.state, running.nodes, running.time_left_s) == ("RUNNING", "n1", 297.0)
+
+
+@every_version
+def test_every_attempt_is_accounted_for_in_order(cluster: Cluster, version: str) -> None:
+    env = cluster(version)
+    id = submit(script='test -n "$SLURM_RESTART_COUNT" || sleep 30; exit 4')
+    settled(id, "RUNNING")
+    time.sleep(1.1)  # accounting counts whole seconds
+    queue.requeue(id)
+    fake.wait(env, "FAILED")
+    first, second = queue.accounted([id])[id]
+    assert (first.state, first.source) == ("REQUEUED", "sacct")
+    assert (second.state, second.exit_code, second.nodes) == ("FAILED", "4:0", "n1")
+
+
+def test_accounting_knows_arrays_cancelled_and_waiting_jobs(cluster: Cluster) -> None:
+    cluster()
+    array, held = submit("--array=0-3%1"), submit("--hold")
+    settled(f"{array}_0", "RUNNING")
+    queue.cancel([f"{array}_1"])
+    found = queue.accounted([array, held, "999"])
+    # The elements that wait share one record, which is no job of its own.
+    assert set(found) == {f"{array}_0", f"{array}_1", held}
+    assert found[f"{array}_1"][0].state.startswith("CANCELLED by ")
+    assert queue.words(found[f"{array}_1"][0].state) == ("cancelled", None)
+    assert found[held][0].nodes == ""
+    assert set(queue.accounted([f"{array}_0"])) == {f"{array}_0"}
+
+
+def test_without_accounting_nothing_is_accounted_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster()
+    assert queue.have_accounting()
+    cluster(accounting=False)
+    id = submit()
+    assert queue.accounted([id]) == {}
+    assert not queue.have_accounting()
+    cluster(without=("sacct",))
+    monkeypatch.setenv("PATH", os.environ["PATH"].split(os.pathsep)[0])
+    assert queue.accounted([submit()]) == {}
+    assert not queue.have_accounting()
+
+
+def test_cancelled_jobs_end_and_one_that_is_over_or_unknown_is_no_error(cluster: Cluster) -> None:
+    env = cluster()
+    running, waiting, done = submit(), submit("--hold"), submit(script="true")
+    settled(done, "COMPLETED")
+    queue.cancel([running, waiting, done, "999"])
+    fake.wait(env)
+    assert {id: job.state for id, job in queue.in_queue([running, waiting, done]).items()} == {
+        running: "CANCELLED",
+        waiting: "CANCELLED",
+        done: "COMPLETED",
+    }
+
+
+def test_a_job_that_may_not_be_cancelled_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = "echo 'scancel: error: Kill job error on job id 7: Job/step already completing or completed' >&2"
+    command(tmp_path, "scancel", f"{over}; exit 1", monkeypatch)
+    queue.cancel(["7"])
+    denied = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2"
+    command(tmp_path, "scancel", f"{over}; {denied}; exit 1", monkeypatch)
+    with pytest.raises(SlurmError, match="denied"):
+        queue.cancel(["7", "8"])
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"), [("steps", {"step"}), ("batch", {"batch"}), ("all", {"step", "batch"})]
+)
+def test_a_signal_reaches_the_steps_the_batch_script_or_both(
+    cluster: Cluster, to: str, expected: set[str], tmp_path: Path
+) -> None:
+    cluster()
+    loop = "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.3; done"
+    (tmp_path / "step.sh").write_text(f"trap 'echo step >> got' USR1\ntouch ready\n{loop}\n")
+    id = submit(script="trap 'echo batch >> got' USR1\nsrun sh step.sh &\nwait; wait")
+    for _ in range(200):
+        if (tmp_path / "ready").exists():
+            break
+        time.sleep(0.05)
+    queue.signal_job(id, "USR1", to)  # pyright: ignore[reportArgumentType]
+    time.sleep(1)
+    assert set((tmp_path / "got").read_text().split()) == expected
+
+
+@every_version
+def test_orders_that_slurm_refuses_are_errors_with_its_words(cluster: Cluster, version: str) -> None:
+    cluster(version)
+    fixed = submit("--no-requeue")
+    settled(fixed, "RUNNING")
+    with pytest.raises(SlurmError, match="Requested operation is presently disabled"):
+        queue.requeue(fixed)
+    with pytest.raises(SlurmError, match="Invalid job id specified"):
+        queue.requeue("999")
+    with pytest.raises(SlurmError, match="Invalid job id specified"):
+        queue.signal_job("999", "USR1")
+    queue.requeue(submit("--hold"))  # already where it should go
+
+
+def test_the_nodes_of_a_partition_are_told_kind_by_kind(cluster: Cluster) -> None:
+    cluster(nodes=3, cpus=16, gpus=4, memory_mib=32000)
+    kind = NodeKind(count=3, cpus=16, memory_mib=32000, gpus=4)
+    assert queue.partition_of_nodes() == [kind]
+    assert queue.partition_of_nodes("gpu") == [kind]
+    assert queue.partition_of_nodes("nope") == []
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", 0),
+        ("gpu:4", 4),
+        ("gpu:a100:4(S:0-1),nvme:1", 4),
+        ("gpu:tesla:2,gpu:kepler:3(S:0,2)", 5),
+        ("nvme:1,shard:8", 0),
+        ("gpu", 1),
+        ("gpu:a100:4(IDX:0-3)", 4),
+    ],
+)
+def test_gpus_are_counted_in_every_form_of_a_gres(
+    gres: str, gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = f"64\\037256000\\037{gres}"
+    rows = f"main*\\0372\\037{main}\\nmain*\\0371\\037{main}\\nold\\0379\\0378\\0371\\037x"
+    command(tmp_path, "sinfo", f"printf '{rows}\\n'", monkeypatch)
+    assert queue.partition_of_nodes() == [NodeKind(count=3, cpus=64, memory_mib=256000, gpus=gpus)]
+
+
+@every_version
+def test_the_limits_of_the_site_are_told(cluster: Cluster, version: str) -> None:
+    cluster(version, max_array_size=501, max_submit=20, kill_wait_s=7)
+    major, minor = map(int, version.split("."))
+    assert queue.limits() == Limits(max_array_size=501, max_submit=20, version=(major, minor), kill_wait_s=7)
+    assert queue.limits(qos="other").max_submit is None
+    cluster(version, accounting=False)
+    assert queue.limits().max_submit is None
+
+
+def test_the_smallest_of_the_limits_that_apply_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """case "$*" in
+    *assoc*account=phys*) echo 'long|50|';;
+    *assoc*) echo 'long|50|'; echo '|300|40';;
+    *qos*) echo 'normal|5||'; echo 'long|70|30|';;
+    esac"""
+    command(tmp_path, "sacctmgr", script, monkeypatch)
+    command(tmp_path, "sbatch", "echo slurm-wlm 22.05.8", monkeypatch)
+    command(tmp_path, "scontrol", "echo 'KillWait                = 30 sec'", monkeypatch)
+    assert queue.limits() == Limits(max_array_size=None, max_submit=30, version=(22, 5), kill_wait_s=30)
+    assert queue.limits(qos="normal").max_submit == 5
+    assert queue.limits(account="phys", qos="none").max_submit == 50
+
+
+def test_the_state_of_nodes_is_told_by_name(cluster: Cluster) -> None:
+    cluster(down=["n3"])
+    settled(submit("--nodes=1", "--cpus-per-task=8"), "RUNNING")
+    assert queue.node_states(["n1", "n2", "n3", "zz"]) == {"n1": "allocated", "n2": "idle", "n3": "down*"}
+    assert queue.node_states([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("PENDING", ("queued", None)),
+        ("CONFIGURING", ("queued", None)),
+        ("REQUEUED", ("queued", "requeued")),
+        ("REQUEUE_HOLD", ("queued", "held")),
+        ("RUNNING", ("running", None)),
+        ("COMPLETING", ("running", None)),
+        ("SUSPENDED", ("running", "suspended")),
+        ("COMPLETED", ("finished", None)),
+        ("FAILED", ("failed", None)),
+        ("NODE_FAIL", ("failed", "node_fail")),
+        ("OUT_OF_MEMORY", ("failed", "out_of_memory")),
+        ("BOOT_FAIL", ("failed", "boot_fail")),
+        ("PREEMPTED", ("failed", "preempted")),
+        ("TIMEOUT", ("timed_out", "time limit")),
+        ("DEADLINE", ("timed_out", "deadline")),
+        ("CANCELLED", ("cancelled", None)),
+        ("CANCELLED by 0", ("cancelled", None)),
+        ("CANCELLED+", ("cancelled", None)),
+        ("OUT_OF_ME+", ("failed", "out_of_memory")),
+        ("NODE_FAIL+", ("failed", "node_fail")),
+        ("COMPLETED*", ("finished", None)),
+        ("REVOKED", ("cancelled", "revoked")),
+    ],
+)
+def test_every_state_has_our_word_and_its_cause(state: str, expected: Words) -> None:
+    assert queue.words(state) == expected
+
+
+@pytest.mark.parametrize("state", ["", "BROKEN", "C+", "RE+", "+"])
+def test_a_state_of_a_newer_slurm_is_told_as_it_is(state: str) -> None:
+    assert queue.words(state) == Words("running", state)
+
+
+def test_every_state_of_the_manual_is_known() -> None:
+    """`man squeue` of 22.05, "JOB STATE CODES"."""
+    for state in (RECORDED / "job_states_22.05.txt").read_text().split():
+        assert queue.words(state).status
+
+
+def test_a_command_that_is_missing_or_fails_is_an_error_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        MachineError, match=r"no-such-command: command not found; is this a machine with Slurm\?"
+    ):
+        queue.call("no-such-command")
+    command(tmp_path, "squeue", "echo 'squeue: error: Invalid user: x' >&2; exit 1", monkeypatch)
+    with pytest.raises(SlurmError, match=r"^squeue: error: Invalid user: x$") as caught:
+        queue.in_queue(["1"])
+    assert caught.value.words == "squeue: error: Invalid user: x"
+    command(tmp_path, "sinfo", "exit 9", monkeypatch)
+    with pytest.raises(SlurmError, match="sinfo: exit code 9"):
+        queue.partition_of_nodes()
+
+
+def test_a_controller_that_does_not_answer_is_asked_three_times(cluster: Cluster) -> None:
+    env = cluster()
+    id = submit("--hold")
+    fake.change(env, unreachable=2)
+    assert set(queue.in_queue([id])) == {id}
+    fake.change(env, unreachable=3)
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
+        queue.in_queue([id])
+    assert len([call for call in fake.calls(env) if call[0] == "squeue"]) == 6
+
+
+def test_an_order_that_must_not_be_given_twice_is_given_once(cluster: Cluster) -> None:
+    env = cluster(unreachable=1)
+    with pytest.raises(SlurmError, match="Unable to contact"):
+        queue.call("sbatch", retry=False, stdin="#!/bin/sh\ntrue\n")
+    assert len(fake.calls(env)) == 1
+
+
+def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "TIMEOUT_S", 0.2)
+    command(tmp_path, "squeue", "exec sleep 20", monkeypatch)
+    with pytest.raises(SlurmError, match=r"squeue: no answer within 0.2 s"):
+        queue.in_queue(["1"])
+
+
+def test_nothing_is_read_by_a_shell(cluster: Cluster, tmp_path: Path) -> None:
+    cluster()
+    assert queue.in_queue(name="$(touch broken); touch broken") == {}
+    assert not (tmp_path / "broken").exists()
+
+
+def test_a_cluster_named_by_its_headline_is_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "5\\037RUNNING\\037None\\037UNLIMITED\\037n1\\037x"
+    command(tmp_path, "squeue", f"printf 'CLUSTER: big\\n{line}\\n'", monkeypatch)
+    assert queue.in_queue(["5"])["5"].time_left_s == math.inf
+
+
+def test_the_fake_is_reached_by_the_commands_own_names(cluster: Cluster) -> None:
+    cluster("22.05")
+    assert subprocess.run(["sbatch", "--version"], capture_output=True, text=True).stdout == "slurm 22.05.0\n"

@@ -1,0 +1,238 @@
+"""What a run asks of Slurm: derived from nodes and ranks, told to people, and written into the batch file."""
+
+import inspect
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_slurm.fake import Cluster
+from slurm_cases import config
+
+from daso_bench.runner.launch.slurm.queue import NodeKind
+from daso_bench.runner.launch.slurm.request import Request, request_of
+from daso_bench.strategies.errors import ConfigError
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def kind(cpus: int = 8, gpus: int = 0, count: int = 4) -> NodeKind:
+    return NodeKind(count=count, cpus=cpus, memory_mib=16000, gpus=gpus)
+
+
+def asked(
+    nodes: Sequence[NodeKind] | Callable[[str | None], Sequence[NodeKind]] = (), **keys: Any
+) -> Request:
+    """What such a run asks for in a partition of `nodes`."""
+    nodes_of = nodes if callable(nodes) else lambda _: nodes
+    return request_of(config(results=Path("/nowhere"), **keys), nodes_of)
+
+
+def auto(nodes: Sequence[NodeKind], ranks: tuple[int, ...], **keys: Any) -> Request:
+    return asked(nodes, ranks=ranks, **({"cpus_per_rank": "auto", "gpus_per_rank": "auto"} | keys))
+
+
+def batch_file(request: Request, runs: int = 1) -> str:
+    """As submitit writes it for an array of `runs`, or for one."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    return _make_sbatch_string(
+        command="/bin/python -u -m submitit.core._submit /study/.slurm/daso-bench-1",
+        folder="/study/.slurm/daso-bench-1",
+        job_name="daso-bench-1",
+        map_count=runs if runs > 1 else None,
+        **request.parameters(),
+    )
+
+
+def directives(request: Request, runs: int = 1) -> dict[str, str]:
+    lines = [line for line in batch_file(request, runs).splitlines() if line.startswith("#SBATCH --")]
+    pairs = [shlex.split(line.removeprefix("#SBATCH --"))[0].partition("=") for line in lines]
+    assert len({name for name, _, _ in pairs}) == len(pairs), "of two values one would be lost"
+    return {name: value for name, _, value in pairs}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "cpus", "gpus_per_node"),
+    [
+        ([kind(8)], (2, 2), 4, 0),
+        ([kind(8)], (3, 3), 2, 0),  # whole CPUs: two of eight stay free
+        ([kind(8)], (3, 1), 2, 0),  # the fullest node decides
+        ([kind(64, 4)], (4, 4), 16, 4),
+        ([kind(64, 4)], (2, 2), 32, 2),  # a GPU a rank, not all of the node's
+        ([kind(8), kind(16)], (4, 4), 2, 0),  # any of them must do
+        ([kind(2), kind(16)], (4, 4), 4, 0),  # but the small ones cannot be given anyway
+        ([kind(8, 2), kind(32, 4)], (4, 4), 8, 4),  # the nodes of two GPUs cannot be given
+    ],
+)
+def test_auto_takes_what_the_nodes_of_the_partition_have(
+    nodes: list[NodeKind], ranks: tuple[int, ...], cpus: int, gpus_per_node: int
+) -> None:
+    request = auto(nodes, ranks)
+    assert (request.cpus_per_task, request.gpus_per_node) == (cpus, gpus_per_node)
+    assert (request.tasks, request.tasks_per_node) == (sum(ranks), max(ranks))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "message"),
+    [
+        ([], (2, 2), r"launcher.partition=None: Slurm knows no nodes of it"),
+        ([kind(2)], (4, 4), r"cluster.ranks_per_node=4: the partition's nodes have at most 2 CPUs"),
+        ([kind(8, 2)], (4, 4), r"cluster.ranks_per_node=4: .* have 2 GPUs; use launcher.gpus_per_rank=0"),
+        ([kind(8, 2), kind(8)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* say 1 or 0"),
+    ],
+)
+def test_auto_refuses_what_the_nodes_cannot_give(
+    nodes: list[NodeKind], ranks: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        auto(nodes, ranks)
+
+
+def test_slurm_is_asked_for_the_partition_only_where_a_key_says_auto() -> None:
+    def nodes_of(partition: str | None) -> list[NodeKind]:
+        seen.append(partition)
+        return [kind(8, 2)]
+
+    seen: list[str | None] = []
+    assert asked(nodes_of, cpus_per_rank=3, gpus_per_rank=1).cpus_per_task == 3
+    assert seen == []
+    half = asked(nodes_of, cpus_per_rank=3, gpus_per_rank="auto", partition="gpu")
+    assert (half.cpus_per_task, half.gpus_per_node, seen) == (3, 2, ["gpu"])
+    other = asked(nodes_of, cpus_per_rank="auto", gpus_per_rank=0)
+    assert (other.cpus_per_task, other.gpus_per_node, seen) == (4, 0, ["gpu", None])
+
+
+def test_the_partition_is_read_from_slurm(cluster: Cluster) -> None:
+    cluster(cpus=8, gpus=2)
+    given = config(results=Path("/nowhere"), cpus_per_rank="auto", gpus_per_rank="auto")
+    request = request_of(given)
+    assert (request.cpus_per_task, request.gpus_per_node) == (4, 2)
+    nowhere = config(results=Path("/nowhere"), cpus_per_rank="auto", partition="nosuch")
+    with pytest.raises(ConfigError, match=r"launcher.partition=nosuch: Slurm knows no nodes of it"):
+        request_of(nowhere)
+
+
+RECORDINGS: dict[str, dict[str, Any]] = {
+    "cpu_only": {},
+    "all_keys": {
+        "ranks": (4, 4), "cpus_per_rank": 8, "gpus_per_rank": 1, "timeout_min": "1-12", "partition": "gpu",
+        "account": "chem 1", "qos": "long", "mem": "64G", "exclusive": True, "array_parallelism": 3,
+        "max_requeues": 0, "grace_s": 30, "setup": ("module load CUDA", "ulimit -n 4096"),
+        "sbatch": {"distribution": "block:block", "contiguous": ""},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_batch_file_is_the_recorded_one(name: str) -> None:
+    """Field case A14: no GPU line, account or key that was not asked for."""
+    made = batch_file(asked(**RECORDINGS[name]), runs=6 if name == "all_keys" else 1)
+    assert made == (RECORDED / f"batch_{name}.sh").read_text()
+
+
+def test_a_request_for_cpus_alone_writes_nothing_else() -> None:
+    """Field case A14."""
+    assert directives(asked()) == {
+        "cpus-per-task": "1",
+        "job-name": "daso-bench-1",
+        "nodes": "2",
+        "ntasks-per-node": "2",
+        "open-mode": "append",
+        "output": "/study/.slurm/daso-bench-1/%j_0_log.out",
+        "requeue": "",
+        "signal": "USR2@120",
+        "time": "10",
+    }
+
+
+@pytest.mark.parametrize("spelling", [30, "30", "30:00", "00:30:00"])
+def test_the_limit_is_written_the_same_however_it_was_spelled(spelling: int | str) -> None:
+    """Field case A11."""
+    request = asked(timeout_min=spelling)
+    assert directives(request)["time"] == "30"
+    assert "time limit 30 min (--time=00:30:00)" in request.describe()[1]
+
+
+@pytest.mark.parametrize(("spelling", "time"), [("1-00:00:00", "1440"), ("2-12", "3600")])
+def test_a_limit_of_days_is_written_in_minutes(spelling: str, time: str) -> None:
+    assert directives(asked(timeout_min=spelling))["time"] == time
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"max_requeues": 3}, "requeue"),
+        ({"max_requeues": 0}, "no-requeue"),
+        ({"timeout_min": 1}, "signal=USR2@15"),
+        ({"grace_s": 40}, "signal=USR2@40"),
+        ({"gpus_per_rank": 2}, "gpus-per-node=4"),
+        ({"exclusive": True}, "exclusive"),
+        ({"sbatch": {"wckey": "mine"}}, "wckey=mine"),
+        ({"sbatch": {"constraint": "a100&ib"}}, "constraint='a100&ib'"),
+    ],
+)
+def test_a_key_becomes_one_line(keys: dict[str, Any], line: str) -> None:
+    lines = batch_file(asked(**keys)).splitlines()
+    assert f"#SBATCH --{line}" in lines
+    assert len(set(directives(asked(**keys))) & {"requeue", "no-requeue"}) == 1
+
+
+def test_a_sweep_is_an_array_with_a_limit_at_a_time() -> None:
+    assert directives(asked(array_parallelism=4), runs=6)["array"] == "0-5%4"
+    assert directives(asked(array_parallelism=16), runs=6)["array"] == "0-5%6"
+    assert "array" not in directives(asked())
+
+
+def test_parameters_are_submitits_own() -> None:
+    """A name that submitit renames must fail here and not at the first submission."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    known = set(inspect.signature(_make_sbatch_string).parameters)
+    assert set(asked(**RECORDINGS["all_keys"]).parameters()) <= known
+
+
+def test_people_are_told_what_is_asked_for() -> None:
+    assert asked(**RECORDINGS["all_keys"]).describe() == [
+        "2 nodes x 4 tasks, 8 CPUs a task, 4 GPUs a node, partition gpu",
+        "time limit 1 d 12 h (--time=1-12:00:00), told 30 s before, then requeued up to 0 times",
+        "also: --distribution=block:block --contiguous",
+    ]
+    assert asked(ranks=(2,)).describe() == [
+        "1 node x 2 tasks, 1 CPU a task, no GPUs a node, partition (default)",
+        "time limit 10 min (--time=00:10:00), told 120 s before, then requeued up to 3 times",
+    ]
+    assert "2 nodes x 3 tasks (used: 3 + 1)" in asked(ranks=(3, 1)).describe()[0]
+
+
+def test_the_step_says_again_what_the_job_has() -> None:
+    """Field case A04: since 22.05 a step inherits no --cpus-per-task, and one core would be left."""
+    request = asked(cpus_per_rank=8)
+    assert request.srun() == [
+        "srun", "--nodes=2", "--ntasks=4", "--cpus-per-task=8", "--kill-on-bad-exit=0", "--wait=0",
+        "--unbuffered", "--input=none", "--ntasks-per-node=2", "--distribution=block",
+    ]  # fmt: skip
+    assert directives(request)["cpus-per-task"] == "8"
+
+
+def test_every_task_of_the_step_sees_all_gpus_of_its_node() -> None:
+    assert "--gpus-per-node=4" in asked(ranks=(4, 4), gpus_per_rank=1).srun()
+    assert not [word for word in asked().srun() if "gpu" in word]
+
+
+def test_options_of_srun_come_last() -> None:
+    assert asked(srun={"mpi": "none", "exact": ""}).srun()[-2:] == ["--mpi=none", "--exact"]
+
+
+def test_unequal_nodes_are_laid_out_by_a_host_file() -> None:
+    request = asked(ranks=(3, 1))
+    assert request.ragged
+    assert request.host_file(["n1", "n7"]) == "n1\nn1\nn1\nn7\n"
+    words = request.srun()
+    assert {"--nodes=2", "--ntasks=4", "--distribution=arbitrary"} <= set(words)
+    assert not [word for word in words if word.startswith("--ntasks-per-node")]
+    assert directives(request)["ntasks-per-node"] == "3"
+    assert not asked(ranks=(2, 2)).ragged
+    with pytest.raises(ValueError, match="zip"):
+        request.host_file(["n1"])

@@ -1,0 +1,67 @@
+"""A number to the base 60 in a user's YAML is refused where it stands (field case A11)."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from daso_bench.runner.config.sexagesimal import refuse
+from daso_bench.strategies.errors import ConfigError
+
+
+def test_the_loader_in_use_does_count_to_the_base_60() -> None:
+    """If this fails, the check has nothing left to refuse and can go."""
+    assert OmegaConf.create("a: 30:00\nb: 12:30:00\nc: 1:30.5") == {"a": 1800, "b": 45000, "c": 90.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("timeout_min: 30:00\n", 'line 1: timeout_min: 30:00 .*number 1800 .*write timeout_min: "30:00"'),
+        (
+            "a: 1\nlauncher:\n  timeout_min: 12:30:00\n",
+            r'line 3: launcher\.timeout_min: 12:30:00 .*45000 .*"12:30:00"',
+        ),
+        ("limits: [10, 1:30.5]\n", r"line 1: limits\[1\]: 1:30\.5 .*number 90\.5"),
+        ("a: 1\n---\nb: 20:30\n", "line 3: b: 20:30 .*1230"),
+        ("- {x: -1:30}\n", r"line 1: \[0\]\.x: -1:30 .*-90"),
+    ],
+)
+def test_the_file_the_line_the_key_and_the_remedy_are_told(tmp_path: Path, text: str, where: str) -> None:
+    path = tmp_path / "launcher" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"mine.yaml, {where}"):
+        refuse(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'timeout_min: "30:00"\n',
+        "timeout_min: '12:30:00'\n",
+        "timeout_min: 1-00:00:00\n",
+        "timeout_min: 1800\n",
+        "address: host:22\nratio: 08:00\n",
+        "when: 2026-11-28 13:15:31\n",
+        "text: !!str 30:00\n",
+        "base: &base {a: 1}\nother: *base\ncircle: &c [*c]\n",
+        "",
+        "not: [yaml\n",
+        "a: ${b}\n",
+    ],
+)
+def test_quoted_text_and_all_else_is_let_through(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    refuse(tmp_path)
+
+
+def test_what_is_no_text_or_no_yaml_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00a: 30:00")
+    (tmp_path / "notes.txt").write_text("a: 30:00")
+    refuse(tmp_path)
+    refuse(tmp_path / "absent")
+
+
+def test_the_configuration_that_ships_has_no_such_number() -> None:
+    refuse(Path(__file__).parents[4] / "conf")

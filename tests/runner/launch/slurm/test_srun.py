@@ -1,0 +1,124 @@
+"""What srun says of its tasks, line by line, and its own end."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from daso_bench.runner.launch.slurm import srun as module
+from daso_bench.runner.launch.slurm.srun import Srun, exit_code_of
+from daso_bench.strategies.errors import MachineError
+
+
+def after(text: str, folder: Path, code: int = 0) -> Srun:
+    """An srun that has written `text` and ended."""
+    (folder / "said").write_text(text)
+    srun = Srun(["sh", "-c", f"cat {folder / 'said'} >&2; exit {code}"], os.environ, folder / "srun.log")
+    srun.begin()
+    srun.stop()
+    return srun
+
+
+@pytest.mark.parametrize(
+    ("line", "fates"),
+    [
+        ("srun: error: n2: task 3: Killed", {3: -9}),
+        ("srun: error: n2: tasks 2-3: Exited with exit code 3", {2: 3, 3: 3}),
+        ("srun: error: gpu-01.site.de: tasks 0,2-3: Terminated", {0: -15, 2: -15, 3: -15}),
+        ("srun: error: n1: task 0: Segmentation fault (core dumped)", {0: -11}),
+        ("srun: error: n1: task 0: Aborted (core dumped)", {0: -6}),
+        ("srun: error: n1: task 1: User defined signal 2", {1: -12}),
+        ("srun: error: n1: task 1: Out Of Memory", {1: -9}),
+        ("srun: error: n1: task 1: Exited with exit code 130", {1: 130}),
+        ("srun: error: n1: task 1: something new", {1: 1}),
+        ("srun: error: Unable to create step for job 7: Job/step already completing or completed", {}),
+        ("n2: task 3: Killed", {}),  # a rank's own output is no word of srun's
+        ("", {}),
+    ],
+)
+def test_the_fate_of_each_task_is_read_from_its_line(
+    line: str, fates: dict[int, int], tmp_path: Path
+) -> None:
+    srun = after(f"{line}\n", tmp_path)
+    assert {rank: srun.fate(rank) for rank in range(4)} == {rank: fates.get(rank) for rank in range(4)}
+    assert srun.node_failure is None
+
+
+def test_lines_of_several_nodes_are_all_heeded_and_kept(tmp_path: Path) -> None:
+    text = (
+        "slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=7.0\n"
+        "srun: error: n1: task 0: Out Of Memory\n"
+        "srun: error: n2: tasks 2-3: Exited with exit code 3\n"
+        "srun: error: Node failure on n3\n"
+    )
+    srun = after(text, tmp_path, 137)
+    assert [srun.fate(rank) for rank in range(4)] == [-9, None, 3, 3]
+    assert srun.node_failure == "n3"
+    command, _, rest = (tmp_path / "srun.log").read_text().partition("\n")
+    assert command.startswith("$ sh -c cat")
+    assert rest == text
+
+
+def test_an_end_is_told_with_the_last_words(tmp_path: Path) -> None:
+    many = "".join(f"line {number}\n" for number in range(9))
+    said = "; ".join(f"line {number}" for number in range(3, 9))
+    assert after(many, tmp_path, 4).ended() == f"srun ended with exit code 4: {said}"
+    assert after("", tmp_path, 1).ended() == "srun ended with exit code 1: it said nothing"
+
+
+def test_words_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+    srun = Srun(["printf", r"\377\nsrun: error: n1: task 0: Killed\n"], os.environ, tmp_path / "srun.log")
+    srun.begin()
+    srun.stop()
+    assert srun.fate(0) == -9
+
+
+def test_a_running_srun_has_not_ended_and_is_stopped_by_force_at_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_S", 0.3)
+    srun = Srun(
+        ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"],
+        os.environ,
+        tmp_path / "srun.log",
+    )
+    srun.begin()
+    deadline = time.monotonic() + 10
+    log = tmp_path / "srun.log"
+    while not (log.exists() and "ready\n" in log.read_text().splitlines(keepends=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert srun.ended() is None
+    began = time.monotonic()
+    srun.stop()
+    assert time.monotonic() - began < 5
+    assert srun.ended() == f"srun ended with exit code {-signal.SIGKILL}: ready"
+
+
+def test_a_step_that_ends_by_itself_is_not_disturbed(tmp_path: Path) -> None:
+    srun = Srun(["sh", "-c", "sleep 0.3; echo done"], os.environ, tmp_path / "srun.log")
+    srun.begin()
+    srun.stop()
+    assert srun.ended() == "srun ended with exit code 0: done"
+
+
+def test_before_the_start_nothing_has_ended_and_nothing_is_stopped(tmp_path: Path) -> None:
+    srun = Srun(["srun"], os.environ, tmp_path / "srun.log")
+    assert srun.ended() is None
+    assert srun.fate(0) is None
+    srun.stop()
+    assert not (tmp_path / "srun.log").exists()
+
+
+def test_a_machine_without_srun_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"srun cannot be started: .*nosuch"):
+        Srun([str(tmp_path / "nosuch")], os.environ, tmp_path / "srun.log").begin()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGBUS])
+def test_every_signal_has_its_word(number: signal.Signals) -> None:
+    word = signal.strsignal(number)
+    assert word is not None
+    assert exit_code_of(word) == exit_code_of(f"{word} (core dumped)") == -number

@@ -1,0 +1,105 @@
+"""Ctrl-C is never lost: not in an import that drops the exception, not while helpers are started."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from daso_bench.runner.cli import main as cli
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.launch.interrupts import Interrupts, Remembered
+from daso_bench.runner.records.exit_codes import INTERRUPTED, OK
+
+
+def swallowed(_arguments: Sequence[str]) -> int:
+    """As the C code of an import may do."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        return OK
+    return OK
+
+
+def mistaken(_arguments: Sequence[str]) -> int:
+    """As NumPy's import does, once it has been interrupted."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("cannot load module more than once per process") from None
+    return OK
+
+
+@pytest.mark.parametrize("part", [swallowed, mistaken])
+def test_an_interrupt_that_an_import_dropped_ends_the_program_all_the_same(
+    part: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "run", part)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == INTERRUPTED
+    assert capsys.readouterr().err == "daso-bench: interrupted\n"
+
+
+def test_an_error_without_an_interrupt_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_arguments: Sequence[str]) -> int:
+        raise ImportError("no such module")
+
+    monkeypatch.setattr(cli, "run", broken)
+    with pytest.raises(ImportError, match="no such module"):
+        main([])
+
+
+def test_what_was_remembered_is_of_one_program_and_the_handler_is_put_back() -> None:
+    kept = Remembered()
+    with kept, pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        kept.heed()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with kept:
+        kept.heed()
+        with Interrupts() as counted:
+            signal.raise_signal(signal.SIGINT)
+        assert counted.names == ["SIGINT"]
+        kept.heed()
+
+
+def test_other_threads_and_other_handlers_are_left_alone() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Remembered():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def elsewhere() -> None:
+        with Remembered():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+
+
+WARM = """
+import signal
+from multiprocessing import forkserver, resource_tracker
+from daso_bench.runner import local
+
+def started():
+    resource_tracker.ensure_running()  # as the real one does; it unblocks what was blocked
+    print(sorted(number.name for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+forkserver.ensure_running = started
+local.warm()
+print(sorted(number.name for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+"""
+
+
+def test_the_forkserver_starts_with_the_signals_blocked_that_are_its_supervisors() -> None:
+    """Else Ctrl-C in its first tenth of a second ends it with a traceback."""
+    told = subprocess.run([sys.executable, "-c", WARM], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["['SIGHUP', 'SIGINT', 'SIGTERM']", "[]"]

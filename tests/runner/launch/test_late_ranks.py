@@ -1,0 +1,91 @@
+"""Whole ranks that behave like GPUs as far as CPUs can: over gloo, without a device."""
+
+from pathlib import Path
+
+import pytest
+from gloo_entries_late import BEHIND_S
+from runs import config
+
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training import checkpoint
+
+
+def launch(
+    tmp_path: Path,
+    entry: str,
+    cfg: schema.RunConfig | None = None,
+    directory: RunDirectory | None = None,
+    stall_s: float = 60,
+) -> Outcome:
+    cfg = cfg or config(ranks=[1, 1], results=tmp_path)
+    directory = directory or RunDirectory.create(load.to_plain(cfg), tmp_path)
+    return local.launch(
+        directory,
+        ranks=cfg.cluster.ranks,
+        threads=1,
+        port=None,
+        stall_s=stall_s,
+        entry=f"gloo_entries_late:{entry}",
+    )
+
+
+def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communication(tmp_path: Path):
+    outcome = launch(tmp_path, "behind")
+    assert outcome.status == "finished", outcome.details
+    for overlap, told in (outcome.summary or {}).items():
+        assert told["waits"] == 1, f"overlap={overlap}: for the last gradient, and not for each bucket"
+        assert 0 < told["blocked_s"] < BEHIND_S, overlap
+
+
+def test_tensors_of_a_gpus_operations_are_kept_until_they_are_waited_for(tmp_path: Path):
+    outcome = launch(tmp_path, "kept")
+    assert outcome.status == "finished", outcome.details
+
+
+def test_a_hang_of_gpus_names_the_operation_that_the_others_are_at(tmp_path: Path):
+    cfg = config("local_sgd", keys={"sync_every": 4}, ranks=[1, 1], results=tmp_path)
+    outcome = launch(tmp_path, "asleep", cfg, stall_s=4)
+    assert outcome.status == "failed"
+    reason = outcome.reason or ""
+    assert "rank 1 outside collectives" in reason
+    assert "rank 0 last in all_reduce on parameters/world" in reason
+
+
+LATE = {
+    "ddp": {},
+    "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
+    "sgp": {},
+    "hsgd": {"level1": "collective"},
+    "ednncomm": {},
+    "lasgd": {},
+    "heterogeneous": {},
+}
+TIMED = {"lasgd", "heterogeneous"}
+"""What they train depends on how long their ranks take."""
+
+
+@pytest.mark.parametrize("strategy", LATE)
+def test_ranks_that_are_told_late_train_the_same_and_do_not_say_how_long_they_were_blocked(
+    tmp_path: Path, strategy: str
+):
+    cfg = config(strategy, keys=LATE[strategy], ranks=[1, 1], results=tmp_path, epochs=3)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    outcome = launch(tmp_path, "run", cfg, directory=directory)
+    assert outcome.status == "finished", outcome.details
+    summary = outcome.summary or {}
+    assert sum(summary["parts_s"].values()) == pytest.approx(summary["train_s"], rel=0.2)
+    assert summary["blocked_s"] is None
+    told = summary["strategy"]
+    assert [told[key] for key in ("blocked_s", "overlap", "transfer_s", "seconds") if key in told] == [
+        None
+    ] * {"daso": 3, "lasgd": 1, "hsgd": 1}.get(strategy, 0)
+    if strategy not in TIMED:
+        assert summary["steps"] == 18
+        theirs = simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.state_dict()
+        model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+        for name, value in model.items():
+            assert (value - theirs[name]).abs().max() <= 1e-5, name

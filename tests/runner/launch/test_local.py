@@ -1,0 +1,454 @@
+"""Launching: ranks, ports, threads, and what a run leaves behind (field cases A01, A04, A05, A09)."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.local import Outcome, launch
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+HERE = Path(__file__).parents[1]
+LIMIT_S = 10.0
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _entries_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def make(root: Path, run_id: str = "run", **plan: Any) -> RunDirectory:
+    directory = RunDirectory.create({"study": {"name": "study"}, "run": {"id": run_id}}, root)
+    (directory.path / "plan.json").write_text(json.dumps(plan))
+    return directory
+
+
+def run(directory: RunDirectory, entry: str, ranks: int = 2, **settings: Any) -> tuple[Outcome, Events]:
+    """Launch without torch, hold the time limit, and see that no process and no lock is left."""
+    events: Events = []
+    extra: Callable[[dict[str, Any], Events], None] = settings.pop("on_event", lambda event, events: None)
+
+    def on_event(event: dict[str, Any]) -> None:
+        events.append(event)
+        extra(event, events)
+
+    arguments = {"threads": 1, "port": None, "stall_s": 60.0, "preload": ()} | settings
+    begin = time.monotonic()
+    outcome = launch(directory, ranks=ranks, entry=f"process_entries:{entry}", on_event=on_event, **arguments)
+    assert time.monotonic() - begin < LIMIT_S
+    for pid in events[0]["pids"]:
+        assert not alive(pid)
+    with directory.lock():
+        pass
+    return outcome, events
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill_when_going(bad: int, number: int) -> Callable[[dict[str, Any], Events], None]:
+    sent: list[int] = []
+
+    def on_event(event: dict[str, Any], events: Events) -> None:
+        if event["kind"] == "progress" and event["rank"] == bad and not sent:
+            sent.append(bad)
+            os.kill(events[0]["pids"][bad], number)
+
+    return on_event
+
+
+def failed(directory: RunDirectory, outcome: Outcome, exit_code: int = 1) -> str:
+    """The reason of a failed run, which status.json, its attempt and the outcome all tell alike."""
+    status = directory.status()
+    assert (outcome.status, outcome.exit_code) == ("failed", exit_code)
+    assert (status["status"], status["reason"]) == ("failed", outcome.reason)
+    assert [(a["status"], a["reason"]) for a in status["attempts"]] == [("failed", outcome.reason)]
+    assert directory.state() == "resumable"
+    assert outcome.reason is not None
+    return outcome.reason
+
+
+def test_ranks_get_what_they_need_and_leave_their_summary(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    outcome, events = run(directory, "works", ranks=3)
+    assert (outcome.status, outcome.reason, outcome.exit_code) == ("finished", None, 0)
+    seen = [json.loads((directory.path / f"seen_{rank}.json").read_text()) for rank in range(3)]
+    assert [row["rank"] for row in seen] == [0, 1, 2]
+    assert [row["listens"] for row in seen] == [True, False, False]
+    assert {(row["ranks"], row["port"], row["threads"]) for row in seen} == {(3, events[0]["port"], 1)}
+    status = directory.status()
+    assert (status["status"], status["reached"], status["labels"]) == ("finished", True, ["text"])
+    assert status["progress"] == {"step": 5, "steps": 5, "epoch": 0, "epochs": 1, "samples": 40}
+    assert '"loss": "NaN"' in directory.status_file.read_text()
+    assert "rank 1 speaks" in directory.rank_log(1).read_text()
+    assert "rank 0" not in directory.rank_log(1).read_text()
+    assert directory.state() == "finished"
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_exception_in_any_rank_fails_the_run_with_its_traceback(tmp_path: Path, bad: int) -> None:
+    directory = make(tmp_path, bad=bad, how="raise")
+    outcome, events = run(directory, "fails")
+    assert failed(directory, outcome) == f"rank {bad}: RuntimeError: boom (last in all_reduce/gradients)"
+    assert "second line" in outcome.details
+    assert "in _fail" in outcome.details
+    assert str(directory.rank_log(bad)) in outcome.details
+    assert "RuntimeError: boom" in directory.rank_log(bad).read_text()
+    assert "RuntimeError: boom" in directory.supervisor_log.read_text()
+    assert [event["kind"] for event in events if event["kind"] != "progress"] == ["start", "trouble", "end"]
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "exit_code"),
+    [
+        ("config", "ConfigError: strategy.sync_every=0: must be >= 1", 2),
+        ("machine", "MachineError: no such device", 3),
+        ("disk", "No space left on device", 3),
+        ("sys.exit", "SystemExit: 0", 1),
+        ("os._exit", "ended without finishing (exit code 0)", 1),
+        ("return", "ended without finishing (exit code 0)", 1),
+        ("abort", "killed by SIGABRT", 1),
+    ],
+)
+def test_every_way_of_leaving_early_is_seen(tmp_path: Path, how: str, words: str, exit_code: int) -> None:
+    directory = make(tmp_path, bad=1, how=how)
+    outcome, _ = run(directory, "fails")
+    reason = failed(directory, outcome, exit_code)
+    assert reason.startswith("rank 1: ")
+    assert words in reason
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_killed_rank_is_named_with_its_signal_and_collective(tmp_path: Path, bad: int) -> None:
+    directory = make(tmp_path, bad=bad, how="wait")
+    outcome, _ = run(directory, "fails", ranks=3, on_event=kill_when_going(bad, signal.SIGKILL))
+    reason = failed(directory, outcome)
+    assert reason.startswith(f"rank {bad}: killed by SIGKILL")
+    assert "last in all_reduce/gradients" in reason
+
+
+def test_a_stopped_rank_is_found_frozen_and_dies(tmp_path: Path) -> None:
+    directory = make(tmp_path, bad=1, how="wait")
+    outcome, _ = run(directory, "fails", on_event=kill_when_going(1, signal.SIGSTOP))
+    assert failed(directory, outcome).startswith("rank 1: frozen: no heartbeat for 5 s, it is stopped")
+
+
+def test_native_code_that_sleeps_on_pythons_lock_is_found_frozen(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    outcome, _ = run(directory, "sleeps_with_the_lock")
+    assert failed(directory, outcome).startswith("rank 0: frozen: no heartbeat for 5 s, it sleeps")
+
+
+def test_the_complaints_of_the_others_do_not_hide_the_cause(tmp_path: Path) -> None:
+    directory = make(tmp_path, bad=2, how="raise", others="complain")  # they complain 0.2 s before it fails
+    outcome, _ = run(directory, "fails", ranks=3)
+    assert failed(directory, outcome).startswith("rank 2: RuntimeError: boom")
+
+
+def test_a_run_without_progress_is_given_up_and_shows_the_stacks(tmp_path: Path) -> None:
+    directory = make(tmp_path, bad=1, how="wait")
+    outcome, _ = run(directory, "fails", stall_s=1.5)
+    assert failed(directory, outcome) == "no progress for 1.5 s; ranks 0, 1 last in all_reduce/gradients"
+    assert "wait_for_ever" in directory.rank_log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "reason", "exit_code"),
+    [
+        ([["finished", None], ["diverged", "loss is NaN"]], "diverged", "loss is NaN", 1),
+        ([["timed_out", "3 s"], ["finished", None]], "timed_out", "3 s", 1),
+        ([["cancelled", "asked"], ["cancelled", "asked"]], "cancelled", "asked", 1),
+    ],
+)
+def test_the_worst_word_of_the_ranks_is_the_runs(
+    tmp_path: Path, ends: list[list[str]], status: str, reason: str, exit_code: int
+) -> None:
+    directory = make(tmp_path, ends=ends)
+    outcome, _ = run(directory, "ends_as_planned")
+    assert (outcome.status, outcome.reason, outcome.exit_code) == (status, reason, exit_code)
+    assert directory.status()["status"] == status
+    assert directory.state() == ("finished" if status == "diverged" else "resumable")
+
+
+def test_more_than_fits_into_a_socket_arrives_whole(tmp_path: Path) -> None:
+    outcome, events = run(make(tmp_path), "floods")
+    assert outcome.status == "finished"
+    assert {len(event["progress"]["text"]) for event in events if event["kind"] == "progress"} == {2_000_000}
+
+
+def test_an_error_in_the_display_ends_the_run_and_its_ranks(tmp_path: Path) -> None:
+    directory = make(tmp_path, steps=100)
+    pids: list[int] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        pids.extend(event.get("pids", []))
+        if event["kind"] == "progress":
+            raise BrokenPipeError("no reader")
+
+    with pytest.raises(BrokenPipeError):
+        launch(
+            directory,
+            ranks=2,
+            threads=1,
+            port=None,
+            stall_s=60,
+            entry="process_entries:works",
+            on_event=on_event,
+            preload=(),
+        )
+    assert directory.status()["reason"] == "supervisor: BrokenPipeError: no reader"
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_taken_port_is_named_and_costs_nothing(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MachineError, match=rf"launcher\.port={port}: .*in use.*launcher\.port=null"):
+            run(directory, "works", port=port)
+    assert directory.state() == "queued"
+    outcome, events = run(directory, "works", port=port)  # free again: the user's port is respected
+    assert outcome.status == "finished"
+    assert events[0]["port"] == port
+
+
+def test_a_port_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"launcher\.port=70000"):
+        run(make(tmp_path), "works", port=70000)
+
+
+def test_the_same_run_twice_is_refused_by_name(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    refused: list[str] = []
+
+    def on_event(event: dict[str, Any], events: Events) -> None:
+        if event["kind"] == "start":
+            assert directory.state() == "running"
+            with pytest.raises(ConfigError) as error:
+                launch(RunDirectory.open(directory.path), ranks=1, threads=1, port=None, stall_s=9)
+            refused.append(str(error.value))
+
+    outcome, _ = run(directory, "works", on_event=on_event)
+    assert outcome.status == "finished"
+    assert f"run {directory.run_id} is being run by pid {os.getpid()} on {socket.gethostname()}" in refused[0]
+
+
+def test_a_second_attempt_is_counted_and_appends_to_the_logs(tmp_path: Path) -> None:
+    directory = make(tmp_path, bad=0, how="raise")
+    run(directory, "fails")
+    run(directory, "works")
+    assert [a["status"] for a in directory.status()["attempts"]] == ["failed", "finished"]
+    log = directory.rank_log(0).read_text()
+    assert log.index("boom") < log.index("rank 0 speaks")
+
+
+def test_one_forkserver_serves_a_sweep_and_the_script_is_not_run_again(tmp_path: Path) -> None:
+    from multiprocessing import forkserver
+
+    main = sys.modules["__main__"]
+    run(make(tmp_path, "one"), "works")
+    server = forkserver._forkserver._forkserver_pid  # pyright: ignore
+    run(make(tmp_path, "two"), "works")
+    assert forkserver._forkserver._forkserver_pid == server  # pyright: ignore
+    assert sys.modules["__main__"] is main
+    assert local.SUPERVISOR_VARIABLE not in os.environ
+
+
+def test_torch_is_preloaded_and_ranks_meet_at_the_open_port(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    code = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+from pathlib import Path
+from daso_bench.runner.launch.local import launch, warm
+from daso_bench.runner.records.run_directory import RunDirectory
+warm(("torch",))
+directory = RunDirectory.open(Path({str(directory.path)!r}))
+outcome = launch(directory, ranks=2, threads=1, port=None, stall_s=60, preload=("torch",),
+                 entry="process_entries:adds_with_torch")
+assert "torch" not in sys.modules
+sys.exit(outcome.exit_code)
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # the user's own must not reach the ranks
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)
+    assert directory.status()["summary"] == {
+        "preloaded": True,
+        "sum": 3.0,
+        "threads_before": 1,
+        "threads": 1,
+        "variable": "1",
+    }
+
+
+class Supervised:
+    """A supervisor in a session of its own, as a terminal would start it."""
+
+    def __init__(self, root: Path, run_id: str, entry: str, ranks: int = 2, preload: str = "") -> None:
+        command = [sys.executable, str(HERE / "supervise.py"), str(root), run_id, f"process_entries:{entry}"]
+        self.process = subprocess.Popen(
+            [*command, str(ranks), *([preload] if preload else [])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
+        )
+        self.directory = RunDirectory(root / "study" / run_id)
+
+    def event(self, kind: str) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if json.loads(line)["kind"] == kind:
+                return json.loads(line)
+        raise AssertionError(f"no event {kind}")
+
+    def members(self) -> list[int]:
+        """All processes of the session: supervisor, forkserver, ranks, and what else was started."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and alive(int(folder.name)):
+                try:
+                    if os.getsid(int(folder.name)) == self.process.pid:
+                        found.append(int(folder.name))
+                except ProcessLookupError:
+                    continue
+        return found
+
+    def ends(self, limit_s: float = LIMIT_S) -> int:
+        """The exit code, once no process of the session is left, within the limit."""
+        end = time.monotonic() + limit_s
+        code = self.process.wait(limit_s)
+        while self.members() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert self.members() == []
+        return code
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    made: list[Supervised] = []
+    # A file in the user's folder that would break every process which imported it for the library's.
+    (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong selectors')")
+
+    def start(*arguments: Any, **settings: Any) -> Supervised:
+        made.append(Supervised(tmp_path, *arguments, **settings))
+        return made[-1]
+
+    yield start
+    for each in made:
+        for pid in each.members():
+            os.kill(pid, signal.SIGKILL)
+        each.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_stops_the_ranks_in_good_order(
+    supervised: Callable[..., Supervised], number: signal.Signals
+) -> None:
+    one = supervised("run", "stops_when_asked")
+    one.event("progress")
+    os.killpg(one.process.pid, number)  # as the terminal does: to all of them
+    assert one.ends() == 130
+    status = one.directory.status()
+    assert (status["status"], status["reason"]) == ("cancelled", f"interrupted by {number.name}")
+    assert one.directory.state() == "resumable"
+
+
+def test_ranks_that_do_not_stop_are_killed(supervised: Callable[..., Supervised]) -> None:
+    one = supervised("run", "ignores_requests")
+    one.event("progress")
+    one.process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    assert one.ends() == 130
+    assert time.monotonic() - begin > 7
+    assert one.directory.status()["reason"] == (
+        "interrupted by SIGINT; ranks 0, 1 did not stop in good order"
+    )
+
+
+def test_a_second_interrupt_kills_at_once(supervised: Callable[..., Supervised]) -> None:
+    one = supervised("run", "ignores_requests")
+    one.event("progress")
+    os.killpg(one.process.pid, signal.SIGINT)
+    one.event("interrupt")
+    os.killpg(one.process.pid, signal.SIGINT)
+    assert one.ends(3) == 130
+    assert one.directory.status()["status"] == "cancelled"
+
+
+def test_an_interrupt_while_the_forkserver_loads_does_not_wait_for_it(
+    supervised: Callable[..., Supervised],
+) -> None:
+    one = supervised("run", "works", preload="slow_preload")
+    while len(one.members()) < 3:  # supervisor, resource tracker, forkserver
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(one.process.pid, signal.SIGINT)
+    assert one.ends(3) == 130
+    assert one.directory.status()["reason"] == "interrupted by SIGINT at its start"
+    _, errors = one.process.communicate()
+    assert errors == ""
+
+
+def test_a_killed_supervisor_leaves_no_process_not_even_a_stopped_one(
+    supervised: Callable[..., Supervised],
+) -> None:
+    one = supervised("run", "ignores_requests", ranks=3)
+    pids = one.event("start")["pids"]
+    one.event("progress")
+    for pid in pids[1:]:
+        os.kill(pid, signal.SIGSTOP)
+    one.process.kill()
+    assert one.ends() == -signal.SIGKILL
+    assert one.directory.state() == "resumable"
+    status = one.directory.status()
+    assert (status["status"], status["reason"]) == ("failed", "supervisor gone")
+
+
+def test_a_killed_forkserver_is_named(supervised: Callable[..., Supervised]) -> None:
+    one = supervised("run", "ignores_requests")
+    pid = one.event("start")["pids"][0]
+    os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    assert one.ends() == 1
+    assert "the forkserver that made them is gone" in one.directory.status()["reason"]
+
+
+def test_a_pause_of_everything_is_nobodys_fault(supervised: Callable[..., Supervised]) -> None:
+    one = supervised("run", "works")
+    one.event("progress")
+    os.killpg(one.process.pid, signal.SIGSTOP)  # Ctrl-Z, or a machine that sleeps
+    time.sleep(7)
+    os.killpg(one.process.pid, signal.SIGCONT)
+    assert one.ends() == 0
+    assert one.directory.status()["status"] == "finished"
+
+
+def test_two_runs_at_once_share_nothing_and_the_same_one_is_refused(
+    supervised: Callable[..., Supervised],
+) -> None:
+    runs = [supervised(name, "works") for name in ("one", "two", "two")]
+    assert sorted(run.ends(20) for run in runs[1:]) == [0, 2]
+    assert runs[0].ends(20) == 0
+    outputs = [run.process.communicate() for run in runs]
+    starts = [json.loads(out.splitlines()[0]) for out, _ in outputs if out]
+    assert len({start["port"] for start in starts}) == len(starts) == 2
+    refusal = next(errors for _, errors in outputs if errors)
+    assert re.fullmatch(r"run two is being run by pid \d+ on .*\n", refusal)
+    assert runs[0].directory.state() == runs[1].directory.state() == "finished"

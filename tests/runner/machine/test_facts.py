@@ -1,0 +1,101 @@
+"""What a process finds out about itself, from the real machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doctor_rows import child_row
+
+from daso_bench.runner.machine import facts as module
+from daso_bench.runner.machine import interfaces
+from daso_bench.runner.machine.facts import rank_facts, torch_facts
+from daso_bench.runner.machine.folders import folder_facts
+
+
+def test_facts_of_this_process_survive_json(tmp_path: Path) -> None:
+    facts = rank_facts(tmp_path, master="localhost")
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert facts["host"] == socket.gethostname()
+    assert facts["cores"] == sorted(os.sched_getaffinity(0))
+    assert facts["versions"]["torch"]
+    assert facts["folders"]["results"]["error"] is None
+    assert facts["route"]["interface"] in facts["interfaces"]
+    assert facts["torch"] is None
+
+
+def test_facts_are_had_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from daso_bench.runner.machine.facts import rank_facts\n"
+        "rank_facts(None)\n"
+        "print('torch' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout.strip() == "False"
+
+
+def test_torch_tells_its_build_and_devices() -> None:
+    found = torch_facts()
+    assert found["devices"] == len(found["names"]) == len(found["uuids"])
+    assert "gloo" in found["backends"]
+
+
+def test_a_rank_is_numbered_by_torchrun_or_by_slurm() -> None:
+    slurm = child_row(variables={"SLURM_PROCID": "5", "SLURM_LOCALID": "1"})
+    assert (slurm["rank"], slurm["local_rank"]) == (5, 1)
+    torchrun = child_row(variables={"SLURM_PROCID": "0", "RANK": "3", "LOCAL_RANK": "2"})
+    assert (torchrun["rank"], torchrun["local_rank"]) == (3, 2)
+
+
+def test_the_route_to_this_host_ends_in_the_loopback() -> None:
+    address, interface = interfaces.route_to("127.0.0.1")
+    assert address == "127.0.0.1"
+    assert interface is not None
+    assert interfaces.interfaces()[interface]["loopback"]
+
+
+def test_no_route_is_a_row_with_an_error_not_an_exception() -> None:
+    found = interfaces.route("no-such-host.invalid")
+    assert found["address"] is None
+    assert found["error"]
+
+
+def test_a_name_server_that_does_not_answer_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    answer = threading.Event()
+
+    def silent(*arguments: object, **options: object) -> list[object]:
+        answer.wait(10)
+        return []
+
+    monkeypatch.setattr(interfaces, "RESOLVE_S", 0.05)
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    assert interfaces.addresses_of("n1") == ([], "no answer about n1 within 0.05 s")
+    answer.set()
+
+
+def test_a_folder_that_is_still_to_be_made_is_judged_where_it_would_be_made(tmp_path: Path) -> None:
+    found = folder_facts(tmp_path / "results" / "of" / "mine")
+    assert (found["exists"], found["tried"], found["error"]) == (False, str(tmp_path), None)
+    assert found["free_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("")
+    assert folder_facts(tmp_path / "results")["error"] == "Not a directory"
+    assert folder_facts(tmp_path / "results" / "mine")["error"] == "Not a directory"
+
+
+def test_gpus_are_seen_by_their_device_files(tmp_path: Path) -> None:
+    assert module._device_files(tmp_path) == []
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert module._device_files(tmp_path) == ["nvidia0", "nvidia1"]

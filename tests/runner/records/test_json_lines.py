@@ -1,0 +1,287 @@
+"""Records: what a kill leaves is read, what it repeated is told apart, and NaN never wins (FA2)."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from daso_bench.runner.records import json_lines
+from daso_bench.runner.records.json_lines import (
+    RecordWriter,
+    best,
+    crossing,
+    meets,
+    read_records,
+    surviving,
+)
+
+
+def evaluations(*accuracies: float, train_s: float = 90.0, eval_s: float = 10.0) -> list[json_lines.Row]:
+    """FA2's dip in our schema: cumulative clocks, 1,000 samples an epoch."""
+    return [
+        {
+            "kind": "evaluation",
+            "attempt": 1,
+            "step": 10 * number,
+            "samples": 1000 * number,
+            "accuracy": accuracy,
+            "train_s": train_s * number,
+            "wall_s": (train_s + eval_s) * number,
+        }
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+
+
+def restart_rows(start_row: bool = False) -> list[json_lines.Row]:
+    """FA2's restart: 2 s a step, saved at 40, killed after 50; its clock goes on from the save."""
+    rows: list[json_lines.Row] = []
+    if start_row:
+        rows.append({"kind": "start", "attempt": 1, "step": 0, "samples": 0, "resumed_from": None})
+    for step in range(1, 51):
+        rows.append(
+            {"kind": "evaluation", "attempt": 1, "step": step, "samples": step, "train_s": 2.0 * step}
+        )
+    if start_row:
+        rows.append({"kind": "start", "attempt": 2, "step": 40, "samples": 40, "resumed_from": "step_40"})
+    for step in range(41, 61):
+        rows.append(
+            {"kind": "evaluation", "attempt": 2, "step": step, "samples": step, "train_s": 2.0 * step}
+        )
+    return [row | {"accuracy": row["step"] / 100} for row in rows]
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_odd_numbers_survive_valid_json(tmp_path: Path, odd: float) -> None:
+    path = tmp_path / "m.jsonl"
+    with RecordWriter(path) as writer:
+        writer.write({"loss": odd, "missing": None, "nested": {"list": [odd, 1.5]}, "pair": (1, odd)})
+    text = path.read_text()
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"bare {constant} is not JSON")
+
+    json.loads(text, parse_constant=refuse)
+    (row,) = read_records(path).rows
+    for value in (row["loss"], row["nested"]["list"][0], row["pair"][1]):
+        assert isinstance(value, float)
+        assert value == odd or (math.isnan(value) and math.isnan(odd))
+    assert row["missing"] is None
+    assert row["nested"]["list"][1] == 1.5
+
+
+def test_bare_odd_numbers_of_other_writers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "nan.jsonl"
+    path.write_text('{"loss": NaN, "a": 1}\n{"loss": -Infinity, "a": 2}\n')
+    read = read_records(path)
+    assert math.isnan(read.rows[0]["loss"])
+    assert read.rows[1]["loss"] == -math.inf
+    assert read.damage == []
+
+
+def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "m.jsonl") as writer, pytest.raises(TypeError):
+        writer.write({"path": tmp_path})
+    assert (tmp_path / "m.jsonl").read_text() == ""
+
+
+def torn() -> str:
+    line = json.dumps({"step": 2, "acc": 0.2})
+    return (
+        json.dumps({"step": 1, "acc": 0.1})
+        + "\n"
+        + line
+        + line
+        + "\n"
+        + json.dumps({"step": 3, "acc": 0.3})[:9]
+    )
+
+
+@pytest.mark.parametrize(
+    ("tail", "steps", "last"),
+    [("", [1, 2, 2], True), ("\n\n", [1, 2, 2], True), ('\n{"step": 4}\n', [1, 2, 2, 4], False)],
+    ids=["cut", "then empty", "then good"],
+)
+def test_torn_file(tmp_path: Path, tail: str, steps: list[int], last: bool) -> None:
+    path = tmp_path / "torn.jsonl"
+    path.write_text(torn() + tail)
+    read = read_records(path)
+    assert [row["step"] for row in read.rows] == steps
+    glued, cut = read.damage
+    assert (glued.line, glued.kind, glued.used, glued.last) == (2, "glued", 2, False)
+    assert (cut.line, cut.kind, cut.used, cut.last) == (3, "cut", 0, last)
+    sentence = cut.sentence("metrics.jsonl")
+    assert "metrics.jsonl, line 3" in sentence
+    assert ("DAMAGE IN THE MIDDLE" in sentence) is not last
+
+
+@pytest.mark.parametrize(
+    "line", [b"17", b'"text"', b"null", b"\xff\xfe{", b"\0\0\0\0", b"step,acc", b'{"a":}', b"[" * 100_000]
+)
+def test_what_is_no_record_is_reported_and_passed_over(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
+    read = read_records(path)
+    assert [row["step"] for row in read.rows] == [1, 2]
+    (damage,) = read.damage
+    assert (damage.line, damage.kind, damage.last) == (2, "broken", False)
+
+
+def test_glued_then_cut(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}{"step": 2}{"st')
+    read = read_records(path)
+    assert [row["step"] for row in read.rows] == [1, 2]
+    assert (
+        read.damage[0].sentence("m") == "m, line 1 (last line): 2 records on one line used, the rest is cut"
+    )
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").touch()
+    assert read_records(tmp_path / "m.jsonl") == json_lines.Read([], [])
+
+
+def test_appending_starts_on_a_fresh_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(torn())
+    with RecordWriter(path) as writer:
+        writer.write({"step": 4})
+        assert path.read_text().endswith('{"step": 4}\n'), (
+            "a row must be in the file before the writer closes"
+        )
+    with RecordWriter(path) as writer:
+        writer.write({"step": 5})
+    assert [row["step"] for row in read_records(path).rows] == [1, 2, 2, 4, 5]
+    assert path.read_text().count("\n\n") == 0
+
+
+def test_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "status.json"
+    json_lines.write_json(path, {"status": "running", "loss": math.nan})
+    with pytest.raises(TypeError):
+        json_lines.write_json(path, {"status": object()})
+
+    def no_space(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    for step in ("fsync", "replace"):
+        monkeypatch.setattr(os, step, no_space)
+        with pytest.raises(OSError, match="no space"):
+            json_lines.write_json(path, {"status": "finished"})
+        monkeypatch.undo()
+    value = json_lines.read_json(path)
+    assert value["status"] == "running"
+    assert math.isnan(value["loss"])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
+
+
+@pytest.mark.parametrize("start_row", [False, True])
+def test_later_attempt_wins(start_row: bool) -> None:
+    rows = restart_rows(start_row)
+    kept = [row for row in surviving(rows) if row["kind"] == "evaluation"]
+    assert [row["step"] for row in kept] == list(range(1, 61))
+    assert [row["attempt"] for row in kept] == [1] * 40 + [2] * 20
+    assert len([row for row in rows if row["kind"] == "evaluation"]) == 70
+    found = crossing(kept, 0.6)
+    assert found is not None
+    assert found.stamp_s == 120.0
+    assert kept[-1]["train_s"] / kept[-1]["step"] == 2.0
+
+
+def test_an_attempt_that_recorded_nothing_but_its_start_still_replaces() -> None:
+    rows = [
+        {"kind": "start", "attempt": 1, "step": 0},
+        {"kind": "evaluation", "attempt": 1, "step": 10},
+        {"kind": "evaluation", "attempt": 1, "step": 20},
+        {"kind": "start", "attempt": 2, "step": 10},
+        {"kind": "evaluation", "attempt": 2, "step": 30},
+        {"kind": "start", "attempt": 3, "step": 0},
+    ]
+    kept = [(row["kind"], row["attempt"]) for row in surviving(rows)]
+    assert kept == [("start", 3)]
+
+
+def test_crossing_by_hand() -> None:
+    rows = evaluations(0.60, 0.76, 0.74, 0.78)
+    first = crossing(rows, 0.75)
+    assert first is not None
+    assert (first.index, first.after_s, first.stamp_s, first.wall_s) == (1, 90.0, 180.0, 200.0)
+    assert first.scored_s == pytest.approx(127.28, abs=0.005)
+    assert first.scored_samples == pytest.approx(math.sqrt(1000 * 2000))
+    assert not first.at_first
+    assert crossing(rows, 0.75, "confirmed") is None
+    for_good = crossing(rows, 0.75, "for_good")
+    assert for_good is not None
+    assert (for_good.stamp_s, for_good.wall_s) == (360.0, 400.0)
+    assert crossing(rows, 0.79) is None
+    confirmed = crossing(evaluations(0.6, 0.76, 0.74, 0.78, 0.77), 0.75, "confirmed")
+    assert confirmed is not None
+    assert confirmed.index == 3
+
+
+def test_crossing_at_the_first_evaluation_scores_its_stamp() -> None:
+    found = crossing(evaluations(0.8, 0.9), 0.75)
+    assert found is not None
+    assert (found.at_first, found.scored_s, found.scored_samples) == (True, 90.0, 1000)
+
+
+def test_a_model_that_took_long_to_make_does_not_turn_the_stretch_of_a_crossing_round() -> None:
+    """T_train of an evaluation holds the making of its own model alone: its stamp may be the earlier one."""
+    rows = evaluations(0.6, 0.76)
+    rows[0]["train_s"] = rows[1]["train_s"] + 4.0
+    found = crossing(rows, 0.75)
+    assert found is not None
+    assert (found.after_s, found.stamp_s, found.scored_s) == (180.0, 180.0, pytest.approx(180.0))
+
+
+def test_nan_never_crosses_and_is_never_best() -> None:
+    for accuracies in ((math.nan, 0.6, 0.7), (0.6, math.nan, 0.7), (0.6, 0.7, math.nan)):
+        rows = evaluations(*accuracies)
+        assert crossing(rows, 0.75) is None
+        for_good = crossing(rows, 0.65, "for_good")
+        assert (for_good is None) == math.isnan(accuracies[-1])
+        found = best(rows)
+        assert found is not None
+        assert found["accuracy"] == 0.7
+
+
+def test_best_of_odd_numbers() -> None:
+    odd = [(2.3, 0.1), (math.nan, math.nan), (0.0, 0.5), (math.inf, 0.4)]
+    rows = [
+        {"epoch": epoch, "loss": loss, "accuracy": accuracy} for epoch, (loss, accuracy) in enumerate(odd, 1)
+    ]
+    for order in (rows, rows[1:] + rows[:1]):
+        by_accuracy, by_loss = best(order), best(order, "loss", lowest=True)
+        assert by_accuracy is not None
+        assert by_loss is not None
+        assert (by_accuracy["epoch"], by_loss["epoch"]) == (3, 3)
+    assert best([{"accuracy": math.nan}, {"accuracy": None}, {}]) is None
+
+
+def test_target_is_a_number_right() -> None:
+    def row(correct: int, count: int) -> json_lines.Row:
+        return {"accuracy": correct / count, "correct": correct, "count": count}
+
+    assert meets(row(342, 360), 0.95)
+    assert not meets(row(341, 360), 0.95)
+    assert meets(row(7, 10), 0.7)
+    assert not meets({"accuracy": math.nan, "correct": 360, "count": 360}, 0.5)
+    assert not meets({"accuracy": None}, 0.5)
+
+
+def test_a_loss_must_be_at_most_the_target() -> None:
+    rows = [
+        {"train_s": 10.0 * n, "samples": n, "loss": loss} for n, loss in enumerate((2.0, math.nan, 0.4), 1)
+    ]
+    found = crossing(rows, 0.5, metric="loss")
+    assert found is not None
+    assert (found.index, found.after_s, found.stamp_s) == (2, 20.0, 30.0)
+    assert crossing(rows, 0.3, metric="loss") is None
+
+
+def test_the_step_after_the_start_is_replaced_whatever_its_kind() -> None:
+    rows = [{"kind": "epoch", "attempt": 1, "step": step} for step in (10, 11)]
+    rows.append({"kind": "start", "attempt": 2, "step": 10})
+    assert [row["step"] for row in surviving(rows)] == [10, 10]

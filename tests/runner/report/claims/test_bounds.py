@@ -1,0 +1,214 @@
+"""What no arm can exceed: of equal devices what communication costs, of others perfect balance as well."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_rank_times import on
+from test_simulated_studies import Link
+from test_speedups import study
+
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.launch import simulated_run
+from daso_bench.runner.machine import environment
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.report.claims.answer_words import sentences, speedup_rows
+from daso_bench.runner.report.claims.bounds import Bound, bound_of, differ
+from daso_bench.runner.report.claims.judge import judge
+from daso_bench.runner.report.claims.paper_claims import load
+from daso_bench.runner.report.claims.speedups import Answer, answers
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import Run, find_runs, load_run
+from daso_bench.runner.studies.sweep import requests
+
+Make = Callable[..., Path]
+SPEEDS = [1.0, 1.0, 0.5, 0.25]
+LINKS = ("inter", "intra")
+PACED = [3.0, 3.0, 2.0, 0.0]  # of 4 s these wait for the slowest
+
+
+def of(root: Path) -> Bound:
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    return bound_of(next(arm for arm in comparison.arms if arm.runs[0].strategy == "ddp"))
+
+
+def recorded(path: Path, waiting: Sequence[float], *, told: Any = None, device: Any = None) -> Path:
+    """The run at `path` with 4 s of training on each rank, of which rank r waited `waiting[r]`."""
+    on(path, [[0.0]] * len(waiting), told, {"speeds": SPEEDS} if device is None else device)
+    for rank, waiting_s in enumerate(waiting):
+        parts = {"compute": 4 - waiting_s, "exposed": 0.0, "waiting": waiting_s}
+        row = {"kind": "stretch", "attempt": 1, "stretch": 0, "train_s": 4.0, "parts_s": parts}
+        (path / "ranks" / f"{rank}.jsonl").write_text(f"{json.dumps(row)}\n")
+    return path
+
+
+def test_of_equal_devices_it_is_what_communication_costs(make_run: Make, tmp_path: Path):
+    """Conftest's runs are exposed for 0.2 and wait for 0.1 of their time."""
+    make_run(tmp_path)
+    make_run(tmp_path, seed=1)
+    found = of(tmp_path)
+    assert found.value == pytest.approx(1 / 0.7)
+    assert not found.uneven
+    assert "no saving of communication can exceed that" in found.sentence
+
+
+def test_of_unequal_devices_it_is_that_of_perfect_balance(make_run: Make, tmp_path: Path):
+    """Speeds 1, 1, 1/2, 1/4: their mean over the slowest."""
+    for seed in range(3):
+        recorded(make_run(tmp_path, seed=seed), PACED)
+    found = of(tmp_path)
+    assert found.value == found.limit == pytest.approx(0.6875 / 0.25)
+    assert found.uneven
+    assert "2.750 times as fast. No other division" in found.sentence
+
+
+def test_exposed_transfers_are_taken_out_of_it_too(make_run: Make, tmp_path: Path):
+    """Of 5 s each rank is 1 s in transfers."""
+    for seed in range(2):
+        path = recorded(make_run(tmp_path, seed=seed), PACED)
+        for file in (path / "ranks").glob("*.jsonl"):
+            row = json.loads(file.read_text())
+            row |= {"train_s": 5.0, "parts_s": row["parts_s"] | {"exposed": 1.0}}
+            file.write_text(json.dumps(row))
+    assert of(tmp_path).value == pytest.approx(2.75 * 5 / 4)
+
+
+def test_a_baseline_that_divides_its_work_leaves_less_to_be_gained(make_run: Make, tmp_path: Path):
+    """Shares as the speeds: all are busy all the time, and there is nothing to be gained."""
+    for seed in range(2):
+        recorded(make_run(tmp_path, seed=seed), [0.0] * 4, told={"batches": [16, 16, 8, 4]})
+    assert of(tmp_path).value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "told"),
+    [(PACED[:3], None), (PACED, {"samples_of_worker": [100, 50]}), ([4.0, 3.0, 2.0, 0.0], None)],
+    ids=["a rank missing", "workers are not ranks", "a rank that did nothing"],
+)
+def test_where_the_speeds_of_ranks_cannot_be_known_the_bound_is_unknown_and_that_is_said(
+    make_run: Make, tmp_path: Path, waiting: list[float], told: Any
+):
+    for seed in range(2):
+        recorded(make_run(tmp_path, seed=seed), PACED)
+    path = recorded(make_run(tmp_path, seed=2), PACED)
+    for file in (path / "ranks").glob("*.jsonl"):
+        file.unlink()
+    recorded(path, waiting, told=told)
+    found = of(tmp_path)
+    assert (found.value, found.limit, found.uneven) == (None, None, True)
+    assert found.sentence.endswith("is unknown.")
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ({"speeds": SPEEDS}, True),
+        ({"speeds": [1.0] * 4}, False),
+        ({"kind": ["cuda", "cuda", "cpu", "cpu"]}, True),
+        ({"straggler": {"rank": 1}}, True),
+        ({"trace": "steps.csv"}, True),
+        ({"jitter": "gaussian"}, False),
+    ],
+)
+def test_which_devices_differ(make_run: Make, tmp_path: Path, device: Any, expected: bool):
+    assert differ(load_run(recorded(make_run(tmp_path), PACED, device=device), "it")) is expected
+
+
+def test_two_models_of_devices_differ(make_run: Make, tmp_path: Path):
+    path = make_run(tmp_path)
+    for models, expected in ((["A100", "A100"], False), (["A100", "V100"], True)):
+        (path / "environment.json").write_text(
+            json.dumps({"ranks": [{"device_model": model} for model in models]})
+        )
+        assert differ(load_run(path, "it")) is expected
+
+
+def claimed(root: Path) -> tuple[Answer, str]:
+    """The answer of `root`, and what DASO's claim of a factor of 1.515 comes to."""
+    (found,) = answers(compare(load_run(path, path.name) for path in find_runs(root)))
+    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    (judged,) = judge([claim], [found])
+    return found, "; ".join((judged.verdict.word, *judged.verdict.reasons))
+
+
+def test_a_claim_above_what_balance_could_give_is_not_testable_and_one_below_is(
+    make_run: Make, tmp_path: Path
+):
+    study(make_run, tmp_path, fresh=1.0)
+    _, said = claimed(tmp_path)
+    assert said.startswith("not testable here; no communication saving can exceed 1.43 here")
+    for path in find_runs(tmp_path):
+        recorded(path, PACED)
+    found, said = claimed(tmp_path)
+    assert not said.startswith("not testable")
+    assert any("2.750 times as fast. No other division" in sentence for sentence in sentences(found))
+    (row,) = speedup_rows([found])
+    assert (row["bound"], row["bound_of"]) == (pytest.approx(2.75), "balance and communication")
+
+
+def test_a_claim_above_perfect_balance_is_not_testable(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0)
+    for path in find_runs(tmp_path):
+        recorded(path, [0.4, 0.4, 0.4, 0.0])
+    assert claimed(tmp_path)[1].startswith(
+        "not testable here; not even perfect balance without communication can exceed 1.08 here"
+    )
+
+
+def test_an_unknown_bound_is_no_number_anywhere(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0)
+    for path in find_runs(tmp_path):
+        on(path, [[0.0]], None, {"speeds": SPEEDS})
+    found, said = claimed(tmp_path)
+    assert not said.startswith("not testable")
+    assert {(row["bound"], row["bound_of"]) for row in speedup_rows([found])} == {(None, "unknown")}
+
+
+WORDS = (
+    "launcher=simulated",
+    "cluster.nodes=2",
+    "cluster.ranks_per_node=2",
+    "cluster.device.tflops=null",
+    "cluster.device.samples_per_second=2000",
+    "cluster.device.fixed_ms=0.5",
+    "cluster.device.speeds=[1,1,0.5,0.25]",
+    "model=mlp",
+    "train.epochs=2",
+    "train.checkpoint_every_samples=null",
+)
+
+
+def simulated(root: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run:
+    """A run in virtual time, in this process, read back from its directory."""
+    monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
+    (request,) = requests(compose([*WORDS, *words], sweep=True), root)
+    assert request.config is not None, request.error
+    directory, link = RunDirectory.create(to_plain(request.config), root), Link()
+    directory.begin_attempt()
+    simulated_run.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
+    status, summary, reason = link.finished
+    directory.end_attempt(status, reason, summary=summary)
+    return load_run(directory.path, directory.path.name)
+
+
+def test_recorded_runs_on_four_speeds_stay_below_the_bound_and_exceed_that_of_equal_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Links that cost nothing: ddp is paced by the slowest, workers that never wait come close to balance."""
+    free = [f"cluster.links.{link}.{key}" for link in LINKS for key in ("rate_gbit=inf", "latency_us=0")]
+    ddp = simulated(tmp_path / "ddp", monkeypatch, "strategy=ddp", *free)
+    lasgd = simulated(tmp_path / "lasgd", monkeypatch, "strategy=lasgd", *free)
+    runs = [ddp, simulated(tmp_path / "again", monkeypatch, "strategy=ddp", "seed=1", *free)]
+    (comparison,) = compare(runs)
+    found = bound_of(comparison.arms[0])
+    assert found.value is not None
+    assert found.value == pytest.approx(2.75, rel=2e-3)
+    assert ddp.samples_per_s is not None
+    assert lasgd.samples_per_s is not None
+    reached = lasgd.samples_per_s / ddp.samples_per_s
+    equal = sum(ddp.parts_s.values()) / (sum(ddp.parts_s.values()) - ddp.parts_s["waiting"])
+    assert equal == pytest.approx(2.0, rel=2e-3)
+    assert equal < reached <= found.value

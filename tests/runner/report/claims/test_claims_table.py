@@ -1,0 +1,160 @@
+"""`daso-bench claims` as a reader meets it: whole, plain where it is redirected, with commands to copy."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.config import groups
+from daso_bench.runner.report.claims import claims_table, paper_claims
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, what was printed, and what was complained about."""
+    with pytest.raises(SystemExit) as caught:
+        main(["claims", *arguments])
+    assert isinstance(caught.value.code, int)
+    out, error = capsys.readouterr()
+    return caught.value.code, out, error
+
+
+def folded(text: str) -> str:
+    """`text` without blanks and line ends."""
+    return "".join(text.split())
+
+
+def own_study(folder: Path, name: str) -> None:
+    (folder / "study").mkdir(exist_ok=True)
+    (folder / "study" / f"{name}.yaml").write_text("# of my own\n")
+
+
+def test_redirected_output_is_plain_and_holds_every_word_of_every_claim() -> None:
+    script = "from daso_bench.runner.cli.main import main; main(['claims'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "\x1b" not in done.stdout
+    assert "…" not in done.stdout, "nothing is cut"
+    joined = " ".join(done.stdout.split())
+    for claim in paper_claims.load():
+        assert claim.paper.reference in done.stdout, "in one piece"
+        for key, value in claims_table.lines(claim):
+            assert f"{key} {value}" in joined
+
+
+@pytest.mark.parametrize("columns", [24, 80])
+def test_on_a_narrow_terminal_nothing_is_cut_either(columns: int) -> None:
+    console = Console(width=columns, file=io.StringIO(), markup=False, highlight=False)
+    for claim in paper_claims.load():
+        with console.capture() as captured:
+            console.print(claims_table.table(claim))
+        text = captured.get()
+        assert max(map(len, text.splitlines())) <= columns
+        assert folded(claim.says) in folded(text)
+
+
+def test_a_claim_tells_gain_headline_comparator_certainty_and_conditions() -> None:
+    found = {claim.id: dict(claims_table.lines(claim)) for claim in paper_claims.load()}
+    assert found["daso_time"]["gain"] == "up to 1.515 times (34 % less time)"
+    assert found["daso_time"]["stated in"].endswith("(certainty: abstract)")
+    assert found["hsgd_efficiency"]["gain"] == "20 times"
+    assert found["hsgd_efficiency"]["against"] == "native: ddp, one process a node with all its cores"
+    assert found["hsgd_efficiency"]["judged by"] == "computing efficiency"
+    assert found["lasgd_time"]["gain"] == "faster, no number"
+    assert found["lasgd_time_gossip"]["against"] == "sgp"
+    assert {name: parts["conditions"] for name, parts in found.items()} == {
+        **dict.fromkeys(found, "not stated"),
+        **dict.fromkeys(("lasgd_time", "lasgd_time_gossip"), "dataset ImageNet"),
+        "heterogeneous_accuracy": "device of different speeds",
+    }
+
+
+def test_each_claim_has_its_command_and_a_missing_study_is_said_to_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = said(capsys)
+    lines = [line for line in out.splitlines() if line.startswith("test it")]
+    for claim, line in zip(paper_claims.load(), lines, strict=True):
+        there = (groups.CONF / "study" / f"{claim.study}.yaml").is_file()
+        told = f"daso-bench +study={claim.study}{'' if there else '  (not there yet)'}"
+        assert line.split(maxsplit=2)[2] == told
+
+
+def test_a_study_of_ones_own_tests_a_claim_with_its_folder(tmp_path: Path) -> None:
+    mine = next(claim for claim in paper_claims.load() if claim.id == "hsgd_efficiency")
+    renamed = paper_claims.Claim(**{**vars(mine), "study": "my_own"})
+    assert claims_table.command(renamed, [tmp_path]) == "daso-bench +study=my_own  (not there yet)"
+    own_study(tmp_path, "my_own")
+    assert claims_table.command(renamed, [tmp_path]) == f"daso-bench --config-dir {tmp_path} +study=my_own"
+    assert claims_table.command(renamed) == "daso-bench +study=my_own  (not there yet)"
+
+
+def test_a_claim_of_ones_own_is_tested_with_the_folder_it_is_in(tmp_path: Path) -> None:
+    mine = next(claim for claim in paper_claims.load() if claim.id == "daso_time")
+    moved = paper_claims.Claim(**{**vars(mine), "file": tmp_path / "a b" / "claims" / "x.yaml"})
+    assert claims_table.command(moved, [tmp_path / "a b"]) == (
+        f"daso-bench --config-dir '{tmp_path / 'a b'}' +study=mission"
+    )
+
+
+def test_rows_stand_below_their_claim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tree = yaml.safe_load((groups.CONF / "claims" / "daso.yaml").read_text(encoding="utf-8"))
+    tree["claims"][0]["rows"] = [
+        {"source": "Table [9]", "less_time": 0.25, "conditions": {"network": "two wires"}}
+    ]
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "mine.yaml").write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+    code, out, _ = said(capsys, "--config-dir", str(tmp_path))
+    assert code == 0
+    place = out.index("Table [9]: 1.333 times (25 % less time); conditions: network two wires")
+    assert out.index("daso_time") < place < out.index("ednncomm_time")
+
+
+@pytest.mark.parametrize("points", [0.4, -0.4])
+def test_points_have_their_sign(points: float) -> None:
+    row = paper_claims.Row(source="Table 1", points=points)
+    assert claims_table.row_words(row) == f"{'+' if points > 0 else '-'}0.4 points"
+
+
+def test_a_wrong_file_is_exit_code_2_and_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "mine.yaml").write_text("study: x\n")
+    code, out, error = said(capsys, "--config-dir", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert error == f"daso-bench: {tmp_path / 'claims' / 'mine.yaml'}: paper: must be given\n"
+
+
+@pytest.mark.parametrize("argument", ["results", "--nosuch"])
+def test_an_argument_that_it_does_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    code, out, error = said(capsys, argument)
+    assert (code, out) == (2, "")
+    assert argument in error
+
+
+def test_help_teaches_where_rows_go(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "--help")
+    assert code == 0
+    for word in ("--config-dir DIR", "DIR/claims", "docs/claims.md", "Exit codes"):
+        assert word in out
+
+
+def test_neither_torch_nor_hydra_is_needed() -> None:
+    script = (
+        "import sys, atexit; from daso_bench.runner.cli.main import main\n"
+        "heavy = ('torch', 'pandas', 'matplotlib', 'hydra')\n"
+        "atexit.register(lambda: print([name for name in heavy if name in sys.modules]))\n"
+        "main(['claims'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,623 @@
+"""The fairness ledger: seeded unfair comparisons are all flagged, fair ones raise no alarm."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.report.claims.fairness import NOT_RECORDED, Ledger, Row, fairness
+from daso_bench.runner.report.data.load import Run
+
+SEEDS = (0, 1, 2)
+CLASSES = {
+    "ddp": "DDP",
+    "daso": "DASO",
+    "hsgd": "HSGD",
+    "lasgd": "LASGD",
+    "ednncomm": "EDNNComm",
+    "heterogeneous": "Heterogeneous",
+    "sgp": "SGP",
+    "slowmo": "SlowMo",
+    "placebo": "Placebo",
+    "local_sgd": "LocalSGD",
+}
+Arms = tuple[list[Run], list[Run]]
+Change = dict[str, Any]
+
+
+def a_run(strategy: str, seed: int, place: int, **changes: Any) -> Run:
+    """A finished run of 4 ranks on 2 nodes of real processes, as its records would tell; started `place`-th.
+
+    `changes`: paths below config, environment, status, summary or evaluation, `__` between names, and the new
+    value; None is a missing one.
+    """
+    ranks = [
+        {"rank": r, "node": r // 2, "host": "box", "device": "cpu", "cores": [r], "threads": 1}
+        for r in range(4)
+    ]
+    parts: dict[str, Any] = {
+        "config": {
+            "strategy": {"_target_": f"daso_bench.strategies.{strategy}.{CLASSES.get(strategy, 'Own')}"},
+            "model": {"_target_": "daso_bench.models.small.SmallCNN", "channels": [8, 16, 32]},
+            "dataset": {"_target_": "daso_bench.datasets.digits.Digits", "root": "/data"},
+            "optimizer": {
+                "_target_": "daso_bench.runner.config.optimizers.SGD",
+                "lr": 0.05,
+                "weight_decay": 1e-4,
+            },
+            "schedule": {"_target_": "daso_bench.runner.config.schedules.Cosine", "warmup_epochs": 1.0},
+            "cluster": {"nodes": 2, "ranks_per_node": [2, 2]},
+            "launcher": {"name": "local", "threads_per_rank": "auto", "port": None, "stall_s": 300.0},
+            "train": {
+                "epochs": 12,
+                "max_steps": None,
+                "max_seconds": None,
+                "global_batch_size": 64,
+                "short_batch": "join",
+                "target": 0.9,
+                "target_metric": "accuracy",
+                "stop": "budget",
+                "eval_every_samples": 574,
+                "eval_phase": 0.1 * seed,
+                "eval_split": "test",
+                "eval_mode": "auto",
+                "precision": "fp32",
+                "clip_norm": None,
+            },
+            "seed": seed,
+            "run": {
+                "name": "",
+                "tag": "",
+                "arm": "",
+                "repeat": 0,
+                "id": f"{strategy}-small_cnn-digits-s{seed}-0",
+            },
+            "study": {"name": "mine", "arm": "", "role": ""},
+            "results_dir": "/results",
+        },
+        "environment": {
+            "schema_version": 1,
+            "rules_version": "2.0",
+            "python": "3.11.2",
+            "daso_bench": "0.1.0",
+            "packages": {"torch": "2.14.1", "numpy": "2.1"},
+            "commit": "abc",
+            "dirty": None,
+            "cores": 4,
+            "platform": "Linux-6",
+            "machine": "x86_64",
+            "backend": "gloo",
+            "world": "local",
+            "variables": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": None},
+            "ranks": ranks,
+        },
+        "status": {
+            "schema_version": 1,
+            "status": "finished",
+            "timing": {"valid": True, "reasons": []},
+            "attempts": [{"number": 1, "started_unix": 100.0 * place, "ended_unix": 100.0 * place + 90}],
+        },
+        "summary": {
+            "samples": 13788,
+            "parameters": 9930,
+            "left_out_samples": 0,
+            "train_s": 80.0,
+            "strategy": {},
+            "digests": {"initial_weights": f"w{seed}", "first_batches": f"b{seed}"},
+        },
+        "evaluation": {
+            "split": "test",
+            "count": 360,
+            "mode": "inline",
+            "accuracy": 0.9,
+            "train_s": 40.0,
+            "samples": 6894,
+        },
+    }
+    for path, value in changes.items():
+        first, *inner, last = path.split("__")
+        node = parts[first]
+        for name in inner:
+            node = node.setdefault(name, {})
+        node[last] = value
+    number = parts["evaluation"].pop("number", 24)
+    return Run(
+        place=f"{strategy}-{seed}",
+        config=parts["config"],
+        environment=parts["environment"],
+        status=parts["status"],
+        evaluations=[copy.deepcopy(parts["evaluation"]) for _ in range(number)],
+        summary=parts["summary"],
+        rank_rows=[],
+        replaced_rows=0,
+        damage=[],
+    )
+
+
+def arms(
+    strategy: str = "daso",
+    *,
+    own: Change | Callable[[int], Change] | None = None,
+    both: Change | Callable[[int], Change] | None = None,
+    base: Change | Callable[[int], Change] | None = None,
+    seeds: Sequence[int] = SEEDS,
+) -> Arms:
+    """ddp and `strategy`, interleaved: `own` changes the arm's runs, `base` those of ddp, `both` all of them.
+
+    Changes that are functions are asked with the seed.
+    """
+
+    def of(change: Change | Callable[[int], Change] | None, seed: int) -> Change:
+        return change(seed) if callable(change) else change or {}
+
+    baseline = [
+        a_run("ddp", seed, 2 * place + place % 2, **of(both, seed), **of(base, seed))
+        for place, seed in enumerate(seeds)
+    ]
+    arm = [
+        a_run(strategy, seed, 2 * place + 1 - place % 2, **of(both, seed), **of(own, seed))
+        for place, seed in enumerate(seeds)
+    ]
+    return baseline, arm
+
+
+def keys(rows: Sequence[Row]) -> set[str]:
+    return {row.key for row in rows}
+
+
+def row_of(ledger: Ledger, key: str) -> Row:
+    (found,) = [row for row in ledger.rows if row.key == key]
+    return found
+
+
+LASGD_OWN = {
+    "summary__digests__first_batches": "own",
+    "summary__samples": 13900,
+    "evaluation__mode": "deferred",
+    "evaluation__number": 22,
+}
+
+
+def started(order: str) -> Arms:
+    """Runs in this order of time, `A` of ddp and `b` of daso; seeds by turn."""
+    taken = {"A": 0, "b": 0}
+    found: dict[str, list[Run]] = {"A": [], "b": []}
+    for place, side in enumerate(order):
+        found[side].append(a_run("ddp" if side == "A" else "daso", taken[side], place))
+        taken[side] += 1
+    return found["A"], found["b"]
+
+
+def with_a_failed_one() -> Arms:
+    """A run of the arm that failed on another machine, and was repeated."""
+    baseline, arm = arms()
+    failed = a_run("daso", 0, 9, status__status="failed", environment__commit="old", environment__ranks=[])
+    return baseline, [failed, *arm]
+
+
+def second_baseline(role: str, **changes: Any) -> Arms:
+    seeds = [seed + (10**6 if role == "fresh" else 0) for seed in SEEDS]
+    baseline = [a_run("ddp", seed, 2 * place) for place, seed in enumerate(SEEDS)]
+    second = [
+        a_run(
+            "ddp",
+            seed,
+            2 * place + 1,
+            config__study__role=role,
+            config__run__arm=role,
+            config__train__eval_phase=0.1 * place,
+            **changes,
+        )
+        for place, seed in enumerate(seeds)
+    ]
+    return baseline, second
+
+
+def ranks_of(threads: int, host: str = "box", device: str = "cpu") -> list[dict[str, Any]]:
+    """The rows of 4 ranks with so many threads and cores each."""
+    return [
+        {
+            "rank": r,
+            "node": r // 2,
+            "host": host,
+            "device": device,
+            "threads": threads,
+            "cores": list(range(r * threads, (r + 1) * threads)),
+        }
+        for r in range(4)
+    ]
+
+
+VIRTUAL = {"config__launcher__name": "simulated", "environment__world": "simulated"}
+
+
+FAIR: dict[str, Arms] = {
+    "daso": arms("daso", own={"config__strategy__sync_every": 4}),
+    "daso is judged from copies": arms("daso", own={"evaluation__mode": "deferred"}),
+    "hsgd": arms("hsgd"),
+    "placebo": arms("placebo"),
+    "the same strategy with another key": arms("ddp", own={"config__strategy__hook": "bf16"}),
+    "lasgd draws by itself and overshoots": arms("lasgd", own=LASGD_OWN),
+    "sgp is judged from copies": arms("sgp", own={"evaluation__mode": "deferred", "evaluation__number": 23}),
+    "ednncomm is judged from copies": arms("ednncomm", own={"evaluation__mode": "deferred"}),
+    "local_sgd is judged less often": arms("local_sgd", own={"evaluation__number": 20}),
+    "slowmo inherits what periodic strategies may": arms("slowmo", own={"evaluation__mode": "deferred"}),
+    "heterogeneous has uneven batches": arms(
+        "heterogeneous", own={"summary__strategy": {"batches": [24, 24, 8, 8]}}
+    ),
+    "each block on nodes of its own": arms(
+        both=lambda seed: {
+            "environment__ranks": [
+                {"node": n, "host": f"n{seed}{n}", "device": "cpu", "cores": [0], "threads": 1}
+                for n in (0, 1)
+            ]
+        }
+    ),
+    "each block by a commit of its own": arms(both=lambda seed: {"environment__commit": f"c{seed}"}),
+    "the same local changes": arms(both={"environment__dirty": "12ab"}),
+    "no checkout on either side": arms(both={"environment__commit": None}),
+    "no digest on either side": arms(both={"summary__digests": {}}),
+    "other names, folders and watches": arms(
+        own={
+            "config__run__name": "x",
+            "config__run__tag": "y",
+            "config__results_dir": "/else",
+            "config__dataset__root": "/copy",
+            "config__launcher__port": 29500,
+            "config__launcher__stall_s": 60.0,
+            "config__study__arm": "daso",
+        }
+    ),
+    "other ways to wait for a job": arms(
+        own={"config__launcher__timeout_min": 90, "config__launcher__account": "b"},
+        base={"config__launcher__timeout_min": 30, "config__launcher__account": "a"},
+    ),
+    "stopped at the target": arms(
+        both={"config__train__stop": "first"}, own={"summary__samples": 5000, "evaluation__number": 9}
+    ),
+    "timed out": arms(
+        own={"status__status": "timed_out", "summary__samples": 9000, "evaluation__number": 15}
+    ),
+    "diverged": arms(own={"status__status": "diverged", "summary__samples": 640, "evaluation__number": 1}),
+    "a failed run was repeated": with_a_failed_one(),
+    "virtual time on whatever machines": arms(
+        both=VIRTUAL,
+        own={"environment__ranks": [], "environment__platform": "Other", "environment__cores": 1},
+    ),
+    "one run each": arms(seeds=[3]),
+    "each first in turn": started("AbbAAb"),
+    "one always first": started("AbAbAb"),
+    "a second baseline with fresh seeds": second_baseline(
+        "fresh", summary__digests={"initial_weights": "w9", "first_batches": "b9"}
+    ),
+    "a second baseline for the clock": second_baseline(
+        "clock", config__train__max_steps=43, summary__samples=2752, evaluation__number=5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAIR)
+def test_a_fair_comparison_raises_no_alarm(name: str) -> None:
+    ledger = fairness(*FAIR[name])
+    assert ledger.forbidding == []
+
+
+UNFAIR: dict[str, tuple[Arms, set[str]]] = {
+    "larger global batch": (
+        arms(own={"config__train__global_batch_size": 128}),
+        {"train.global_batch_size", "data.local_batch"},
+    ),
+    "other learning rate": (arms(own={"config__optimizer__lr": 0.1}), {"optimizer.lr"}),
+    "other weight decay": (arms(own={"config__optimizer__weight_decay": 0.0}), {"optimizer.weight_decay"}),
+    "other optimizer": (
+        arms(own={"config__optimizer": {"_target_": "daso_bench.runner.config.optimizers.LARS", "lr": 0.05}}),
+        {"optimizer._target_", "optimizer.weight_decay"},
+    ),
+    "longer warm-up": (arms(own={"config__schedule__warmup_epochs": 2.0}), {"schedule.warmup_epochs"}),
+    "more epochs": (
+        arms(own={"config__train__epochs": 14, "summary__samples": 16086}),
+        {"train.epochs", "data.samples"},
+    ),
+    "fewer samples without a word": (arms(own={"summary__samples": 12000}), {"data.samples"}),
+    "narrower model": (arms(own={"config__model__channels": [8, 8, 8]}), {"model.channels"}),
+    "fewer trainable numbers": (arms(own={"summary__parameters": 9000}), {"model.parameters"}),
+    "other data set": (
+        arms(own={"config__dataset": {"_target_": "daso_bench.datasets.synthetic.Synthetic"}}),
+        {"dataset._target_"},
+    ),
+    "augmentation on one side": (arms(own={"config__dataset__augment": True}), {"dataset.augment"}),
+    "lower precision": (arms(own={"config__train__precision": "bf16"}), {"train.precision"}),
+    "clipping on one side": (arms(own={"config__train__clip_norm": 1.0}), {"train.clip_norm"}),
+    "judged on another split": (
+        arms(own={"config__train__eval_split": "validation", "evaluation__split": "validation"}),
+        {"train.eval_split", "evaluation.set"},
+    ),
+    "judged on fewer samples": (arms(own={"evaluation__count": 100}), {"evaluation.set"}),
+    "judged more often": (
+        arms("hsgd", own={"config__train__eval_every_samples": 100, "evaluation__number": 60}),
+        {"train.eval_every_samples", "evaluation.count"},
+    ),
+    "other phase in a block": (arms(own={"config__train__eval_phase": 0.77}), {"train.eval_phase"}),
+    "phases of the blocks swapped": (
+        arms(own=lambda seed: {"config__train__eval_phase": 0.1 * {0: 1, 1: 0}.get(seed, seed)}),
+        {"train.eval_phase"},
+    ),
+    "judged from copies without need": (
+        arms("hsgd", own={"evaluation__mode": "deferred"}),
+        {"evaluation.mode"},
+    ),
+    "easier target": (arms(own={"config__train__target": 0.8}), {"train.target"}),
+    "other end": (arms(own={"config__train__stop": "confirmed"}), {"train.stop"}),
+    "other seeds": (
+        (arms(seeds=[0, 1, 2])[0], arms(seeds=[3, 4, 5])[1]),
+        {"seed", "model.initial", "data.order", "train.eval_phase"},
+    ),
+    "a seed is missing": ((arms()[0], arms()[1][:2]), {"seed"}),
+    "a seed twice": (arms(seeds=[0, 0, 1]), {"seed"}),
+    "other initial weights": (arms(own={"summary__digests__initial_weights": "x"}), {"model.initial"}),
+    "initial weights known on one side": (
+        arms(own={"summary__digests__initial_weights": None}),
+        {"model.initial"},
+    ),
+    "other order of the data": (arms(own={"summary__digests__first_batches": "x"}), {"data.order"}),
+    "sgp may not draw by itself": (
+        arms("sgp", own={"summary__digests__first_batches": "x"}),
+        {"data.order"},
+    ),
+    "uneven batches of a strategy that has none": (
+        arms("daso", own={"summary__strategy": {"batches": [24, 24, 8, 8]}}),
+        {"data.local_batch"},
+    ),
+    "lasgd with another learning rate": (
+        arms("lasgd", own=LASGD_OWN | {"config__optimizer__lr": 1}),
+        {"optimizer.lr"},
+    ),
+    "faster links": (
+        arms(
+            base={"config__cluster__links": {"inter": {"rate_gbit": 1}}},
+            own={"config__cluster__links": {"inter": {"rate_gbit": 10}}},
+        ),
+        {"cluster.links.inter.rate_gbit"},
+    ),
+    "more ranks": (
+        arms(own={"config__cluster__ranks_per_node": [4, 4]}),
+        {"cluster.ranks_per_node", "data.local_batch"},
+    ),
+    "more threads": (
+        arms(own={"environment__ranks": ranks_of(2), "environment__cores": 8}),
+        {"threads.per_rank", "threads.affinity", "threads.fit", "hardware.cores"},
+    ),
+    "other machine in a block": (
+        arms(own=lambda seed: {"environment__ranks": ranks_of(1, host="box2" if seed == 1 else "box")}),
+        {"hardware.hosts"},
+    ),
+    "machines of the blocks swapped": (
+        arms(
+            base=lambda seed: {"environment__ranks": ranks_of(1, host=f"h{seed}")},
+            own=lambda seed: {"environment__ranks": ranks_of(1, host=f"h{(seed + 1) % 3}")},
+        ),
+        {"hardware.hosts"},
+    ),
+    "other devices": (
+        arms(own={"environment__ranks": ranks_of(1, device="cuda:0")}),
+        {"hardware.devices"},
+    ),
+    "other backend": (arms(own={"environment__backend": "nccl"}), {"transport.backend"}),
+    "other network variable": (
+        arms(own={"environment__variables": {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "ib0"}}),
+        {"transport.variables"},
+    ),
+    "links made by somebody else": (
+        arms(own={"environment__network": {"made_by": "ranks"}}),
+        {"transport.network"},
+    ),
+    "other PyTorch": (
+        arms(own={"environment__packages": {"torch": "2.9.0", "numpy": "2.1"}}),
+        {"versions.packages"},
+    ),
+    "other commit": (arms(own={"environment__commit": "def"}), {"code.commit"}),
+    "other commit in one run": (
+        arms(own=lambda seed: {"environment__commit": "def" if seed == 2 else "abc"}),
+        {"code.commit"},
+    ),
+    "local changes on one side": (arms(own={"environment__dirty": "12ab"}), {"code.changes"}),
+    "other rules of measuring": (arms(own={"environment__rules_version": "1.0"}), {"rules.version"}),
+    "other clock": (
+        arms(own={"config__launcher__name": "simulated", "environment__world": "simulated"}),
+        {"launcher.name", "rules.clock"},
+    ),
+    "all of one arm, then all of the other": (started("AAAbbb"), {"execution.order"}),
+    "all of the other arm first": (started("bbAA"), {"execution.order"}),
+    "more threads than cores on both sides": (
+        arms(both={"environment__cores": 2}),
+        {"threads.fit"},
+    ),
+    "an environment lost": (
+        arms(own={"environment__ranks": [], "environment__commit": None, "environment__python": None}),
+        {
+            *("hardware.hosts", "hardware.devices", "threads.per_rank", "threads.affinity", "threads.fit"),
+            *("code.commit", "code.changes", "versions.python"),
+        },
+    ),
+    "a key that nobody has thought of": (arms(own={"config__train__turbo": True}), {"train.turbo"}),
+    "a second baseline with other work": (
+        second_baseline("fresh", config__train__epochs=3, summary__digests={"initial_weights": "w9"}),
+        {"train.epochs"},
+    ),
+    "no run that counts": ((arms()[0], []), {"seed"}),
+}
+
+
+@pytest.mark.parametrize("name", UNFAIR)
+def test_an_unfair_comparison_is_flagged_by_what_is_unfair(name: str) -> None:
+    (baseline, arm), expected = UNFAIR[name]
+    assert keys(fairness(baseline, arm).forbidding) == expected
+
+
+def test_there_are_as_many_seeded_comparisons_as_the_rules_ask_for() -> None:
+    assert len(FAIR) >= 20
+    assert len(UNFAIR) >= 15
+
+
+def test_what_is_the_strategys_own_is_shown_and_forbids_nothing() -> None:
+    ledger = fairness(*FAIR["lasgd draws by itself and overshoots"])
+    own = {row.key for row in ledger.rows if row.equal is False}
+    assert own == {"strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count"}
+    row = row_of(ledger, "data.samples")
+    assert (row.baseline, row.arm, row.own, row.forbids) == ("13788", "13900", True, False)
+
+
+def test_what_nobody_has_recorded_is_shown_and_not_taken_for_equal() -> None:
+    ledger = fairness(*FAIR["no digest on either side"])
+    row = row_of(ledger, "model.initial")
+    assert (row.baseline, row.arm, row.equal, row.forbids) == (NOT_RECORDED, NOT_RECORDED, None, False)
+    assert {"model.initial", "data.order", "tuning", "arithmetic.flags", "hardware.models"} == keys(
+        ledger.not_recorded
+    )
+
+
+def test_what_one_side_alone_has_recorded_is_a_difference() -> None:
+    ledger = fairness(*UNFAIR["initial weights known on one side"][0])
+    row = row_of(ledger, "model.initial")
+    assert (row.baseline, row.arm, row.equal) == ("w0; w1; w2", NOT_RECORDED, False)
+
+
+def test_what_some_runs_of_both_sides_lack_is_not_equal_either() -> None:
+    lacking = arms(both=lambda seed: {"environment__commit": None} if seed == 1 else {})
+    row = row_of(fairness(*lacking), "code.commit")
+    assert (row.baseline, row.equal, row.forbids) == (f"abc; {NOT_RECORDED}", None, False)
+
+
+def test_a_group_that_agrees_is_one_line_and_else_a_line_for_each_key_that_differs() -> None:
+    fair = fairness(*FAIR["daso"])
+    assert row_of(fair, "optimizer").baseline == "sgd: lr=0.05, weight_decay=0.0001"
+    unfair = fairness(*UNFAIR["other learning rate"][0])
+    row = row_of(unfair, "optimizer.lr")
+    assert (row.baseline, row.arm) == ("0.05", "0.1")
+    assert "optimizer" not in keys(unfair.rows)
+
+
+def test_the_order_of_runs_is_shown_by_places_in_time() -> None:
+    row = row_of(fairness(*started("AbbAAb")), "execution.order")
+    assert (row.baseline, row.arm, row.equal) == ("1, 4, 5", "2, 3, 6", True)
+    wrong = row_of(fairness(*started("AAAbbb")), "execution.order").wrong
+    assert wrong == "all of the baseline's runs came first: interleave them (one sweep does)"
+    unknown = row_of(fairness(*arms(both={"status__attempts": []})), "execution.order")
+    assert (unknown.baseline, unknown.equal) == (NOT_RECORDED, None)
+
+
+def test_runs_at_the_same_time_are_in_no_order() -> None:
+    together = arms(both={"status__attempts": [{"started_unix": 5.0, "ended_unix": 9.0}]})
+    assert not fairness(*together).forbidding
+
+
+def test_one_modelled_process_a_node_may_be_as_fast_as_all_the_others_ranks_together_and_no_faster() -> None:
+    """24 cores of 0.04 Tflop/s each are the machine, in one process or in 24."""
+
+    def pair(tflops: float) -> Arms:
+        def side(ranks: int, each: float) -> dict[str, Any]:
+            return {
+                "config__cluster__ranks_per_node": [ranks, ranks],
+                "config__cluster__device": {"tflops": each},
+            }
+
+        baseline, _ = arms(both=lambda seed: side(1, tflops))
+        _, arm = arms("hsgd", both=lambda seed: side(24, 0.04))
+        return baseline, arm
+
+    assert "cluster.device.tflops" in keys(fairness(*pair(0.96)).forbidding)
+    assert "hardware.node_speed" not in keys(fairness(*pair(0.96)).forbidding)
+    assert not {"cluster.device.tflops", "hardware.node_speed"} & keys(
+        fairness(*pair(0.96), headline="efficiency").forbidding
+    )
+    slower = fairness(*pair(0.5), headline="efficiency")
+    row = row_of(slower, "hardware.node_speed")
+    assert (row.baseline, row.arm, row.forbids) == ("0.5 Tflop/s", "0.96 Tflop/s", True)
+
+
+def test_the_arms_of_an_efficiency_differ_in_ranks_and_threads_but_not_in_the_machine() -> None:
+    def native(seed: int) -> Change:
+        rows = [
+            {"rank": n, "node": n, "host": "box", "device": "cpu", "threads": 2, "cores": [2 * n, 2 * n + 1]}
+            for n in (0, 1)
+        ]
+        return {
+            "config__cluster__ranks_per_node": [1, 1],
+            "config__launcher__threads_per_rank": 2,
+            "environment__ranks": rows,
+        }
+
+    asked = arms("hsgd", base=native)
+    assert keys(fairness(*asked).forbidding) == {
+        *("cluster.ranks_per_node", "launcher.threads_per_rank", "data.local_batch"),
+        *("threads.per_rank", "threads.affinity"),
+    }
+    assert fairness(*asked, headline="efficiency").forbidding == []
+    fewer = arms("hsgd", base=lambda seed: native(seed) | {"environment__ranks": ranks_of(1)[:2]})
+    assert row_of(fairness(*fewer), "threads.fit").forbids
+    assert not row_of(fairness(*fewer, headline="efficiency"), "threads.fit").forbids
+    elsewhere = arms("hsgd", base=native, own={"environment__cores": 8})
+    assert keys(fairness(*elsewhere, headline="efficiency").forbidding) == {"hardware.cores"}
+
+
+def test_uneven_and_even_splits_are_told_rank_by_rank() -> None:
+    row = row_of(fairness(*FAIR["heterogeneous has uneven batches"]), "data.local_batch")
+    assert (row.baseline, row.arm) == ("16 x 4", "24 x 2, 8 x 2")
+    ragged = arms(both={"config__train__global_batch_size": 66})
+    assert row_of(fairness(*ragged), "data.local_batch").baseline == "17 x 2, 16 x 2"
+
+
+def test_virtual_clocks_have_no_lines_about_machines() -> None:
+    rows = keys(fairness(*FAIR["virtual time on whatever machines"]).rows)
+    assert not rows & {"hardware.hosts", "threads.fit", "execution.order", "transport.variables"}
+    assert rows >= {"versions.packages", "code.commit", "transport.backend"}
+
+
+def test_a_configuration_that_is_lost_on_one_side_forbids() -> None:
+    baseline, arm = arms()
+    for run in arm:
+        run.config.clear()
+    ledger = fairness(baseline, arm)
+    assert {"train.global_batch_size", "optimizer.lr", "seed"} <= keys(ledger.forbidding)
+    assert row_of(ledger, "train.target").arm == NOT_RECORDED
+    assert row_of(ledger, "strategy").arm == NOT_RECORDED
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_repetition_that_was_run_twice_is_one_line(side: int) -> None:
+    """Its settings are the same as ever: nothing else differs because there are two of them."""
+    both = list(arms())
+    again = copy.deepcopy(both[side][0])
+    both[side] = [*both[side], replace(again, place="again")]
+    ledger = fairness(*both)
+    assert keys(ledger.forbidding) == {"seed"}
+    assert row_of(ledger, "seed").wrong == "twice in an arm: 0"
+    again.config["train"]["epochs"] = 3
+    assert keys(fairness(*both).forbidding) == {"seed", "train.epochs"}, "what does differ is still seen"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_no_run_on_a_side_is_no_fair_comparison(side: int) -> None:
+    both = list(arms())
+    both[side] = []
+    assert row_of(fairness(*both), "seed").wrong == "no run counts"
+
+
+def test_a_second_baseline_with_fresh_seeds_is_compared_repetition_by_repetition() -> None:
+    baseline, second = second_baseline("fresh")
+    for place, run in enumerate(baseline):
+        run.environment["commit"] = f"c{place}"
+        second[place].environment["commit"] = f"c{place}"
+    assert not row_of(fairness(baseline, second), "code.commit").forbids
+    second[0].environment["commit"], second[1].environment["commit"] = "c1", "c0"
+    assert row_of(fairness(baseline, second), "code.commit").forbids
+
+
+def test_an_evaluation_without_its_mode_is_not_recorded() -> None:
+    baseline, arm = arms()
+    for run in (*baseline, *arm):
+        del run.evaluations[3]["mode"]
+    row = row_of(fairness(baseline, arm), "evaluation.mode")
+    assert (row.baseline, row.equal) == (NOT_RECORDED, None)

@@ -1,0 +1,260 @@
+"""Verdicts from run directories: which arm answers which claim, and what keeps a verdict away."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_speedups import ARM, BASE, study, with_fresh
+
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.claims import judge as judge_module
+from daso_bench.runner.report.claims.judge import NO_ARM, Judged, judge
+from daso_bench.runner.report.claims.paper_claims import Claim, Conditions, load
+from daso_bench.runner.report.claims.speedups import answers
+from daso_bench.runner.report.claims.verdict_words import claim_rows, fairness_rows
+from daso_bench.runner.report.claims.verdicts import show_verdicts
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+
+Make = Callable[..., Path]
+FAST = tuple(value / 1.7 for value in BASE)
+
+
+def of(root: Path, name: str) -> list[Judged]:
+    """What the runs below `root` say of the claim `name`."""
+    claims = [claim for claim in load() if claim.id == name]
+    assert claims
+    return judge(claims, answers(compare(load_run(path, path.name) for path in find_runs(root))))
+
+
+def only(root: Path, name: str = "daso_time") -> Judged:
+    (found,) = of(root, name)
+    return found
+
+
+def test_a_gain_in_all_its_conditions_reproduces_the_claim(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    found = only(tmp_path)
+    assert (found.arm, found.comparator) == ("daso", "ddp")
+    assert found.verdict.word == "reproduced", found.verdict
+    assert found.measured.startswith("1.700 [1.5")
+    assert any("not stated" in reason for reason in found.verdict.reasons)
+
+
+def test_a_gain_above_what_communication_could_save_was_not_testable(make_run: Make, tmp_path: Path):
+    """The baseline spends 30 % on communication: 1.43 times, below the claimed 1.515."""
+    study(make_run, tmp_path, fresh=1.0)
+    found = only(tmp_path)
+    assert found.verdict.word == "not testable here"
+    assert "1.43" in found.verdict.reasons[0]
+
+
+def test_a_smaller_gain_contradicts_no_claim_of_up_to(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=BASE, fresh=1.0, exposed=0.5)
+    assert only(tmp_path).verdict.word == "smaller here"
+
+
+def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make, tmp_path: Path):
+    """A paper's mIoU says what becomes of mIoU; accuracy of the same model is another workload."""
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    here = Conditions(
+        model=None, dataset=None, nodes=2, devices_per_node=2, device="of a test", network="of a test"
+    )
+    for metric, own in (("accuracy", True), ("miou", False)):
+        (found,) = judge([replace(claim, metric=metric, conditions=here)], given)
+        assert found.conditions is not None
+        assert found.conditions.own_conditions is own
+
+
+def test_a_loss_of_accuracy_takes_the_gain_away(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=(), fresh=1.0, exposed=0.5)
+    for seed, whole_s in enumerate(FAST):
+        place = {"arm": "daso", "role": ""}
+        make_run(
+            tmp_path, "daso", seed, (0.6, 0.7, 0.74, 0.76), train_s=whole_s / 4, place=place, exposed=0.5
+        )
+    found = only(tmp_path)
+    assert "quality lost" in found.verdict.remarks
+
+
+def test_without_second_baselines_there_is_no_verdict(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, clock=None, fresh=None)
+    found = only(tmp_path)
+    assert found.verdict.word == "no verdict"
+    assert found.verdict.reasons[:2] == ("A′ is missing: no noise floor", "A″ is missing: no noise floor")
+
+
+def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(make_run: Make, tmp_path: Path):
+    with_fresh(make_run, tmp_path, (1, 3))
+    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    (found,) = judge([replace(claim, headline="time_to_target")], given)
+    assert found.verdict.word == "no verdict"
+    assert "no noise floor: 2 of 5 runs of ddp fresh missed the target" in found.verdict.reasons
+    assert not any("is missing" in reason for reason in found.verdict.reasons)
+
+
+def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=(), fresh=1.0)
+    for seed, whole_s in enumerate(ARM):
+        place = {"arm": "daso", "role": ""}
+        make_run(tmp_path, "daso", seed, train_s=whole_s / 4, place=place, train={"global_batch_size": 128})
+    found = only(tmp_path)
+    assert found.verdict.word == "no verdict"
+    assert any(reason.startswith("not equal: global batch (64; 128") for reason in found.verdict.reasons)
+    (row,) = [row for row in fairness_rows([found]) if row["quantity"] == "global batch"]
+    assert row["forbids_a_verdict"] is True
+
+
+def test_a_claim_that_no_arm_is_about_is_told_and_gets_none(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path)
+    found = only(tmp_path, "lasgd_time")
+    assert (found.comparison, found.verdict.word) == (None, "no verdict")
+
+
+def told(root: Path, name: str) -> str:
+    """Why the runs below `root` were not compared for the claim `name`."""
+    claims = [claim for claim in load() if claim.id == name]
+    comparisons = compare(load_run(path, path.name) for path in find_runs(root))
+    (found,) = judge(claims, answers(comparisons), comparisons)
+    assert (found.comparison, found.verdict.word) == (None, "no verdict")
+    (reason,) = found.verdict.reasons
+    return reason
+
+
+def test_a_claim_whose_arm_is_here_is_not_called_one_that_no_arm_is_about(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path / "in")
+    assert told(tmp_path / "in", "lasgd_time_gossip") == NO_ARM
+    for seed in range(5):
+        make_run(tmp_path / "in", "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    assert told(tmp_path / "in", "lasgd_time_gossip") == "no sgp was run beside lasgd"
+    assert told(tmp_path / "in", "hsgd_efficiency") == NO_ARM
+    page = report(tmp_path / "in", tmp_path / "out").read_text()
+    (nobody,) = [line for line in page.splitlines() if "Claims that no arm here is about" in line]
+    assert "hsgd_efficiency" in nobody
+    assert "lasgd_time_gossip" not in nobody
+    assert "lasgd_time_gossip (no sgp was run beside lasgd)" in page
+
+
+def test_without_runs_enough_of_a_baseline_it_is_said_so(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, base=BASE[:2], clock=None, fresh=None)
+    assert told(tmp_path, "daso_time") == "2 runs of ddp, a ratio needs 3"
+    for seed in range(3):
+        for name in ("lasgd", "sgp"):
+            make_run(tmp_path, name, seed, train_s=30, place={"arm": name, "role": ""})
+    assert told(tmp_path, "lasgd_time_gossip") == (
+        "no baseline of 3 runs, ddp or study.baseline, beside lasgd and sgp"
+    )
+
+
+def test_another_comparator_than_the_baseline_is_taken_and_the_baseline_too(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0)
+    for seed in range(5):
+        make_run(tmp_path, "sgp", seed, train_s=30, place={"arm": "sgp", "role": ""})
+        make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    found = of(tmp_path, "lasgd_time_gossip")
+    assert [one.comparator for one in found] == ["sgp", "ddp"]
+    assert found[0].measured.startswith("1.500 ")
+    assert found[1].measured.startswith("1.248 ")
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_better_accuracy_at_equal_time(make_run: Make, tmp_path: Path, better: bool):
+    study(make_run, tmp_path, arm=(), fresh=1.0, base=(100, 101, 99, 100, 100))
+    for seed in range(5):
+        for name, weighting, accuracy in (("plain", "uniform", 0.70), ("by samples", "samples", 0.75)):
+            accuracies = (0.5, 0.6, 0.65, accuracy if better or name == "plain" else 0.65)
+            make_run(
+                tmp_path,
+                "heterogeneous",
+                seed,
+                [value + 0.0005 * seed for value in accuracies],
+                train_s=25,
+                place={"arm": name, "role": ""},
+                settings={"weighting": weighting},
+            )
+    (found,) = of(tmp_path, "heterogeneous_accuracy")
+    assert (found.arm, found.comparator) == ("by samples", "plain")
+    assert found.verdict.word == ("supported" if better else "contradicted"), found.verdict
+
+
+def test_an_evaluation_after_the_comparators_time_is_too_late(make_run: Make, tmp_path: Path):
+    """The arm takes 3 % longer: its last evaluation, the best, comes after the time of the plain mean."""
+    study(make_run, tmp_path, arm=(), fresh=1.0)
+    for seed in range(5):
+        for name, weighting, last, whole_s in (
+            ("plain", "uniform", 0.70, 100),
+            ("by samples", "samples", 0.90, 103),
+        ):
+            make_run(
+                tmp_path,
+                "heterogeneous",
+                seed,
+                [value + 0.0005 * seed for value in (0.5, 0.6, 0.65, last)],
+                train_s=whole_s / 4,
+                place={"arm": name, "role": ""},
+                settings={"weighting": weighting},
+            )
+    (found,) = of(tmp_path, "heterogeneous_accuracy")
+    assert found.measured.startswith("-5.00 points")
+    assert found.verdict.word == "contradicted"
+
+
+def test_the_page_and_the_tables_tell_the_verdicts(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path / "in", arm=FAST, fresh=1.0, exposed=0.5)
+    page = report(tmp_path / "in", tmp_path / "out").read_text()
+    assert "What the papers claim, and what was measured" in page
+    assert "up to 1.515 times (34 % less time)" in page
+    assert (tmp_path / "out" / "claims.csv").is_file()
+    assert (tmp_path / "out" / "fairness.csv").is_file()
+    assert "lasgd_time" in page, "what no arm is about is named"
+
+
+def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0)
+    assert show_verdicts(tmp_path, None) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for claim in load():
+        assert claim.id in said
+    assert "Noise floor" in said
+
+
+def test_rows_have_no_number_that_was_typed_by_hand(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0)
+    (row,) = claim_rows([only(tmp_path)])
+    assert row["measured"] == only(tmp_path).measured
+    assert row["verdict"] == only(tmp_path).verdict.word
+
+
+def test_all_claims_have_a_headline_that_can_be_judged():
+    claims: list[Claim] = load()
+    assert {claim.headline for claim in claims} >= {"fixed_work", "efficiency", "quality", "quality_at_time"}
+
+
+def test_a_pair_of_arms_is_compared_once_however_many_claims_ask(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    study(make_run, tmp_path, fresh=1.0)
+    for seed in range(5):
+        make_run(tmp_path, "sgp", seed, train_s=30, place={"arm": "sgp", "role": ""})
+        make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    calls: list[str] = []
+
+    def counted(name: str) -> None:
+        made = getattr(judge_module, name)
+
+        def call(*given: object, **keys: object) -> object:
+            calls.append(name)
+            return made(*given, **keys)
+
+        monkeypatch.setattr(judge_module, name, call)
+
+    counted("fairness")
+    counted("held_against")
+    claims = [claim for claim in load() if claim.id == "lasgd_time_gossip"] * 3
+    found = judge(claims, answers(compare(load_run(path, path.name) for path in find_runs(tmp_path))))
+    assert len(found) == 6
+    assert sorted(calls) == ["fairness", "fairness", "held_against", "held_against"]

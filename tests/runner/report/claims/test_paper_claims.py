@@ -1,0 +1,278 @@
+"""The ledger of claims: the shipped say what the sources say; a wrong file is told by file, key and value."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daso_bench.runner.config import groups
+from daso_bench.runner.report.claims import paper_claims
+from daso_bench.runner.report.claims.paper_claims import Claim, load
+from daso_bench.strategies.errors import ConfigError
+
+STRATEGIES = [entry.name for entry in groups.entries("strategy")]
+GOOD: dict[str, Any] = {
+    "paper": {"title": "On Gossip", "authors": "A. Author", "year": 2020, "arxiv": "2001.00010"},
+    "study": "mine",
+    "claims": [
+        {
+            "id": "mine_time",
+            "says": "It is twice as fast.",
+            "headline": "fixed_work",
+            "value": 2,
+            "arm": "sgp",
+            "source": "abstract",
+            "certainty": "abstract",
+        }
+    ],
+}
+
+
+def written(folder: Path, tree: Any, name: str = "mine") -> Path:
+    """`tree` as a file of claims below `folder`, which stands for --config-dir."""
+    path = folder / "claims" / f"{name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        tree if isinstance(tree, str) else yaml.safe_dump(tree, sort_keys=False), encoding="utf-8"
+    )
+    return path
+
+
+def with_keys(**keys: Any) -> dict[str, Any]:
+    """The good file with these keys of its claim; None takes one away."""
+    claim = {key: value for key, value in (GOOD["claims"][0] | keys).items() if value is not None}
+    return GOOD | {"claims": [claim]}
+
+
+def shipped() -> dict[str, Claim]:
+    return {claim.id: claim for claim in load()}
+
+
+def test_the_shipped_claims_are_the_abstracts_and_no_more() -> None:
+    found = {
+        claim.id: (claim.headline, claim.quantifier, claim.gain and round(claim.gain, 4), claim.direction)
+        for claim in load()
+    }
+    assert found == {
+        "daso_time": ("fixed_work", "up_to", 1.5152, None),
+        "hsgd_efficiency": ("efficiency", "typical", 20.0, None),
+        "lasgd_time": ("fixed_work", "typical", None, "faster"),
+        "lasgd_time_gossip": ("fixed_work", "typical", None, "faster"),
+        "ednncomm_time": ("fixed_work", "typical", None, "faster"),
+        "ednncomm_accuracy": ("quality", "typical", None, "better"),
+        "heterogeneous_accuracy": ("quality_at_time", "typical", None, "better"),
+    }
+    assert {claim.certainty for claim in load()} == {"abstract"}
+    assert not any(claim.rows for claim in load()), "numbers of tables are the user's to add"
+
+
+def test_each_shipped_claim_names_its_arm_its_comparator_and_the_study_of_its_paper() -> None:
+    assert {name: (claim.arm, claim.comparator) for name, claim in shipped().items()} == {
+        "daso_time": ("daso", "ddp"),
+        "hsgd_efficiency": ("hsgd", "native"),
+        "lasgd_time": ("lasgd", "ddp"),
+        "lasgd_time_gossip": ("lasgd", "sgp"),
+        "ednncomm_time": ("ednncomm", "ddp"),
+        "ednncomm_accuracy": ("ednncomm", "ddp"),
+        "heterogeneous_accuracy": ("heterogeneous", "plain_mean"),
+    }
+    for claim in load():
+        # +study=paper_daso is clocks alone: it explains DASO's time, and no verdict rests on it.
+        assert claim.study == ("mission" if claim.file.stem == "daso" else f"paper_{claim.file.stem}")
+        assert claim.paper.doi or claim.paper.arxiv
+        assert claim.quality_margin == 0.5
+
+
+def test_shipped_files_show_every_key_and_begin_with_what_they_are() -> None:
+    for file in sorted((groups.CONF / paper_claims.FOLDER).glob("*.yaml")):
+        assert len(groups.describe(file)) > 20
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        for claim in tree["claims"]:
+            number = {"value", "less_time", "direction"}
+            fields = {*paper_claims.Record.__dataclass_fields__, "rows"}
+            assert claim.keys() | number == fields, file
+            assert len(claim.keys() & number) == 1
+            assert claim["conditions"].keys() == paper_claims.Conditions.__dataclass_fields__.keys()
+        assert tree["paper"].keys() == paper_claims.Paper.__dataclass_fields__.keys()
+
+
+def test_the_files_are_part_of_the_wheel() -> None:
+    project = tomllib.loads((groups.CONF.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    packed = {
+        path
+        for pattern in project["tool"]["setuptools"]["package-data"]["daso_bench"]
+        for path in groups.CONF.parent.glob(pattern)
+    }
+    files = set((groups.CONF / paper_claims.FOLDER).glob("*.yaml"))
+    assert len(files) == 5
+    assert files <= packed
+
+
+def test_a_share_of_less_time_is_a_factor() -> None:
+    assert shipped()["daso_time"].gain == pytest.approx(1.5152, abs=5e-5)
+
+
+def test_a_file_of_ones_own_is_read_and_what_it_leaves_out_is_not_known(tmp_path: Path) -> None:
+    file = written(tmp_path, GOOD)
+    (mine,) = [claim for claim in load([tmp_path]) if claim.id == "mine_time"]
+    assert (mine.file, mine.study, mine.paper.arxiv) == (file, "mine", "2001.00010")
+    assert (mine.gain, mine.quantifier, mine.comparator, mine.metric) == (2.0, "typical", "ddp", "accuracy")
+    assert mine.conditions == paper_claims.Conditions()
+    assert mine.conditions.words == "not stated"
+    assert len(load([tmp_path])) == len(load()) + 1
+
+
+def test_a_claim_of_ones_own_with_an_id_that_exists_takes_its_place_with_its_rows(tmp_path: Path) -> None:
+    tree = yaml.safe_load((groups.CONF / "claims" / "lasgd.yaml").read_text(encoding="utf-8"))
+    tree["claims"] = tree["claims"][:1]
+    tree["claims"][0] |= {
+        "certainty": "paper",
+        "rows": [
+            {"source": "Table 1, row 2", "value": 1.3, "conditions": {"model": "ResNet-50", "nodes": 8}},
+            {"source": "Table 1, row 3", "less_time": 0.2},
+        ],
+    }
+    written(tmp_path, tree, "other_name")
+    found = load([tmp_path])
+    assert [claim.id for claim in found] == [claim.id for claim in load()], "in its place"
+    mine = next(claim for claim in found if claim.id == "lasgd_time")
+    assert mine.certainty == "paper"
+    assert [(row.source, row.gain) for row in mine.rows] == [
+        ("Table 1, row 2", 1.3),
+        ("Table 1, row 3", 1.25),
+    ]
+    assert mine.rows[0].conditions.words == "model ResNet-50, nodes 8"
+    gossip = next(claim for claim in found if claim.id == "lasgd_time_gossip")
+    assert gossip == shipped()["lasgd_time_gossip"], "the file's other claim stays"
+
+
+def test_a_row_of_a_quality_claim_is_in_points(tmp_path: Path) -> None:
+    quality = {"headline": "quality", "direction": "better", "value": None}
+    written(tmp_path, with_keys(**quality, rows=[{"source": "Table 2", "points": -0.3}]))
+    (mine,) = [claim for claim in load([tmp_path]) if claim.id == "mine_time"]
+    assert (mine.gain, mine.rows[0].points, mine.rows[0].gain) == (None, -0.3, None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"headline": "fixed"},
+            "claims[0].headline=fixed: unknown (did you mean 'fixed_work'?); known: fixed_",
+        ),
+        (
+            {"quantifier": "upto"},
+            "claims[0].quantifier=upto: unknown (did you mean 'up_to'?); known: typical, ",
+        ),
+        ({"certainty": "sure"}, "claims[0].certainty=sure: unknown; known: abstract, paper, secondary"),
+        ({"certainty": None}, "claims[0].certainty: must be given"),
+        (
+            {"metric": "f1"},
+            "claims[0].metric=f1: headline=fixed_work takes accuracy or top5 or miou",
+        ),
+        ({"arm": "sgpp"}, "claims[0].arm=sgpp: unknown (did you mean 'sgp'?); known: daso, ddp"),
+        ({"comparator": "nativ"}, "claims[0].comparator=nativ: unknown (did you mean 'native'?)"),
+        ({"comparator": "sgp"}, "claims[0].comparator=sgp: must be another than claims[0].arm"),
+        ({"value": 1}, "claims[0].value=1.0: must be > 1"),
+        ({"value": float("nan")}, "claims[0].value=nan: must be > 1"),
+        ({"value": float("inf")}, "claims[0].value=inf: must be finite"),
+        ({"value": "twice"}, "claims[0].value=twice: must be a number or null"),
+        ({"value": None}, "claims[0]: must give exactly one of value, less_time, direction; has none"),
+        (
+            {"less_time": 0.5},
+            "claims[0]: must give exactly one of value, less_time, direction; has value and less",
+        ),
+        (
+            {"value": None, "less_time": 34},
+            "claims[0].less_time=34.0: must be above 0 and below 1 (a share: 0.34",
+        ),
+        ({"value": None, "less_time": 0}, "claims[0].less_time=0.0: must be above 0 and below 1"),
+        (
+            {"value": None, "direction": "better"},
+            "claims[0].direction=better: headline=fixed_work takes faster",
+        ),
+        (
+            {"value": None, "direction": "faster", "quantifier": "up_to"},
+            "claims[0].quantifier=up_to: needs a number, value or less_time",
+        ),
+        ({"headline": "quality"}, "claims[0].value=2.0: headline=quality takes direction instead"),
+        (
+            {"headline": "efficiency"},
+            "claims[0].metric=accuracy: headline=efficiency takes samples_per_s",
+        ),
+        ({"quality_margin": 0}, "claims[0].quality_margin=0.0: must be > 0"),
+        ({"id": "Mine"}, "claims[0].id=Mine: must be small letters, digits and _"),
+        ({"says": " "}, "claims[0].says=' ': must be text, and not empty"),
+        ({"speed": 2}, "claims[0].speed: unknown key"),
+        ({"conditions": {"node": 2}}, "claims[0].conditions.node: unknown key (did you mean "),
+        ({"conditions": {"nodes": 0}}, "claims[0].conditions.nodes=0: must be >= 1"),
+        (
+            {"conditions": {"nodes": "many"}},
+            "claims[0].conditions.nodes=many: must be a whole number or null",
+        ),
+        ({"conditions": "none"}, "claims[0].conditions=none: must hold keys and values"),
+        ({"rows": {"source": "Table 1"}}, "claims[0].rows={'source': 'Table 1'}: must be a list"),
+        ({"rows": ["Table 1"]}, "claims[0].rows[0]=Table 1: must hold keys and values"),
+        ({"rows": [{"value": 2}]}, "claims[0].rows[0].source: must be given"),
+        (
+            {"rows": [{"source": "T"}]},
+            "claims[0].rows[0]: must give exactly one of value, less_time; has none",
+        ),
+        ({"rows": [{"source": "T", "value": 0.9}]}, "claims[0].rows[0].value=0.9: must be > 1"),
+        (
+            {"rows": [{"source": "T", "points": 2}]},
+            "claims[0].rows[0].points=2.0: headline=fixed_work takes value or less_time instead",
+        ),
+        (
+            {"rows": [{"source": "T", "value": 2, "conditions": {"devices_per_node": 0}}]},
+            "claims[0].rows[0].conditions.devices_per_node=0: must be >= 1",
+        ),
+    ],
+)
+def test_a_wrong_claim_is_told_by_file_key_and_value(
+    tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
+    file = written(tmp_path, with_keys(**keys))
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: {message}")):
+        paper_claims.read(file, STRATEGIES)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (GOOD | {"claim": []}, "claim: unknown key (did you mean claims?); known: paper, study, claims"),
+        ({"paper": GOOD["paper"], "study": "x"}, "claims: must be given"),
+        (GOOD | {"claims": GOOD["claims"][0]}, "claims={"),
+        (GOOD | {"study": 3}, "study=3: must be text"),
+        (GOOD | {"paper": {"title": "T", "authors": "A"}}, "paper.year: must be given"),
+        (
+            GOOD | {"paper": GOOD["paper"] | {"titel": "T"}},
+            "paper.titel: unknown key (did you mean paper.title?)",
+        ),
+        (GOOD | {"paper": GOOD["paper"] | {"arxiv": 2203.1}}, "paper.arxiv=2203.1: must be quoted"),
+        ("", "paper: must be given"),
+        ("- a\n- b\n", "must hold the keys paper, study and claims"),
+        ("paper: [", "cannot be read: while parsing"),
+        ("study: a\nstudy: b\n", "cannot be read: while constructing a mapping"),
+    ],
+)
+def test_a_file_that_is_none_is_told(tmp_path: Path, tree: Any, message: str) -> None:
+    file = written(tmp_path, tree)
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: {message}")):
+        paper_claims.read(file, STRATEGIES)
+
+
+def test_an_id_that_stands_twice_in_one_folder_is_refused_with_both_files(tmp_path: Path) -> None:
+    first, second = written(tmp_path, GOOD, "a"), written(tmp_path, GOOD, "b")
+    with pytest.raises(ConfigError, match=re.escape(f"{second}: id=mine_time: is there already, in {first}")):
+        load([tmp_path])
+
+
+def test_a_strategy_of_ones_own_may_make_a_claim(tmp_path: Path) -> None:
+    (tmp_path / "strategy").mkdir()
+    (tmp_path / "strategy" / "own.yaml").write_text("# of my own\n_target_: a.B\n")
+    written(tmp_path, with_keys(arm="own"))
+    assert load([tmp_path])[-1].arm == "own"

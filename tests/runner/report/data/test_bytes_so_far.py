@@ -1,0 +1,85 @@
+"""What had been sent up to each evaluation: summed over ranks, whole or not at all, and drawn."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from byte_notes import START, note, with_notes
+
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.bytes_so_far import with_bytes
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.byte_curves import byte_curves
+from daso_bench.runner.report.plots.figures import plans
+from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.tables import evaluations_rows
+
+Make = Callable[..., Path]
+JUDGED = [{"kind": "evaluation", "attempt": 1, "index": place, "step": 10 + 10 * place} for place in (0, 1)]
+
+
+def inter(ranks: list[list[dict[str, Any]]], rows: list[dict[str, Any]] | None = None) -> list[Any]:
+    found = with_bytes(JUDGED, [START] if rows is None else rows, ranks)
+    return [row.get("payload_bytes_inter") for row in found]
+
+
+def test_bytes_are_summed_over_ranks():
+    assert inter([[START, note(0, 5), note(1, 9)], [START, note(0, 7), note(1, 11)]]) == [12, 20]
+
+
+@pytest.mark.parametrize(
+    "second", [[], [START], [START, note(1, 11)], [START, note(0, None), note(1, 11)], [START, {"kind": "x"}]]
+)
+def test_a_sum_is_never_partial(second: list[dict[str, Any]]):
+    assert inter([[START, note(0, 5), note(1, 9)], second])[0] is None
+
+
+def test_records_without_a_number_of_ranks_give_no_sum():
+    assert inter([[START, note(0, 5)]], rows=[]) == [None, None]
+
+
+def test_what_a_later_attempt_replaced_counts_nothing():
+    again = START | {"attempt": 2, "step": 15}
+    first = [START, note(0, 5), note(1, 9), again, note(1, 90, attempt=2)]
+    assert inter([first, [START, note(0, 7), note(1, 11), again]]) == [12, None]
+    assert inter([first, [START, note(0, 7), again, note(1, 10, attempt=2)]]) == [12, 100]
+
+
+def compared(root: Path) -> Comparison:
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    return comparison
+
+
+def test_accuracy_is_drawn_over_bytes_from_the_first_one_on(make_run: Make, tmp_path: Path):
+    with_notes(make_run(tmp_path, accuracies=(0.5, 0.7, 0.8), target=None), [0, 4e6, 8e6])
+    with drawing("test"):
+        axes = byte_curves(compared(tmp_path)).axes[0]
+    (line,) = axes.get_lines()
+    assert list(np.asarray(line.get_xdata())) == [4e6, 8e6]
+    assert list(np.asarray(line.get_ydata())) == [0.7, 0.8]
+    assert axes.get_xscale() == "linear"
+
+
+def test_arms_that_send_a_thousand_times_as_much_stand_on_a_logarithmic_scale(make_run: Make, tmp_path: Path):
+    with_notes(make_run(tmp_path, accuracies=(0.5, 0.7)), [4e6, 8e6])
+    with_notes(make_run(tmp_path, "daso", accuracies=(0.5, 0.7)), [4e3, 8e3])
+    with drawing("test"):
+        assert byte_curves(compared(tmp_path)).axes[0].get_xscale() == "log"
+
+
+def test_without_whole_notes_there_is_no_figure_of_bytes(make_run: Make, tmp_path: Path):
+    make_run(tmp_path / "lost")
+    with_notes(make_run(tmp_path / "whole"), [1e6, 2e6, 3e6, 4e6])
+    found = {
+        name: "accuracy_bytes" in [plan.name for plan in plans(compared(tmp_path / name))]
+        for name in ("lost", "whole")
+    }
+    assert found == {"lost": False, "whole": True}
+
+
+def test_the_table_of_evaluations_has_both_columns(make_run: Make, tmp_path: Path):
+    with_notes(make_run(tmp_path, accuracies=(0.5, 0.7)), [4e6, 8e6])
+    rows = evaluations_rows([compared(tmp_path)])
+    assert [(row["payload_bytes_intra"], row["payload_bytes_inter"]) for row in rows] == [(2, 4e6), (2, 8e6)]

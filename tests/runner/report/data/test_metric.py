@@ -1,0 +1,208 @@
+"""A study is shown by what its models are judged by, under one name, and two metrics share nothing."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byte_notes import with_notes
+
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.data.arms import compare, metrics_of
+from daso_bench.runner.report.data.load import Run, load_runs
+from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, columns, metric_of, target_words
+from daso_bench.runner.report.diff import diff
+from daso_bench.runner.report.plots.byte_curves import so_far
+from daso_bench.runner.report.plots.curves import Point, by_samples, by_time
+
+Make = Callable[..., Path]
+
+
+def study(make_run: Make, root: Path, metric: str, **more: Any) -> None:
+    """Three runs each of two arms: at 0.78 and 0.70 in the end, a target of 0.75."""
+    for seed in range(3):
+        make_run(root, seed=seed, metric=metric, **more)
+        make_run(root, "daso", seed=seed, accuracies=(0.5, 0.6, 0.65, 0.70), metric=metric, **more)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_segmentation_study_shows_miou_everywhere_and_accuracy_nowhere(
+    make_run: Make, tmp_path: Path
+) -> None:
+    study(make_run, tmp_path / "runs", "miou")
+    (run, *_) = sorted(path.parent for path in (tmp_path / "runs").rglob("status.json"))
+    with_notes(run, [1e6, 2e6, 3e6, 4e6])
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    for text in (
+        "Final mIoU</th>",
+        "Final mIoU, points</th>",
+        "Points of final mIoU: arm minus baseline",
+        "<dd>mIoU 0.75</dd>",
+        "arithmetic means for mIoU and bytes",
+        "mIoU against training time",
+        "mIoU against samples",
+        "mIoU against bytes between nodes",
+        "3 runs, final mIoU 0.7000",
+        "<td>0.7800<small>range 0.7800–0.7800</small></td>",
+        "<td>-8.00 [-8.00, -8.00]</td>",
+    ):
+        assert text in page, text
+    of_claims = ("Claims that no arm here is about", 'title="Training takes')  # the papers' own words
+    ours = [line for line in page.splitlines() if not any(text in line for text in of_claims)]
+    assert not [line for line in ours if "ccuracy" in line]
+    files = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"miou_time.svg", "miou_samples.pdf", "miou_bytes.svg"} <= files
+    assert not [name for name in files if name.startswith("accuracy")]
+    assert "<!-- mIoU -->" in (tmp_path / "out" / "miou_time.svg").read_text()
+    assert "<!-- target 0.75 -->" in (tmp_path / "out" / "miou_time.svg").read_text()
+
+
+def test_its_tables_have_columns_of_miou_with_the_numbers(make_run: Make, tmp_path: Path) -> None:
+    study(make_run, tmp_path / "runs", "miou")
+    report(tmp_path / "runs", tmp_path / "out")
+    runs, arms = table(tmp_path / "out" / "runs.csv"), table(tmp_path / "out" / "arms.csv")
+    assert [row["final_miou"] for row in runs] == ["0.78"] * 3 + ["0.7"] * 3
+    assert [row["best_miou"] for row in runs] == ["0.78"] * 3 + ["0.7"] * 3
+    assert [float(row["final_miou_mean"]) for row in arms] == [pytest.approx(0.78), pytest.approx(0.70)]
+    assert [row["reached"] for row in runs] == ["True"] * 3 + ["False"] * 3
+    evaluations = table(tmp_path / "out" / "evaluations.csv")
+    assert [row["miou"] for row in evaluations[:4]] == ["0.6", "0.76", "0.74", "0.78"]
+    assert evaluations[0]["pixel_accuracy"] == "0.9"
+    assert table(tmp_path / "out" / "headline.csv")[0]["final mIoU"] == "0.7800"
+    for name in ("runs", "arms", "evaluations", "headline"):
+        names = table(tmp_path / "out" / f"{name}.csv")[0].keys()
+        assert not [one for one in names if "accuracy" in one.replace("pixel_accuracy", "")]
+
+
+def test_a_classification_study_has_the_columns_it_always_had(make_run: Make, tmp_path: Path) -> None:
+    study(make_run, tmp_path / "runs", "accuracy")
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "mIoU" not in page
+    assert "Final accuracy</th>" in page
+    runs = list(table(tmp_path / "out" / "runs.csv")[0])
+    assert runs[runs.index("samples_per_s") + 1 :][:3] == [
+        "final_accuracy",
+        "best_accuracy",
+        "payload_bytes_intra",
+    ]
+    rows = list(table(tmp_path / "out" / "evaluations.csv")[0])
+    assert rows[rows.index("split") :][:5] == ["split", "accuracy", "correct", "count", "loss"]
+    assert "final_accuracy_mean" in table(tmp_path / "out" / "arms.csv")[0]
+    assert "final accuracy" in table(tmp_path / "out" / "headline.csv")[0]
+    assert (tmp_path / "out" / "accuracy_time.svg").exists()
+
+
+def test_a_target_of_top5_is_shown_by_top5(make_run: Make, tmp_path: Path) -> None:
+    study(make_run, tmp_path / "runs", "top5")
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "<dd>top-5 accuracy 0.75</dd>" in page
+    assert "Top-5 accuracy against samples" in page
+    assert [row["final_top5"] for row in table(tmp_path / "out" / "runs.csv")] == ["0.78"] * 3 + ["0.7"] * 3
+    row = table(tmp_path / "out" / "evaluations.csv")[0]
+    assert (row["top5"], row["accuracy"]) == ("0.6", "0.3")
+
+
+def test_metrics_share_no_comparison(make_run: Make, tmp_path: Path) -> None:
+    for metric in ("top5", "accuracy", "miou"):
+        study(make_run, tmp_path, metric, study="one")
+    comparisons = compare(load_runs(tmp_path, "report"))
+    assert [comparison.metric for comparison in comparisons] == [ACCURACY, MIOU, TOP5]
+    assert [len(comparison.runs) for comparison in comparisons] == [6, 6, 6]
+    assert all(run.judged_by == one.metric for one in comparisons for run in one.runs)
+    assert metrics_of(comparisons) == [ACCURACY, MIOU, TOP5]
+
+
+def test_two_metrics_share_no_figure_and_no_column(make_run: Make, tmp_path: Path) -> None:
+    for metric in ("accuracy", "miou"):
+        make_run(tmp_path / "runs", metric=metric, study="one", target=None)
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    for number, key in enumerate(("accuracy", "miou"), 1):
+        found = {file.name for file in (tmp_path / "out").glob(f"{number}_*_samples.svg")}
+        assert found == {f"{number}_{key}_samples.svg"}
+    assert page.count("mIoU against samples</h3>") == page.count("Accuracy against samples</h3>") == 1
+    rows = table(tmp_path / "out" / "runs.csv")
+    assert [(row["final_accuracy"], row["final_miou"]) for row in rows] == [("0.78", ""), ("", "0.78")]
+    arms = table(tmp_path / "out" / "headline.csv")
+    assert [(row["final accuracy"], row["final mIoU"]) for row in arms] == [("one run", ""), ("", "one run")]
+
+
+def test_a_run_that_ends_in_nan_has_diverged_and_its_arm_no_mean(make_run: Make, tmp_path: Path) -> None:
+    study(make_run, tmp_path / "runs", "miou")
+    make_run(tmp_path / "runs", "daso", seed=3, accuracies=(0.5, math.nan), metric="miou")
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "a run diverged" in page
+    assert table(tmp_path / "out" / "arms.csv")[1]["final_miou_mean"] == ""
+
+
+def test_curves_go_through_the_metric(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, metric="miou")
+    (run,) = load_runs(tmp_path, "report")
+    for series in (by_time, by_samples, so_far_of_all):
+        assert [point.y for point in series(run)] == [0.60, 0.76, 0.74, 0.78]
+
+
+def so_far_of_all(run: Run) -> list[Point]:
+    """The curve over bytes, of a run whose records have them."""
+    rows = [row | {"payload_bytes_inter": 1.0} for row in run.evaluations]
+    return so_far(replace(run, evaluations=rows))
+
+
+def test_two_results_are_compared_by_their_metric(make_run: Make, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        study(make_run, tmp_path / name, "miou")
+    found = diff(*(load_runs(tmp_path / name, "report --diff") for name in ("a", "b")))
+    numbers = {number.name: number for number in found.arms[0].numbers}
+    assert numbers["final mIoU"].a == "0.7800"
+
+
+@pytest.mark.parametrize(
+    ("target_metric", "row", "summary", "expected"),
+    [
+        ("accuracy", {"accuracy": 0.5}, {}, ACCURACY),
+        ("loss", {"accuracy": 0.5, "top5": 0.9}, {}, ACCURACY),
+        ("top5", {"accuracy": 0.5, "top5": 0.9}, {}, TOP5),
+        ("miou", {}, {}, MIOU),
+        ("loss", {"miou": 0.5}, {}, MIOU),
+        ("loss", {}, {"final_miou": 0.5}, MIOU),
+        ("accuracy", {"miou": 0.5}, {}, MIOU),  # of a record without the task's metric
+        ("loss", {}, {}, ACCURACY),
+    ],
+)
+def test_which_metric_a_run_is_judged_by(
+    target_metric: str, row: dict[str, float], summary: dict[str, float], expected: Any
+) -> None:
+    assert metric_of(target_metric, [row] if row else [], summary) == expected
+
+
+@pytest.mark.parametrize("dataset", ["cityscapes.Cityscapes", "shapes.Shapes"])
+def test_a_run_that_failed_early_is_judged_by_its_task(make_run: Make, tmp_path: Path, dataset: str) -> None:
+    """It has recorded nothing, and its target is of a loss."""
+    made = tmp_path
+    for seed in range(2):
+        made = make_run(tmp_path, seed=seed, metric="miou", train={"target_metric": "loss"})
+        config = (made / "config.yaml").read_text()
+        (made / "config.yaml").write_text(config.replace("digits.Digits", dataset))
+    (made / "metrics.jsonl").write_text("")
+    status = json.loads((made / "status.json").read_text())
+    (made / "status.json").write_text(json.dumps(status | {"status": "failed"}))
+    (comparison,) = compare(load_runs(tmp_path, "report"))
+    assert comparison.metric == MIOU
+    assert [run.judged_by for run in comparison.runs] == [MIOU, MIOU]
+
+
+def test_words_and_columns() -> None:
+    assert target_words("miou", 0.85) == "mIoU 0.85"
+    assert target_words("loss", 0.5) == "loss 0.5"
+    assert columns([ACCURACY]) == ("accuracy", "correct")
+    assert columns([ACCURACY, MIOU, TOP5]) == ("accuracy", "correct", "miou", "pixel_accuracy", "top5")
+    assert math.isnan(MIOU.of({"miou": math.nan}))
+    assert math.isnan(MIOU.of({"accuracy": 0.5}))
+    assert MIOU.of({"miou": 0.5}) == 0.5

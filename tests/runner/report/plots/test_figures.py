@@ -1,0 +1,137 @@
+"""What the figures show: arms told apart, no curve without legend."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.arm_style import look
+from daso_bench.runner.report.plots.curves import ARMS_PER_PANEL, by_samples, by_time, curves
+from daso_bench.runner.report.plots.lanes import target_strip
+from daso_bench.runner.report.plots.style import drawing, label_logarithmic, numbers, wrapped
+
+Make = Callable[..., Path]
+
+
+def compared(root: Path) -> Comparison:
+    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
+    return comparison
+
+
+def markers(axes: Axes) -> list[tuple[str, float]]:
+    """Marker and place of every single mark."""
+    places = [
+        (str(line.get_marker()), np.asarray(line.get_xdata(), dtype=float)) for line in axes.get_lines()
+    ]
+    return [(marker, float(place[0])) for marker, place in places if len(place) == 1]
+
+
+def test_no_two_arms_look_alike() -> None:
+    looks = [look(index) for index in range(252)]
+    assert len(set(looks)) == 252
+    assert len({style.colour for style in looks[:7]}) == 7
+
+
+def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tmp_path: Path) -> None:
+    for number in range(14):
+        make_run(tmp_path, "daso", settings={"sync_every": number + 1})
+    with drawing("test"):
+        figure = curves(compared(tmp_path), by_samples, "samples")
+        figure.draw_without_rendering()
+        labels = []
+        for axes in figure.axes:
+            legend = axes.get_legend()
+            assert legend is not None
+            labels += [text.get_text() for text in legend.get_texts()]
+            assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
+    assert len(figure.axes) == 14 // ARMS_PER_PANEL
+    assert len(set(labels)) == 14
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 12, 16])
+def test_legends_stay_inside_the_figure(make_run: Make, tmp_path: Path, length: int) -> None:
+    for letter in "abcd":
+        make_run(tmp_path, "ddp", settings={"name": (letter + "ednncomm by nodes")[:length]})
+    with drawing("test"):
+        figure = curves(compared(tmp_path), by_samples, "samples")
+        figure.draw_without_rendering()
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_path: Path) -> None:
+    for strategy in ("_x", "$y$"):
+        make_run(tmp_path, "ddp", settings={"name": strategy})
+    make_run(tmp_path, "zero", accuracies=(), status="failed")
+    with drawing("test"):
+        legend = curves(compared(tmp_path), by_time, "time").axes[0].get_legend()
+    assert legend is not None
+    assert sorted(text.get_text().lstrip("\N{ZERO WIDTH SPACE}") for text in legend.get_texts()) == [
+        *("$y$ (1 run)", "_x (1 run)", "zero (1 run, nothing to show)")
+    ]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_run_has_its_curve_and_a_bold_median(make_run: Make, tmp_path: Path, seeds: int) -> None:
+    for seed in range(seeds):
+        make_run(tmp_path, "ddp", seed, (0.1 * seed, 0.5, 0.6), target=None)
+    with drawing("test"):
+        lines = curves(compared(tmp_path), by_samples, "samples").axes[0].get_lines()
+    assert len(lines) == (1 if seeds == 1 else seeds + 1)
+    if seeds == 3:
+        assert np.asarray(lines[-1].get_ydata()) == pytest.approx([0.1, 0.5, 0.6])
+        assert lines[-1].get_linewidth() > lines[0].get_linewidth()
+
+
+def test_unequal_grids_have_no_median(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 0, (0.5, 0.6), target=None)
+    make_run(tmp_path, "ddp", 1, (0.5, 0.6, 0.7), target=None)
+    with drawing("test"):
+        assert len(curves(compared(tmp_path), by_samples, "samples").axes[0].get_lines()) == 2
+
+
+def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 0)
+    make_run(tmp_path, "ddp", 1, (0.1, 0.2))
+    with drawing("test"):
+        axes = target_strip(compared(tmp_path)).axes[0]
+    (hit, miss) = markers(axes)
+    assert hit == ("o", pytest.approx(127.28, abs=0.01))
+    assert miss[0] == "x"
+    assert miss[1] > 180
+    assert "not reached" in [text.get_text() for text in axes.texts]
+
+
+def test_long_labels_are_broken_at_commas() -> None:
+    label = "daso, strategy.sync_every=16, train.precision=fp64, seed=1"
+    assert wrapped(label).replace("\n", " ") == label
+    assert max(map(len, wrapped(label).splitlines())) <= 36
+
+
+def test_axis_labels_are_what_they_stand_at() -> None:
+    format_tick = numbers()
+    assert [format_tick(value) for value in (0, 0.1 + 0.2, 12.5, 20, 1e6, 12345.5)] == [
+        *("0", "0.3", "12.5", "20", "1,000,000", "12,345.5")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(75, 190), (105, 160), (0.63, 0.88), (0.9, 45), (0.02, 300), (1e-4, 1e5)]
+)
+def test_a_logarithmic_axis_has_labels_in_both_halves(low: float, high: float) -> None:
+    axes = Figure().subplots()
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    label_logarithmic(axes.yaxis)
+    middle = (low * high) ** 0.5
+    ticks = axes.get_yticks()
+    assert any(low <= tick < middle for tick in ticks)
+    assert any(middle < tick <= high for tick in ticks)
+    assert len(ticks) <= 14
+    assert axes.get_ylim() == (low, high)

@@ -1,0 +1,295 @@
+"""Thousands of simulated studies at once, scored by the formulas and rules that score real ones.
+
+Arrays of ln T have the shape (studies, runs). The first half simulates what verdicts say how often; the
+second half simulates what the planning tables A, C and D show: coverage of intervals, their half-widths, and
+what an evaluation grid does. Table B is exact: see `daso_bench.runner.report.statistics.power`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daso_bench.runner.report.statistics import decision_rules
+from daso_bench.runner.report.statistics.estimate import LEVEL, error_of, t_limit
+from daso_bench.runner.report.statistics.floor import distance
+from daso_bench.runner.report.statistics.power import log_sd
+
+CLOCK_SD = 0.007  # of ln(A / A′)
+SLOW_SHARE, SLOW_FACTOR = 0.1, 1.5
+_AT_ONCE = 2_000_000  # numbers drawn at once by the bootstrap, to bound its memory
+_PHASES = 8
+_SHIFTS = (0.0, 0.3, 0.55)  # of the arm's median crossing against the baseline's, in marks
+_FACTORS = (1.0, 1.4)  # times the samples that the arm needs
+Array = NDArray[np.float64]
+Tails = Literal["normal", "t5", "slow"]
+
+
+def draw_logs(
+    rng: np.random.Generator, shape: tuple[int, int], cv: float, *, tails: Tails = "normal"
+) -> Array:
+    """ln T of runs with median 1: normal, t with 5 degrees of freedom (same variance), or some slow runs.
+
+    `cv`: of log-normal times, a share. "slow": each run has a 10 % chance of taking 1.5 times as long.
+    """
+    sd = log_sd(cv)
+    if tails == "t5":
+        return rng.standard_t(5, shape) * (sd * np.sqrt(3 / 5))
+    logs = rng.standard_normal(shape) * sd
+    if tails == "slow":
+        logs = logs + np.where(rng.random(shape) < SLOW_SHARE, np.log(SLOW_FACTOR), 0.0)
+    return logs
+
+
+def welch_of(
+    base: Array, arm: Array, *, least: tuple[Any, Any] = (0.0, 0.0), level: float = LEVEL
+) -> tuple[Array, Array]:
+    """mean ln T_base - mean ln T_arm and its interval's half-width, by study; `least`: grid variances."""
+    sides = (base, arm)
+    variances = [np.maximum(side.var(axis=1, ddof=1), low) for side, low in zip(sides, least, strict=True)]
+    error, df = error_of(variances, [side.shape[1] for side in sides])
+    return base.mean(axis=1) - arm.mean(axis=1), t_limit(level, df) * error
+
+
+def clock_floors(deltas: Array) -> Array:
+    """m_clock of each study from its ln(T_A / T_A′)."""
+    error, df = error_of([deltas.var(axis=1, ddof=1)], [deltas.shape[1]])
+    return distance(deltas.mean(axis=1), t_limit(LEVEL, df) * error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Studies:
+    """What many studies found at a true gain of 1: a gain g only adds ln g to `log_ratio`."""
+
+    log_ratio: Array
+    half_width: Array
+    clock_floor: Array
+    fresh_floor: Array
+
+    @property
+    def floor(self) -> Array:
+        """The noise floor m of each study, as a share."""
+        return np.maximum(self.clock_floor, self.fresh_floor)
+
+    def interval(self, gain: float = 1.0) -> tuple[Array, Array]:
+        """[low, high] of the ratio in each study at the true gain `gain`."""
+        middle = self.log_ratio + np.log(gain)
+        return np.exp(middle - self.half_width), np.exp(middle + self.half_width)
+
+
+def from_logs(
+    base: Array, fresh: Array, arm: Array, deltas: Array, *, least: Mapping[str, Any] | None = None
+) -> Studies:
+    """The studies with these ln T of A, A″ and the arm and these ln(T_A / T_A′).
+
+    `least`: the grid variances "base" and "arm" of each study for crossing times, none for fixed work.
+    """
+    known = {"base": 0.0, "arm": 0.0} | dict(least or {})
+    log_ratio, half_width = welch_of(base, arm, least=(known["base"], known["arm"]))
+    return Studies(
+        log_ratio=log_ratio,
+        half_width=half_width,
+        clock_floor=clock_floors(deltas),
+        fresh_floor=distance(base.mean(axis=1) - fresh.mean(axis=1)),
+    )
+
+
+def simulate(
+    runs: int, cv: float, count: int, *, seed: int = 0, tails: Tails = "normal", spread: float = 1.0
+) -> Studies:
+    """`count` studies of fixed work with `runs` runs each of A, A″ and the arm.
+
+    `spread`: how many times the arm's ln T scatters as much as A's. The same `seed` draws the same random
+    numbers at every `cv`, so that what changes between them is not chance.
+    """
+    rng = np.random.default_rng([seed, runs])
+    base, fresh, arm = (draw_logs(rng, (count, runs), cv, tails=tails) for _ in range(3))
+    deltas = rng.standard_normal((count, runs)) * CLOCK_SD
+    return from_logs(base, fresh, arm * spread, deltas)
+
+
+def cross(log_samples: Array, phases: Array, every: float) -> tuple[Array, Array]:
+    """(scored ln samples, w²/12) of runs that meet the target at `log_samples`; marks at (k + phase)·every.
+
+    Scored is the midpoint of the logarithms of the marks around it; from the first mark on, see the rules'
+    "crossing". A target met before any mark is scored at the first one with no width.
+    """
+    samples = np.exp(log_samples)
+    place = np.ceil(samples / every - phases)
+    stamp = np.log((np.maximum(place, 0) + phases) * every)
+    first = place <= 0
+    before = np.where(first, stamp, np.log(np.where(first, 1.0, place - 1 + phases) * every))
+    return (before + stamp) / 2, np.square(stamp - before) / 12
+
+
+def simulate_crossings(runs: int, cv: float, count: int, *, evaluations: int, seed: int = 0) -> Studies:
+    """`count` studies of crossing times: `evaluations` before the median crossing, a phase per block.
+
+    A gain is one of throughput here: all arms need the same samples, and time per sample cancels.
+    """
+    rng = np.random.default_rng([seed, runs, evaluations])
+    phases = rng.random((count, runs))
+    scored: dict[str, Array] = {}
+    least: dict[str, Array] = {}
+    for name in ("base", "fresh", "arm"):
+        logs = draw_logs(rng, (count, runs), cv)
+        scored[name], squares = cross(logs, phases, 1 / evaluations)
+        least[name] = squares.mean(axis=1)
+    deltas = rng.standard_normal((count, runs)) * CLOCK_SD
+    return from_logs(scored["base"], scored["fresh"], scored["arm"], deltas, least=least)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Shares of studies by verdict; `inconclusive` includes "too noisy", `wrong` is that of `rules.wrong`."""
+
+    contradicted: float
+    partly: float
+    reproduced: float
+    inconclusive: float
+    wrong: float
+
+
+def shares(studies: Studies, value: float, gain: float) -> Shares:
+    """What becomes of a claim of `value` times as fast when the true gain is `gain`."""
+    low, high = studies.interval(gain)
+    found = decision_rules.number_rule(low, high, studies.floor, value)
+    counted = np.bincount(found, minlength=decision_rules.INCONCLUSIVE + 1) / len(found)
+    return Shares(
+        contradicted=float(counted[decision_rules.CONTRADICTED]),
+        partly=float(counted[decision_rules.PARTLY]),
+        reproduced=float(counted[decision_rules.REPRODUCED]),
+        inconclusive=float(counted[decision_rules.INCONCLUSIVE] + counted[decision_rules.TOO_NOISY]),
+        wrong=float(np.mean(decision_rules.wrong(found, low, studies.floor, value, gain))),
+    )
+
+
+# ------------------------------------------------------------------ planning tables A, C and D
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Welch's interval: the share of studies whose interval holds the truth; median half-width (exp - 1)."""
+
+    covered: float
+    half_width: float
+
+
+def welch_coverage(runs: int, cv: float, count: int, *, seed: int = 0) -> Coverage:
+    """Table A, columns 2 and 3, from `count` studies of fixed work at a true ratio of 1."""
+    rng = np.random.default_rng([seed, runs])
+    base, arm = (draw_logs(rng, (count, runs), cv) for _ in range(2))
+    log_ratio, half = welch_of(base, arm)
+    return Coverage(
+        covered=float(np.mean(np.abs(log_ratio) <= half)), half_width=float(np.expm1(np.median(half)))
+    )
+
+
+def bootstrap_coverage(
+    runs: int, cv: float, count: int, *, draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Table A, columns 4 and 5: coverage of percentile bootstraps of geometric means and of medians."""
+    rng = np.random.default_rng([seed, runs])
+    base, arm = (draw_logs(rng, (count, runs), cv) for _ in range(2))
+    held = np.zeros(2)
+    size = max(1, _AT_ONCE // (draws * runs))
+    for start in range(0, count, size):
+        drawn = [_resampled(rng, side[start : start + size], draws) for side in (base, arm)]
+        for place, middle in enumerate((np.mean, np.median)):
+            ratios = middle(drawn[0], axis=2) - middle(drawn[1], axis=2)
+            low, high = np.quantile(ratios, [0.025, 0.975], axis=1)
+            held[place] += np.sum((low <= 0) & (high >= 0))
+    return float(held[0] / count), float(held[1] / count)
+
+
+def _resampled(rng: np.random.Generator, logs: Array, draws: int) -> Array:
+    """Runs of each study drawn again: (studies, draws, runs)."""
+    studies, runs = logs.shape
+    chosen = rng.integers(runs, size=(studies, draws, runs), dtype=np.int16)
+    return logs[np.arange(studies)[:, None, None], chosen]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Mean and standard deviation of a scored crossing over the true one."""
+
+    mean: float
+    sd: float
+
+
+def noisy_crossings(
+    evaluations: int, noise_points: float, count: int, *, seed: int = 0
+) -> tuple[Scored, Scored]:
+    """Table C: (stamp, midpoint) over the true crossing at 1, accuracy 0.75·(1 - exp(-3t)), random phase.
+
+    `evaluations`: before the crossing; `noise_points`: sd of each evaluation's accuracy, in points.
+    """
+    rng = np.random.default_rng([seed, evaluations])
+    marks = (np.arange(2 * evaluations) + rng.random((count, 1))) / evaluations
+    accuracy = 0.75 * (1 - np.exp(-3 * marks)) + rng.standard_normal(marks.shape) * noise_points / 100
+    met = accuracy >= 0.75 * (1 - np.exp(-3.0))
+    first = np.argmax(met, axis=1)
+    rows = np.arange(count)
+    stamp = marks[rows, first]
+    before = marks[rows, np.maximum(first - 1, 0)]
+    scored = [Scored(mean=float(v.mean()), sd=float(v.std(ddof=1))) for v in (stamp, np.sqrt(before * stamp))]
+    return scored[0], scored[1]
+
+
+def crossing_coverage(
+    evaluations: int,
+    runs: int,
+    cv: float,
+    count: int,
+    *,
+    phase: float,
+    shift: float = 0.0,
+    factor: float = 1.0,
+    fixed_grid: bool = False,
+    seed: int = 0,
+) -> float:
+    """Share of `count` studies whose interval of the ratio of crossing times holds the true one.
+
+    The baseline's median crossing lies `evaluations` + `phase` marks from the start, the arm's at `factor`
+    times `evaluations`, + `phase` + `shift`. `fixed_grid`: marks without a phase per block, stamps scored
+    instead of midpoints, no grid variance: what not to do.
+    """
+    rng = np.random.default_rng(
+        [seed, evaluations, runs, round(1000 * cv), round(100 * (phase + 10 * shift))]
+    )
+    places = (evaluations + phase, factor * evaluations + phase + shift)
+    phases = np.zeros((count, runs)) if fixed_grid else rng.random((count, runs))
+    scored: list[Array] = []
+    least: list[Array | float] = []
+    for place in places:
+        logs = np.log(place) + draw_logs(rng, (count, runs), cv)
+        middle, squares = cross(logs, phases, 1.0)
+        # The stamp lies half a width beyond the midpoint.
+        scored.append(middle + np.sqrt(3 * squares) if fixed_grid else middle)
+        least.append(0.0 if fixed_grid else squares.mean(axis=1))
+    log_ratio, half = welch_of(scored[0], scored[1], least=(least[0], least[1]))
+    return float(np.mean(np.abs(log_ratio - np.log(places[0] / places[1])) <= half))
+
+
+def crossing_coverages(
+    evaluations: int, runs: int, cvs: tuple[float, ...], count: int, *, fixed_grid: bool = False
+) -> list[float]:
+    """Table D: `crossing_coverage` of every cell: 8 phases, 3 shifts and 2 factors at each CV."""
+    return [
+        crossing_coverage(
+            evaluations,
+            runs,
+            cv,
+            count,
+            phase=phase / _PHASES,
+            shift=shift,
+            factor=factor,
+            fixed_grid=fixed_grid,
+        )
+        for cv in cvs
+        for phase in range(_PHASES)
+        for shift in _SHIFTS
+        for factor in _FACTORS
+    ]

@@ -1,0 +1,399 @@
+"""Verdicts on one configuration: the rules' table, hand-made cases, edges, and a search over all inputs."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daso_bench.runner.report.statistics import decision_rules
+from daso_bench.runner.report.statistics.claim_verdicts import (
+    Claim,
+    Conditions,
+    Verdict,
+    differences,
+    times_as_fast,
+)
+from daso_bench.runner.report.statistics.decide import corrected, verdict
+from daso_bench.runner.report.statistics.estimate import Interval
+from daso_bench.runner.report.statistics.ratio import Ratio, Times, welch
+from daso_bench.strategies.errors import ConfigError
+
+CLAIM, UP_TO, DIRECTION = Claim(value=1.5), Claim(value=1.5, quantifier="up_to"), Claim()
+EXCEEDED, GAIN = ("exceeded",), ("a gain",)
+REPRODUCED, CONTRADICTED, PARTLY, SMALLER = "reproduced", "contradicted", "partly", "smaller here"
+INCONCLUSIVE, NOISY, SUPPORTED = "inconclusive", "inconclusive (too noisy)", "supported"
+
+
+def conditions(floor: float = 0.02, **more: object) -> Conditions:
+    fields = {"runs": 5, "clock_floor": floor, "fresh_floor": 0.0} | more
+    return Conditions(**fields)  # type: ignore[arg-type]
+
+
+def judged(claim: Claim, low: float, high: float, floor: float = 0.02) -> tuple[str, tuple[str, ...]]:
+    found = verdict(claim, Interval(low, high), conditions(floor))
+    assert found.reasons == ()
+    return found.word, found.remarks
+
+
+# c = 1.5: a, b, d = 1.25, 1.375, 1.625.
+RULES_TABLE = [
+    (1.42, 1.58, 0.02, REPRODUCED, ()),
+    (1.40, 1.49, 0.02, REPRODUCED, ()),
+    (1.60, 1.70, 0.02, REPRODUCED, ()),
+    (1.65, 1.75, 0.02, REPRODUCED, EXCEEDED),
+    (1.38, 1.40, 0.02, REPRODUCED, ()),
+    (1.30, 1.40, 0.02, PARTLY, ()),
+    (1.20, 1.30, 0.02, PARTLY, ()),
+    (1.10, 1.20, 0.02, CONTRADICTED, GAIN),
+    (0.90, 1.20, 0.02, CONTRADICTED, ()),
+    (1.05, 1.24, 0.06, CONTRADICTED, ()),
+    (1.30, 1.55, 0.02, INCONCLUSIVE, GAIN),
+    (1.375, 1.50, 0.02, INCONCLUSIVE, GAIN),
+    (0.95, 1.60, 0.02, INCONCLUSIVE, ()),
+    (1.01, 1.55, 0.02, INCONCLUSIVE, ()),
+    (1.42, 1.58, 0.25, NOISY, ()),
+]
+
+# Worked from the table of rules by hand, edges first.
+BY_HAND = [
+    (1.3750001, 9.0, 0.02, REPRODUCED, ()),  # l > b, however wide
+    (1.625, 1.70, 0.02, REPRODUCED, ()),  # l = d has not exceeded
+    (1.6250001, 1.70, 0.02, REPRODUCED, EXCEEDED),
+    (1.38, math.inf, 0.02, REPRODUCED, ()),  # printed "≥"
+    (1.70, math.inf, 0.02, REPRODUCED, EXCEEDED),
+    (2.00, 2.00, 0.00, REPRODUCED, EXCEEDED),  # no width
+    (1.50, 1.50, 0.02, REPRODUCED, ()),
+    (1.375, 1.375, 0.02, PARTLY, ()),  # l = b is not above it
+    (1.375, 1.4999, 0.02, PARTLY, ()),
+    (1.25, 1.25, 0.02, PARTLY, ()),  # u = a is not below it
+    (1.0200001, 1.49, 0.02, PARTLY, ()),  # l just above 1 + m
+    (1.02, 1.49, 0.02, INCONCLUSIVE, ()),  # l = 1 + m is no gain
+    (1.20, 1.50, 0.02, INCONCLUSIVE, GAIN),  # u = c is not below it
+    (1.20, 1.30, 0.21, INCONCLUSIVE, ()),  # the floor hides the gain
+    (1.22, 1.30, 0.21, PARTLY, ()),
+    (1.30, 1.40, 0.249, PARTLY, ()),
+    (1.40, 1.45, 0.249, REPRODUCED, ()),
+    (1.30, 1.40, 0.30, NOISY, ()),
+    (0.50, 0.60, 0.25, NOISY, ()),  # rule 2 comes first
+    (1.90, 1.95, 0.25, NOISY, ()),
+    (0.50, 0.60, 0.02, CONTRADICTED, ()),  # slower
+    (0.00, 1.24, 0.02, CONTRADICTED, ()),  # printed "≤"
+    (0.00, 1.25, 0.02, INCONCLUSIVE, ()),
+    (0.00, 1.49, 0.02, INCONCLUSIVE, ()),  # "≤" below c shows no gain
+    (1.03, 1.249, 0.02, CONTRADICTED, GAIN),
+    (1.02, 1.249, 0.02, CONTRADICTED, ()),
+    (1.00, 1.2499999, 0.02, CONTRADICTED, ()),
+    (1.2499999, 1.2499999, 0.00, CONTRADICTED, GAIN),
+    (1.03, 1.25, 0.02, PARTLY, ()),
+    (1.03, math.inf, 0.02, INCONCLUSIVE, GAIN),
+    (0.99, math.inf, 0.02, INCONCLUSIVE, ()),
+    (0.00, math.inf, 0.02, INCONCLUSIVE, ()),
+    (1.001, 1.2, 0.0, CONTRADICTED, GAIN),  # no floor at all
+    (1.001, 1.3, 0.0, PARTLY, ()),
+    (1.00, 1.3, 0.0, INCONCLUSIVE, ()),
+]
+
+
+@pytest.mark.parametrize(("low", "high", "floor", "word", "remarks"), RULES_TABLE + BY_HAND)
+def test_a_typical_claim_gets_the_word_of_the_first_rule_that_holds(
+    low: float, high: float, floor: float, word: str, remarks: tuple[str, ...]
+) -> None:
+    assert judged(CLAIM, low, high, floor) == (word, remarks)
+
+
+@pytest.mark.parametrize(("low", "high", "floor", "word", "remarks"), RULES_TABLE + BY_HAND)
+def test_for_up_to_a_smaller_gain_is_smaller_here_and_all_else_the_same(
+    low: float, high: float, floor: float, word: str, remarks: tuple[str, ...]
+) -> None:
+    assert judged(UP_TO, low, high, floor) == (SMALLER if word == CONTRADICTED else word, remarks)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (1.03, 1.2, SUPPORTED),
+        (1.01, 1.2, INCONCLUSIVE),
+        (0.8, 0.99, CONTRADICTED),
+        (1.02, 1.2, INCONCLUSIVE),
+        (0.8, 1.0, INCONCLUSIVE),
+        (1.03, math.inf, SUPPORTED),
+        (0.0, 0.99, CONTRADICTED),
+        (0.0, 1.2, INCONCLUSIVE),
+        (0.99, math.inf, INCONCLUSIVE),
+    ],
+)
+def test_a_direction_is_supported_above_the_floor_and_contradicted_below_1(
+    low: float, high: float, word: str
+) -> None:
+    assert judged(DIRECTION, low, high) == (word, ())
+
+
+@pytest.mark.parametrize(
+    ("more", "headline", "reason"),
+    [
+        ({"runs": 3}, "fixed_work", "3 runs per arm"),
+        ({"runs": 4}, "fixed_work", "4 runs per arm"),
+        ({"fresh_floor": None}, "fixed_work", "A″ is missing"),
+        ({"clock_floor": None}, "fixed_work", "A′ is missing"),
+        ({"evaluations": 19}, "time_to_target", "19 evaluations before"),
+        ({}, "time_to_target", "not counted"),
+        ({"forbidden": ("weak baseline",)}, "fixed_work", "weak baseline"),
+        ({"forbidden": ("wrong baseline",)}, "efficiency", "wrong baseline"),
+        ({"forbidden": ("placebo declared different",)}, "fixed_work", "placebo"),
+    ],
+)
+@pytest.mark.parametrize("claim", [{"value": 1.5}, {"value": 1.5, "quantifier": "up_to"}, {}])
+def test_what_forbids_a_verdict_forbids_it_before_any_rule(
+    more: dict[str, object], headline: str, reason: str, claim: dict[str, object]
+) -> None:
+    asked = Claim(**(claim | {"headline": headline}))  # type: ignore[arg-type]
+    for bound in (None, 1.01):
+        known = conditions(**(more | {"bound": bound}))  # type: ignore[arg-type]
+        found = verdict(asked, Interval(1.42, 1.58), known)
+        assert found.word == "no verdict"
+        assert len(found.reasons) == 1
+        assert reason in found.reasons[0]
+        assert found.remarks == ()
+
+
+def test_all_reasons_for_no_verdict_are_told() -> None:
+    found = verdict(
+        Claim(headline="time_to_target"),
+        Interval(1.42, 1.58),
+        conditions(runs=3, clock_floor=None, fresh_floor=None, evaluations=2, forbidden=("weak baseline",)),
+    )
+    assert len(found.reasons) == 5
+
+
+def test_evaluations_matter_for_the_time_to_a_target_only() -> None:
+    enough = conditions(evaluations=20)
+    assert (
+        verdict(Claim(value=1.5, headline="time_to_target"), Interval(1.42, 1.58), enough).word == REPRODUCED
+    )
+    assert verdict(CLAIM, Interval(1.42, 1.58), conditions(evaluations=2)).word == REPRODUCED
+
+
+@pytest.mark.parametrize("claim", [CLAIM, UP_TO])
+def test_a_bound_below_the_claim_makes_it_not_testable_unless_the_conditions_are_its_own(
+    claim: Claim,
+) -> None:
+    found = verdict(claim, Interval(1.1, 1.2), conditions(bound=1.4))
+    assert found.word == "not testable here"
+    assert "no communication saving can exceed 1.4 here, the claim is 1.5" in found.reasons
+    assert verdict(claim, Interval(1.1, 1.2), conditions(bound=1.5)).word != "not testable here"
+    assert verdict(claim, Interval(1.1, 1.2), conditions(bound=1.4, own_conditions=True)).word in (
+        CONTRADICTED,
+        SMALLER,
+    )
+
+
+def test_a_bound_says_nothing_on_a_direction() -> None:
+    assert verdict(DIRECTION, Interval(1.03, 1.2), conditions(bound=1.01)).word == SUPPORTED
+
+
+@pytest.mark.parametrize("claim", [CLAIM, UP_TO, DIRECTION])
+def test_other_hardware_makes_a_claim_not_testable(claim: Claim) -> None:
+    found = verdict(claim, Interval(1.42, 1.58), conditions(differs=("ranks 256, here 8",)))
+    assert found.word == "not testable here"
+    assert found.reasons == ("differs from the claim's: ranks 256, here 8",)
+
+
+def test_a_condition_that_the_source_does_not_give_is_printed_and_decides_nothing() -> None:
+    found = verdict(CLAIM, Interval(1.42, 1.58), conditions(not_stated=("network",)))
+    assert (found.word, found.reasons) == (REPRODUCED, ("not stated: network",))
+
+
+def test_conditions_differ_beyond_the_declared_error_only() -> None:
+    claimed = {"hardware": "A100", "ranks": 256, "rate_gbit": 200.0, "nodes": None}
+    here = {"hardware": "A100", "ranks": 256, "rate_gbit": 189.0, "nodes": 64, "latency_us": 5}
+    assert differences(claimed, here, {"rate_gbit": 0.06}) == ((), ("nodes", "latency_us"))
+    assert differences(claimed, here, {"rate_gbit": 0.05})[0] == ("rate_gbit 200.0, here 189.0",)
+    assert differences(claimed, here | {"hardware": "H100"}, {"rate_gbit": 1})[0] == (
+        "hardware A100, here H100",
+    )
+
+
+def test_in_its_own_conditions_an_upper_limit_of_the_bound_below_half_the_gain_contradicts_up_to() -> None:
+    own = conditions(own_conditions=True, bound=1.2, bound_limit=1.249)
+    assert verdict(UP_TO, Interval(1.1, 1.3), own).word == CONTRADICTED
+    assert verdict(UP_TO, Interval(1.1, 1.2), own).word == CONTRADICTED
+    assert verdict(CLAIM, Interval(1.1, 1.3), own).word == PARTLY
+    assert (
+        verdict(UP_TO, Interval(1.1, 1.3), conditions(own_conditions=True, bound_limit=1.25)).word == PARTLY
+    )
+    assert verdict(UP_TO, Interval(1.1, 1.3), conditions(bound_limit=1.2)).word == PARTLY
+    # The rule that holds first decides.
+    assert verdict(UP_TO, Interval(1.4, 1.5), own).word == REPRODUCED
+
+
+def test_order_bias_makes_every_verdict_provisional() -> None:
+    found = verdict(CLAIM, Interval(1.65, 1.75), conditions(biased=True))
+    assert found.remarks == ("exceeded", "provisional")
+    assert verdict(DIRECTION, Interval(1.0, 1.2), conditions(biased=True)).remarks == ("provisional",)
+
+
+def test_without_a_ratio_neither_end_is_known() -> None:
+    for claim in (CLAIM, UP_TO, DIRECTION):
+        found = verdict(claim, None, conditions())
+        assert found.word == INCONCLUSIVE
+        assert found.reasons == ("no ratio: too many runs missed the target",)
+
+
+def test_a_gain_that_does_not_survive_correction_is_told() -> None:
+    found = verdict(CLAIM, Interval(1.42, 1.58), conditions())
+    assert corrected(found, 0.05) == found
+    assert corrected(found, 0.051).remarks == ("not after correction",)
+
+
+def spread_ratio(ratio: float, sd: float, runs: int = 5) -> Ratio:
+    """A study whose ratio and sample standard deviation of ln T are exactly these."""
+    steps = [sd * math.sqrt((runs - 1) / 2) * sign for sign in (-1, 1)] + [0.0] * (runs - 2)
+    arm = Times(tuple(math.exp(step) for step in steps))
+    found = welch(Times(tuple(ratio * time for time in arm.seconds)), arm)
+    assert found is not None
+    return found
+
+
+def test_an_undecided_study_is_told_the_smallest_number_of_runs_that_decides() -> None:
+    found = spread_ratio(1.5, 0.10)
+    answer = verdict(CLAIM, found.interval, conditions(), forecast=found.with_runs)
+    assert answer.word == INCONCLUSIVE
+    # ln(1.5 / 1.375) = .0870 must exceed t·.1·√(2/n): .0890 at n = 11, .0847 at 12.
+    assert answer.smallest_n == 12
+    decided = [found.with_runs(n).low > 1.375 for n in (11, 12)]
+    assert decided == [False, True]
+
+
+def test_a_gain_on_an_edge_is_decided_by_no_number_of_runs() -> None:
+    # At g = b neither "reproduced" nor, with u above c at this spread, "partly" ever holds.
+    found = spread_ratio(1.375, 0.40)
+    answer = verdict(CLAIM, found.interval, conditions(), forecast=found.with_runs)
+    assert (answer.word, answer.smallest_n) == (INCONCLUSIVE, None)
+
+
+def test_a_direction_is_told_the_smallest_number_too_and_decided_studies_none() -> None:
+    found = spread_ratio(1.1, 0.08)
+    answer = verdict(DIRECTION, found.interval, conditions(), forecast=found.with_runs)
+    assert answer.word == INCONCLUSIVE
+    assert answer.smallest_n is not None
+    edges = [found.with_runs(n).low > 1.02 for n in (answer.smallest_n - 1, answer.smallest_n)]
+    assert edges == [False, True]
+    sure = spread_ratio(1.5, 0.01)
+    assert verdict(CLAIM, sure.interval, conditions(), forecast=sure.with_runs).smallest_n is None
+
+
+numbers = st.floats(0.0, 4.0) | st.sampled_from([0.0, 1.0, 1.02, 1.25, 1.375, 1.5, 1.625, math.inf])
+maybe = st.none() | st.floats(0.0, 0.6)
+EVERY = Conditions(runs=5, clock_floor=0.0, fresh_floor=0.0)
+WORDS = {
+    *(
+        "no verdict",
+        "not testable here",
+        NOISY,
+        REPRODUCED,
+        CONTRADICTED,
+        SMALLER,
+        PARTLY,
+        INCONCLUSIVE,
+        SUPPORTED,
+    )
+}
+
+
+@given(
+    ends=st.none() | st.tuples(numbers, numbers),
+    value=st.none() | st.floats(1.001, 3.0) | st.just(1.5),
+    quantifier=st.sampled_from(["typical", "up_to"]),
+    headline=st.sampled_from(["fixed_work", "time_to_target", "efficiency"]),
+    given_conditions=st.builds(
+        Conditions,
+        runs=st.integers(0, 12),
+        clock_floor=maybe,
+        fresh_floor=maybe,
+        biased=st.booleans(),
+        evaluations=st.none() | st.integers(0, 60),
+        bound=st.none() | st.floats(1.0, 3.0),
+        bound_limit=st.none() | st.floats(1.0, 3.0),
+        own_conditions=st.booleans(),
+        differs=st.sampled_from([(), ("ranks",)]),
+        forbidden=st.sampled_from([(), (), ("weak baseline",)]),
+    ),
+)
+def test_every_input_gets_exactly_one_verdict(
+    ends: tuple[float, float] | None,
+    value: float | None,
+    quantifier: str,
+    headline: str,
+    given_conditions: Conditions,
+) -> None:
+    interval = None if ends is None else Interval(min(ends), max(ends))
+    claim = Claim(value=value, quantifier=quantifier, headline=headline)
+    found = verdict(claim, interval, given_conditions)
+    assert isinstance(found, Verdict)
+    assert found.word in WORDS
+    assert (found.word == "no verdict") == bool(
+        given_conditions.runs < 5
+        or given_conditions.floor is None
+        or (headline == "time_to_target" and (given_conditions.evaluations or 0) < 20)
+        or given_conditions.forbidden
+    )
+    assert found.word != SUPPORTED or value is None
+    assert found.word != SMALLER or quantifier == "up_to"
+
+
+@given(
+    ends=st.tuples(numbers, numbers),
+    floor=st.floats(0.0, 0.6),
+    value=st.floats(1.001, 3.0) | st.just(1.5),
+)
+def test_no_interval_satisfies_rules_3_and_4_together_and_the_word_is_the_first_rule_s(
+    ends: tuple[float, float], floor: float, value: float
+) -> None:
+    low, high = min(ends), max(ends)
+    a, b = 1 + (value - 1) / 2, 1 + 3 * (value - 1) / 4
+    assert not (low > b and high < a)
+    expected = (
+        NOISY
+        if 1 + floor >= decision_rules.bands(value).a
+        else REPRODUCED
+        if low > decision_rules.bands(value).b
+        else CONTRADICTED
+        if high < decision_rules.bands(value).a
+        else PARTLY
+        if low > 1 + floor and high < value
+        else INCONCLUSIVE
+    )
+    assert (decision_rules.bands(value).a, decision_rules.bands(value).b) == pytest.approx((a, b))
+    assert judged(Claim(value=value), low, high, floor)[0] == expected
+
+
+def test_a_third_less_time_is_half_as_fast_again() -> None:
+    assert times_as_fast(34) == pytest.approx(1.5152, abs=1e-4)
+    for percent in (0.0, 100.0, math.nan):
+        with pytest.raises(ConfigError, match="less_time_percent"):
+            times_as_fast(percent)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"value": 1.0}, "value=1.0: must be above 1"),
+        ({"value": math.nan}, "value=nan"),
+        ({"value": math.inf}, "value=inf"),
+        ({"quantifier": "upto"}, "did you mean 'up_to'"),
+        ({"headline": "fixedwork"}, "did you mean 'fixed_work'"),
+        ({"quality_margin": 0.0}, "quality_margin=0.0"),
+    ],
+)
+def test_a_claim_that_says_nothing_testable_is_refused(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Claim(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "more", [{"clock_floor": -0.1}, {"bound": 0.9}, {"runs": -1}, {"fresh_floor": math.nan}]
+)
+def test_conditions_that_cannot_be_are_refused(more: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(more))):
+        conditions(**more)  # type: ignore[arg-type]

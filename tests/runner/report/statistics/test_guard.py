@@ -1,0 +1,176 @@
+"""Weak and wrong baselines, placebos, and the choice of the baseline."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from daso_bench.runner.report.statistics.estimate import Interval
+from daso_bench.runner.report.statistics.guard import (
+    Shift,
+    any_better,
+    better_in_samples,
+    choose_baseline,
+    placebo_differs,
+    pooled,
+    worse,
+    wrong_baseline,
+)
+from daso_bench.runner.report.statistics.power import log_sd
+from daso_bench.runner.report.statistics.ratio import Times, holm
+from daso_bench.strategies.errors import ConfigError
+
+STORED = Times((1000.0, 1040.0, 960.0, 1080.0, 920.0, 1010.0, 990.0, 1030.0, 970.0, 1000.0))
+# Section "guard": stored and new runs, then the shift in per cent that just becomes significant at each CV.
+SHIFTS = [
+    (stored, new, cv, shift)
+    for stored, new, shifts in [
+        (20, 10, (2.0, 3.3, 6.8)),
+        (10, 5, (3.0, 5.0, 10.2)),
+        (6, 3, (4.1, 6.9, 14.3)),
+    ]
+    for cv, shift in zip((0.03, 0.05, 0.10), shifts, strict=True)
+]
+
+
+def times(*seconds: float) -> Times:
+    return Times(seconds)
+
+
+def test_the_test_is_scipy_s_one_sided_pooled_t_test() -> None:
+    new = times(1050, 1100, 980, 1060, 1090)
+    theirs: Any = stats.ttest_ind(new.logs, STORED.logs, alternative="greater")
+    assert worse(STORED, new).p == pytest.approx(theirs.pvalue)
+    assert better_in_samples(STORED, new).p == pytest.approx(1 - theirs.pvalue)
+
+
+def test_a_baseline_that_needs_more_samples_is_weak_and_one_that_needs_fewer_is_not() -> None:
+    many, few = times(1200, 1210, 1190, 1205, 1195), times(800, 810, 790, 805, 795)
+    assert worse(STORED, many).flagged
+    assert worse(STORED, many).log_shift == pytest.approx(math.log(1.2), abs=2e-3)
+    assert not better_in_samples(STORED, many).flagged
+    assert better_in_samples(STORED, few).flagged
+    assert not worse(STORED, few).flagged
+
+
+def test_a_shift_is_flagged_below_a_p_of_5_percent() -> None:
+    assert Shift(log_shift=0.1, p=0.0499, adjusted=0.0499).flagged
+    assert not Shift(log_shift=0.1, p=0.0501, adjusted=0.0501).flagged
+    assert not Shift(log_shift=0.1, p=0.01, adjusted=0.07).flagged
+
+
+def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
+    same = times(100, 100, 100)
+    assert worse(same, times(101, 101)).flagged
+    assert not worse(same, times(100, 100)).flagged
+    assert not worse(same, times(99, 99)).flagged
+
+
+def test_a_guard_without_runs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="3 in all"):
+        worse(STORED, times())
+    with pytest.raises(ConfigError, match="3 in all"):
+        worse(times(1), times(2))
+
+
+@pytest.mark.parametrize(("stored", "new", "cv", "shift"), SHIFTS)
+def test_the_shifts_of_the_rules_are_flagged_half_of_the_time_and_none_in_one_of_twenty(
+    stored: int, new: int, cv: float, shift: float
+) -> None:
+    rng = np.random.default_rng(13)
+    sd = log_sd(cv)
+    old, runs = rng.standard_normal((10_000, stored)) * sd, rng.standard_normal((10_000, new)) * sd
+    flagged = [np.mean(pooled(old, runs + math.log1p(by))[1] < 0.05) for by in (0.0, shift / 100)]
+    assert flagged[0] == pytest.approx(0.05, abs=0.01)
+    assert flagged[1] == pytest.approx(0.50, abs=0.05)
+
+
+def test_one_arm_alone_is_not_corrected() -> None:
+    few = times(900, 910, 890, 905, 895)
+    assert any_better(STORED, {"daso": few}) == {"daso": better_in_samples(STORED, few)}
+    assert any_better(STORED, {}) == {}
+
+
+def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
+    arms = {"much": times(800, 810, 790), "some": times(945, 950, 940), "none": times(1000, 1010, 990)}
+    found = any_better(STORED, arms)
+    raw = {name: better_in_samples(STORED, runs).p for name, runs in arms.items()}
+    assert {name: shift.p for name, shift in found.items()} == raw
+    assert found["much"].adjusted == pytest.approx(3 * raw["much"])
+    assert found["some"].adjusted == pytest.approx(max(2 * raw["some"], 3 * raw["much"]))
+    assert found["none"].adjusted == pytest.approx(raw["none"])
+    assert raw["some"] < 0.05 < found["some"].adjusted
+    assert [name for name, shift in found.items() if shift.flagged] == ["much"]
+
+
+SEVEN = 7
+
+
+def flags(stored: int, new: int, cv: float, shift: float) -> tuple[float, ...]:
+    """Of 10,000 studies of seven arms: any flag without and with correction; and that of one shifted arm."""
+    rng = np.random.default_rng(7)
+    sd = log_sd(cv)
+    old = rng.standard_normal((10_000, 1, stored)) * sd
+    runs = rng.standard_normal((10_000, SEVEN, new)) * sd
+    runs[:, 0] -= math.log1p(shift)
+    alone = pooled(old, runs, sign=-1.0)[1]
+    adjusted = np.array([holm(each) for each in alone.tolist()])
+    flagged = (alone.min(1) < 0.05, adjusted.min(1) < 0.05, adjusted[:, 0] < 0.05)
+    return tuple(float(np.mean(each)) for each in flagged)
+
+
+@pytest.mark.parametrize(("stored", "new", "cv"), [(20, 10, 0.03), (20, 10, 0.10), (10, 5, 0.05)])
+def test_seven_sound_arms_are_flagged_in_one_study_of_twenty(stored: int, new: int, cv: float) -> None:
+    """Uncorrected in about one of four."""
+    uncorrected, corrected, _ = flags(stored, new, cv, 0.0)
+    assert uncorrected == pytest.approx(0.23, abs=0.02)
+    assert corrected == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "shift", "twice"), [(20, 10, 3.3, 0.78), (10, 5, 5.0, 0.76), (6, 3, 6.9, 0.67)]
+)
+def test_one_real_shift_among_seven_arms_is_caught_less_often_than_alone(
+    stored: int, new: int, shift: float, twice: float
+) -> None:
+    """What is caught half of the time alone (CV 5 %), in a fifth of studies; `twice`: twice that shift."""
+    assert flags(stored, new, 0.05, shift / 100)[2] == pytest.approx(0.20, abs=0.03)
+    assert flags(stored, new, 0.05, 2 * shift / 100)[2] == pytest.approx(twice, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "different"),
+    [
+        (0.97, 1.04, False),
+        (1.02, 1.05, False),
+        (1.021, 1.05, True),
+        (0.95, 0.9803, True),
+        (0.95, 0.981, False),
+        (1.015, 1.019, False),
+        (0.0, math.inf, False),
+    ],
+)
+def test_a_placebo_is_different_only_outside_of_the_floor(low: float, high: float, different: bool) -> None:
+    assert placebo_differs(low, high, 0.02) == different
+
+
+def test_a_baseline_that_the_other_beats_is_the_wrong_one() -> None:
+    assert wrong_baseline(Interval(1.03, 1.1), 0.02)
+    assert not wrong_baseline(Interval(1.02, 1.1), 0.02)
+    assert not wrong_baseline(Interval(0.9, 0.95), 0.02)
+
+
+def test_the_faster_on_tuning_seeds_is_the_baseline() -> None:
+    assert choose_baseline([("flat", times(110)), ("hierarchical", times(100))]) == "hierarchical"
+    assert choose_baseline([("flat", times(100, 90)), ("hierarchical", times(100, 99))]) == "flat"
+    assert choose_baseline([("flat", times(100)), ("hierarchical", times(100))]) == "flat"
+
+
+@pytest.mark.parametrize(
+    "tuning", [[], [("flat", times())], [("flat", times(1)), ("hierarchical", times(1, 2))]]
+)
+def test_unequal_tuning_budgets_choose_no_baseline(tuning: list[tuple[str, Times]]) -> None:
+    with pytest.raises(ConfigError, match="tuning runs"):
+        choose_baseline(tuning)

@@ -1,0 +1,213 @@
+"""Verdicts on quality, alone, joined with time, and at one common time."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daso_bench.runner.report.statistics.claim_verdicts import Claim, Conditions, Verdict
+from daso_bench.runner.report.statistics.decide import verdict
+from daso_bench.runner.report.statistics.estimate import Interval
+from daso_bench.runner.report.statistics.quality import (
+    better,
+    difference,
+    join,
+    last_up_to,
+    no_loss,
+    quality_at_time,
+)
+from daso_bench.strategies.errors import ConfigError
+
+CLAIM, SOUND = Claim(value=1.5), Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01)
+SUPPORTED, LOST, OPEN = Interval(-0.3, 0.4), Interval(-1.2, -0.6), Interval(-0.7, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("interval", "word"),
+    [
+        (SUPPORTED, "supported"),
+        (LOST, "contradicted"),
+        (OPEN, "inconclusive"),
+        (Interval(-0.5, 0.4), "inconclusive"),
+        (Interval(-0.9, -0.5), "inconclusive"),
+        (Interval(-0.49, -0.1), "supported"),
+        (Interval(1.0, 2.0), "supported"),
+        (None, "inconclusive"),
+    ],
+)
+def test_no_loss_is_judged_against_the_margin(interval: Interval | None, word: str) -> None:
+    assert no_loss(CLAIM, interval, SOUND).word == word
+
+
+def test_the_margin_is_the_claim_s() -> None:
+    assert no_loss(Claim(quality_margin=0.2), SUPPORTED, SOUND).word == "inconclusive"
+    assert no_loss(Claim(quality_margin=1.3), LOST, SOUND).word == "supported"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fresh", "word"),
+    [
+        (0.3, 0.9, 0.2, "supported"),
+        (0.3, 0.9, -0.2, "supported"),
+        (0.2, 0.9, 0.2, "inconclusive"),
+        (0.1, 0.9, -0.2, "inconclusive"),
+        (-0.9, -0.01, 0.2, "contradicted"),
+        (-0.9, 0.0, 0.2, "inconclusive"),
+        (0.01, 0.1, 0.0, "supported"),
+        (0.01, 0.1, None, "no verdict"),
+    ],
+)
+def test_better_is_judged_against_what_two_baselines_differ_by(
+    low: float, high: float, fresh: float | None, word: str
+) -> None:
+    assert better(CLAIM, Interval(low, high), SOUND, fresh_difference=fresh).word == word
+
+
+def test_a_diverged_run_leaves_quality_inconclusive_at_best() -> None:
+    found = no_loss(CLAIM, SUPPORTED, SOUND, diverged=True)
+    assert (found.word, found.reasons) == ("inconclusive", ("a run of the arm diverged",))
+    assert no_loss(CLAIM, LOST, SOUND, diverged=True).word == "contradicted"
+    assert better(CLAIM, Interval(1, 2), SOUND, fresh_difference=0.1, diverged=True).word == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "bad", [{"runs": 4}, {"fresh_floor": None}, {"clock_floor": None}, {"forbidden": ("weak baseline",)}]
+)
+def test_what_forbids_a_verdict_on_time_forbids_one_on_quality(bad: dict[str, object]) -> None:
+    fields = {"runs": 5, "clock_floor": 0.02, "fresh_floor": 0.01} | bad
+    assert no_loss(CLAIM, SUPPORTED, Conditions(**fields)).word == "no verdict"  # type: ignore[arg-type]
+
+
+def test_what_communication_could_save_does_not_matter_for_quality_but_the_hardware_does() -> None:
+    tight = Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01, bound=1.1)
+    other = Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01, differs=("ranks",))
+    assert no_loss(CLAIM, SUPPORTED, tight).word == "supported"
+    assert no_loss(CLAIM, SUPPORTED, other).word == "not testable here"
+
+
+def test_the_hand_worked_joins_of_quality_and_time() -> None:
+    time = verdict(CLAIM, Interval(1.42, 1.58), SOUND)
+    joined = [
+        join(time, no_loss(CLAIM, part, SOUND), quantifier="typical") for part in (SUPPORTED, LOST, OPEN)
+    ]
+    assert [(one.word, one.remarks) for one in joined] == [
+        ("reproduced", ()),
+        ("contradicted", ("quality lost",)),
+        ("inconclusive", ("quality open",)),
+    ]
+
+
+def words(word: str, *remarks: str, **more: object) -> Verdict:
+    return Verdict(word=word, remarks=remarks, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("time", "quality", "quantifier", "expected"),
+    [
+        (words("reproduced", "exceeded"), "supported", "typical", ("reproduced", ("exceeded",))),
+        (words("reproduced", "exceeded"), "inconclusive", "typical", ("inconclusive", ("quality open",))),
+        (words("partly"), "inconclusive", "typical", ("inconclusive", ("quality open",))),
+        (words("supported"), "inconclusive", "typical", ("inconclusive", ("quality open",))),
+        (words("contradicted", "a gain"), "inconclusive", "typical", ("contradicted", ("a gain",))),
+        (words("smaller here"), "inconclusive", "up_to", ("smaller here", ())),
+        (words("inconclusive", "a gain"), "inconclusive", "typical", ("inconclusive", ("a gain",))),
+        (words("inconclusive (too noisy)"), "inconclusive", "typical", ("inconclusive (too noisy)", ())),
+        (words("partly"), "contradicted", "up_to", ("smaller here", ("quality lost",))),
+        (words("supported"), "contradicted", "typical", ("contradicted", ("quality lost",))),
+        (words("inconclusive"), "contradicted", "typical", ("contradicted", ("quality lost",))),
+        (words("no verdict"), "contradicted", "typical", ("no verdict", ())),
+        (words("reproduced"), "no verdict", "typical", ("no verdict", ())),
+        (words("not testable here"), "contradicted", "typical", ("not testable here", ())),
+        (
+            words("partly", "provisional"),
+            "inconclusive",
+            "typical",
+            ("inconclusive", ("quality open", "provisional")),
+        ),
+        (
+            words("partly", "provisional"),
+            "contradicted",
+            "up_to",
+            ("smaller here", ("quality lost", "provisional")),
+        ),
+    ],
+)
+def test_quality_decides_what_becomes_of_the_verdict_on_time(
+    time: Verdict, quality: str, quantifier: str, expected: tuple[str, tuple[str, ...]]
+) -> None:
+    found = join(time, words(quality), quantifier=quantifier)
+    assert (found.word, found.remarks) == expected
+
+
+def test_a_join_tells_how_many_runs_decide_what_is_open() -> None:
+    time, quality = words("inconclusive", smallest_n=20), words("inconclusive", smallest_n=30)
+    assert join(time, quality, quantifier="typical").smallest_n == 30
+    assert join(time, words("supported"), quantifier="typical").smallest_n == 20
+    assert join(words("reproduced"), quality, quantifier="typical").smallest_n == 30
+    assert join(time, words("inconclusive"), quantifier="typical").smallest_n is None
+
+
+every_word = st.sampled_from(
+    [
+        *("no verdict", "not testable here", "inconclusive (too noisy)", "reproduced", "contradicted"),
+        *("smaller here", "partly", "inconclusive", "supported"),
+    ]
+)
+
+
+@given(
+    every_word,
+    st.sampled_from(["no verdict", "not testable here", "inconclusive", "supported", "contradicted"]),
+    st.sampled_from(["typical", "up_to"]),
+)
+def test_success_survives_only_where_quality_is_supported(time: str, quality: str, quantifier: str) -> None:
+    found = join(words(time), words(quality), quantifier=quantifier)
+    if found.word in ("reproduced", "partly", "supported"):
+        assert quality == "supported"
+        assert found.word == time
+
+
+def test_the_difference_of_the_metric_is_arm_minus_baseline() -> None:
+    found = difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.0, 74.4, 73.6, 74.2, 73.8])
+    assert found is not None
+    assert found.estimate.difference == pytest.approx(-1.0)
+    # Both sd .31623, so the half-width is 2.306 · .2.
+    assert (found.interval.low, found.interval.high) == pytest.approx((-1.4612, -0.5388), abs=1e-4)
+    assert found.with_runs(20).high < found.interval.high
+    assert difference([75.0, 75.1], [74.0, 74.1, 74.2]) is None
+    with pytest.raises(ConfigError, match="finite"):
+        difference([75.0, 75.1, math.nan], [74.0, 74.1, 74.2])
+
+
+def test_open_quality_is_told_the_smallest_number_of_runs() -> None:
+    found = difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.9, 75.3, 74.5, 75.1, 74.7])
+    assert found is not None
+    answer = no_loss(CLAIM, found.interval, SOUND, forecast=found.with_runs)
+    assert (answer.word, answer.smallest_n) == ("inconclusive", 7)
+    assert no_loss(CLAIM, found.interval, SOUND, diverged=True, forecast=found.with_runs).smallest_n is None
+
+
+def test_quality_at_one_time_uses_the_last_evaluation_by_then() -> None:
+    assert last_up_to([10.0, 20.0, 30.0], [0.5, 0.6, 0.7], 29.9) == 0.6
+    assert last_up_to([10.0, 20.0, 30.0], [0.5, 0.6, 0.7], 30.0) == 0.7
+    assert last_up_to([10.0, 20.0, 30.0], [0.5, 0.6, 0.7], 9.0) is None
+    with pytest.raises(ConfigError, match="one for each"):
+        last_up_to([10.0], [], 9.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "word"),
+    [
+        (Interval(0.96, 1.04), "supported"),
+        (Interval(0.95, 1.05), "supported"),
+        (Interval(0.94, 1.01), "no verdict"),
+        (Interval(1.0, 1.051), "no verdict"),
+        (None, "no verdict"),
+    ],
+)
+def test_quality_at_one_time_needs_steps_of_equal_length(steps: Interval | None, word: str) -> None:
+    claim = Claim(headline="quality_at_time")
+    found = quality_at_time(claim, Interval(0.3, 0.9), SOUND, fresh_difference=0.2, step_ratio=steps)
+    assert found.word == word
+    assert (word == "no verdict") == any("times per step" in reason for reason in found.reasons)

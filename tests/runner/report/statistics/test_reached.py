@@ -1,0 +1,160 @@
+"""Runs that miss a target: rates, medians under censoring, expected running time, and one-sided ratios."""
+
+import math
+
+import pytest
+
+from daso_bench.runner.records.json_lines import crossing
+from daso_bench.runner.report.statistics import ratio
+from daso_bench.runner.report.statistics.estimate import Interval
+from daso_bench.runner.report.statistics.ratio import Times
+from daso_bench.runner.report.statistics.reached import (
+    Reached,
+    compare,
+    expected_running_s,
+    log_width,
+    median_s,
+    survival,
+    wilson,
+)
+from daso_bench.strategies.errors import ConfigError
+
+
+def runs(*crossed: float, failed: tuple[float, ...] = (), budget: float = 200.0) -> Reached:
+    return Reached(
+        seconds=(*crossed, *failed), met=(True,) * len(crossed) + (False,) * len(failed), budget_s=budget
+    )
+
+
+ONE_FAILED = runs(100, 110, 120, 130, failed=(200,))
+
+
+def test_the_hand_worked_arm_with_one_failure() -> None:
+    assert (ONE_FAILED.reached, ONE_FAILED.runs) == (4, 5)
+    found = wilson(4, 5)
+    assert (found.low, found.high) == pytest.approx((0.376, 0.964), abs=5e-4)
+    assert median_s(ONE_FAILED) == 120
+    assert expected_running_s(ONE_FAILED) == 165
+
+
+def test_half_of_the_runs_are_enough_for_a_median() -> None:
+    assert median_s(runs(100, 110, failed=(200, 200))) == 110
+
+
+def test_two_of_five_give_a_rate_and_no_time() -> None:
+    arm = runs(100, 110, failed=(200, 200, 200))
+    assert arm.rate_only
+    assert median_s(arm) is None
+    assert compare(runs(100, 100, 100), arm) is None
+    assert compare(arm, runs(100, 100, 100)) is None
+
+
+def test_the_expected_running_time_counts_what_failures_used() -> None:
+    assert expected_running_s(runs(100, 110, failed=(50,))) == 130
+    assert expected_running_s(runs(failed=(50, 60))) is None
+
+
+def test_wilson_s_interval_stays_within_0_and_1() -> None:
+    assert wilson(0, 5).low == pytest.approx(0, abs=1e-12)
+    assert wilson(0, 5).high == pytest.approx(0.4345, abs=1e-4)
+    assert wilson(5, 5).high == pytest.approx(1, abs=1e-12)
+    assert wilson(5, 5).low == pytest.approx(0.5655, abs=1e-4)
+
+
+@pytest.mark.parametrize(("reached", "of"), [(6, 5), (-1, 5), (0, 0)])
+def test_more_crossings_than_runs_are_refused(reached: int, of: int) -> None:
+    with pytest.raises(ConfigError, match="0 <= reached"):
+        wilson(reached, of)
+
+
+def test_survival_falls_at_crossings_and_a_failure_at_that_moment_was_still_seen() -> None:
+    found = survival(runs(100, 100, 200, failed=(200,)))
+    assert [time for time, _ in found] == [100, 200]
+    assert [left for _, left in found] == pytest.approx([0.5, 0.25])
+
+
+def test_after_the_budget_failures_are_no_longer_watched() -> None:
+    found = survival(runs(100, 210, failed=(200, 200)))
+    assert [left for _, left in found] == pytest.approx([0.75, 0.0])
+
+
+def test_all_reached_is_the_plain_ratio() -> None:
+    base, arm = runs(100, 104, 96, 108, 92), runs(80, 84, 76, 86, 75)
+    assert compare(base, arm) == ratio.welch(Times(base.seconds), Times(arm.seconds))
+    assert compare(base, arm, method=ratio.paired) == ratio.paired(Times(base.seconds), Times(arm.seconds))
+
+
+def test_failures_of_the_baseline_leave_the_upper_end_open() -> None:
+    found = compare(ONE_FAILED, runs(80, 84, 76, 86, 75))
+    at_budget = ratio.welch(Times((100, 110, 120, 130, 200)), Times((80, 84, 76, 86, 75)))
+    assert found is not None
+    assert at_budget is not None
+    assert found.side == "≥"
+    assert found.point == at_budget.point
+    assert found.interval == Interval(at_budget.low, math.inf)
+    assert found.p_no_gain == at_budget.p_no_gain
+
+
+def test_failures_of_the_arm_leave_the_lower_end_open_and_show_no_gain() -> None:
+    found = compare(runs(180, 184, 176, 186, 175), ONE_FAILED)
+    assert found is not None
+    assert found.side == "≤"
+    assert found.low == 0
+    assert found.high < math.inf
+    assert found.p_no_gain == 1
+    assert found.with_runs(20).low == 0
+
+
+def test_failures_of_both_give_no_ratio() -> None:
+    assert compare(ONE_FAILED, ONE_FAILED) is None
+
+
+def test_failures_keep_their_place_among_the_pairs() -> None:
+    base = Reached(seconds=(100, 50, 120), met=(True, False, True), budget_s=200)
+    found = compare(base, runs(80, 160, 96), method=ratio.paired)
+    assert found is not None
+    assert found.estimate.variances[0] == pytest.approx(0.0, abs=1e-12)
+    assert found.point == pytest.approx(1.25)
+
+
+def test_failures_do_not_thin_the_grid_variance() -> None:
+    base = Reached(
+        seconds=(100.0, 100.0, 100.0, 90.0),
+        met=(True, True, True, False),
+        budget_s=100.0,
+        log_widths=(0.1,) * 3,
+    )
+    arm = Reached(seconds=(80.0,) * 3, met=(True,) * 3, budget_s=100.0, log_widths=(0.05,) * 3)
+    found = compare(base, arm)
+    assert found is not None
+    assert found.estimate.variances == pytest.approx((0.1**2 / 12, 0.05**2 / 12))
+
+
+def test_unequal_budgets_are_refused() -> None:
+    with pytest.raises(ConfigError, match="equal for all arms"):
+        compare(runs(100, 100, 100), runs(100, 100, 100, budget=300))
+
+
+def test_the_width_of_a_crossing_is_the_stretch_it_lies_in() -> None:
+    rows = [{"train_s": 90.0 * k, "samples": k, "accuracy": 0.2 * k} for k in range(1, 5)]
+    later, first = crossing(rows, 0.4), crossing(rows, 0.2)
+    assert later is not None
+    assert first is not None
+    assert log_width(later) == pytest.approx(math.log(2))
+    assert log_width(first) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"seconds": (), "met": ()}, "must be one each"),
+        ({"seconds": (1.0,), "met": (True, False)}, "must be one each"),
+        ({"seconds": (0.0,), "met": (True,)}, "seconds=0.0"),
+        ({"seconds": (math.nan,), "met": (True,)}, "seconds=nan"),
+        ({"seconds": (1.0,), "met": (True,), "budget_s": math.inf}, "budget_s=inf"),
+        ({"seconds": (1.0, 2.0), "met": (True, False), "log_widths": (0.1, 0.1)}, "2 for 1 crossings"),
+    ],
+)
+def test_an_arm_that_makes_no_sense_is_refused(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Reached(**({"budget_s": 10.0} | fields))  # type: ignore[arg-type]

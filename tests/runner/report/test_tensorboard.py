@@ -1,0 +1,146 @@
+"""Event files: what TensorBoard reads back is what the records hold, also while a run goes on."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.cli import main
+from daso_bench.runner.records.json_lines import RecordWriter, write_json
+from daso_bench.runner.report import tensorboard as event_files
+from daso_bench.runner.report.tensorboard import tensorboard
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+
+
+def evaluation(index: int, *, attempt: int = 1, step: int | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "evaluation",
+        "attempt": attempt,
+        "index": index,
+        "step": 10 * (index + 1) if step is None else step,
+        "samples": 100 * (index + 1),
+        "train_s": 0.5 * (index + 1),
+        "accuracy": 0.25 * (index + 1),
+        "loss": None,
+    } | more
+
+
+def write(run: Path, *rows: dict[str, Any], status: str = "finished") -> Path:
+    """Append `rows` to a run directory that began in second 1000."""
+    run.mkdir(parents=True, exist_ok=True)
+    with RecordWriter(run / "metrics.jsonl") as writer:
+        for row in rows:
+            writer.write(row)
+    write_json(run / "status.json", {"status": status, "attempts": [{"number": 1, "started_unix": 1000.0}]})
+    return run
+
+
+def read(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """Tag -> (step, seconds since 1970, value), from the one event file in `folder`."""
+    (file,) = folder.glob("events.out.tfevents.*")
+    found: dict[str, list[tuple[int, float, float]]] = {}
+    for event in loader.EventFileLoader(str(file)).Load():
+        for value in event.summary.value:
+            number = value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value
+            found.setdefault(value.tag, []).append((event.step, event.wall_time, number))
+    return found
+
+
+def converted(directory: Path, *, follow: bool = False) -> Path:
+    tensorboard(directory, directory / "out", follow=follow, tell=lambda line: None)
+    return directory / "out"
+
+
+def test_each_number_stands_over_samples_and_over_training_time(tmp_path: Path):
+    write(tmp_path / "study" / "run", evaluation(0), evaluation(1))
+    found = read(converted(tmp_path) / "study" / "run")
+    assert found["accuracy/over samples"] == [(100, 1000.5, 0.25), (200, 1001.0, 0.5)]
+    assert found["accuracy/over training ms"] == [(500, 1000.5, 0.25), (1000, 1001.0, 0.5)]
+    assert set(found) == {"accuracy/over samples", "accuracy/over training ms"}, "null is no value"
+
+
+def test_what_is_not_a_number_is_told_as_that(tmp_path: Path):
+    write(tmp_path / "run", evaluation(0, accuracy=math.nan, loss=math.inf))
+    found = read(converted(tmp_path) / "run")
+    assert math.isnan(found["accuracy/over samples"][0][2])
+    assert found["loss/over samples"][0][2] == math.inf
+
+
+def test_rows_of_other_kinds_and_rows_without_a_place_are_left_out(tmp_path: Path):
+    rows = [{"kind": "start", "attempt": 1, "step": 0}, evaluation(0, train_s=None), evaluation(1)]
+    write(tmp_path / "run", *rows, evaluation(2) | {"kind": "summary"})
+    found = read(converted(tmp_path) / "run")
+    assert [step for step, _, _ in found["accuracy/over samples"]] == [200]
+
+
+def test_a_second_conversion_takes_the_place_of_the_first(tmp_path: Path):
+    run = write(tmp_path / "run", evaluation(0))
+    converted(tmp_path)
+    write(run, evaluation(1))
+    assert len(read(converted(tmp_path) / "run")["accuracy/over samples"]) == 2
+
+
+def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = write(tmp_path / "run", evaluation(0), status="running")
+    seen: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        """Between two looks the run records something, then ends; another one begins, and ends too."""
+        seen.append(len(read(tmp_path / "out" / "run")["accuracy/over samples"]))
+        write(run, evaluation(len(seen)), status="running" if len(seen) < 2 else "finished")
+        if len(seen) == 1:
+            write(tmp_path / "second", evaluation(0))
+
+    monkeypatch.setattr(event_files.time, "sleep", sleep)
+    out = converted(tmp_path, follow=True)
+    assert seen == [1, 2]
+    assert len(read(out / "run")["accuracy/over samples"]) == 3
+    assert len(read(out / "second")["accuracy/over samples"]) == 1
+
+
+def test_what_a_later_attempt_replaced_is_taken_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    start = {"kind": "start", "attempt": 1, "step": 0}
+    run = write(tmp_path / "run", start, evaluation(0), evaluation(1), status="running")
+
+    def sleep(seconds: float) -> None:
+        again = [start | {"attempt": 2, "step": 15}, evaluation(1, attempt=2, accuracy=0.9)]
+        write(run, *again, status="finished")
+
+    monkeypatch.setattr(event_files.time, "sleep", sleep)
+    found = read(converted(tmp_path, follow=True) / "run")
+    assert [value for _, _, value in found["accuracy/over samples"]] == pytest.approx([0.25, 0.9])
+
+
+def test_a_run_directory_itself_can_be_named(tmp_path: Path):
+    run = write(tmp_path / "run", evaluation(0))
+    assert "accuracy/over samples" in read(converted(run) / "run")
+
+
+def test_a_missing_package_is_said_with_the_line_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path / "run", evaluation(0))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    with pytest.raises(MachineError, match=r"pip install 'daso-bench\[tensorboard\]'"):
+        converted(tmp_path)
+
+
+def test_a_folder_without_runs_is_a_wrong_request(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no run directory in it"):
+        converted(tmp_path)
+
+
+def test_the_command_writes_below_the_folder_unless_told_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write(tmp_path / "run", evaluation(0))
+    assert main.run(["tensorboard", str(tmp_path)]) == 0
+    assert f"1 run, 1 row: tensorboard --logdir {tmp_path / 'tensorboard'}" in capsys.readouterr().out
+    assert main.run(["tensorboard", str(tmp_path), "--output", str(tmp_path / "mine")]) == 0
+    assert read(tmp_path / "mine" / "run") == read(tmp_path / "tensorboard" / "run")
+    with pytest.raises(ConfigError, match="no such folder"):
+        main.run(["tensorboard", str(tmp_path / "nothing")])

@@ -1,0 +1,177 @@
+"""The errors of virtual time against emulated runs, with hand values, and from run directories."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import Run, load_run
+from daso_bench.runner.report.facts import facts_of
+from daso_bench.runner.report.plots.style import where
+from daso_bench.runner.report.simulation_errors import Pair, Spread, Validation, reference, validate
+from daso_bench.runner.report.validate_pairs import pairs_of, twins_of
+
+
+def pair(arm: str, emulated: float, simulated: float, configuration: str = "one", **more: Any) -> Pair:
+    return Pair(
+        study="validation",
+        configuration=configuration,
+        arm=arm,
+        seed="0",
+        emulated_step_s=emulated,
+        simulated_step_s=simulated,
+        **more,
+    )
+
+
+def test_errors_are_relative_to_the_emulated_run() -> None:
+    found = validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)])
+    step = found.errors["step time"]
+    assert (step.count, step.median, step.p95) == (2, pytest.approx(0.025), pytest.approx(0.05))
+    assert step.bias == pytest.approx(-0.025)
+    # ddp/daso: emulated 2, simulated 1.9.
+    assert found.errors["speed-up"].median == pytest.approx(0.05)
+    assert found.errors["speed-up"].bias == pytest.approx(-0.05)
+    assert "time to target" not in found.errors
+
+
+def test_a_common_error_of_all_strategies_leaves_their_ratio_right() -> None:
+    found = validate([pair("ddp", 0.2, 0.22), pair("daso", 0.1, 0.11)])
+    assert found.errors["speed-up"].median == pytest.approx(0, abs=1e-12)
+    assert found.errors["step time"].median == pytest.approx(0.1)
+
+
+def test_an_order_counts_where_strategies_differ_by_more_than_five_per_cent() -> None:
+    close = validate([pair("ddp", 0.104, 0.1), pair("daso", 0.1, 0.104)])
+    assert (close.orders, close.orders_right) == (0, 0)
+    wrong = validate([pair("ddp", 0.106, 0.1), pair("daso", 0.1, 0.104)])
+    assert (wrong.orders, wrong.orders_right) == (1, 0)
+    assert wrong.short[-1].startswith("order: 0 of 1 right")
+    right = validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1), pair("lasgd", 0.15, 0.15)])
+    assert (right.orders, right.orders_right) == (3, 3)
+
+
+def test_strategies_of_different_configurations_are_not_compared() -> None:
+    found = validate([pair("ddp", 0.2, 0.2), pair("daso", 0.1, 0.3, configuration="other")])
+    assert (found.configurations, found.orders) == (2, 0)
+    assert "speed-up" not in found.errors
+
+
+def test_the_95th_percentile_is_an_error_that_was_seen() -> None:
+    errors = [0.01] * 19 + [0.5]
+    assert Spread.of(errors).p95 == 0.01
+    assert Spread.of([*errors[:-1], 0.4, 0.5]).p95 == 0.4  # of 21, one may be larger
+
+
+def test_limits_are_named_with_what_exceeds_them() -> None:
+    found = validate([pair("ddp", 0.2, 0.2), pair("daso", 0.1, 0.104)])
+    (line,) = found.short
+    assert line == "speed-up: median 3.8% (limit 3%), 95th percentile 3.8% (limit 8%)"
+
+
+def test_the_time_to_target_counts_where_both_reached_it() -> None:
+    reached = pair("ddp", 0.2, 0.2, emulated_target_s=10.0, simulated_target_s=11.0)
+    assert validate([reached]).errors["time to target"].median == pytest.approx(0.1)
+    half = dataclasses.replace(reached, simulated_target_s=None)
+    assert "time to target" not in validate([half]).errors
+
+
+def run(launcher: str, train_s: float, arm: str = "ddp", size: str = "base", **more: Any) -> Run:
+    apparatus = {"apparatus": {"network": "kernel"}} if launcher == "emulated" else {}
+    timing = {"valid": not more.pop("reasons", []), "reasons": ["busy"]}
+    parts = more.pop("parts", {})
+    return Run(
+        place=f"{launcher}-{arm}-{size}",
+        config={
+            "launcher": {"name": launcher},
+            "study": {"arm": arm, "size": size},
+            "train": {"global_batch_size": 64},
+            "seed": 0,
+        },
+        environment={},
+        status={"status": more.pop("status", "finished"), "timing": timing},
+        evaluations=[],
+        summary={"train_s": train_s, "steps": 30, "samples": 1920, "parts_s": parts, **apparatus},
+        rank_rows=[],
+        replaced_rows=0,
+        damage=[],
+    )
+
+
+def test_a_pair_is_the_same_arm_and_configuration_by_both() -> None:
+    runs = [run("emulated", 6.0), run("simulated", 5.7), run("simulated", 3.0, arm="daso")]
+    (only,), invalid = pairs_of(runs)
+    assert (only.arm, only.configuration, invalid) == ("ddp", "base", 0)
+    assert (only.emulated_step_s, only.simulated_step_s) == (pytest.approx(0.2), pytest.approx(0.19))
+
+
+def test_an_emulated_run_whose_checks_failed_counts_for_nothing_and_is_counted() -> None:
+    runs = [run("emulated", 6.0, reasons=["busy"]), run("simulated", 5.7)]
+    assert pairs_of(runs) == ([], 1)
+    refused_at_its_start = run("emulated", 6.0, status="failed")
+    assert pairs_of([refused_at_its_start, run("simulated", 5.7)]) == ([], 1)
+    assert pairs_of([run("simulated", 6.0, status="failed"), run("emulated", 6.0, status="running")]) == (
+        [],
+        0,
+    )
+
+
+def test_padded_and_real_devices_are_compared_by_their_exposed_share() -> None:
+    real = run("emulated", 10.0, size="real", parts={"exposed": 3.0, "compute": 6.0})
+    near = run("emulated", 20.0, size="padded", parts={"exposed": 5.2, "compute": 12.0})
+    (twins,) = twins_of([real, near])
+    assert (twins.real_share, twins.padded_share) == (pytest.approx(0.3), pytest.approx(0.26))
+    assert (twins.real_compute_s, twins.short) == (pytest.approx(0.2), False)
+    far = run("emulated", 20.0, size="padded", parts={"exposed": 4.8})
+    assert twins_of([real, far])[0].short
+    assert twins_of([real]) == []
+
+
+def test_what_the_project_keeps_can_be_read() -> None:
+    kept = reference()
+    assert kept is not None
+    assert kept.pairs >= 50
+    said = f"On emulated clusters, whose links and devices are what was put in ({kept.configurations} "
+    assert kept.sentence().startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("validated_ranks", "first"),
+    [
+        (None, "No step time of this cluster was compared with a measured one. "),
+        (0, "No step time of this cluster was compared with a measured one. "),
+        (4, "Step times of this cluster were compared with measured ones on 4 ranks. "),
+    ],
+)
+def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
+    make_run: Callable[..., Path],
+    tmp_path: Path,
+    known: list[Validation],
+    validated_ranks: int | None,
+    first: str,
+) -> None:
+    """The page said "compared with measured ones on no rank", and "step time off by 3.1%" beside it."""
+    path = make_run(tmp_path, world="simulated")
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    if validated_ranks is not None:
+        config["cluster"]["validated_ranks"] = validated_ranks
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    known.append(validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]))
+    (comparison,) = compare([load_run(path, "place")])
+    told = dict(facts_of(comparison))["How far virtual time is off"]
+    assert told.startswith(f"{first}On emulated clusters, whose links and devices are what was put in (")
+    label = ClusterConfig(nodes=1, ranks_per_node=(2,), validated_ranks=validated_ranks or 0).validity
+    assert first == f"{label[0].upper()}{label[1:]}. ", "a run's label says the same"
+
+
+def test_figures_of_virtual_time_say_how_far_it_is_off(known: list[Validation]) -> None:
+    assert where("simulated", "4 nodes") == "simulated, 4 nodes"
+    known.append(validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]))
+    told = "simulated, 4 nodes, ratios on emulated clusters off by 5.0%, at the 95th percentile 5.0%"
+    assert where("simulated", "4 nodes") == told
+    assert where("local", "") == "real processes"

@@ -1,0 +1,178 @@
+"""Standing still for collectives, by the links they use: where two levels of sums spend their time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import Awkward, Dies, config, dies_after
+
+from daso_bench.runner.communication.link_costs import AlphaBeta, Network
+from daso_bench.runner.communication.traffic import Traffic
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.training.clock import waiting_of
+from daso_bench.strategies import hsgd
+from daso_bench.strategies.topology import Topology
+
+
+def blocked(strategy: str, **keys: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """`blocked_s` and `parts_s` of a run whose devices differ by rank."""
+    cfg = config(strategy, model=Awkward(), **keys)
+    done = simulate(
+        cfg,
+        cfg.dataset.load(),
+        network=AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6),
+        step_time=lambda rank, n: 2_000_000 + 300_000 * rank,
+    )
+    summary = done.results[0].summary
+    return summary["blocked_s"], summary["parts_s"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "hsgd", "daso", "ednncomm", "lasgd", "sgp"])
+def test_both_classes_together_are_what_was_exposed_and_waited(strategy: str):
+    found, parts = blocked(strategy)
+    assert sum(found.values()) == pytest.approx(parts["exposed"] + parts["waiting"], rel=1e-6)
+    assert sum(found.values()) > 0
+
+
+def timed(strategy: str, network: Network, step_ns: int = 2_000_000, **keys: Any) -> dict[str, Any]:
+    """The summary of a run of 2 nodes of 4 ranks whose steps all take the same time."""
+    cfg = config(strategy, ranks=[4, 4], keys=keys, epochs=1)
+    done = simulate(cfg, cfg.dataset.load(), network=network, step_time=lambda rank, samples: step_ns)
+    return done.results[0].summary
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "flat"),
+    [
+        ("hsgd", {}, 0),
+        ("hsgd", {"shared_weights": False}, 0),
+        ("hsgd", {"level1": "collective"}, 0),
+        ("ednncomm", {"sync_every": 1}, 0),
+        # Its epoch's loss is summed over all ranks in one ring.
+        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 0, "allow_no_cycling": True}, 14 * 5e-3),
+    ],
+    ids=str,
+)
+def test_all_ranks_of_a_node_stand_still_for_their_leaders_sum_over_nodes(
+    strategy: str, keys: dict[str, Any], flat: float
+):
+    """2(N-1) latencies of 5 ms a step: the leader in its sum, the others where they wait for it."""
+    summary = timed(strategy, AlphaBeta(inter_latency_s=5e-3), **keys)
+    assert summary["blocked_s"] == pytest.approx({"intra": 0, "inter": 6 * 10e-3 + flat}, abs=1e-9)
+
+
+def test_by_tensors_the_barrier_behind_the_update_waits_for_the_others_sums():
+    # Four messages of a node one after the other over its link: all have waited for the last.
+    network = AlphaBeta(inter_latency_s=5e-3)
+    for shared_weights in (True, False):
+        summary = timed("hsgd", network, partition="tensor", shared_weights=shared_weights)
+        messages = summary["calls"]["inter"] / 2 / 6  # of a node and step
+        assert messages > 1
+        assert summary["blocked_s"] == pytest.approx({"intra": 0, "inter": 6 * messages * 10e-3}, abs=1e-9)
+
+
+def test_through_one_leader_a_sum_over_nodes_is_two_messages():
+    summary = timed("hsgd", AlphaBeta(inter_latency_s=5e-3), level2_algorithm="linear")
+    assert summary["blocked_s"]["intra"] == 0
+    assert summary["blocked_s"]["inter"] == pytest.approx(6 * 10e-3)
+
+
+def test_what_is_sent_inside_a_node_counts_there_also_where_its_receivers_waited_for_their_leader():
+    # Reduce and broadcast among 4: a tree of 2 levels of 1 ms each.
+    summary = timed("hsgd", AlphaBeta(intra_latency_s=1e-3, inter_latency_s=5e-3), level1="collective")
+    assert summary["blocked_s"] == pytest.approx({"intra": 6 * 4e-3, "inter": 6 * 10e-3}, abs=1e-9)
+    assert summary["parts_s"]["exposed"] + summary["parts_s"]["waiting"] == pytest.approx(6 * 14e-3)
+
+
+def test_waiting_for_a_slower_rank_of_the_node_is_of_the_node():
+    cfg = config("hsgd", ranks=[4, 4], epochs=1)
+    done = simulate(
+        cfg,
+        cfg.dataset.load(),
+        network=AlphaBeta(inter_latency_s=5e-3),
+        step_time=lambda rank, samples: 6_000_000 if rank % 4 == 3 else 2_000_000,
+    )
+    blocked_s = done.results[0].summary["blocked_s"]
+    assert blocked_s == pytest.approx({"intra": 6 * 4e-3 * 3 / 4, "inter": 6 * 10e-3}, abs=1e-9)
+
+
+def test_adding_up_a_node_is_time_of_its_links_and_the_parts_are_all_of_training(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Each rank adds for 3 ms: neither the model's computing nor what is left over."""
+    adds = hsgd.sum_columns
+
+    def slowly(*arguments: Any) -> None:
+        adds(*arguments)
+        (simulator,) = running
+        simulator.advance(0, 3_000_000)
+
+    running: list[Simulator] = []
+    begins = Simulator.run
+
+    def run(self: Simulator, *arguments: Any, **keys: Any) -> list[Any]:
+        running.append(self)
+        return begins(self, *arguments, **keys)
+
+    monkeypatch.setattr(Simulator, "run", run)
+    monkeypatch.setattr(hsgd, "sum_columns", slowly)
+    summary = timed("hsgd", AlphaBeta(inter_latency_s=5e-3))
+    parts = summary["parts_s"]
+    assert summary["blocked_s"] == pytest.approx({"intra": 6 * 3e-3, "inter": 6 * 10e-3}, abs=1e-9)
+    assert parts["compute"] == pytest.approx(6 * 2e-3)
+    assert parts["step_other"] == pytest.approx(0, abs=1e-9)
+    assert summary["train_s"] == pytest.approx(6 * 15e-3)
+    assert sum(parts.values()) == pytest.approx(summary["train_s"], abs=1e-6)
+
+
+def test_on_one_node_there_are_no_other_links():
+    comm = SimulatedCommunicator(Simulator(Topology.of([2])), 0)
+    with comm.summing("inter"):
+        assert comm.traffic.summing == "intra"
+    assert comm.traffic.summing is None
+
+
+def test_what_of_a_wait_was_transfer_is_known_when_all_have_told_when_they_came():
+    traffic, other = Traffic(Topology.of([2, 2]), 1), Traffic(Topology.of([2, 2]), 0)
+    key = traffic.launch("parameters", (0, 1), 0)
+    traffic.summing = "inter"
+    traffic.block(key, 0, 50)
+    assert traffic.blocked_on == {"inter": 50}
+    other.launch("parameters", (0, 1), 30)
+    assert waiting_of(traffic, [traffic.launches, other.launches]) == 30
+    assert traffic.blocked_on == {"inter": 30, "intra": 20}
+    assert traffic.blocked_ns == 50
+
+
+def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_is():
+    traffic = Traffic(Topology.of([2, 2]), rank=0)
+    inside, across = (traffic.launch("gradients", members, 0) for members in ((0, 1), (0, 2)))
+    traffic.block(inside, 0, 5)
+    traffic.block(across, 10, 17, waited=3)
+    traffic.block(-1, 20, 31)
+    assert traffic.blocked_on == {"intra": 5, "inter": 18}
+    alone = Traffic(Topology.of([2]), rank=0)
+    alone.block(-1, 0, 4)
+    assert alone.blocked_on == {"intra": 4}
+
+
+def test_what_is_not_training_is_not_counted():
+    traffic = Traffic(Topology.of([2]), rank=0)
+    key = traffic.launch("control", (0, 1), 0)
+    traffic.training = False
+    traffic.block(key, 0, 5)
+    assert not traffic.blocked_on
+
+
+def test_a_resumed_run_has_stood_still_as_long(tmp_path: Path):
+    cfg = config("hsgd", model=Awkward(), checkpoint_every_samples=128)
+    data, slow = cfg.dataset.load(), AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
+    whole = simulate(cfg, data, network=slow, checkpoints=tmp_path / "whole")
+    with pytest.raises(Dies):
+        simulate(cfg, data, network=slow, checkpoints=tmp_path / "broken", loop=dies_after(14))
+    resumed = simulate(cfg, data, network=slow, checkpoints=tmp_path / "broken", attempt=2)
+    found, wanted = (done.results[0].summary["blocked_s"] for done in (resumed, whole))
+    assert found == pytest.approx(wanted, rel=1e-9)
+    assert sum(wanted.values()) > 0

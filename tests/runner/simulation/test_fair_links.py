@@ -1,0 +1,331 @@
+"""Links that are shared fairly, and one after the other, against schedules made by hand."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daso_bench.runner.communication.link_costs import Cost, Network
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulator import FairLinks, FifoLinks, Operation, Simulator
+from daso_bench.strategies.communicator import Channel
+from daso_bench.strategies.topology import NODE, Topology, peers
+
+Transfer = tuple[int, int, str]
+"""When it starts, how long it takes alone, its links: a letter each."""
+
+
+def ends(links: FairLinks | FifoLinks, *transfers: Transfer) -> list[int]:
+    """When each transfer ends, once all of them are known; they are given in the order of their starts."""
+    operations = []
+    for start, took, names in transfers:
+        operations.append(Operation("all_reduce", (0, 1)))
+        links.carry(operations[-1], Cost(took, tuple(names)), start)
+    return [operation.end or 0 for operation in operations]
+
+
+@pytest.mark.parametrize(
+    ("transfers", "expected"),
+    [
+        ([(0, 100, "a")], [100]),
+        ([(7, 100, "a")], [107]),
+        # Two of T together: 2T both.
+        ([(0, 100, "a"), (0, 100, "a")], [200, 200]),
+        # Halfway: the first has T/2 left and half the speed, the second then T/2 and all of it.
+        ([(0, 100, "a"), (50, 100, "a")], [150, 200]),
+        # A short one among two: 20 · 2, and the long one makes up for it alone.
+        ([(0, 100, "a"), (0, 20, "a")], [120, 40]),
+        # One after the other: nothing is shared.
+        ([(0, 100, "a"), (100, 100, "a")], [100, 200]),
+        ([(0, 100, "a"), (500, 100, "a")], [100, 600]),
+        # Three of 60 at 0, 30, 60. At 30 the first has 30 left, at 60 it has 15 and the second 45; thirds
+        # until 105, halves until the second ends at 165, the third alone for its last 15.
+        ([(0, 60, "a"), (30, 60, "a"), (60, 60, "a")], [105, 165, 180]),
+        ([(0, 60, "a"), (0, 60, "a"), (0, 60, "a")], [180, 180, 180]),
+        # Nothing to carry: over at once, whoever is on the link.
+        ([(0, 100, "a"), (50, 0, "a")], [100, 50]),
+    ],
+)
+def test_transfers_on_one_link(transfers: list[Transfer], expected: list[int]):
+    assert ends(FairLinks(), *transfers) == expected
+
+
+def test_transfers_on_other_links_do_not_touch():
+    assert ends(FairLinks(), (0, 100, "a"), (10, 100, "b"), (20, 100, "cd")) == [100, 110, 120]
+
+
+def test_a_transfer_without_links_slows_nobody():
+    assert ends(FairLinks(), (0, 100, "a"), (10, 100, ""), (10, 100, "")) == [100, 110, 110]
+
+
+def test_a_transfer_over_two_links_is_as_fast_as_the_busier_one():
+    """Three on a, two on b: only who is on b alone gets a half.
+
+    At 120 it ends; the others have 20 of 60 left, and still three of them are on a.
+    """
+    transfers = [(0, 60, "ab"), (0, 60, "a"), (0, 60, "a"), (0, 60, "b")]
+    assert ends(FairLinks(), *transfers) == [180, 180, 180, 120]
+
+
+def test_what_a_transfer_leaves_unused_on_its_other_link_stays_unused():
+    """At 30 someone joins on b: the first, on both links, goes at half speed, and so does it."""
+    assert ends(FairLinks(), (0, 60, "ab"), (30, 60, "b"), (30, 60, "c")) == [90, 120, 90]
+
+
+def test_a_latecomer_puts_off_all_that_it_meets_and_only_those():
+    links = FairLinks()
+    first, other = Operation("all_reduce", (0, 1)), Operation("all_reduce", (2, 3))
+    links.carry(first, Cost(100, ("a",)), 0)
+    links.carry(other, Cost(100, ("b",)), 0)
+    assert (first.end, other.end) == (100, 100)
+    links.carry(Operation("all_reduce", (4, 5)), Cost(10, ("a",)), 90)
+    assert (first.end, other.end) == (110, 100)
+    # Now the first and its latecomer have 5 left; in thirds 1 until 112, and that at half speed.
+    links.carry(Operation("all_reduce", (6, 7)), Cost(4, ("a",)), 100)
+    assert (first.end, other.end) == (114, 100)
+
+
+def test_what_is_over_is_not_put_off():
+    links = FairLinks()
+    first = Operation("all_reduce", (0, 1))
+    links.carry(first, Cost(100, ("a",)), 0)
+    links.carry(Operation("all_reduce", (0, 1)), Cost(100, ("a",)), 100)
+    assert first.end == 100
+
+
+def test_shares_that_are_no_whole_nanoseconds():
+    """At 2 the first has 8.5 left, the second 9.5; thirds until 27.5, halves until 29.5, alone to 30."""
+    got = ends(FairLinks(), (0, 10, "a"), (1, 10, "a"), (2, 10, "a"))
+    assert all(abs(end - real) <= 0.5 for end, real in zip(got, (27.5, 29.5, 30), strict=True))
+
+
+class Impatient(str):
+    """A link that is looked up a thousand times at most."""
+
+    asked = 0
+
+    def __hash__(self) -> int:
+        self.asked += 1
+        if self.asked > 1000:
+            raise TimeoutError
+        return super().__hash__()
+
+
+@pytest.mark.parametrize(
+    "began",
+    [
+        0,
+        10**12,
+        pytest.param(
+            10**15,
+        ),
+    ],
+)
+def test_late_in_a_long_run_transfers_still_end(began: int):
+    """Thirds and sevenths of nanoseconds, after eleven days of virtual time."""
+    starts = (2653, 16968, 25247, 26537, 27562, 31845, 33506, 49673)
+    took, link = 39756, Impatient("a")
+    links, operations = FairLinks(), []
+    for start in starts:
+        operations.append(Operation("all_reduce", (0, 1)))
+        links.carry(operations[-1], Cost(took, (link,)), began + start)
+    last = max(operation.end or 0 for operation in operations)
+    assert abs(last - began - (starts[0] + took * len(starts))) <= 1  # the link is never idle
+
+
+starts_and_times = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 200)), min_size=1, max_size=12)
+
+
+@given(starts_and_times)
+def test_one_link_does_all_the_work_and_is_never_idle_with_work_left(drawn: list[tuple[int, int]]):
+    """Fair or not: the last end is that of one queue, whatever the order inside."""
+    queue = sorted(drawn)
+    busy_until = 0
+    for start, took in queue:
+        busy_until = max(busy_until, start) + took
+    transfers = [(start, took, "a") for start, took in queue]
+    assert max(ends(FifoLinks(), *transfers)) == busy_until
+    assert abs(max(ends(FairLinks(), *transfers)) - busy_until) <= 1
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=12))
+def test_the_last_of_transfers_that_start_together_ends_after_all_their_work(times: list[int]):
+    together = [(5, took, "a") for took in times]
+    assert max(ends(FifoLinks(), *together)) == 5 + sum(times)
+    assert max(ends(FairLinks(), *together)) == 5 + sum(times)
+
+
+@given(starts_and_times, st.data())
+def test_nobody_is_faster_than_alone_nor_slower_than_if_all_were_always_there(
+    drawn: list[tuple[int, int]], data: st.DataObject
+):
+    names = st.sampled_from(["a", "b", "ab", "bc", "abc"])
+    transfers = [(start, took, data.draw(names)) for start, took in sorted(drawn)]
+    for (start, took, _), end in zip(transfers, ends(FairLinks(), *transfers), strict=True):
+        assert start + took <= end <= start + took * len(transfers) + 1
+
+
+def test_fifo_serves_in_the_order_of_entering_and_waits_for_all_its_links():
+    transfers = [(0, 100, "a"), (10, 50, "b"), (20, 10, "ab"), (30, 10, "b"), (300, 10, "a")]
+    assert ends(FifoLinks(), *transfers) == [100, 60, 110, 120, 310]
+
+
+class Bytes(Network):
+    """A byte takes a nanosecond between nodes, and nothing inside one."""
+
+    def __init__(self, sharing: str) -> None:
+        self._sharing = sharing
+
+    @property
+    def sharing(self) -> str:
+        return self._sharing
+
+    def duration_ns(self, verb: str, members: Any, payload: int, inter: bool) -> int:
+        return payload if inter else 0
+
+
+def payload(size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8)
+
+
+def run(body: Any, nodes: list[int], sharing: str = "fair") -> list[Any]:
+    simulator = Simulator(Topology.of(nodes), Bytes(sharing))
+    return simulator.run(lambda rank: body(SimulatedCommunicator(simulator, rank)))
+
+
+@pytest.mark.parametrize(
+    ("sharing", "starts", "expected"),
+    [
+        ("fair", [0, 0], [200, 200]),
+        ("fair", [0, 50], [150, 200]),
+        ("fair", [0, 100], [100, 200]),
+        ("fair", [30, 0], [200, 170]),  # 70 left of the second when the first comes
+        ("fifo", [0, 50], [100, 200]),
+        ("fifo", [30, 0], [200, 100]),
+    ],
+)
+def test_ranks_end_when_their_transfers_do(sharing: str, starts: list[int], expected: list[int]):
+    """Rank 0 told at 0 that it ends at 100 sleeps on where a second transfer has put it off meanwhile."""
+
+    def body(comm: SimulatedCommunicator) -> int:
+        comm.simulator.advance(comm.rank, starts[comm.local_rank])
+        comm.all_reduce(payload(100), peers(comm.local_rank)).wait()
+        return comm.now()
+
+    assert run(body, [2, 2], sharing) == expected * 2
+
+
+def test_a_waiter_whose_end_is_put_off_three_times_goes_on_at_the_real_end():
+    """At 90, 95 and 97 someone joins: 10 left, then 7.5, then 6 5/6, of which a quarter a nanosecond."""
+    starts = [0, 90, 95, 97]
+
+    def body(comm: SimulatedCommunicator) -> int:
+        comm.simulator.advance(comm.rank, starts[comm.local_rank])
+        comm.all_reduce(payload(100), peers(comm.local_rank)).wait()
+        return comm.now()
+
+    got = run(body, [4, 4])
+    assert got[0] == math.ceil(97 + 4 * (10 - 5 / 2 - 2 / 3))
+    assert got[:4] == got[4:]
+    assert got[3] == 400
+
+
+def test_a_poll_at_the_end_told_first_says_no():
+    def body(comm: SimulatedCommunicator) -> list[bool]:
+        if comm.local_rank == 1:
+            comm.simulator.advance(comm.rank, 50)
+            comm.all_reduce(payload(100), peers(1)).wait()
+            return []
+        work = comm.all_reduce(payload(100), peers(0), async_op=True)
+        seen = []
+        for until in (100, 149, 150):
+            comm.simulator.advance(comm.rank, until - comm.now())
+            seen.append(work.is_completed())
+        return seen
+
+    assert run(body, [2, 2])[0] == [False, False, True]
+
+
+def test_two_transfers_of_one_rank_share_its_link():
+    """200 and 100 bytes: both at half speed until 200, then the last 100 of the long one alone."""
+
+    def body(comm: SimulatedCommunicator) -> list[int]:
+        channels: tuple[Channel, Channel] = ("gradients", "parameters")
+        long, short = (
+            comm.all_reduce(payload(size), peers(0), channel=channel, async_op=True)
+            for size, channel in zip((200, 100), channels, strict=True)
+        )
+        stamps = []
+        for work in (short, long):
+            work.wait()
+            stamps.append(comm.now())
+        assert (short.transfer_ns(), long.transfer_ns()) == (200, 300)
+        return stamps
+
+    assert run(body, [1, 1]) == [[200, 300]] * 2
+
+
+def test_pairs_of_other_nodes_share_nothing():
+    """Two messages among four nodes have their links to themselves; a third one over both slows both."""
+
+    def body(comm: SimulatedCommunicator, third: bool) -> int:
+        rank = comm.rank
+        sends = {} if rank % 2 else {rank + 1: payload(100)}
+        receives = {rank - 1: payload(100)} if rank % 2 else {}
+        work = comm.exchange(sends, receives, tag=0)
+        if third and rank == 0:
+            comm.exchange({3: payload(100)}, {}, tag=1)
+        if third and rank == 3:
+            comm.exchange({}, {0: payload(100)}, tag=1)
+        work.wait()
+        return comm.now()
+
+    assert run(lambda comm: body(comm, False), [1] * 4) == [100] * 4
+    assert run(lambda comm: body(comm, True), [1] * 4) == [200] * 4
+
+
+def test_inside_a_node_nothing_is_shared():
+    def body(comm: SimulatedCommunicator) -> int:
+        far = comm.all_reduce(payload(100), peers(comm.local_rank), async_op=True)
+        comm.all_reduce(payload(100), NODE).wait()
+        assert comm.now() == 0
+        far.wait()
+        return comm.now()
+
+    assert run(body, [2, 2]) == [200] * 4
+
+
+def all_at_once(transfers: list[Transfer]) -> list[float]:
+    """The same rule in the plainest way: from one start or end to the next, over everything under way."""
+    left = {number: float(took) for number, (_, took, _) in enumerate(transfers)}
+    found = [0.0] * len(transfers)
+    now = 0.0
+    while left:
+        under_way = [n for n in left if transfers[n][0] <= now]
+        later = [transfers[n][0] for n in left if transfers[n][0] > now]
+        share = {
+            n: max(sum(link in transfers[m][2] for m in under_way) for link in transfers[n][2])
+            for n in under_way
+        }
+        step = min([start - now for start in later] + [left[n] * share[n] for n in under_way])
+        now += step
+        for n in under_way:
+            left[n] -= step / share[n]
+            if left[n] < 1e-9:
+                found[n] = now
+                del left[n]
+    return found
+
+
+LINKS = st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3).map(lambda names: "".join(sorted(names)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200), LINKS), min_size=1, max_size=10))
+def test_only_those_that_share_links_are_looked_at_and_nothing_else_comes_out(given: list[Transfer]):
+    starts = sorted(given)
+    wanted = all_at_once(starts)
+    for got, exact in zip(ends(FairLinks(), *starts), wanted, strict=True):
+        assert abs(got - exact) <= 1 + 1e-6

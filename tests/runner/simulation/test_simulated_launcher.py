@@ -1,0 +1,148 @@
+"""`launcher=simulated` as a user meets it: a run like others, in virtual time, the same bits each time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.records.json_lines import read_json, read_records
+
+SMALL = ["launcher=simulated", "train.epochs=2", "cluster.nodes=2", "cluster.ranks_per_node=2"]
+
+
+def code_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def runs() -> list[Path]:
+    return sorted(Path("results/runs").glob("*/"))
+
+
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    read = read_records(run / name)
+    assert not read.damage
+    return read.rows
+
+
+def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixture[str]):
+    assert code_of(*SMALL, "strategy=daso", "train.epochs=4") == 0
+    (run,) = runs()
+    status = read_json(run / "status.json")
+    assert (status["status"], status["timing"]["valid"]) == ("finished", True)
+    environment = read_json(run / "environment.json")
+    assert (environment["world"], environment["backend"]) == ("simulated", "virtual time")
+    assert [row["node"] for row in environment["ranks"]] == [0, 0, 1, 1]
+    assert rows(run)[0]["world"] == "simulated"
+    assert len(list((run / "ranks").glob("*.jsonl"))) == 4
+    assert "simulated" in capsys.readouterr().out
+    assert code_of("report", "results/runs", "--output", "report") == 0
+    page = Path("report/index.html").read_text()
+    assert "simulated: real gradients, the time of a modelled cluster" in page
+    assert "10 Gbit/s a card between nodes, V100" in page
+    figures = list(Path("report").glob("*.svg"))
+    assert figures
+    assert all(
+        "<!-- simulated, ratios on emulated clusters off by " in figure.read_text() for figure in figures
+    ), "a figure travels without its page"
+
+
+def test_the_same_run_twice_is_the_same_to_the_last_bit():
+    for repeat in (0, 1):
+        jitter = ["cluster.device.jitter=student_t3", "cluster.device.speeds=[1,1,1,0.5]"]
+        assert code_of(*SMALL, "strategy=lasgd", *jitter, f"run.repeat={repeat}") == 0
+    one, other = runs()
+    assert rows(one) == rows(other)
+    for rank in range(4):
+        assert rows(one, f"ranks/{rank}.jsonl") == rows(other, f"ranks/{rank}.jsonl")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
+def test_it_learns_what_real_processes_learn(strategy: str):
+    words = [f"strategy={strategy}", "train.epochs=4", "train.precision=fp64"]
+    assert code_of(*words) == 0
+    assert code_of(*words, *SMALL[:1], "cluster.nodes=2", "cluster.ranks_per_node=2", "run.repeat=1") == 0
+    found = {
+        rows(run)[0]["world"]: [row for row in rows(run) if row["kind"] == "evaluation"] for run in runs()
+    }
+    assert len(found["local"]) == 4
+    for real, virtual in zip(found["local"], found["simulated"], strict=True):
+        for key in ("step", "samples", "correct", "learning_rate"):
+            assert real[key] == virtual[key], key
+        for key in ("loss", "train_loss"):
+            assert virtual[key] == pytest.approx(real[key], rel=1e-12), key
+
+
+def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.CaptureFixture[str]):
+    more = ["strategy=ddp", "train.checkpoint_every_samples=300"]
+    assert code_of(*SMALL, *more) == 0
+    assert code_of(*SMALL, *more, "cluster.failures_s=[0.06]") == 1
+    whole, broken = sorted(runs(), key=lambda run: read_json(run / "status.json")["status"] == "failed")
+    assert "a node was lost after 0.06 s" in read_json(broken / "status.json")["reason"]
+    assert "Traceback" not in capfd.readouterr().out, "it was asked for: the sentence says all"
+    assert "Traceback" in (broken / "logs" / "rank_0.log").read_text()
+    assert code_of("resume", str(broken)) == 0
+    ends = [rows(run)[-1] for run in (whole, broken)]
+    assert ends[0]["kind"] == ends[1]["kind"] == "summary"
+    assert ends[0]["final_accuracy"] == ends[1]["final_accuracy"]
+    assert ends[0]["train_s"] == pytest.approx(ends[1]["train_s"], rel=1e-9)
+
+
+def test_timing_only_through_the_command_line():
+    words = ["launcher.timing_only=true", "model=resnet18", "strategy=ddp", "dataset=imagenet_sized"]
+    assert code_of(*SMALL, *words, "train.global_batch_size=160000") == 0
+    (run,) = runs()
+    summary = rows(run)[-1]
+    assert summary["parameters"] == 11_689_512
+    assert json.dumps(summary["labels"]).count("timing only") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["launcher=simulated", "cluster=laptop"], "virtual time needs a rate"),
+        (["cluster=ethernet_10g"], "are for launcher=emulated"),
+        (["launcher=simulated", "cluster.device.tflops=null"], "virtual time needs samples_per_second"),
+        (["launcher.timing_only=true"], "needs virtual time, launcher=simulated"),
+        (["launcher=simulated", "launcher.timing_only=true", "train.target=0.9"], "learns nothing"),
+        (["launcher=simulated", "model=billion"], "it is for launcher.timing_only=true"),
+        (
+            [
+                "launcher=simulated",
+                "launcher.timing_only=true",
+                "strategy=slowmo",
+                "strategy.optimizer_state=average",
+            ],
+            "strategy.optimizer_state=average: sends what depends on trained numbers",
+        ),
+        (["launcher=simulated", "cluster.device.jitter=gaussian", "cluster.device.jitter_cv=0.4"], "0.3"),
+        (["launcher=simulated", "cluster.links.inter.rate_gbit=0"], "cluster.links.inter.rate_gbit=0"),
+        (["launcher=simulated", "cluster.links.inter.rate=1"], "cluster.links.inter.rate: unknown key"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]):
+    assert code_of(*words) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not Path("results").exists()
+
+
+def test_a_dry_run_tells_of_one_process_and_of_hardware_only_where_it_is_described(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert code_of("--dry-run", "strategy=ddp") == 0
+    assert "links" not in capsys.readouterr().out
+    assert code_of("--dry-run", *SMALL) == 0
+    told = capsys.readouterr().out
+    assert "1, for 4 ranks on 2 nodes (2 x 2) in virtual time" in told
+    assert "links" in told

@@ -1,0 +1,306 @@
+"""Virtual time: order, cost, busy links, and errors that say who waits for whom."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.communication.traffic import ring_bytes
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulator import Deadlock, OutOfTime, Simulator
+from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology, peers
+
+MS = 1_000_000
+
+
+def run(body: Any, nodes: list[int], network: Any = None) -> tuple[list[Any], Simulator]:
+    simulator = Simulator(Topology.of(nodes), network)
+    return simulator.run(lambda rank: body(SimulatedCommunicator(simulator, rank))), simulator
+
+
+def test_every_verb():
+    def body(comm: SimulatedCommunicator) -> None:
+        rank = comm.rank
+        x = torch.tensor([rank + 1.0])
+        comm.all_reduce(x, WORLD).wait()
+        assert x.item() == 10
+        x = torch.tensor([float(rank)])
+        comm.broadcast(x, 1, NODE).wait()
+        assert x.item() == [1, 1, 3, 3][rank]
+        x = torch.tensor([float(rank)])
+        comm.reduce(x, 1, NODE).wait()
+        assert rank % 2 == 0 or x.item() == [0, 1, 0, 5][rank]
+        out = torch.zeros(8)
+        comm.all_gather(out, torch.tensor([float(rank), 7.0]), WORLD).wait()
+        assert out.tolist() == [0, 7, 1, 7, 2, 7, 3, 7]
+        piece = torch.zeros(2)
+        comm.reduce_scatter(piece, torch.arange(8.0), WORLD).wait()
+        assert piece.tolist() == [8 * rank, 8 * rank + 4]
+        got = torch.zeros(1)
+        comm.exchange({(rank + 1) % 4: torch.tensor([float(rank)])}, {(rank - 1) % 4: got}, tag=3).wait()
+        assert got.item() == (rank - 1) % 4
+        memory = comm.shared(6, torch.float32, NODE)
+        memory[comm.local_rank] = 5 + rank
+        comm.barrier(NODE)
+        assert memory[:2].tolist() == [[5, 6], [5, 6], [7, 8], [7, 8]][rank]
+        with pytest.raises(ValueError, match="spans nodes"):
+            comm.shared(1, torch.float32, WORLD)
+
+    run(body, [2, 2])
+
+
+def test_the_smallest_clock_runs_first_and_a_poll_sees_all_that_was_before():
+    """Rank 1 joins at 30 ms; rank 0 polls every 10 ms: not yet at 30 (a tie), done at 40."""
+
+    def body(comm: SimulatedCommunicator) -> list[bool]:
+        if comm.rank == 1:
+            comm.simulator.advance(1, 30 * MS)
+            comm.all_reduce(torch.ones(1), WORLD).wait()
+            return []
+        work = comm.all_reduce(torch.ones(1), WORLD, async_op=True)
+        seen = []
+        for _ in range(4):
+            comm.simulator.advance(0, 10 * MS)
+            seen.append(work.is_completed())
+        work.wait()
+        return seen
+
+    seen, simulator = run(body, [1, 1])
+    assert seen[0][:2] == [False, False]
+    assert seen[0][3] is True
+    assert simulator.time == [40 * MS, 30 * MS]
+
+
+def test_cost_of_a_ring_and_a_broadcast():
+    network = AlphaBeta(inter_latency_s=1e-3, inter_bytes_per_s=1e6, intra_latency_s=1e-4)
+
+    def body(comm: SimulatedCommunicator) -> list[int]:
+        stamps = []
+        comm.all_reduce(torch.zeros(1000), WORLD).wait()  # 4 ranks: 6 messages, 1.5 · 4000 bytes at 1 MB/s
+        stamps.append(comm.now())
+        comm.broadcast(torch.zeros(1000), 0, NODE).wait()  # 2 ranks of a node: one message, infinite rate
+        stamps.append(comm.now())
+        return stamps
+
+    stamps, _ = run(body, [2, 2], network)
+    assert stamps[0] == [12 * MS, 12 * MS + MS // 10]
+
+
+def test_a_link_serves_one_transfer_at_a_time():
+    """Two groups of peers start at once over the same two nodes: the second waits for the first."""
+
+    class Ten(AlphaBeta):
+        def duration_ns(self, verb: str, members: Any, payload: int, inter: bool) -> int:
+            return 10 * MS
+
+    ends, _ = run(
+        lambda comm: (comm.all_reduce(torch.zeros(1), peers(comm.local_rank)).wait(), comm.now())[1],
+        [2, 2],
+        Ten(),
+    )
+    assert sorted(set(ends)) == [10 * MS, 20 * MS]
+
+
+def test_results_are_delivered_by_wait_only():
+    def body(comm: SimulatedCommunicator) -> tuple[float, float]:
+        x = torch.ones(1)
+        work = comm.all_reduce(x, WORLD, async_op=True)
+        comm.simulator.advance(comm.rank, 1)
+        before = x.item()
+        work.wait()
+        return before, x.item()
+
+    assert run(body, [1, 1])[0] == [(1.0, 2.0)] * 2
+
+
+def test_a_rank_that_stays_away_is_named():
+    def body(comm: SimulatedCommunicator) -> None:
+        if comm.rank != 2:
+            comm.all_reduce(torch.zeros(1), WORLD).wait()
+
+    with pytest.raises(Deadlock, match=r"rank 0 waits in all_reduce over \(0, 1, 2, 3\) for ranks \[2\]"):
+        run(body, [2, 2])
+
+
+def test_different_calls_on_one_group_are_an_error_and_not_a_sum():
+    def body(comm: SimulatedCommunicator) -> None:
+        x = torch.zeros(1)
+        (comm.broadcast(x, 0, WORLD) if comm.rank else comm.all_reduce(x, WORLD)).wait()
+
+    with pytest.raises(RuntimeError, match="ranks disagree on their collectives"):
+        run(body, [2])
+
+
+def test_a_rank_outside_the_group_may_not_call():
+    def body(comm: SimulatedCommunicator) -> None:
+        comm.all_reduce(torch.zeros(1), LEADERS)
+
+    with pytest.raises(
+        RuntimeError, match="rank 1 calls all_reduce on peers\\(0\\), of which it is no member"
+    ):
+        run(body, [2, 2])
+
+
+def test_an_exception_of_a_rank_ends_the_run():
+    def body(comm: SimulatedCommunicator) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run(body, [2])
+
+
+def test_channels_do_not_share_an_order():
+    def body(comm: SimulatedCommunicator) -> float:
+        x, y = torch.ones(1), torch.full((1,), 5.0)
+        first = comm.all_reduce(x, WORLD, async_op=True)
+        second = comm.all_reduce(y, WORLD, channel="control", async_op=True)
+        for work in (first, second) if comm.rank else (second, first):
+            work.wait()
+        return x.item() + y.item()
+
+    assert run(body, [2])[0] == [12.0, 12.0]
+
+
+def test_payload_is_counted_by_link_class_and_control_is_not():
+    def body(comm: SimulatedCommunicator) -> dict[str, dict[str, int]]:
+        comm.all_reduce(torch.zeros(10), WORLD).wait()
+        comm.broadcast(torch.zeros(5), 0, NODE).wait()
+        comm.all_reduce(torch.zeros(100), WORLD, channel="control").wait()
+        return comm.traffic.totals()
+
+    totals = run(body, [2, 2])[0]
+    assert totals[0]["payload_bytes"] == {"intra": 20, "inter": 40}
+    assert totals[0]["calls"] == {"intra": 1, "inter": 1}
+
+
+@pytest.mark.parametrize(
+    ("verb", "members", "payload", "distance", "sent"),
+    [
+        ("all_reduce", 4, 4000, 0, 6000),
+        ("all_reduce", 2, 4000, 0, 4000),
+        ("reduce_scatter", 4, 4000, 1, 3000),
+        ("all_gather", 4, 1000, 1, 3000),
+        ("broadcast", 4, 4000, 0, 4000),
+        ("broadcast", 4, 4000, 3, 0),
+        ("reduce", 4, 4000, 0, 0),
+        ("reduce", 4, 4000, 2, 4000),
+        ("send", 2, 8, 0, 8),
+    ],
+)
+def test_ring_model(verb: str, members: int, payload: int, distance: int, sent: int):
+    assert ring_bytes(verb, members, payload, distance) == sent
+
+
+@pytest.mark.parametrize(("nodes", "payloads"), [([2, 2], 1.5), ([2, 2, 2, 2], 1.75), ([4, 4, 4, 4], 1.875)])
+def test_a_flat_ring_sends_so_many_payloads_over_a_nodes_link(nodes: list[int], payloads: float):
+    def body(comm: SimulatedCommunicator) -> int:
+        comm.all_reduce(torch.zeros(16 * 100), WORLD).wait()
+        return comm.traffic.ring_bytes["inter"]
+
+    sent = run(body, nodes)[0]
+    size = nodes[0]
+    assert [sum(sent[i : i + size]) / 6400 for i in range(0, len(sent), size)] == [payloads] * len(nodes)
+
+
+def test_the_sum_does_not_depend_on_who_comes_first():
+    values = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+
+    def body(order: list[int]):
+        def one(comm: SimulatedCommunicator) -> Tensor:
+            comm.simulator.advance(comm.rank, order[comm.rank] * MS)
+            x = values[comm.rank].clone()
+            comm.all_reduce(x, WORLD).wait()
+            return x
+
+        return one
+
+    results = [run(body(order), [4])[0][0] for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1])]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_a_body_beside_a_rank_has_its_own_clock_and_leaves_nothing_behind():
+    """A chain of two 12 ms sums goes on while the rank computes for 30 ms, and 4 ms more are waited for."""
+    network = AlphaBeta(inter_latency_s=6e-3)
+
+    def body(comm: SimulatedCommunicator) -> tuple[int, int, int, float]:
+        x = torch.ones(1)
+
+        def chain() -> None:
+            for _ in range(2):
+                comm.all_reduce(x, WORLD).wait()
+            comm.simulator.advance(comm.rank, 10 * MS)
+
+        work = comm.aside(chain)
+        comm.simulator.advance(comm.rank, 30 * MS)
+        assert not work.is_completed()
+        work.wait()
+        return comm.now(), comm.traffic.blocked_ns, comm.traffic.waited_ns, x.item()
+
+    ends, simulator = run(body, [1, 1], network)
+    assert ends == [(34 * MS, 4 * MS, 0, 4.0)] * 2
+    assert len(simulator._rank_of) == 2
+    assert not simulator._helpers
+
+
+def test_waiting_beside_a_rank_is_told_from_transfer():
+    """Rank 1 enters 20 ms later: of rank 0's 32 ms in the sum 20 are waiting, whoever waits for it."""
+
+    def body(comm: SimulatedCommunicator) -> tuple[int, int]:
+        x = torch.ones(1)
+        comm.simulator.advance(comm.rank, 20 * MS * comm.rank)
+        comm.aside(lambda: comm.all_reduce(x, WORLD).wait()).wait()
+        return comm.traffic.blocked_ns, comm.traffic.waited_ns
+
+    ends, _ = run(body, [1, 1], AlphaBeta(inter_latency_s=6e-3))
+    assert ends == [(32 * MS, 20 * MS), (12 * MS, 0)]
+
+
+def test_a_rank_that_polls_for_ever_in_no_time_is_stopped():
+    def body(comm: SimulatedCommunicator) -> None:
+        if comm.rank == 0:
+            work = comm.all_reduce(torch.ones(1), WORLD, async_op=True)
+            while not work.is_completed():
+                pass
+
+    with pytest.raises(Deadlock, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
+        run(body, [1, 1])
+
+
+def test_a_run_can_be_cut_at_a_moment():
+    topology = Topology.of([2])
+    simulator = Simulator(topology)
+    with pytest.raises(OutOfTime):
+        simulator.run(lambda rank: [simulator.advance(rank, 10 * MS) for _ in range(9)], until_ns=45 * MS)
+    assert simulator.time == [40 * MS, 40 * MS]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("nodes", [2, 3, 16])
+def test_a_ring_of_messages_takes_the_time_of_one(nodes: int, fair: bool):
+    """Everybody sends to the next and receives from the one before: a link carries one message each way."""
+
+    def body(comm: SimulatedCommunicator) -> int:
+        rank = comm.rank
+        got = torch.zeros(250)
+        comm.exchange({(rank + 1) % nodes: torch.ones(250)}, {(rank - 1) % nodes: got}, tag=0).wait()
+        assert got.sum() == 250
+        return comm.now()
+
+    ends, _ = run(body, [1] * nodes, AlphaBeta(inter_bytes_per_s=1e6, fair=fair))
+    assert ends == [MS] * nodes
+
+
+def test_two_messages_into_one_node_wait_for_each_other():
+    def body(comm: SimulatedCommunicator) -> int:
+        x = torch.ones(250)
+        if comm.rank == 0:
+            comm.exchange({}, {1: x, 2: x.clone()}, tag=0).wait()
+        else:
+            comm.exchange({0: x}, {}, tag=0).wait()
+        return comm.now()
+
+    ends, _ = run(body, [1, 1, 1], AlphaBeta(inter_bytes_per_s=1e6))
+    assert sorted(ends) == [MS, 2 * MS, 2 * MS]

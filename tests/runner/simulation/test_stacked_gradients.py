@@ -1,0 +1,178 @@
+"""Gradients of many ranks in one stack: the same numbers, and the same bits whoever is computed with whom."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import MLP, Awkward, Dies, SmallCNN, config, dies_after
+from torch import Tensor, nn
+
+from daso_bench.models.spec import InputSpec
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.stacked_gradients import FEWEST, GradientPool, Pending, stackable
+
+SPEC = InputSpec(1, 4, 4, 4)
+CRITERION = nn.CrossEntropyLoss()
+
+
+def pendings(models: list[nn.Module], batch: int = 3, weight: float = 1.0) -> tuple[list[Pending], list[int]]:
+    """A step of each model on data of its own, and who was computed alone."""
+    alone: list[int] = []
+
+    def one(number: int, model: nn.Module) -> Pending:
+        generator = torch.Generator().manual_seed(number)
+        dtype = next(model.parameters()).dtype
+        inputs = torch.randn(batch, 1, 4, 4, generator=generator).to(dtype)
+        targets = torch.randint(4, (batch,), generator=generator)
+
+        def compute() -> Tensor:
+            alone.append(number)
+            model.zero_grad()
+            loss = CRITERION(model(inputs), targets)
+            (weight * loss).backward()
+            return loss.detach()
+
+        return Pending(model, dict(model.named_parameters()), inputs, targets, weight, compute)
+
+    return [one(number, model) for number, model in enumerate(models)], alone
+
+
+def different(build: Any, count: int, dtype: torch.dtype = torch.float64) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [build.build(SPEC).to(dtype) for _ in range(count)]
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("build", [SmallCNN(), MLP(hidden=[7])], ids=["cnn", "mlp"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+def test_a_stack_computes_what_each_would_alone(build: Any, dtype: torch.dtype, tolerance: float):
+    waiting, alone = pendings(different(build, 11, dtype), weight=0.3)
+    pool = GradientPool(CRITERION, ranks=11)
+    for one in waiting:
+        pool.submit(one)
+    losses = [pool.result(one) for one in waiting]
+    together = [gradients(one.model) for one in waiting]
+    assert alone == [0], "the first one alone, to see whether all its parameters are used"
+    for one, loss, stacked in zip(waiting, losses, together, strict=True):
+        assert torch.allclose(loss, one.alone(), rtol=tolerance, atol=tolerance)
+        for mine, wanted in zip(stacked, gradients(one.model), strict=True):
+            assert torch.allclose(mine, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("build", [SmallCNN(), MLP(hidden=[7])], ids=["cnn", "mlp"])
+@pytest.mark.parametrize("groups", [[1] * 20, [20], [3, 9, 8], [19, 1]])
+def test_the_bits_do_not_depend_on_the_company(build: Any, groups: list[int]):
+    def computed(sizes: list[int]) -> list[list[Tensor]]:
+        waiting, _ = pendings(different(build, 20, torch.float32), batch=8)
+        pool, rest = GradientPool(CRITERION, ranks=20), list(waiting)
+        for size in sizes:
+            some, rest = rest[:size], rest[size:]
+            for one in some:
+                pool.submit(one)
+            pool.result(some[-1])
+        return [gradients(one.model) for one in waiting]
+
+    for mine, wanted in zip(computed(groups), computed([FEWEST, 20 - FEWEST]), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
+
+
+class Unused(nn.Module):
+    """A parameter without a gradient is not one whose gradient is 0: an optimizer leaves it alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.nobody = nn.Linear(16, 4), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1))
+
+
+class Noisy(nn.Module):
+    """Draws random numbers without a dropout layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(x.flatten(1), 0.5))
+
+
+class Chooses(Noisy):
+    """Looks at its numbers to choose its way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1)) if x.sum() > 0 else self.head(-x.flatten(1))
+
+
+@pytest.mark.parametrize("kind", [Unused, Noisy, Chooses])
+def test_what_cannot_be_stacked_is_computed_one_by_one(kind: type[nn.Module]):
+    waiting, alone = pendings([kind() for _ in range(9)])
+    pool = GradientPool(CRITERION, ranks=9)
+    for one in waiting:
+        pool.submit(one)
+    pool.result(waiting[4])
+    assert set(alone) == set(range(9))
+
+
+def test_few_ranks_need_no_pool():
+    with pytest.raises(AssertionError, match="one by one"):
+        GradientPool(CRITERION, ranks=FEWEST - 1)
+
+
+def test_buffers_and_dropout_are_not_stacked():
+    assert not stackable(Awkward().build(SPEC))
+    assert not stackable(nn.Sequential(nn.Dropout(0.1)))
+    assert stackable(SmallCNN().build(SPEC))
+
+
+def test_other_shapes_are_other_stacks():
+    models = different(SmallCNN(), 20)
+    waiting = pendings(models[:10])[0] + pendings(models[10:], batch=5)[0]
+    pool = GradientPool(CRITERION, ranks=20)
+    for one in waiting:
+        pool.submit(one)
+    pool.result(waiting[0])
+    together = [gradients(one.model) for one in waiting]
+    for one, stacked in zip(waiting, together, strict=True):
+        one.alone()
+        for mine, wanted in zip(stacked, gradients(one.model), strict=True):
+            assert torch.allclose(mine, wanted, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso", "hsgd", "heterogeneous", "local_sgd"])
+def test_runs_of_many_ranks_resume_bit_for_bit(tmp_path: Path, strategy: str):
+    """Ranks of different speeds are computed in other company before the break than after the resume."""
+    keys = {"daso": {"warmup_epochs": 1, "cooldown_epochs": 1, "wait_batches": 2}}.get(strategy, {})
+    cfg = config(
+        strategy,
+        keys=keys,
+        model=SmallCNN(),
+        ranks=[4, 4],
+        global_batch_size=32,
+        checkpoint_every_samples=160,
+        eval_every_samples=64,
+    )
+
+    def run(folder: str, **more: Any) -> SimulatedRun:
+        return simulate(
+            cfg,
+            cfg.dataset.load(),
+            network=AlphaBeta(inter_latency_s=0.002),
+            step_time=lambda rank, n: 1_000_000 * (rank + 1) + 10_000 * n,
+            checkpoints=tmp_path / folder,
+            **more,
+        )
+
+    whole = run("whole")
+    with pytest.raises(Dies):
+        run("broken", loop=dies_after(7))
+    resumed = run("broken", attempt=2)
+    assert resumed.metrics.rows[0]["resumed_from"] == "step_0000000005"
+    for one, other in zip(whole.sessions, resumed.sessions, strict=True):
+        assert torch.equal(one.replica.flat(), other.replica.flat())

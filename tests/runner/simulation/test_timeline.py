@@ -1,0 +1,232 @@
+"""The timeline of a run in virtual time: all that happened is in it, once, in its place."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import config
+
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.schema import run_id
+from daso_bench.runner.launch.simulated_run import NodeLost, run_all
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.timeline import Timeline
+from daso_bench.runner.training.context import Nobody, Session
+from daso_bench.runner.training.device_model import Scripted
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.topology import NODE, WORLD, Topology
+
+MS = 1_000_000
+STEPS = 5
+Row = dict[str, Any]
+
+
+def step_ns(rank: int, samples: int) -> int:
+    return 3 * MS + 1_001 * rank
+
+
+def draw(path: Path, strategy: str = "ddp", *, fair: bool = True, most: int = 10**6) -> list[Session]:
+    topology = Topology.of([2, 2])
+    timeline = Timeline(topology, most)
+    network = AlphaBeta(1e-5, 1e8, 1e-4, 1e6, fair)
+    stage = Stage(network=network, device=lambda rank: Scripted(rank, step_ns), timeline=timeline)
+    made = config(strategy, max_steps=STEPS)
+    _, sessions = play(made, made.dataset.load(), stage)
+    timeline.write(path)
+    return sessions
+
+
+def read(path: Path) -> tuple[list[Row], list[Row]]:
+    """Metadata, and events with start and end in whole nanoseconds."""
+    rows = json.loads(path.read_text())["traceEvents"]
+    events = [row for row in rows if row["ph"] == "X"]
+    for row in events:
+        row["start"] = round(row["ts"] * 1000)
+        row["end"] = row["start"] + round(row["dur"] * 1000)
+    return [row for row in rows if row["ph"] == "M"], events
+
+
+def transfers(events: list[Row]) -> dict[int, Row]:
+    return {row["args"]["transfer"]: row for row in events if row["cat"] in ("intra", "inter")}
+
+
+def on_threads(events: list[Row]) -> dict[tuple[int, int], list[Row]]:
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in events:
+        found.setdefault((row["pid"], row["tid"]), []).append(row)
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_runs_steps_and_bytes_are_all_there(tmp_path: Path, strategy: str, fair: bool):
+    sessions = draw(tmp_path / "t.json", strategy, fair=fair)
+    about, events = read(tmp_path / "t.json")
+
+    assert {(row["pid"], row["args"]["name"]) for row in about if row["name"] == "process_name"} == {
+        (0, "node 0"),
+        (1, "node 1"),
+    }
+    names = {(row["pid"], row["tid"]): row["args"]["name"] for row in about if row["name"] == "thread_name"}
+    assert [names[rank // 2, rank] for rank in range(4)] == [f"rank {rank}" for rank in range(4)]
+    for row in events:
+        assert {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"} <= row.keys()
+        thread = names[row["pid"], row["tid"]]
+        assert thread.startswith("network" if row["cat"] in ("intra", "inter") else "rank")
+    assert [row["start"] for row in events] == sorted(row["start"] for row in events)
+
+    # One step more than was counted: the one that is undone.
+    for rank in range(4):
+        mine = [row for row in events if (row["cat"], row["tid"]) == ("compute", rank)]
+        assert [row["name"] for row in mine] == ["forward", "backward"] * (STEPS + 1)
+        assert sum(row["end"] - row["start"] for row in mine) == (STEPS + 1) * step_ns(rank, 4)
+
+    begun = min(
+        [row for row in events if (row["cat"], row["tid"]) == ("compute", rank)][2]["start"]
+        for rank in range(4)
+    )
+    sent = {"intra": 0, "inter": 0}
+    for row in transfers(events).values():
+        if row["start"] >= begun and row["args"]["channel"] not in ("control", "shared"):
+            sent[row["cat"]] += row["args"]["payload_bytes"] * len(row["args"]["members"].split(","))
+    counted = [session.comm.traffic.payload_bytes for session in sessions]
+    assert sent == {link: sum(counter[link] for counter in counted) for link in ("intra", "inter")}
+    assert sent["inter"] > 0
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_nothing_overlaps_on_a_thread_and_a_rank_is_never_idle_unseen(tmp_path: Path, fair: bool):
+    draw(tmp_path / "t.json", fair=fair)
+    threads = on_threads(read(tmp_path / "t.json")[1])
+    for rows in threads.values():
+        for row, following in itertools.pairwise(rows):
+            assert row["end"] <= following["start"]
+    for rank in range(4):  # all of a rank's time is computing or waiting: nothing else takes any
+        rows = threads[rank // 2, rank]
+        assert all(row["end"] == later["start"] for row, later in itertools.pairwise(rows))
+
+
+def test_the_same_run_leaves_the_same_bytes(tmp_path: Path):
+    for name in ("a", "b"):
+        draw(tmp_path / name, "daso")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_of_a_long_run_the_beginning_is_kept_and_the_file_says_so(tmp_path: Path):
+    draw(tmp_path / "all")
+    draw(tmp_path / "cut", most=20)
+    whole, cut = (json.loads((tmp_path / name).read_text()) for name in ("all", "cut"))
+    kept, events = read(tmp_path / "cut")[1], read(tmp_path / "all")[1]
+    assert len(kept) == 20
+    assert cut["otherData"]["cut"] == f"{len(events) - 20} events after the first 20 are left out"
+    assert "cut" not in whole["otherData"]
+
+
+def shared_link(timeline: Timeline) -> None:
+    """10 ms and 20 ms on one link, both from 0 ms; the first is noted as if it were alone."""
+
+    class PerByte(AlphaBeta):
+        def duration_ns(self, verb: str, members: Any, payload: int, inter: bool) -> int:
+            return payload * MS if inter else 0
+
+    simulator = Simulator(Topology.of([2, 2]), PerByte(fair=True), timeline)
+
+    def body(rank: int) -> None:
+        comm = SimulatedCommunicator(simulator, rank)
+        works = [
+            comm.all_reduce(torch.zeros(size, dtype=torch.uint8), WORLD, async_op=True) for size in (10, 20)
+        ]
+        comm.barrier(NODE, in_memory=True)
+        for work in works:
+            work.wait()
+
+    simulator.run(body)
+
+
+def test_a_transfer_that_another_slows_has_the_end_it_came_to(tmp_path: Path):
+    timeline = Timeline(Topology.of([2, 2]))
+    shared_link(timeline)
+    timeline.write(tmp_path / "t.json")
+    about, events = read(tmp_path / "t.json")
+    inter = [row for row in events if row["cat"] == "inter"]
+    spans = [(row["pid"], row["start"], row["end"], row["args"]["payload_bytes"]) for row in inter]
+    assert sorted(spans) == [
+        (node, 0, end * MS, size) for node in (0, 1) for end, size in ((20, 10), (30, 20))
+    ]
+    assert {row["args"].get("name") for row in about} >= {"network", "network 2"}
+    assert [row["args"]["channel"] for row in events if row["name"] == "barrier"] == ["shared"] * 2
+    waits = {(row["tid"], row["start"], row["end"]) for row in events if row["cat"] == "wait"}
+    assert waits == {(rank, *span) for rank in range(4) for span in ((0, 20 * MS), (20 * MS, 30 * MS))}
+
+
+def test_a_finished_transfers_tensors_are_let_go():
+    timeline = Timeline(Topology.of([1, 1]))
+    simulator = Simulator(Topology.of([1, 1]), AlphaBeta(inter_latency_s=1e-3), timeline)
+
+    def body(rank: int) -> None:
+        comm = SimulatedCommunicator(simulator, rank)
+        for _ in range(50):
+            comm.all_reduce(torch.zeros(1), WORLD).wait()
+            assert len(timeline._open) <= 2
+
+    simulator.run(body)
+
+
+class Quiet(Nobody):
+    """A supervisor's link that nobody listens to."""
+
+    call = ""
+    steps = 0
+
+    def finish(
+        self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
+    ) -> None: ...
+
+
+def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
+    link = LinkConfig(rate_gbit=1.0, latency_us=10.0)
+    cluster = ClusterConfig(
+        ranks_per_node=(2, 2),
+        links=LinksConfig(intra=link, inter=link),
+        device=DeviceConfig(samples_per_second=1000.0),
+        failures_s=(0.02,),
+    )
+    made = dataclasses.replace(
+        config(max_steps=STEPS, results=tmp_path, dataset=Synthetic(samples=96)),
+        cluster=cluster,
+        launcher=LauncherConfig(name="simulated", timeline=True),
+    )
+    assert run_id(made) == run_id(dataclasses.replace(made, launcher=LauncherConfig(name="simulated")))
+    directory = RunDirectory.create(to_plain(made), tmp_path)
+    for fails in (True, False):
+        directory.begin_attempt()
+        arguments = (directory.path, 0, 1, 0, None, torch.get_num_threads(), Quiet())
+        if fails:
+            with pytest.raises(NodeLost):
+                run_all(*arguments)
+        else:
+            run_all(*arguments)
+        directory.end_attempt("failed", None)
+    steps = [
+        sum(row["name"] == "forward" for row in read(directory.path / name)[1])
+        for name in ("timeline.json", "timeline_2.json")
+    ]
+    assert 4 <= steps[0] < steps[1] == 4 * (STEPS + 1)
+
+
+def test_only_virtual_time_is_drawn():
+    assert LauncherConfig(name="simulated", timeline=True).timeline
+    with pytest.raises(ConfigError, match=r"launcher\.timeline=true: only launcher=simulated draws one"):
+        LauncherConfig(timeline=True)

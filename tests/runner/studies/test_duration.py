@@ -1,0 +1,93 @@
+"""How long a sweep takes is said before it starts, and goes by what its runs really took."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.records.declared_runs import declared
+from daso_bench.runner.records.json_lines import read_json, write_json
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.studies import duration, sweep
+from daso_bench.runner.studies.duration import Pace
+
+
+def configs(folder: Path, *words: str) -> list[RunConfig]:
+    asked = ["+study=quick", f"results_dir={folder}", *words]
+    found = [request.config for request in sweep.requests(compose(asked, sweep=True), folder)]
+    return [config for config in found if config is not None]
+
+
+def finish(config: RunConfig, *walls_s: float) -> None:
+    """The run directory of a run that finished in the last of so many attempts."""
+    directory = RunDirectory.create(to_plain(config), config.results_dir)
+    for wall in walls_s:
+        directory.begin_attempt()
+        directory.end_attempt("finished", None)
+        status = read_json(directory.status_file)
+        attempt = status["attempts"][-1]
+        attempt["ended_unix"] = attempt["started_unix"] + wall
+        write_json(directory.status_file, status)
+
+
+def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> None:
+    wanted = configs(tmp_path, "strategy=ddp,daso,hsgd", "seed=0,1")
+    by_arm = {(config.strategy_class.__name__, config.seed): config for config in wanted}
+    names = sorted({name for name, _ in by_arm})
+    assert duration.from_finished(wanted) is None
+    finish(by_arm[names[0], 0], 10.0)
+    finish(by_arm[names[1], 0], 30.0)
+    found = duration.from_finished(wanted)
+    assert found is not None
+    # One more of either, and two of the arm that nothing is known of, which take the mean.
+    assert (found.runs, found.seconds) == (4, pytest.approx(10 + 30 + 2 * 20, abs=0.01))
+    assert found.each_s == pytest.approx(20.0, abs=0.01)
+    assert found.basis == "from 2 finished runs"
+
+
+def test_what_was_interrupted_tells_no_time(tmp_path: Path) -> None:
+    wanted = configs(tmp_path, "strategy=ddp", "seed=0,1")
+    finish(wanted[0], 10.0, 10.0)
+    assert duration.from_finished(wanted) is None
+
+
+def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
+    words = ("launcher=slurm", "launcher.timeout_min=90", "strategy=ddp", "seed=0,1", "cluster=laptop")
+    assert duration.at_most(configs(tmp_path, *words)) == (
+        "at most 12 hours of a rank in all (launcher.timeout_min x ranks)"
+    )
+    assert duration.at_most(configs(tmp_path, "strategy=ddp")) == ""
+
+
+def test_the_pace_goes_by_the_runs_once_there_are_some() -> None:
+    pace = Pace(10.0)
+    assert pace.left_s(3) == 30.0
+    pace.took(4.0)
+    pace.took(6.0)
+    assert pace.left_s(3) == 15.0
+    assert Pace(None).left_s(3) is None
+
+
+def test_a_sweep_starts_at_once_and_tells_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-m", "seed=0,1", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"]
+    with pytest.raises(SystemExit):
+        main(words)
+    shown = capsys.readouterr().out
+    folder = tmp_path / "results" / "runs"
+    for run, unix in declared(folder).items():
+        assert unix < read_json(folder / run / "status.json")["attempts"][0]["started_unix"]
+    assert len(declared(folder)) == 2
+    assert "to do: about" not in shown
+    assert re.search(r"\[2/2\] ddp-small_cnn-digits-s1-\w+  \([\d.]+ s left\)", shown)
+    with pytest.raises(SystemExit):
+        main([*words, "seed=0,1,2", "--dry-run"])
+    assert re.search(
+        r"1 run to do: about [\d.]+ s here, \S+ core-hours \(from 2 finished runs\)", capsys.readouterr().out
+    )

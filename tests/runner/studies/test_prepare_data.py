@@ -1,0 +1,283 @@
+"""`daso-bench prepare`, and what a run does before its ranks start."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pictures import (  # pyright: ignore[reportMissingImports] (another folder of tests)
+    field_images,
+    plain,
+    put,
+)
+
+from daso_bench.datasets.cifar import CIFAR10
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
+from daso_bench.datasets.fashion_mnist import FashionMNIST
+from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.spec import InputSpec
+from daso_bench.runner.cli.main import main, run
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.studies.prepare_data import loaded_input_spec
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """FA1 in imgs/ of the folder in which the user stands."""
+    monkeypatch.chdir(tmp_path)
+    return field_images(tmp_path / "imgs")
+
+
+FOLDER = ("dataset=imagefolder", "dataset.root=imgs", "dataset.resize=8", "dataset.crop=8")
+
+
+def test_prepare_names_bad_files_and_ends_with_2(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["prepare", *FOLDER])
+    assert caught.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[1:] == [
+        "  train/90/cut.jpg: damaged or cut short .jpg file: Truncated File Read",
+        "  train/90/empty.png: empty (0 bytes)",
+    ]
+
+
+def test_prepare_names_all_bad_files_however_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    field_images(tmp_path / "imgs")
+    for number in range(25):
+        (tmp_path / "imgs" / "train" / "90" / f"broken{number:02}.png").touch()
+    bad = [f"train/90/broken{number:02}.png: empty (0 bytes)" for number in range(25)]
+    with pytest.raises(ConfigError, match=r"27 of 69 files are bad; .*(\n.*){20}\n  \.\.\. and 7 more$"):
+        run(["prepare", *FOLDER])
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "bad files: 27" in shown
+    assert [line for line in shown if "broken" in line] == bad
+    assert run(["prepare", *FOLDER, "dataset.bad_files=skip"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown if "broken" in line] == bad
+
+
+def test_prepare_says_what_it_has_made_ready(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prepare", *FOLDER, "dataset.bad_files=skip"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 classes; images: 32 train, 6 validation, 4 test (held out of train)" in shown
+    assert "converted: 16 bits to 8 1, CMYK to RGB 1, alpha over background 1, grey to colour 2" in shown
+    assert "warning: val: no image of class '180'" in shown
+    assert "left out, on all ranks: 2 bad files" in shown
+    assert "train/90/empty.png: empty (0 bytes)" in shown
+    made = ImageFolder(root=str(images), resize=8, crop=8, bad_files="skip")
+    assert len(made.load().train) == 32
+
+
+def test_prepared_goes_where_it_is_wanted_from_here(images: Path) -> None:
+    assert run(["prepare", *FOLDER, "dataset.bad_files=skip", "dataset.prepared=kept #1"]) == 0
+    assert len(list((images.parent / "kept #1").glob("*.npz"))) == 1
+    assert not (images / ".daso-bench").exists()
+
+
+def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(CIFAR10, "prepare", lambda self, tell: asked.append((self.download, self.root)))
+    assert run(["prepare", "dataset=cifar10", "dataset.root=here"]) == 0
+    assert asked == [(True, str(tmp_path / "here"))]
+
+
+def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def cut_off(self: FashionMNIST, tell: Any) -> None:
+        raise ConnectionError(
+            "Fashion-MNIST could not be fetched (no route): on a machine with a network ..."
+        )
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FashionMNIST, "prepare", cut_off)
+    with pytest.raises(MachineError, match="on a machine with a network"):
+        run(["prepare", "dataset=fashion_mnist"])
+    with pytest.raises(SystemExit) as caught:
+        main(["prepare", "dataset=fashion_mnist"])
+    assert caught.value.code == 3
+
+
+def test_other_words_are_refused() -> None:
+    for words, message in (
+        (["dataset=digits", "seed=1"], r"seed=1: must be dataset=NAME or dataset\.KEY=VALUE"),
+        (["digits"], r"digits: must be dataset=NAME"),
+        (["dataset.root=x"], r"prepare: takes dataset=NAME"),
+        (["dataset=digit"], r"dataset=digit: unknown \(did you mean 'digits'"),
+        (["dataset=imagefolder", "dataset.crop=0"], r"dataset\.crop=0: must be >= 1"),
+        (["dataset=imagefolder", "dataset.corp=8"], r"did you mean dataset\.crop"),
+        (["dataset=imagefolder", "dataset.root=nowhere"], r"dataset\.root=.*nowhere: no such folder"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(["prepare", *words])
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Runs end at once; the folders of those that were launched, with data.json as it then was."""
+    folders: list[Path] = []
+
+    def launch(directory: RunDirectory, **settings: Any) -> local.Outcome:
+        folders.append(directory.path)
+        with directory.lock():
+            directory.begin_attempt()
+            directory.end_attempt("finished", None, summary={}, labels=[])
+        return local.Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
+
+    monkeypatch.setattr(local, "launch", launch)
+    monkeypatch.setattr(local, "warm", lambda: None)
+    return folders
+
+
+def test_a_run_prepares_once_tells_and_leaves_a_record(
+    images: Path, launched: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[int] = []
+    real = ImageFolder.prepare
+    monkeypatch.setattr(
+        ImageFolder, "prepare", lambda self, *rest: (prepared.append(os.getpid()), real(self, *rest))
+    )
+    small = ("train.global_batch_size=8", "train.epochs=1")
+    assert run(["-m", "seed=0,1", *FOLDER, "dataset.bad_files=skip", *small]) == 0
+    assert prepared == [os.getpid()]
+    assert len(launched) == 2
+    for folder in launched:
+        about = read_json(folder / "data.json")
+        assert about["samples"] == {"train": 32, "validation": 6, "test": 4}
+        assert [path for path, _ in about["bad"]] == ["train/90/cut.jpg", "train/90/empty.png"]
+    assert capsys.readouterr().out.count("left out, on all ranks: 2 bad files") == 1
+
+
+def test_a_run_on_bad_files_is_refused_before_its_ranks_start(images: Path, launched: list[Path]) -> None:
+    with pytest.raises(ConfigError, match="2 of 44 files are bad"):
+        run([*FOLDER])
+    assert launched == []
+
+
+def test_too_few_images_are_an_error_before_the_ranks_start(
+    tmp_path: Path, launched: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for split, names in (("train", ("a", "b", "c")), ("val", ("a", "b", "c")), ("test", ("a", "b", "c"))):
+        for n, name in enumerate(names):
+            put(tmp_path / "imgs" / split / name / "1.png", plain(n, side=8))
+    four = ("cluster.nodes=1", "cluster.ranks_per_node=4")
+    with pytest.raises(ConfigError, match="training samples=3: must be at least the number of ranks"):
+        run([*FOLDER, *four])
+    with pytest.raises(ConfigError, match=r"train\.short_batch=drop: leaves out all 3 training samples"):
+        run([*FOLDER, "cluster.nodes=1", "cluster.ranks_per_node=2", "train.short_batch=drop"])
+    assert launched == []
+
+
+def folders_of(where: Path) -> list[str]:
+    """The run directories below a folder of results."""
+    return sorted(path.parent.name for path in (where / "results").rglob("config.yaml"))
+
+
+def test_a_run_whose_data_are_missing_leaves_no_folder(
+    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="nowhere: no such folder"):
+        run([*(word for word in FOLDER if "root" not in word), "dataset.root=nowhere"])
+    assert (launched, folders_of(tmp_path)) == ([], [])
+
+
+def test_data_that_are_missing_are_looked_for_once_and_cost_no_other_run(
+    images: Path, launched: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: list[str] = []
+    real = ImageFolder.prepare
+    monkeypatch.setattr(
+        ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
+    )
+    assert run(["-m", "seed=0,1", "dataset=digits,imagefolder", "train.epochs=1"]) == 2
+    assert len(looked) == 1
+    assert [folder.name[:20] for folder in launched] == ["ddp-small_cnn-digits"] * 2
+    assert sorted(folder.name for folder in launched) == folders_of(images.parent)
+    assert "2 of 4 did not end in a result" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_started_says_why_in_its_folder(
+    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_port(directory: RunDirectory, **_: Any) -> None:
+        raise MachineError("launcher.port=80: cannot be used")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "launch", no_port)
+    with pytest.raises(MachineError):
+        run(["dataset=digits"])
+    (name,) = folders_of(tmp_path)
+    status = RunDirectory(tmp_path / "results" / "runs" / name).status()
+    assert (status["status"], status["reason"]) == ("queued", "launcher.port=80: cannot be used")
+
+
+def test_a_study_that_is_given_away_goes_without_the_runs_that_are_refused(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["-m", "launcher=torchrun", "cluster=laptop", "dataset=imagefolder,digits", "seed=0,1"]) == 2
+    names = folders_of(images.parent)
+    assert [name[:20] for name in names] == ["ddp-small_cnn-digits"] * 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"results/runs/{name}" in said for name in names)
+    assert said.count("no such folder") == 2
+
+
+def test_who_can_only_start_even_nodes_is_given_no_uneven_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shapes = "cluster.ranks_per_node=[2,1],[2,2]"
+    assert run(["-m", "launcher=torchrun", shapes]) == 2
+    said = capsys.readouterr().out
+    assert "cluster.ranks_per_node=[2, 1]: torchrun starts as many on every node" in " ".join(said.split())
+    assert said.count("-m daso_bench.runner.launch.worker") == len(folders_of(tmp_path)) == 1
+
+
+def test_a_target_that_the_data_cannot_have_is_refused_before_the_ranks_start(
+    images: Path, launched: list[Path]
+) -> None:
+    words = ("dataset.bad_files=skip", "train.target_metric=top5", "train.target=0.9")
+    with pytest.raises(ConfigError, match=r"train\.target_metric=top5: the data set has 4 classes"):
+        run([*FOLDER, *words])
+    assert (launched, folders_of(images.parent)) == ([], [])
+
+
+def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_ranks_start(
+    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("dataset=digits", "train.global_batch_size=32", "train.accumulate=8")
+    with pytest.raises(
+        ConfigError, match=r"one sample at a time.* x 4 ranks x 8 parts \(train\.accumulate\)"
+    ):
+        run(["model=small_cnn_bn", *words])
+    assert (launched, folders_of(tmp_path)) == ([], [])
+    assert run(["model=small_cnn", *words]) == 0
+
+
+def test_a_data_set_whose_keys_do_not_say_its_shape_is_loaded_for_it() -> None:
+    class Unknown(Dataset):
+        """A data set of a user's own, without shape and classes; `rows` 0: its file is missing."""
+
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def load(self) -> Data:
+            if not self.rows:
+                raise FileNotFoundError("images.idx: missing")
+            return Synthetic(samples=self.rows, height=5, width=4, channels=2, classes=3).load()
+
+    assert loaded_input_spec(Unknown(20)) == InputSpec(2, 5, 4, 3)
+    with pytest.raises(ConfigError, match=r"^dataset: its shape is known once it can be loaded: images\.idx"):
+        loaded_input_spec(Unknown(0))

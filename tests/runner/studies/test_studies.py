@@ -1,0 +1,111 @@
+"""The studies that end in an answer: they compose, are planned as the method wants, and run to a report."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daso_bench.runner.config import groups
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.launch import simulated_run
+from daso_bench.runner.machine import environment
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.report.build import report
+from daso_bench.runner.studies import sweep
+
+# Study: its arms (by name, or by strategy where it has no names) and seeds, and a few arms for a short run.
+PAPERS = {
+    "paper_hsgd": (9, ("native", "hsgd")),
+    "paper_lasgd": (8, ("ddp by nodes", "lasgd")),
+    "paper_ednncomm": (8, ("ddp by nodes", "ednncomm")),
+    "paper_heterogeneous": (7, ("plain mean", "heterogeneous")),
+}
+OTHERS = {
+    "heterogeneity": (6, ()),
+    "periods": (19, ("ddp by nodes", "ednncomm K=4")),
+}
+STUDIES = {**PAPERS, **OTHERS}
+SIZES = {"heterogeneity": 5}
+
+
+def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
+    wanted = sweep.arrange(sweep.requests(compose([f"+study={study}", *words], sweep=True), cwd))
+    assert all(request.error is None for request in wanted), [str(request.error) for request in wanted]
+    return [request.config for request in wanted if request.config is not None]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_has_its_arms_with_the_same_seeds_and_cadence(study: str, tmp_path: Path):
+    runs = planned(study, cwd=tmp_path)
+    arms, _ = STUDIES[study]
+    seeds = 5 if study in PAPERS else 3
+    assert len(runs) == arms * seeds * SIZES.get(study, 1)
+    assert {run.launcher.name for run in runs} == {"simulated"}
+    assert {run.study.name for run in runs} == {study}
+    assert len({run.train.eval_every_samples for run in runs}) == 1
+    assert len({run.train.global_batch_size for run in runs}) == 1
+    repetitions = {(run.seed % 1000, run.train.eval_phase) for run in runs}
+    assert len(repetitions) == seeds, "all arms of a repetition are evaluated at the same marks"
+
+
+@pytest.mark.parametrize("study", PAPERS)
+def test_a_study_of_a_paper_has_what_a_verdict_needs(study: str, tmp_path: Path):
+    runs = planned(study, cwd=tmp_path)
+    assert {run.study.role for run in runs} == {"", "clock", "fresh", "placebo"}
+    (baseline,) = {run.study.baseline for run in runs}
+    ordinary = {run.study.arm for run in runs if not run.study.role}
+    assert baseline in ordinary
+    plain = next(run for run in runs if run.study.arm == baseline)
+    for role in ("clock", "fresh"):
+        again = next(run for run in runs if run.study.role == role)
+        assert (again.strategy, again.cluster) == (plain.strategy, plain.cluster)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_list_of_studies_says_what_each_asks(study: str):
+    told = {entry.name: entry.description for entry in groups.entries("study")}
+    assert len(told[study]) > 40
+    assert study in groups.listing("studies")
+
+
+class Link:
+    """The supervisor's end of a run in this process."""
+
+    call, steps = "", 0
+    finished: tuple[str, Any, str | None] = ("failed", None, None)
+
+    def finish(self, status: str, summary: Any = None, reason: str | None = None) -> None:
+        self.finished = status, summary, reason
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+def run_here(config: RunConfig) -> str:
+    """The run in this process, as the supervisor would leave its folder. Returns the status."""
+    directory = RunDirectory.create(to_plain(config), config.results_dir)
+    link = Link()
+    directory.begin_attempt()
+    simulated_run.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
+    status, summary, reason = link.finished
+    directory.end_attempt(status, reason, summary=summary)
+    return status
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_short_run_of_it_ends_in_a_report(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
+    words = ["seed=0,1", "train.max_steps=3" if study == "paper_hsgd" else "train.epochs=1"]
+    wanted = STUDIES[study][1]
+    # DASO refuses a schedule of one epoch.
+    words += [f"study.arm={','.join(wanted)}"] if wanted else ["strategy=ddp,lasgd", "study.size=straggler"]
+    runs = planned(study, *words, cwd=tmp_path)
+    assert len(runs) == 4
+    assert [run_here(run) for run in runs] == ["finished"] * 4
+    page = report(tmp_path / "results", tmp_path / "report").read_text(encoding="utf-8")
+    assert "not drawn" not in page
+    for name in wanted or ("ddp", "lasgd"):
+        assert name in page
+    assert ("accuracy_bytes.svg" in page) == (study not in ("paper_hsgd", "paper_heterogeneous"))

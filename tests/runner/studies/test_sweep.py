@@ -1,0 +1,303 @@
+"""Sweeps: the order is fair, what is done is skipped, and no failure stops or hides another."""
+
+import dataclasses
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SlurmConfig, TorchrunConfig
+from daso_bench.runner.config.load import load
+from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.study import RunInfo, StudyInfo
+from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.records.json_lines import write_json
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.seed_ranges import SEEDS
+from daso_bench.runner.studies import sweep
+from daso_bench.runner.studies.sweep import Request, arrange, exit_code, failures, run_all, run_one
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Dataset):
+    """Stands for every part of a run; only the data set's has to be of a class."""
+
+    kind: str = "a"
+
+    name: ClassVar[str] = "fake_parts"
+
+    def load(self) -> Data:
+        raise NotImplementedError
+
+
+class Strategy:
+    Config = Part
+
+
+@dataclass(frozen=True)
+class Ending:
+    status: str = "finished"
+    reason: str | None = None
+    exit_code: int = 0
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("fake_parts")
+    for kind in (Part, Strategy):
+        monkeypatch.setattr(kind, "__module__", "fake_parts")
+        setattr(module, kind.__name__, kind)
+    monkeypatch.setitem(sys.modules, "fake_parts", module)
+
+
+class World:
+    """Where the runs of a test go, and what happens to each arm when it is started."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.started: list[str] = []
+        self.said: list[str] = []
+        self.fate: dict[str, Any] = {}
+
+    def config(self, kind: str, seed: int = 0, repeat: int = 0) -> RunConfig:
+        return RunConfig(
+            strategy_class=Strategy,
+            strategy=Part(kind=kind),
+            model=Part(),
+            dataset=Part(),
+            optimizer=Part(),
+            schedule=Part(),
+            cluster=ClusterConfig(),
+            launcher=LocalConfig(),
+            train=TrainConfig(),
+            seed=seed,
+            run=RunInfo(repeat=repeat),
+            study=StudyInfo(name="study"),
+            results_dir=self.root,
+        )
+
+    def requests(self, *kinds: str, seeds: int = 1) -> list[Request]:
+        return [Request((kind,), self.config(kind, seed)) for kind in kinds for seed in range(seeds)]
+
+    def start(self, directory: RunDirectory, config: RunConfig) -> Ending:
+        self.started.append(f"{config.strategy.kind}{config.seed}")
+        ending = self.fate.get(config.strategy.kind, Ending())
+        if isinstance(ending, Exception):
+            raise ending
+        directory.begin_attempt()
+        directory.end_attempt(ending.status, ending.reason)
+        return ending
+
+    def run(self, wanted: Sequence[Request], commit: str | None = None) -> list[sweep.Result]:
+        return run_all(wanted, self.start, self.said.append, lambda: commit)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def order(requests: Sequence[Request]) -> list[str]:
+    return [f"{r.config.strategy.kind}{r.config.seed}" if r.config else "refused" for r in requests]
+
+
+def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> None:
+    assert order(arrange(world.requests("A", "B", "C", seeds=4))) == [
+        *("A0", "B0", "C0"),
+        *("B1", "C1", "A1"),
+        *("C2", "A2", "B2"),
+        *("A3", "B3", "C3"),
+    ]
+
+
+def test_a_repeat_is_a_block_and_missing_arms_are_left_out(world: World) -> None:
+    wanted = [
+        Request((), world.config("A")),
+        Request((), world.config("B")),
+        Request((), world.config("A", repeat=1)),
+        Request((), world.config("B", seed=1)),
+        Request(("bad",), None, ConfigError("x")),
+        Request((), world.config("A", seed=1)),
+    ]
+    arranged = arrange(wanted)
+    assert order(arranged) == ["A0", "B0", "A0", "A1", "B1", "refused"]
+    assert arranged[2].config is not None
+    assert arranged[2].config.run.repeat == 1
+
+
+def test_the_order_moves_on_from_repeat_to_repeat_too(world: World) -> None:
+    wanted = [Request((), world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)]
+    runs = [(r.config.strategy.kind, r.config.run.repeat) for r in arrange(wanted) if r.config]
+    assert runs == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
+
+
+def test_labels_do_not_make_an_arm_but_run_arm_does(world: World) -> None:
+    def named(arm: str, name: str, seed: int) -> Request:
+        config = world.config("A", seed)
+        return Request((), dataclasses.replace(config, run=RunInfo(arm=arm, name=name)))
+
+    wanted = [named("x", "one", 0), named("y", "two", 0), named("x", "three", 1), named("y", "four", 1)]
+    arms = [request.config.run.arm for request in arrange(wanted) if request.config]
+    assert arms == ["x", "y", "y", "x"]
+
+
+def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) -> None:
+    one = world.config("A", seed=3)
+    late = dataclasses.replace(one, train=dataclasses.replace(one.train, eval_phase=0.5))
+    others = [
+        world.config("A", seed=3 + SEEDS),
+        late,
+        dataclasses.replace(one, results_dir=Path("/elsewhere")),
+    ]
+    wanted = [Request((), config) for config in (one, *others)]
+    assert sorted(map(id, arrange(wanted))) == sorted(map(id, wanted))
+
+
+def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:
+    results = world.run(arrange(world.requests("A", "B", seeds=2)))
+    assert world.started == ["A0", "B0", "B1", "A1"]
+    assert exit_code(results) == 0
+    assert failures(results) == []
+    for result in results:
+        assert result.request.path is not None
+        assert load(result.request.path / "config.yaml") == result.request.config
+
+
+def test_repeating_a_sweep_runs_only_what_is_missing_or_failed(world: World) -> None:
+    wanted = world.requests("A", "B", "C")
+    world.fate = {"B": Ending("failed", "rank 1 died", 1)}
+    assert exit_code(world.run(wanted[:2])) == 1
+    world.fate = {}
+    world.started.clear()
+    results = world.run(wanted)
+    assert world.started == ["B0", "C0"]
+    assert [result.word for result in results] == ["skipped", "ran", "ran"]
+    assert exit_code(results) == 0
+    assert any("skipped: finished already" in line for line in world.said)
+    assert any("goes on after an attempt that did not finish" in line for line in world.said)
+
+
+def test_a_skip_across_commits_says_so(world: World) -> None:
+    wanted = world.requests("A")
+    world.run(wanted)
+    assert wanted[0].path is not None
+    write_json(wanted[0].path / "environment.json", {"commit": "a" * 40})
+    world.run(wanted, commit="b" * 40)
+    assert "by commit aaaaaaaa and not the present bbbbbbbb" in world.said[-1]
+    world.run(wanted, commit="a" * 40)
+    assert "by commit" not in world.said[-1]
+
+
+def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
+    world.fate = {
+        "A": Ending("failed", "rank 2: SIGKILL", 1),
+        "B": MachineError("launcher.port=80: taken"),
+        "D": Ending("timed_out", "train.max_seconds", 1),
+    }
+    bad = Request(("strategy=nosuch",), None, ConfigError("strategy=nosuch: unknown"))
+    results = world.run([*world.requests("A", "B", "C", "D"), bad])
+    assert world.started == ["A0", "B0", "C0", "D0"]
+    assert [(result.word, result.reason) for result in failures(results)] == [
+        ("ran", "rank 2: SIGKILL"),
+        ("impossible", "launcher.port=80: taken"),
+        ("ran", "train.max_seconds"),
+        ("refused", "strategy=nosuch: unknown"),
+    ]
+    assert exit_code(results) == 1
+
+
+def test_the_exit_code_says_which_kind_of_failure_there_was(world: World) -> None:
+    refused = world.run([*world.requests("A"), Request(("x",), None, ConfigError("x"))])
+    assert exit_code(refused) == 2
+    world.fate = {"B": MachineError("no"), "C": Ending("diverged", "loss is NaN", 1)}
+    assert exit_code(world.run(world.requests("B"))) == 3
+    diverged = world.run(world.requests("C"))
+    assert exit_code(diverged) == 0  # a result of its strategy
+    assert world.run(world.requests("C"))[0].word == "skipped"
+
+
+def test_an_interrupt_ends_the_sweep(world: World) -> None:
+    world.fate = {"B": Ending("cancelled", "interrupted (SIGINT)", 130)}
+    results = world.run(world.requests("A", "B", "C", "D"))
+    assert world.started == ["A0", "B0"]
+    assert [result.word for result in results] == ["ran", "ran", "not started", "not started"]
+    assert exit_code(results) == 130
+
+
+def test_a_run_that_is_being_run_elsewhere_is_refused_by_name(world: World) -> None:
+    wanted = world.requests("A", "B")
+    assert wanted[0].config is not None
+    directory, _ = run_one(wanted[0].config, lambda directory, config: Ending())
+    with directory.lock():
+        results = world.run(wanted)
+    assert results[0].word == "refused"
+    assert "is being run by pid" in str(results[0].reason)
+    assert world.started == ["B0"]
+    assert exit_code(results) == 2
+
+
+def test_one_run_is_never_started_into_an_existing_one(world: World) -> None:
+    config = world.config("A")
+    directory, ending = run_one(config, world.start)
+    assert (directory.run_id, ending.status) == (sweep.run_id(config), "finished")
+    with pytest.raises(ConfigError, match="is finished already"):
+        run_one(config, world.start)
+    assert world.started == ["A0"]
+
+
+def test_more_ranks_than_cores_are_refused_where_not_allowed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "usable_cores", lambda: 3)
+    config = world.config("A")
+    strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
+    with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
+        run_one(strict, world.start)
+    assert world.run([Request((), strict)])[0].word == "impossible"
+    run_one(config, world.start)
+    assert world.started == ["A0"]
+    for elsewhere in (LauncherConfig(name="simulated"), TorchrunConfig(), SlurmConfig()):
+        asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
+        sweep.check_machine(types.SimpleNamespace(cluster=config.cluster, launcher=asked))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class Job:
+    words: Sequence[str]
+    config: Any
+    error: ConfigError | None = None
+
+
+def test_requests_are_checked_and_twins_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(tree: Any, cwd: Path) -> RunConfig:
+        if tree == "bad":
+            raise ConfigError("train.epochs=0: must be >= 1")
+        return world.config(tree)
+
+    monkeypatch.setattr(sweep, "from_composed", check)
+    error = ConfigError("strategy=nosuch: unknown")
+    jobs = [Job(["a"], "A"), Job(["b"], "bad"), Job(["c"], None, error), Job(["d"], "A"), Job(["e"], "B")]
+    found = sweep.requests(jobs, world.root)
+    assert [request.config is not None for request in found] == [True, False, False, False, True]
+    assert str(found[1].error) == "train.epochs=0: must be >= 1"
+    assert found[2].error is error
+    assert "asked for twice; run.arm or run.repeat" in str(found[3].error)
+
+
+def test_an_assumption_that_changes_nothing_is_told_as_such(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def labelled(tree: Any, cwd: Path) -> RunConfig:
+        return dataclasses.replace(world.config("A"), study=StudyInfo(name="s", assumption=tree))
+
+    monkeypatch.setattr(sweep, "from_composed", labelled)
+    found = sweep.requests([Job(["a"], ""), Job(["b"], "rings")], world.root)
+    assert "assumption 'rings' changes nothing against 'none' here: leave it out" in str(found[1].error)

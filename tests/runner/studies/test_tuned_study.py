@@ -1,0 +1,189 @@
+"""The study that tuning leaves: each arm as it was composed, and the same with other settings."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
+from daso_bench.runner.records.seed_ranges import FRESH
+from daso_bench.runner.studies import sweep
+from daso_bench.runner.studies.search_space import changed
+from daso_bench.runner.studies.tuned_study import Tuned, write
+from daso_bench.runner.studies.tuning_arms import StudyArm, arms_of
+from daso_bench.strategies.errors import ConfigError
+
+SETTINGS = {"optimizer.lr": 0.2, "schedule.warmup_epochs": 0.5, "optimizer.weight_decay": 1e-05}
+TOLD = {"tune_trials": 4, "tune_space": "all, of it", "tune_failed": 1, "tune_device_hours": 0.5}
+
+
+def arms(words: Sequence[str], cwd: Path, config_dir: Path | None = None) -> list[StudyArm]:
+    composed = compose(words, sweep=True, config_dir=config_dir)
+    return arms_of(composed, sweep.requests(composed, cwd))
+
+
+def written(
+    found: Sequence[StudyArm],
+    cwd: Path,
+    *,
+    baseline: str = "ddp flat",
+    settings: Mapping[str, object] = SETTINGS,
+    config_dir: Path | None = None,
+) -> dict[str, RunConfig]:
+    """The runs of the new study with its first seed, by the name of their arm."""
+    tuned = [Tuned(arm=arm, settings=settings, study=TOLD) for arm in found if not arm.role]
+    folder = cwd / "made"
+    write(folder, found, tuned, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
+    name = f"{found[0].config.study.name}_tuned"
+    requests = sweep.requests(compose([f"+study={name}"], sweep=True, config_dir=folder), cwd)
+    assert [str(request.error) for request in requests if request.error is not None] == []
+    runs = [request.config for request in requests if request.config is not None]
+    assert [run.seed for run in runs if run.study.role != "fresh"].count(5) * 2 == len(
+        [run for run in runs if run.study.role != "fresh"]
+    )
+    return {run.study.arm: run for run in runs if run.seed in (5, FRESH + 5)}
+
+
+TWO = ("+study=mission", "study.arm=ddp flat,daso", "seed=0")
+MISSION = (
+    *("+study=mission", "seed=0", "cluster=ethernet_10g", "cluster.nodes=3", "train.epochs=4"),
+    *("model.channels=[4,8]", "optimizer.momentum=0.5", "launcher.extrapolate=true"),
+)
+
+
+def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_settings(tmp_path: Path):
+    found = arms(MISSION, tmp_path)
+    assert len(found) == 11
+    runs = written(found, tmp_path)
+    assert len(runs) == 11 + 8 + 3
+    for arm in found:
+        assert arm_id(runs[arm.name]) == arm_id(arm.config), arm.name
+        assert runs[arm.name].study.tuned == ""
+        assert runs[arm.name].study.baseline == "ddp by nodes"
+        if arm.role:
+            continue
+        tuned = runs[f"{arm.name} tuned"]
+        wanted = changed(arm.config, SETTINGS)
+        assert (tuned.strategy, tuned.optimizer, tuned.schedule, tuned.cluster) == (
+            *(wanted.strategy, wanted.optimizer, wanted.schedule, wanted.cluster),
+        )
+        assert (tuned.study.tuned, tuned.study.baseline) == (arm.name, "ddp flat tuned")
+        assert {key: getattr(tuned.study, key) for key in TOLD} == TOLD
+
+
+def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(tmp_path: Path):
+    words = ["+study=mission", "study.arm=ddp flat,ddp by nodes,placebo", "seed=0"]
+    runs = written(arms(words, tmp_path), tmp_path)
+    base = runs["ddp flat tuned"]
+    same, fresh = runs["ddp flat tuned, same seeds"], runs["ddp flat tuned, fresh seeds"]
+    placebo = runs["placebo tuned"]
+    assert [run.study.role for run in (base, same, fresh, placebo)] == ["", "clock", "fresh", "placebo"]
+    assert [run.run.arm for run in (base, same, fresh, placebo)] == [
+        *("tuned", "tuned clock", "tuned fresh", "tuned placebo")
+    ]
+    assert (same.seed, fresh.seed) == (5, FRESH + 5)
+    assert same.train.max_steps is not None
+    assert base.strategy == same.strategy == fresh.strategy
+    assert base.optimizer == placebo.optimizer
+    assert (placebo.strategy_class.__name__, placebo.strategy.algorithm) == ("Placebo", "flat")
+    assert len({run_id(run) for run in runs.values()}) == len(runs)
+
+
+def test_an_arm_whose_default_wins_has_runs_of_its_own(tmp_path: Path):
+    runs = written(arms(TWO, tmp_path), tmp_path, settings={})
+    default, tuned = runs["daso"], runs["daso tuned"]
+    assert default.study.baseline == "", "ddp by nodes, which the study names, was left out"
+    assert default.strategy == tuned.strategy
+    assert default.optimizer == tuned.optimizer
+    assert run_id(default) != run_id(tuned)
+
+
+def test_arms_of_a_study_without_names_are_called_by_their_strategy_and_what_sets_them_apart(tmp_path: Path):
+    words = ["+study=quick", "strategy=ddp,daso", "strategy.bucket_mib=5,10", "seed=0"]
+    found = arms(words, tmp_path)
+    assert [arm.name for arm in found] == [
+        *("ddp bucket_mib=5", "ddp bucket_mib=10", "daso bucket_mib=5", "daso bucket_mib=10")
+    ]
+    runs = written(found, tmp_path, baseline=found[0].name)
+    for arm in found:
+        assert arm_id(runs[arm.name]) == arm_id(arm.config)
+
+
+def test_files_of_the_users_own_folder_go_along(tmp_path: Path):
+    mine = tmp_path / "mine"
+    (mine / "study").mkdir(parents=True)
+    (mine / "strategy").mkdir()
+    (mine / "strategy" / "slow.yaml").write_text(
+        "_target_: daso_bench.strategies.ddp.DDP\nalgorithm: hierarchical\nbucket_mib: 7\n"
+    )
+    (mine / "study" / "own.yaml").write_text(
+        "# @package _global_\nstudy: {name: own}\n"
+        "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '5,6', strategy: 'ddp,slow'}}}\n"
+    )
+    for place in ("convergence", "claims"):
+        (mine / place).mkdir()
+        (mine / place / "own.yaml").write_text("[]")
+    found = arms(["+study=own"], tmp_path, mine)
+    assert [arm.name for arm in found] == ["ddp", "slow"]
+    runs = written(found, tmp_path, baseline="ddp", config_dir=mine)
+    assert runs["slow tuned"].strategy.bucket_mib == 7
+    assert (tmp_path / "made" / "convergence" / "own.yaml").is_file(), "the report looks there"
+    assert (tmp_path / "made" / "claims" / "own.yaml").is_file()
+    assert runs["slow tuned"].optimizer.lr == 0.2
+
+
+def test_what_is_said_of_all_tuned_rows_is_said_once(tmp_path: Path):
+    written(arms(TWO, tmp_path), tmp_path)
+    tree = yaml.safe_load((tmp_path / "made" / "study" / "mission_tuned.yaml").read_text())
+    assert tree["study"]["tune_space"] == "all, of it"
+    assert not any("tune_" in words for words in tree["hydra"]["sweeper"]["sets"]["arm"].values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["+study=scaling", "study.arm=ddp", "study.assumption="],
+            r"study\.size: the study has .*; tune one: add study\.size=",
+        ),
+        (
+            ["+study=mission", "study.arm=ddp flat", "seed=0", "train.epochs=2,3"],
+            r"train\.epochs: the study has 2, 3 for one arm; tune one: add train\.epochs=2",
+        ),
+        (
+            ["+study=quick", "strategy=ddp", "seed=0", "cluster.nodes=2,3"],
+            r"cluster\.nodes: the study has 2, 3 for one arm; tune one: add cluster\.nodes=2",
+        ),
+        (
+            ["+study=quick", "strategy=ddp", "seed=0", "run.arm=mine"],
+            r"run\.arm=mine: tuned arms have names of their own",
+        ),
+        (
+            ["+study=quick", "strategy=ddp", "seed=0", "study.tuned=ddp"],
+            r"study\.tuned=ddp: is tuned already",
+        ),
+        (["+study=quick", "strategy=daso", "seed=0", "train.epochs=1"], "leave no asynchronous epoch"),
+    ],
+)
+def test_a_study_that_is_not_one_comparison_is_refused(words: list[str], said: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=said):
+        arms(words, tmp_path)
+
+
+def test_a_departure_from_what_a_study_assumes_is_no_arm(tmp_path: Path):
+    found = arms(
+        ["+study=scaling", "study.arm=daso", "study.size=4 nodes", "study.assumption=,rings"], tmp_path
+    )
+    assert [arm.name for arm in found] == ["daso"]
+    assert found[0].config.study.assumption == ""
+
+
+def test_an_arm_that_is_called_like_a_tuned_row_is_refused(tmp_path: Path):
+    (first, second) = arms(TWO, tmp_path)
+    clash = StudyArm(
+        name="ddp flat tuned", values=second.values, choices=second.choices, config=second.config
+    )
+    with pytest.raises(ConfigError, match=r"study\.arm=ddp flat tuned: is the name of a tuned row"):
+        written([first, clash], tmp_path)

@@ -1,0 +1,352 @@
+"""Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from runs import Blobs
+from torch import Tensor
+
+from daso_bench.datasets.packed.record_codec import codec_of
+from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
+from daso_bench.runner.training.loader import Direct, Images, Loader
+from daso_bench.runner.training.packed import page_cache
+from daso_bench.runner.training.packed.packed_loader import PackedLoader, ReaderFeed
+from daso_bench.runner.training.packed.packed_set import PackedSet, open_set, write_set
+from daso_bench.strategies.base import Shares
+from daso_bench.strategies.communicator import Communicator
+from daso_bench.strategies.errors import ConfigError, MachineError
+from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.topology import Topology
+
+DATA, EPOCHS, BATCH = Blobs(), 3, 20
+"""96 samples: 5 steps an epoch, the last of 16. Not changed at random: threads share torch's generator."""
+NODES = (3, 1)
+READERS: list[PackedReader] = [
+    Strided(),
+    Strided(threads=True),
+    Block(),
+    NodeBatch(),
+    NodeBatch(prefetch_batches=1),
+    ChunkedShuffle(chunk_mib=300 / 2**20, window_chunks=2),
+]
+
+
+class Together:
+    """What the ranks of a node, as threads, say to each other."""
+
+    def __init__(self, ranks: int) -> None:
+        self.barrier, self.said = threading.Barrier(ranks), torch.empty(0)
+
+
+class Rank:
+    """As much of a communicator as a loader uses."""
+
+    def __init__(self, rank: int, node: Together) -> None:
+        self.topology, self.rank = Topology.of(NODES), rank
+        self.node, self.local_rank = self.topology.node_of_rank[rank], self.topology.local_ranks[rank]
+        self._together = node
+
+    def broadcast(self, tensor: Tensor, source: int, group: object, *, channel: str) -> "Rank":
+        if self.local_rank == source:
+            self._together.said = tensor
+        self._together.barrier.wait(20)
+        tensor.copy_(self._together.said)
+        return self
+
+    def wait(self) -> None:
+        return
+
+    def barrier(self, group: object) -> None:
+        self._together.barrier.wait(20)
+
+
+@pytest.fixture
+def open_file(tmp_path: Path) -> Callable[[PackedReader], tuple[PackedReader, PackedSet]]:
+    """Opens the packed file of DATA for a reader."""
+
+    def opened(reader: PackedReader) -> tuple[PackedReader, PackedSet]:
+        reader = replace(reader, path=str(tmp_path / "blobs.packed"))
+        data = DATA.load()
+        write_set(DATA, reader, data, lambda done, total: None)
+        return reader, open_set(DATA, reader, data)
+
+    return opened
+
+
+def walk(feed: ReaderFeed, loader: Loader, changes: dict[int, Shares], start: int = 0) -> list[Images]:
+    """The batches of all steps from `start` on; shares change before the epochs that `changes` names."""
+    progress = Progress(EPOCHS, feed.sampler.steps_per_epoch)
+    progress.epoch, progress.batch = divmod(start, progress.steps_per_epoch)
+    feed.shares = next((changes[e] for e in range(progress.epoch, -1, -1) if e in changes), None)
+    found = []
+    while progress.epoch < EPOCHS:
+        found.append(loader.next(progress))
+        if feed.advance(progress):
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+            if progress.epoch in changes:
+                feed.shares = changes[progress.epoch]
+                loader.restart()
+    loader.close()
+    return found
+
+
+def of_rank(
+    rank: int, node: Together, reader: PackedReader, opened: PackedSet, changes: dict[int, Shares], start: int
+) -> tuple[list[Images], list[Images], PackedLoader]:
+    """What a rank reads, and what it takes by index in the same order."""
+
+    def feed() -> ReaderFeed:
+        return ReaderFeed(Sampler(96, BATCH, 4, seed=1), rank, NODES, reader, opened, 9)
+
+    samples = DATA.load().train
+    reading = feed()
+    loader = PackedLoader(reading, samples, 5, cast(Communicator, Rank(rank, node)))
+    loader.prepare()
+    found = walk(reading, loader, changes, start)
+    by_index = feed()
+    return found, walk(by_index, Direct(samples, by_index, 5), changes, start), loader
+
+
+def all_ranks(
+    reader: PackedReader, opened: PackedSet, changes: dict[int, Shares] | None = None, start: int = 0
+) -> list[tuple[list[Images], list[Images], PackedLoader]]:
+    nodes = [Together(ranks) for ranks in NODES]
+    with ThreadPoolExecutor(4) as pool:
+        ranks = [
+            pool.submit(of_rank, rank, nodes[rank // 3], reader, opened, changes or {}, start)
+            for rank in range(4)
+        ]
+        return [rank.result() for rank in ranks]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: f"{reader.name}{reader.prefetch_batches}")
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [({}, 0), ({1: Shares((10, 3, 2, 5))}, 0), ({0: Shares((4, 6, 6, 4)), 2: Shares((10, 7, 2, 1))}, 8)],
+    ids=["equal", "new shares in an epoch", "shares, from inside an epoch on"],
+)
+def test_every_rank_reads_what_it_would_take_by_index(
+    open_file: Any, reader: PackedReader, changes: dict[int, Shares], start: int
+) -> None:
+    reader, opened = open_file(reader)
+    ranks = all_ranks(reader, opened, changes, start)
+    useful = 0
+    for found, expected, loader in ranks:
+        assert len(found) == len(expected) == EPOCHS * 5 - start
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours[0], theirs[0])
+            assert torch.equal(ours[1], theirs[1])
+        counters = loader.counters()
+        useful += counters.useful_bytes
+        assert counters.useful_bytes == sum(images.nbytes for images, _ in found)
+        assert counters.waited_s > 0
+        assert (counters.reads > 0) == (not reader.by_node or loader._comm.local_rank == 0)
+    steps = EPOCHS * 5 - start
+    assert useful == (96 * EPOCHS - (start // 5 * 96 + start % 5 * BATCH)) * 64
+    assert steps == len(ranks[0][0])
+
+
+def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) -> None:
+    reader, opened = open_file(Block())
+    flipped = replace(DATA, augment="flip").load().train
+    opened = replace(opened, codec=codec_of(flipped))
+    feeds = [ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
+    reading = PackedLoader(feeds[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
+    found = walk(feeds[0], reading, {})
+    for ours, theirs in zip(found, walk(feeds[1], Direct(flipped, feeds[1], 5), {}), strict=True):
+        assert torch.equal(ours[0], theirs[0])
+    assert not torch.equal(found[0][0], found[5][0]), "the same samples, changed anew in the next epoch"
+    assert torch.equal(found[0][1], found[5][1])
+
+
+def test_node_batch_of_a_file_in_order_p_has_the_batches_of_p(open_file: Any) -> None:
+    reader, opened = open_file(NodeBatch())
+    batches = [found for found, _, _ in all_ranks(reader, opened)]
+    images = DATA.load().train
+    for step in range(5):
+        labels = torch.cat([rank[step][1] for rank in batches])
+        order = opened.order[step * BATCH : (step + 1) * BATCH]
+        assert torch.equal(labels, images.batch(order)[1])
+
+
+def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
+    for reader in READERS:
+        reader, opened = open_file(reader)
+        feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+        orders = [
+            torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
+            for epoch in (0, 1)
+        ]
+        assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
+
+
+def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
+    reader, opened = open_file(ChunkedShuffle())
+    sampler = Sampler(96, BATCH, 4, seed=1)
+    with pytest.raises(
+        ConfigError,
+        match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
+        r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
+    ) as caught:
+        ReaderFeed(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
+    found = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
+    assert found is not None
+    fitting = replace(reader, chunk_mib=float(found[1]))
+    feed = ReaderFeed(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
+    taken = [
+        torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
+        for epoch in (0, 1)
+    ]
+    assert {*taken[0].tolist()} != {*taken[1].tolist()}
+    ReaderFeed(sampler, 0, (4,), reader, opened, 9)
+    with pytest.raises(ConfigError, match=r"; take another reader$"):
+        reader.check(opened.packed, 25)
+
+
+def test_layouts_that_deal_the_same_batches_have_one_digest(open_file: Any) -> None:
+    digests = {}
+    for reader in READERS:
+        reader, opened = open_file(reader)
+        for nodes in ((3, 1), (1, 1, 1, 1)):
+            feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, nodes, reader, opened, 9)
+            digests[reader.name, nodes] = feed.digest(7)
+    assert (
+        len({digests[name, nodes] for name in ("strided", "node_batch") for nodes in ((3, 1), (1, 1, 1, 1))})
+        == 1
+    )
+    assert len(set(digests.values())) == 4, "block one, chunks of two and of four nodes"
+
+
+def test_the_reader_stands_still_while_training_pauses(
+    open_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, opened = open_file(Block(prefetch_batches=2))
+    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader.prepare()
+    progress = Progress(EPOCHS, 5)
+
+    def filled() -> int:
+        seen, since = -1, time.monotonic()
+        while time.monotonic() - since < 0.2:
+            reads = loader.counters().reads
+            if reads != seen:
+                seen, since = reads, time.monotonic()
+            time.sleep(0.01)
+        return seen
+
+    loader.next(progress)
+    assert filled() == 1 + 3, "the one that was asked for, and as many as there is room for"
+    loader.training(False)
+    feed.advance(progress)
+    loader.next(progress)  # makes room for one more
+    assert filled() == 4
+    loader.training(True)
+    assert filled() == 5
+    loader.close()
+
+
+def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
+    """The loader of a rank that is a node by itself."""
+    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader.prepare()
+    loader.close()
+    return loader
+
+
+def test_the_cache_is_looked_at_before_training_and_made_as_it_is_asked_for(open_file: Any) -> None:
+    plain, opened = open_file(Block())
+    assert of_one_rank(replace(plain, warm=True), opened).still_cached == 1
+    assert of_one_rank(plain, opened).still_cached == 1, "looked at, not dropped"
+    cold = of_one_rank(replace(plain, cold=True), opened)
+    assert cold.still_cached == cold.lacking == 0
+    assert of_one_rank(plain, opened).still_cached == 0, "looked at, not read"
+    warm = of_one_rank(replace(plain, warm=True), opened)
+    assert (warm.still_cached, warm.lacking) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "keys", "lacking"),
+    [(0.3, {"cold": True}, 0.3), (0.3, {"warm": True}, 0.7), (0.3, {}, 0), (None, {"cold": True}, math.nan)],
+)
+def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
+    open_file: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    told: float | None,
+    keys: dict[str, bool],
+    lacking: float,
+) -> None:
+    for name in ("drop", "read_in", "cached"):
+        monkeypatch.setattr(page_cache, name, lambda path: told)
+    plain, opened = open_file(Block())
+    first = of_one_rank(replace(plain, **keys), opened)
+    assert first.lacking == pytest.approx(lacking, nan_ok=True)
+    for name in ("drop", "read_in"):
+        monkeypatch.setattr(page_cache, name, lambda path: float(bool(keys.get("warm"))))
+    again = of_one_rank(replace(plain, **keys), opened)
+    again.load_state_dict(first.state_dict())
+    assert again.lacking == pytest.approx(lacking, nan_ok=True)
+
+
+def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: Any) -> None:
+    reader, opened = open_file(NodeBatch())
+    opened.packed.close()
+    path = Path(reader.path)
+    content = bytearray(path.read_bytes())
+    content[4096 + 64 * 25 + 3] ^= 1  # of the second batch
+    path.write_bytes(content)
+    opened = open_set(DATA, reader, DATA.load())
+    told: list[str] = []
+
+    def rank(number: int, node: Together) -> None:
+        feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), number, NODES, reader, opened, 9)
+        loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(number, node)))
+        loader.prepare()
+        with pytest.raises(MachineError) as error:
+            walk(feed, loader, {})
+        told.append(str(error.value))
+        loader.close()
+
+    node = Together(3)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(rank, (0, 1, 2), (node, node, node)))
+    assert len(told) == 3
+    for sentence in told:
+        assert sentence.startswith("reader=node_batch: ")
+        assert "blobs.packed: record 25, byte 5696: checksum is wrong; make the file again" in sentence
+
+
+def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
+    reader, opened = open_file(Block())
+    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
+    loader.load_state_dict({**loader.state_dict(), "useful_bytes": 640, "waited_s": 1.5})
+    assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)
+    feed.load_state_dict(feed.state_dict())
+    with pytest.raises(
+        ConfigError, match=r"blobs\.packed: is another file \(of samples .*\) than the run began"
+    ):
+        feed.load_state_dict({"source": "0" * 32})
+
+
+def test_a_reader_at_another_place_than_the_step_says_so(open_file: Any) -> None:
+    reader, opened = open_file(Block())
+    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
+    progress = Progress(EPOCHS, 5)
+    loader.next(progress)
+    progress.batch = 2
+    with pytest.raises(RuntimeError, match=r"^the reader is at \(0, 1\), the step at \(0, 2\)$"):
+        loader.next(progress)
+    loader.close()

@@ -1,0 +1,138 @@
+"""`prepare` with a reader, and what a run says that finds no file of its reader."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pictures import (  # pyright: ignore[reportMissingImports] (another folder of tests)
+    plain,
+    put,
+)
+
+from daso_bench.runner.cli.main import main, run
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.records.display import make_console
+from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.studies import sweep
+from daso_bench.runner.studies.prepare_data import Preparation
+from daso_bench.runner.training.packed import packed_set
+from daso_bench.strategies.errors import ConfigError
+
+FOLDER = ("dataset=imagefolder", "dataset.root=imgs", "dataset.resize=8", "dataset.crop=8")
+BATCH = "train.global_batch_size=8"
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two classes of 12 images in imgs/ of the folder in which the user stands."""
+    monkeypatch.chdir(tmp_path)
+    for label in ("cats", "dogs"):
+        for number in range(12):
+            put(tmp_path / "imgs" / label / f"{number}.png", plain(10 * number))
+    return tmp_path / "imgs"
+
+
+def test_prepare_packs_once_beside_what_is_known_of_the_files(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["prepare", *FOLDER, "reader=node_batch"]) == 0
+    shown = capsys.readouterr().out
+    assert "packed: 20 training samples (image file, 0.0 MB, shuffled by seed 0) in" in shown
+    (file,) = (images / ".daso-bench").glob("*.packed")
+    assert file.name.endswith("-shuffled0.packed")
+    assert run(["prepare", *FOLDER, "reader=chunked_shuffle", "dataset.augment=flip"]) == 0
+    assert "packed before: 20 training samples" in capsys.readouterr().out
+    assert run(["prepare", *FOLDER]) == 0
+    assert "packed" not in capsys.readouterr().out
+
+
+def test_a_run_without_the_file_says_what_to_type_and_starts_nothing(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*FOLDER, "reader=block", "launcher=simulated", "cluster=slow_link", BATCH]
+    with pytest.raises(SystemExit) as caught:
+        main([*words, "train.epochs=1"])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert "reader=block: there is no packed file" in shown
+    assert f"daso-bench prepare dataset=imagefolder reader=block dataset.root={images}" in shown
+    assert not list(Path("results").glob("**/ranks/*"))
+
+
+def test_a_dry_run_refuses_a_file_that_is_not_there_or_of_another_order(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed = [*FOLDER, "reader=node_batch", "reader.path=packed"]
+    words = ["--dry-run", BATCH, *packed]
+    assert run(words) == 2
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "would refuse: reader=node_batch: there is no packed file" in shown
+    assert "make it: daso-bench prepare dataset=imagefolder reader=node_batch" in shown
+    assert run(["prepare", *packed]) == 0
+    capsys.readouterr()
+    assert run(words) == 0
+    assert "would run" in " ".join(capsys.readouterr().out.split())
+    assert run([*words, "reader.shuffle_seed=3"]) == 2
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "its order is that of shuffle_seed 0, asked for is 3; make the file again: " in shown
+    assert run([*words[:-2], "reader=chunked_shuffle", "reader.path=packed", "cluster.nodes=2"]) == 2
+    assert "2 nodes need 8" in " ".join(capsys.readouterr().out.split())
+
+
+def test_prepare_says_of_labels_for_each_pixel_what_a_run_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["dataset=shapes", "reader=node_batch", f"reader.path={tmp_path / 'x.packed'}"]
+    with pytest.raises(SystemExit):
+        main(["prepare", *words])
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "reader=node_batch: shapes has a label for each pixel, and a packed file has one an image" in shown
+
+
+def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images: Path) -> None:
+    assert run(["prepare", *FOLDER, "reader=block"]) == 0
+    (request,) = sweep.requests(compose([*FOLDER, "reader=block", BATCH], sweep=False), Path.cwd())
+    assert request.config is not None
+    directory = RunDirectory.create(to_plain(request.config), Path.cwd())
+    Preparation(make_console())(directory, request.config)
+    packed = read_json(directory.path / "data.json")["packed"]
+    assert (packed["records"], packed["encoding"], packed["shuffle_seed"]) == (20, "image file", 0)
+    put(images / "cats" / "3.png", plain(7))
+    again = "holds other samples than the data set has now; make the file again: daso-bench prepare"
+    with pytest.raises(ConfigError, match=again):
+        Preparation(make_console()).check(request.config)
+
+
+def test_a_file_of_few_chunks_a_node_is_refused_before_a_run_has_a_folder(images: Path) -> None:
+    assert run(["prepare", *FOLDER, "reader=chunked_shuffle"]) == 0
+    words = [*FOLDER, "reader=chunked_shuffle", "cluster.nodes=2", BATCH]
+    (request,) = sweep.requests(compose(words, sweep=False), Path.cwd())
+    assert request.config is not None
+    with pytest.raises(ConfigError, match=r"^reader\.chunk_mib=4: makes 1 chunks .*2 nodes need 8"):
+        Preparation(make_console()).check(request.config)
+    one = replace(request.config, cluster=replace(request.config.cluster, nodes=1, ranks_per_node=(2,)))
+    Preparation(make_console()).check(one)
+
+
+def test_a_run_whose_reader_takes_much_memory_says_so_once_and_one_that_reads_nothing_does_not(
+    images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_set, "MUCH_MEMORY_BYTES", 0)
+    words = [*FOLDER, "reader=block", BATCH, "cluster.nodes=1", "cluster.ranks_per_node=1"]
+    assert run(["prepare", *FOLDER, "reader=block"]) == 0
+    for launcher, times in (("local", 1), ("simulated", 0)):
+        found = sweep.requests(compose([*words, f"launcher={launcher}"], sweep=False), Path.cwd())
+        assert found[0].config is not None
+        preparation = Preparation(make_console())
+        capsys.readouterr()
+        for _ in range(2):
+            preparation.check(found[0].config)
+        assert capsys.readouterr().out.count("on a machine, each up to 0 MB") == times
+
+
+def test_prepare_takes_no_other_words(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prepare", *FOLDER, "model=mlp"])
+    assert "model=mlp: must be dataset=NAME or dataset.KEY=VALUE or reader=NAME or" in capsys.readouterr().err

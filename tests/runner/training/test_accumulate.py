@@ -1,0 +1,160 @@
+"""train.accumulate: a batch in parts is the same step; sums are made once, and time pays for each part."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from runs import NAMES, Awkward, Blobs, config
+
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.small import SmallCNN
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training import checkpoint
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.replica import Replica
+
+UNEVEN: dict[str, Any] = {"dataset": Blobs(samples=50), "epochs": 4, "precision": "fp64"}
+Model = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "samples", "sizes"),
+    [(1, 8, [8]), (3, 8, [2, 3, 3]), (4, 8, [2, 2, 2, 2]), (3, 2, [1, 1]), (3, 1, [1]), (3, 0, [0])],
+)
+def test_parts_cover_a_batch_and_their_shares_sum_to_one(accumulate: int, samples: int, sizes: list[int]):
+    parts = Replica.parts(SimpleNamespace(accumulate=accumulate), samples)  # pyright: ignore[reportArgumentType]
+    assert [part.stop - part.start for part, _ in parts] == sizes
+    assert [part.start for part, _ in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
+    assert [share for _, share in parts] == ([size / samples for size in sizes] if samples else [1.0])
+
+
+def virtual(cfg: schema.RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
+    played = simulate(cfg, cfg.dataset.load(), **more)
+    return played.results[0].summary, played.sessions[0].replica.model.state_dict()
+
+
+def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], Model]:
+    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+
+
+def in_parts(cfg: schema.RunConfig, parts: int) -> schema.RunConfig:
+    return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulate=parts))
+
+
+def assert_close(ours: Model, theirs: Model) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert (value - theirs[name]).abs().max() <= 1e-10, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_takes_the_same_steps_in_parts(name: str):
+    cfg = config(name, keys={"sync_every": 4} if name == "diloco" else {}, **UNEVEN)
+    # Time in proportion to samples: parts take as long as the whole, and ranks at their own pace meet alike.
+    paced = {"step_time": lambda rank, n: 10_000 * n}
+    (summary, model), (summary_of_parts, model_of_parts) = (
+        virtual(one, **paced) for one in (cfg, in_parts(cfg, 3))
+    )
+    assert_close(model_of_parts, model)
+    for counted in ("collectives", "payload_bytes"):
+        assert summary_of_parts[counted] == summary[counted], "sums are made once a step"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("ddp", {}),
+        ("ddp", {"overlap": False}),
+        ("ddp", {"algorithm": "hierarchical"}),
+        ("hsgd", {}),
+        ("heterogeneous", {}),
+    ],
+)
+def test_real_ranks_and_virtual_ones_take_the_same_steps_in_parts(
+    tmp_path: Path, name: str, keys: dict[str, Any]
+):
+    cfg = in_parts(config(name, keys=keys, ranks=[2, 1], results=tmp_path, **UNEVEN), 3)
+    summary, model = real(cfg)
+    expected, virtual_model = virtual(cfg)
+    if name != "heterogeneous":  # its shares follow the time that steps really took
+        assert_close(model, virtual_model)
+    assert summary["payload_bytes"] == expected["payload_bytes"], "sums are made once a step"
+
+
+def test_virtual_time_pays_what_each_part_costs_beside_its_samples():
+    cfg = config(ranks=[1], epochs=1)  # 6 steps of 16 samples, on one rank: nothing but computing
+    times = [
+        virtual(in_parts(cfg, parts), step_time=lambda rank, n: 900_000 + 30_000 * n)[0]["train_s"]
+        for parts in (1, 4)
+    ]
+    assert times[0] == pytest.approx(6 * (0.9 + 0.03 * 16) / 1000)
+    assert times[1] == pytest.approx(6 * (4 * 0.9 + 0.03 * 16) / 1000)
+
+
+def test_batch_normalisation_refuses_parts_of_one_sample(tmp_path: Path):
+    cfg = config(model=Awkward(), ranks=[2])  # 8 samples a rank
+    virtual(in_parts(cfg, 4))
+    with pytest.raises(ConfigError, match=r"one sample at a time.* x 5 parts \(train\.accumulate\)$"):
+        virtual(in_parts(cfg, 5))
+
+
+BATCH_NORM = {"model": SmallCNN(norm="batch", channels=[4, 4, 4]), "dataset": Synthetic(samples=80)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "train", "said"),
+    [
+        (32, {"accumulate": 8}, r"=32: gives a rank one sample at a time.* x 4 ranks x 8 parts"),
+        (4, {}, r"=4: gives a rank one sample at a time.* at least 2 x 4 ranks$"),
+        (32, {"accumulate": 4, "short_batch": "keep"}, r"the last batch of an epoch has 16 samples.*=drop"),
+    ],
+)
+def test_parts_of_one_sample_are_refused_before_any_rank_starts(batch: int, train: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said):
+        config(global_batch_size=batch, **train, **BATCH_NORM)
+    config(global_batch_size=batch, dataset=BATCH_NORM["dataset"], **train)  # without such layers
+
+
+def test_parts_of_two_samples_are_not():
+    config(global_batch_size=32, accumulate=2, **BATCH_NORM)
+    config(global_batch_size=32, accumulate=4, short_batch="drop", **BATCH_NORM)
+
+
+@pytest.mark.parametrize(
+    ("parts", "dataset", "said"),
+    [
+        (
+            100,
+            Blobs(),
+            r"^train\.accumulate=100: must be <= 4, the samples of a rank in a batch \(16 over 4 ",
+        ),
+        (5, Blobs(), r"=5: must be <= 4"),
+    ],
+)
+def test_more_parts_than_a_rank_has_samples_are_refused(parts: int, dataset: Any, said: str):
+    with pytest.raises(ConfigError, match=said):
+        config(accumulate=parts, dataset=dataset)
+    config(accumulate=parts - 1 if parts < 100 else 4, dataset=dataset)
+
+
+def test_a_batch_of_more_samples_than_there_are_is_refused():
+    """Else the record says one batch size and the run has another."""
+    with pytest.raises(
+        ConfigError, match=r"^train\.global_batch_size=16: the data set has 12 training samples; take at most"
+    ):
+        config(dataset=Synthetic(samples=12))
+    config(dataset=Synthetic(samples=16))
+
+
+def test_no_parts_are_refused():
+    with pytest.raises(ConfigError, match=r"^train\.accumulate=0: must be >= 1"):
+        config(accumulate=0)

@@ -1,0 +1,89 @@
+"""train.channels_last: another order in memory, the same training and the same names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import Dies, SmallCNN, config, dies_after
+
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.training import checkpoint
+
+CNN = SmallCNN(channels=[4, 6], norm="batch")
+LAST = torch.channels_last
+
+
+def virtual(cfg: schema.RunConfig, **more: Any) -> SimulatedRun:
+    return simulate(cfg, cfg.dataset.load(), step_time=lambda rank, samples: 10**6, **more)
+
+
+def both(strategy: str, keys: dict[str, Any], **more: Any) -> list[SimulatedRun]:
+    train: dict[str, Any] = {"epochs": 3, "precision": "fp64", "model": CNN, **more}
+    return [virtual(config(strategy, keys=keys, channels_last=last, **train)) for last in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("ddp", {}),
+        ("ddp", {"hook": "powersgd", "powersgd_start_steps": 2}),
+        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1, "optimizer_state": "average"}),
+        ("hsgd", {}),
+        ("lasgd", {}),
+        ("slowmo", {}),
+    ],
+)
+def test_training_is_the_same_up_to_rounding(strategy: str, keys: dict[str, Any]):
+    ours, theirs = both(strategy, keys)
+    mine, other = (done.sessions[1].replica.model.state_dict() for done in (ours, theirs))
+    assert list(mine) == list(other)
+    for name, value in mine.items():
+        assert (value - other[name]).abs().max() <= 1e-9, name
+    kernels = [p for p in ours.sessions[1].replica.parameters.tensors if p.dim() == 4]
+    assert all(kernel.is_contiguous(memory_format=LAST) for kernel in kernels)
+    assert not all(kernel.is_contiguous() for kernel in kernels)
+    losses = [
+        [row["loss"] for row in done.metrics.rows if row["kind"] == "evaluation"] for done in (ours, theirs)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_many_ranks_that_are_computed_together_are_the_same_too():
+    ours, theirs = both("ddp", {}, ranks=[4, 4], model=SmallCNN(channels=[4, 6]), global_batch_size=32)
+    flats = [done.sessions[5].replica.flat() for done in (ours, theirs)]
+    assert (flats[0] - flats[1]).abs().max() <= 1e-9
+
+
+def test_inputs_and_noise_have_their_channels_last():
+    done = virtual(config(epochs=1, model=CNN, channels_last=True))
+    session = done.sessions[0]
+    noise = session.replica.noise
+    assert noise is not None
+    for inputs in (noise(8)[0], torch.empty(8, 3, 4, 4).to(memory_format=session.memory_format)):
+        assert inputs.is_contiguous(memory_format=LAST)
+
+
+def test_a_resume_is_bit_for_bit(tmp_path: Path):
+    cfg = config(epochs=2, model=CNN, channels_last=True, checkpoint_every_samples=5 * 16)
+    whole = virtual(cfg, checkpoints=tmp_path / "whole")
+    with pytest.raises(Dies):
+        virtual(cfg, checkpoints=tmp_path / "cut", loop=dies_after(7))
+    resumed = virtual(cfg, checkpoints=tmp_path / "cut")
+    assert torch.equal(*(done.sessions[2].replica.flat() for done in (resumed, whole)))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "hsgd"])
+def test_real_ranks_train_the_same_model(tmp_path: Path, strategy: str):
+    cfg = config(
+        strategy, ranks=[2, 1], epochs=2, model=CNN, precision="fp64", channels_last=True, results=tmp_path
+    )
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    outcome = local.launch(directory, ranks=3, threads=1, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+    for name, value in virtual(cfg).sessions[0].replica.model.named_parameters():
+        assert (value - model[name]).abs().max() <= 1e-10, name

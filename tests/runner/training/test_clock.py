@@ -1,0 +1,162 @@
+"""Segments cover the process, parts the training; waiting is told from transfer."""
+
+import pytest
+
+from daso_bench.runner.communication.traffic import Traffic, waiting_ns
+from daso_bench.runner.training.clock import Clock, waiting_of
+from daso_bench.strategies.topology import Topology
+
+
+class Hands:
+    """A clock set by hand, nanoseconds."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def __call__(self) -> int:
+        return self.time
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def traffic() -> Traffic:
+    return Traffic(Topology.of([2, 2]), 0)
+
+
+def test_segments_are_exclusive_and_cover_all(hands: Hands, traffic: Traffic):
+    clock = Clock(hands, traffic)
+    hands.time = 5
+    clock.enter("train")
+    hands.time = 15
+    with clock.within("log"):
+        hands.time = 18
+    hands.time = 20
+    clock.enter("eval")
+    hands.time = 50
+    segments = clock.closed()
+    assert {name: value for name, value in segments.items() if value} == {
+        "startup": 5,
+        "train": 12,
+        "log": 3,
+        "eval": 30,
+    }
+    assert sum(segments.values()) == clock.total() == 50
+
+
+def test_pauses_of_training_are_told_once_each_and_writing_a_log_is_none(hands: Hands, traffic: Traffic):
+    clock, told = Clock(hands, traffic), []
+    clock.on_training = told.append
+    for segment in ("train", "log", "train", "make_model", "eval", "log", "train"):
+        clock.enter(segment)
+    assert told == [True, False, True], "an inline evaluation, then its row, then training goes on"
+    for segment in ("log", "eval", "log", "checkpoint", "train", "checkpoint", "log", "other"):
+        clock.enter(segment)
+    assert told == [True, False, True, False, True, False]
+
+
+def test_startup_counts_from_the_birth_of_the_process(hands: Hands, traffic: Traffic):
+    hands.time = 70
+    clock = Clock(hands, traffic, started=30)
+    clock.enter("train")
+    assert clock.segments["startup"] == 40
+
+
+def test_laps_leave_out_what_was_blocked(hands: Hands, traffic: Traffic):
+    clock = Clock(hands, traffic)
+    clock.enter("train")
+    hands.time = 10
+    clock.lap("data")
+    hands.time = 40
+    traffic.block(1, 30, 40)
+    clock.lap("compute")
+    hands.time = 47
+    traffic.block(2, 45, 46)
+    clock.lap("step_other")
+    clock.enter("eval")
+    hands.time = 100
+    stretch = clock.end_stretch()
+    assert (stretch.train, stretch.data, stretch.compute, stretch.step_other, stretch.blocked) == (
+        47,
+        10,
+        20,
+        6,
+        11,
+    )
+    clock.enter("train")
+    hands.time = 104
+    clock.lap("data")
+    clock.enter("eval")
+    again = clock.end_stretch()
+    assert (again.train, again.data, again.compute, again.blocked) == (4, 4, 0, 0)
+
+
+def test_what_is_blocked_outside_of_training_is_no_part_of_it(hands: Hands, traffic: Traffic):
+    clock = Clock(hands, traffic)
+    clock.enter("eval")
+    traffic.block(1, 0, 30)
+    hands.time = 30
+    clock.enter("train")
+    hands.time = 33
+    clock.lap("compute")
+    clock.enter("eval")
+    assert clock.end_stretch().blocked == 0
+
+
+@pytest.mark.parametrize(
+    ("entered", "left", "last", "waiting"),
+    [(0, 50, 30, 30), (30, 50, 30, 0), (0, 50, 80, 50), (40, 50, 30, 0)],
+)
+def test_waiting(entered: int, left: int, last: int, waiting: int):
+    assert waiting_ns(entered, left, last) == waiting
+
+
+def test_waiting_over_all_collectives_of_a_stretch(traffic: Traffic):
+    first = traffic.launch("gradients", (0, 1), 0)
+    second = traffic.launch("gradients", (0, 1), 60)
+    assert first != second
+    traffic.block(first, 0, 50)
+    traffic.block(second, 60, 80)
+    traffic.block(12345, 90, 99)  # started in an earlier stretch: nothing known, counted as transfer
+    other = Traffic(Topology.of([2, 2]), 1)
+    assert [other.launch("gradients", (0, 1), 30), other.launch("gradients", (0, 1), 55)] == [first, second]
+    assert waiting_of(traffic, [traffic.launches, other.launches]) == 30
+
+
+def test_keys_tell_channels_and_groups_apart(traffic: Traffic):
+    keys = [
+        traffic.launch(channel, members, 0)
+        for channel in ("gradients", "control")
+        for members in ((0, 1), (0, 1, 2))
+    ]
+    assert len(set(keys)) == 4
+    assert all(0 <= key < 2**63 for key in keys)
+
+
+def test_what_is_told_of_training_takes_none_of_its_time(hands: Hands, traffic: Traffic):
+    """Else it is training time that no part accounts for."""
+    clock = Clock(hands, traffic, started=0)
+
+    def looks(_: bool) -> None:
+        hands.time += 5
+
+    def settles() -> None:
+        hands.time += 1
+
+    clock.on_training = looks
+    clock.settle = settles
+    clock.enter("train")
+    hands.time += 100
+    clock.lap("compute")
+    clock.enter("eval")
+    hands.time += 10
+    clock.enter("train")
+    hands.time += 50
+    clock.lap("compute")
+    clock.enter("eval")
+    assert clock.segments["train"] == 152, "what the device still computes is training"
+    assert clock.end_stretch().compute == 150
+    assert sum(clock.closed().values()) == hands.time == 182

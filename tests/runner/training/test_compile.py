@@ -1,0 +1,72 @@
+"""train.compile: in the warm-up, for every size, cut by buckets; never in training time; refused in words."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from runs import config
+from torch._dynamo.exc import TorchDynamoException
+
+from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner.config import load, option_checks
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.training import compile
+from daso_bench.runner.training.batch_order import GlobalFeed, OwnFeed
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError, MachineError
+from daso_bench.strategies.topology import Topology
+
+
+def test_a_compiled_model_takes_the_same_steps_under_the_same_names(tmp_path: Path):
+    cfg = config(ranks=[2], results=tmp_path)
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    outcome = local.launch(
+        directory, ranks=2, threads=1, port=None, stall_s=60, entry="gloo_entries_gpu:compiled_steps"
+    )
+    assert outcome.status == "finished", outcome.details
+    summary = outcome.summary or {}
+    assert summary["graphs"] > 2, "one graph for each of two sizes would sum nothing beside backward"
+    assert summary["raised"], "what is not compiled yet is an error in training"
+
+
+def test_a_pass_has_no_other_batches_than_its_first_and_its_last():
+    feed = GlobalFeed(Sampler(50, 16, 3, 0, short_batch="keep"), 0)
+    sizes = {feed.sampler.samples_of_rank(batch) for batch in range(feed.sampler.steps_per_epoch)}
+    assert sizes == set(feed.extremes())
+    own = OwnFeed(Topology.of([2, 1]), 0, 50, 16, 0)
+    seen = set()
+    for own._number in range(20):
+        seen.add(own.sizes(SimpleNamespace()))  # pyright: ignore[reportArgumentType]
+    own._number = 0
+    assert seen == set(own.extremes())
+    assert len(seen) == 2
+
+
+def test_what_cannot_be_compiled_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any) -> None:
+        raise TorchDynamoException("no working C++ compiler")
+
+    monkeypatch.setattr(compile, "undone_step", fails)
+    averaging = SimpleNamespace(bucket_mib=25.0)
+    replica: Any = SimpleNamespace(model=torch.nn.Linear(1, 1), averaging=averaging)
+    comm: Any = SimpleNamespace(now=lambda: 0)
+    with pytest.raises(MachineError, match=r"no working C\+\+ compiler\); take train.compile=false"):
+        compile.warm_up(replica, [replica], comm)
+    averaging.bucket_mib = 0.5
+    with pytest.raises(ConfigError, match=r"buckets of 0.5 MiB .* take 1 or more"):
+        compile.warm_up(replica, [replica], comm)
+
+
+def test_devices_that_are_slowed_down_layer_by_layer_have_no_compiled_model():
+    cluster: Any = SimpleNamespace(ranks=2, device=SimpleNamespace(paces=True))
+    given: dict[str, Any] = {"precision": "fp32", "compiled": True, "accumulate": 1, "cluster": cluster}
+    given |= {"launcher": LocalConfig(), "strategy_class": DDP, "strategy": DDP.Config(), "name": "ddp"}
+    with pytest.raises(ConfigError, match=r"between a model's layers, .* take train.compile=false"):
+        option_checks.check(**given)
+    given["cluster"] = ClusterConfig()
+    option_checks.check(**given)

@@ -1,0 +1,198 @@
+"""Deferred evaluation: copies set aside at marks, judged later, stamped with when they were complete."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import NAMES, Awkward, config
+
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+
+SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
+
+
+def run(strategy: str = "sgp", slow_rank: int = 1, **keys: Any) -> SimulatedRun:
+    cfg = config(strategy, model=Awkward(), **keys)
+    return simulate(
+        cfg,
+        cfg.dataset.load(),
+        network=SLOW,
+        step_time=lambda rank, n: 2_000_000 * (2 if rank == slow_rank else 1),
+    )
+
+
+def evaluations(done: SimulatedRun) -> list[dict[str, Any]]:
+    return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+
+
+def test_gossip_is_judged_from_copies_and_at_the_end_at_once():
+    rows = evaluations(run())
+    assert [row["mode"] for row in rows] == ["deferred"] * 3 + ["inline"]
+    assert [row["samples"] for row in rows] == [96, 192, 288, 384]
+    assert [row["index"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["count"] == 30 for row in rows)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "sgp"])
+def test_a_copy_is_the_model_that_would_have_been_judged_on_the_spot(strategy: str):
+    later, now = (evaluations(run(strategy, eval_mode=mode)) for mode in ("deferred", "inline"))
+    for name in ("step", "epoch", "samples", "correct", "loss", "train_loss", "learning_rate"):
+        assert [row[name] for row in later] == pytest.approx([row[name] for row in now], rel=1e-6), name
+
+
+def test_the_stamp_is_the_slowest_ranks_time_and_one_average_is_added():
+    done = run(eval_every_samples=48)
+    rows = evaluations(done)
+    # ddp's model needs no average but buffers; sgp's copy costs one all-reduce of parameters, measured once.
+    costs = {row["make_model_s"] for row in rows if row["mode"] == "deferred"}
+    assert len(costs) == 1
+    assert costs.pop() > 0
+    stamps = [row["train_s"] for row in rows]
+    assert stamps == sorted(stamps)
+    # Three steps a mark, the slow rank takes 4 ms a step and everybody waits for a neighbour's share.
+    assert stamps[0] >= 3 * 0.004
+    # The run ends with one more average, which is what the last model took to make.
+    assert rows[-1]["train_s"] == pytest.approx(done.results[0].summary["train_s"], rel=1e-9)
+
+
+def test_the_cadence_of_evaluations_leaves_training_as_it_is():
+    runs = [run(eval_every_samples=every) for every in (16, 96, 384)]
+    times = [done.results[0].summary["train_s"] for done in runs]
+    assert times == [times[0]] * 3
+    for done in runs[1:]:
+        for mine, theirs in zip(done.sessions, runs[0].sessions, strict=True):
+            assert mine.replica.flat().equal(theirs.replica.flat())
+        assert done.sessions[0].comm.traffic.verbs["parameters.send"] == 24
+
+
+KEYS: dict[str, dict[str, Any]] = {
+    "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
+    "diloco": {"sync_every": 4},
+}
+
+
+def per_sample(strategy: str, every: int, *, slow: int = 1, mode: str = "auto") -> tuple[float, str]:
+    """Seconds of training a sample on the virtual clock, and how models were judged."""
+    asked = config(strategy, keys=KEYS.get(strategy, {}), eval_every_samples=every, eval_mode=mode)
+    done = simulate(asked, asked.dataset.load(), step_time=lambda rank, n: 10**7 * (slow if rank == 3 else 1))
+    seconds = done.results[0].summary["train_s"]
+    return seconds / done.sessions[0].progress.samples, evaluations(done)[0]["mode"]
+
+
+@pytest.mark.parametrize("strategy", NAMES)
+def test_on_the_virtual_clock_every_strategy_trains_alike_at_a_quarter_and_four_times_the_distance(
+    strategy: str,
+):
+    found = [per_sample(strategy, every) for every in (12, 48, 192)]
+    own, mode = found[1]
+    for value, judged in found:
+        if judged == mode:
+            assert value == pytest.approx(own, rel=1e-9)
+
+
+def test_lasgd_that_is_made_to_stop_for_evaluations_beside_a_straggler_does_not():
+    own, *others = [per_sample("lasgd", every, slow=4, mode="inline")[0] for every in (48, 12, 192)]
+    assert max(abs(value / own - 1) for value in others) > 1e-3
+    own, *others = [per_sample("lasgd", every, slow=4)[0] for every in (48, 12, 192)]
+    assert others == pytest.approx([own] * 2, rel=1e-9)
+
+
+def test_copies_beyond_the_memory_are_dropped_and_counted():
+    done = run(eval_every_samples=16, eval_copies_mib=1e-9)
+    rows = evaluations(done)
+    assert [row["mode"] for row in rows] == ["deferred", "inline"]
+    assert done.results[0].summary["copies_dropped"] == 22
+
+
+def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path: Path):
+    def once(folder: Path, steps: int | None, attempt: int = 1) -> SimulatedRun:
+        cfg = config("sgp", max_steps=steps, eval_every_samples=32, checkpoint_every_samples=80)
+        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt)
+
+    whole = evaluations(once(tmp_path / "whole", None))
+    cut = once(tmp_path / "cut", 12)
+    after = evaluations(once(tmp_path / "cut", None, attempt=2))
+    kept = [row for row in evaluations(cut) if row["step"] <= 10]
+    for mine, theirs in zip(kept + after, whole, strict=True):
+        assert (mine["step"], mine["correct"], mine["loss"]) == (
+            theirs["step"],
+            theirs["correct"],
+            theirs["loss"],
+        )
+
+
+# ------------------------------------------------------------------ train.stop
+
+# An epoch of 6 steps, sync points after each 6 steps and at the end of each epoch.
+SYNC_POINTS: dict[str, dict[str, Any]] = {
+    "local_sgd": {"sync_every": 6},
+    "daso": {"warmup_epochs": 0, "cooldown_epochs": 0},
+}
+CROSSING = ("to_target_train_s", "to_target_samples", "crossing_s")
+
+
+def stopped(strategy: str, stop: str, **keys: Any) -> SimulatedRun:
+    """Up to 20 epochs with an evaluation after every second step."""
+    kinds: dict[str, Any] = {"keys": SYNC_POINTS.get(strategy), "epochs": 20, "target": 0.9}
+    return run(strategy, stop=stop, eval_every_samples=32, **kinds, **keys)
+
+
+@pytest.mark.parametrize("stop", ["first", "confirmed"])
+@pytest.mark.parametrize("strategy", ["daso", "local_sgd", "sgp", "lasgd"])
+def test_a_run_that_stops_at_its_target_is_judged_as_one_that_goes_on(strategy: str, stop: str):
+    """Nothing but the end of the run is another one: the same copies, the same times."""
+    whole, cut = stopped(strategy, "budget"), stopped(strategy, stop)
+    rows = evaluations(cut)
+    copies = [row for row in rows if row["mode"] == "deferred"]
+    assert copies
+    for mine, theirs in zip(copies, evaluations(whole), strict=False):
+        for name in ("step", "samples", "train_s", "loss", "correct"):
+            assert mine[name] == theirs[name], name
+    for name in CROSSING:
+        assert cut.results[0].summary[name] == whole.results[0].summary[name], name
+
+
+@pytest.mark.parametrize(("stop", "times"), [("first", 1), ("confirmed", 2)])
+@pytest.mark.parametrize("strategy", ["daso", "local_sgd"])
+def test_copies_are_judged_at_the_next_sync_point_and_the_run_ends_there(
+    strategy: str, stop: str, times: int
+):
+    done = stopped(strategy, stop)
+    (end,) = {session.progress.step for session in done.sessions}
+    reached = [row["step"] for row in evaluations(done) if row["reached"]]
+    first = next(a for a, b in zip(reached, reached[times - 1 :], strict=False) if b - a == 2 * (times - 1))
+    assert end == -(-(first + 2 * (times - 1)) // 6) * 6
+    assert {result.reason for result in done.results} == {f"target reached (train.stop={stop})"}
+    last = evaluations(done)[-1]
+    assert (last["mode"], last["step"]) == ("inline", end)
+    assert not any(label.startswith("train.stop") for label in done.results[0].summary["labels"])
+    # Judging cost no training time: up to here it is that of the run that went on.
+    whole = stopped(strategy, "budget", max_steps=end)
+    assert done.results[0].summary["train_s"] == whole.results[0].summary["train_s"]
+
+
+@pytest.mark.parametrize("strategy", ["sgp", "lasgd"])
+def test_without_sync_points_it_trains_to_the_end_and_says_so(strategy: str):
+    done = stopped(strategy, "first")
+    assert done.sessions[0].progress.samples >= 20 * 96
+    label = "train.stop=first stops no strategy without sync points: copies are judged later"
+    assert label in done.results[0].summary["labels"]
+    assert done.results[0].reason is None
+    inline = stopped(strategy, "first", eval_mode="inline")
+    assert inline.sessions[0].progress.samples < 20 * 96
+    label = "evaluated inline without sync points: ranks waited for every evaluation"
+    assert label in inline.results[0].summary["labels"]
+    assert inline.results[0].reason == "target reached (train.stop=first)"
+
+
+def test_a_checkpoint_that_was_asked_for_judges_copies_and_may_end_the_run(tmp_path: Path):
+    cfg = config(
+        "sgp", epochs=20, target=0.9, stop="first", eval_every_samples=32, checkpoint_every_samples=160
+    )
+    done = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path)
+    assert done.results[0].reason == "target reached (train.stop=first)"
+    (end,) = {session.progress.step for session in done.sessions}
+    assert end % 10 == 0
+    assert end < 120
+    assert f"checkpoints that made ranks wait: {end // 10}" in done.results[0].summary["labels"]

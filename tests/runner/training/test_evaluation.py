@@ -1,0 +1,82 @@
+"""Scores: sums over samples, whole numbers of hits, and what counts as reaching a target."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from daso_bench.datasets.data import Split
+from daso_bench.runner.config.tasks.classification import Classification
+from daso_bench.runner.records.json_lines import meets
+from daso_bench.runner.training.eval_schedule import Marks
+from daso_bench.runner.training.evaluation import Score, score
+
+TASK = Classification(classes=2)
+
+
+@pytest.mark.parametrize(
+    ("target", "count", "needed"), [(0.95, 360, 342), (0.6, 5, 3), (1.0, 7, 7), (0.3, 10, 3), (1 / 3, 9, 3)]
+)
+def test_the_target_is_a_number_right(target: float, count: int, needed: int):
+    def numbers(correct: int) -> dict[str, Any]:
+        return Score(TASK, torch.tensor([correct]), count, 0.0).numbers()
+
+    assert meets(numbers(needed), target, "accuracy")
+    assert not meets(numbers(needed - 1), target, "accuracy")
+
+
+def test_a_loss_target_is_an_upper_limit_and_nan_never_reaches_it():
+    for loss_sum, reached in ((1.0, True), (1.1, False), (math.nan, False)):
+        assert meets(Score(TASK, torch.tensor([0]), 2, loss_sum).numbers(), 0.5, "loss") == reached
+
+
+@pytest.mark.parametrize("metric", ["miou", "top5"])
+def test_a_share_that_counts_no_hits_is_a_real_number_and_a_lower_limit(metric: str):
+    """No ceil rule: of 10 samples 0.71 is enough for 0.705, where an accuracy needs 8 right."""
+    row = {metric: 0.71, "correct": 7, "count": 10}
+    assert meets(row, 0.705, metric)
+    assert meets(row, 0.71, metric)
+    assert not meets(row, 0.711, metric)
+    assert not meets({**row, metric: math.nan}, 0.1, metric)
+    assert not meets({"accuracy": 0.9}, 0.1, metric)
+
+
+class Fixed(nn.Module):
+    def __init__(self, outputs: Tensor) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not self.training
+        return self.outputs[x[:, 0, 0, 0].long()]
+
+
+def test_outputs_that_are_not_finite_are_wrong():
+    outputs = torch.tensor([[5.0, 0.0], [0.0, 5.0], [math.nan, 0.0], [math.inf, 0.0], [9.0, 0.0]])
+    images = torch.arange(5.0).view(5, 1, 1, 1)
+    split = Split(images=images, labels=torch.tensor([0, 1, 0, 0, 1]), mean=(0.0,), std=(1.0,))
+    model = Fixed(outputs).train()
+    got = score(
+        model, split, torch.arange(5), torch.device("cpu"), torch.float32, task=TASK, batch_size=2
+    ).numbers()
+    assert (got["correct"], got["count"]) == (2, 5)
+    assert math.isnan(got["loss"])
+    assert model.training, "the mode is restored"
+
+
+@given(st.integers(1, 50), st.floats(0, 0.999), st.lists(st.integers(1, 40), min_size=1, max_size=60))
+def test_each_mark_is_passed_once(every: int, phase: float, steps: list[int]):
+    marks, samples = Marks(every, phase), 0
+    expected = {k * every + round(phase * every) for k in range(sum(steps) + 1)} - {0}
+    for step in steps:
+        inside = expected & set(range(samples + 1, samples + step + 1))
+        assert marks.passed(samples, samples + step) == bool(inside)
+        samples += step
+
+
+def test_no_marks_without_a_period():
+    assert not Marks(None).passed(0, 10**9)

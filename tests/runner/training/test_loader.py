@@ -1,0 +1,317 @@
+"""Batches made ahead of time are those made on demand; worker processes pause, and end with their rank."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import Blobs, config
+from torch import Tensor
+
+from daso_bench.datasets.augmentation import recipe
+from daso_bench.datasets.data import Split
+from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.json_lines import read_records, surviving
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.training.batch_order import Feed, GlobalFeed, OwnFeed
+from daso_bench.runner.training.loader import Ahead, Direct, Loader
+from daso_bench.strategies.base import Shares
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.topology import Topology
+
+SAMPLES, BATCH, EPOCHS = 50, 16, 3
+
+
+def samples() -> Split:
+    images = torch.arange(SAMPLES * 12, dtype=torch.float32).view(SAMPLES, 1, 3, 4)
+    return Split(
+        images=images, labels=torch.arange(SAMPLES), mean=(0.0,), std=(1.0,), augment=recipe("flip", (3, 4))
+    )
+
+
+def global_feed(rank: int = 0, ranks: int = 2) -> tuple[GlobalFeed, Progress]:
+    sampler = Sampler(SAMPLES, BATCH, ranks, seed=7)
+    return GlobalFeed(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
+
+
+def own_feed() -> tuple[OwnFeed, Progress]:
+    feed = OwnFeed(Topology.of((1, 1)), 1, SAMPLES, BATCH, 7)
+    return feed, Progress(EPOCHS, 3)
+
+
+class KeepsALock(Exception):
+    """An error that cannot go to another process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+@contextmanager
+def ahead(feed: Feed, workers: int = 2, data: Any = None) -> Iterator[Ahead]:
+    loader = Ahead(data or samples(), feed, 3, workers=workers, prefetch=2, pin=False)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def walk(feed: Feed, progress: Progress, steps: int) -> Iterator[int]:
+    """The steps of a run, as the train loop goes through them."""
+    for step in range(steps):
+        yield step
+        if feed.advance(progress) and isinstance(feed, GlobalFeed):
+            progress.epoch += 1
+            progress.batch = 0
+
+
+def batches(feed: Feed, progress: Progress, loader: Loader, steps: int) -> list[tuple[Tensor, Tensor]]:
+    return [loader.next(progress) for _ in walk(feed, progress, steps)]
+
+
+def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("make", [global_feed, own_feed])
+def test_batches_made_ahead_are_those_made_on_demand(make: Any) -> None:
+    direct_feed, direct_progress = make()
+    steps = EPOCHS * 3
+    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), steps)
+    feed, progress = make()
+    with ahead(feed) as loader:
+        assert_same(batches(feed, progress, loader, steps), expected)
+    assert len({labels.numpy().tobytes() for _, labels in expected}) > steps // 2, "batches differ"
+
+
+def _as_lists(item: Any) -> Any:
+    return [_as_lists(part) for part in item] if isinstance(item, tuple) else item
+
+
+class PinsIntoLists:
+    """A data loader that pins as that of PyTorch 2.9 does: tuples come as lists."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.num_workers = loader, loader.num_workers
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_as_lists, self.loader)
+
+
+def test_batches_come_pinned_from_every_pytorch_that_we_take() -> None:
+    direct_feed, direct_progress = global_feed()
+    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), 4)
+    feed, progress = global_feed()
+    with ahead(feed) as loader:
+        loader._slots = 0  # as where batches are pinned
+        loader._loader = PinsIntoLists(loader._loader)  # pyright: ignore[reportAttributeAccessIssue]
+        found = batches(feed, progress, loader, 4)
+    assert_same(found, expected)
+    assert {type(batch) for batch in found} == {tuple}
+
+
+def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None:
+    shares = Shares((12, 4))
+    expected_feed, expected_progress = global_feed()
+    feed, progress = global_feed()
+    expected: list[tuple[Tensor, Tensor]] = []
+    direct = Direct(samples(), expected_feed, 3)
+    for step in walk(expected_feed, expected_progress, 8):
+        if step == 4:
+            expected_feed.shares = shares
+        expected.append(direct.next(expected_progress))
+    found: list[tuple[Tensor, Tensor]] = []
+    with ahead(feed) as loader:
+        for step in walk(feed, progress, 8):
+            if step == 4:
+                feed.shares = shares
+                loader.restart()
+            found.append(loader.next(progress))
+    assert_same(found, expected)
+    assert [len(labels) for _, labels in found[:5]] == [8, 8, 9, 8, 12]
+
+
+def test_a_loader_at_another_place_than_the_step_says_so() -> None:
+    feed, progress = global_feed()
+    with ahead(feed, workers=1) as loader:
+        loader.next(progress)
+        progress.batch = 2
+        with pytest.raises(RuntimeError, match=r"^the loader is at \(0, 1\), the step at \(0, 2\)$"):
+            loader.next(progress)
+
+
+def test_the_ranks_own_random_numbers_are_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    feed, progress = global_feed()
+    with ahead(feed, workers=1) as loader:
+        batches(feed, progress, loader, 5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Told:
+    """Samples that note when they are made."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        with self.made.get_lock():
+            self.made.value += 1
+        return indices.float(), indices
+
+
+def settled(value: Any, seconds: float = 0.3) -> int:
+    """What a number is once it has stood still so long."""
+    seen, since = value.value, time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.01)
+        if value.value != seen:
+            seen, since = value.value, time.monotonic()
+    return seen
+
+
+def test_workers_stand_still_while_training_pauses() -> None:
+    feed, progress = global_feed()
+    made = multiprocessing.Value("i", 0)
+    with ahead(feed, workers=1, data=Told(made)) as loader:
+        steps = walk(feed, progress, 12)
+        next(steps)
+        loader.next(progress)
+        assert settled(made) == 1 + 2, "the one that was asked for, and two ahead"
+        loader.training(False)
+        next(steps)
+        loader.next(progress)  # makes room for one more
+        assert settled(made) == 3
+        loader.training(True)
+        assert settled(made) == 4
+
+
+def alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def _rank_that_is_killed(pids: Any) -> None:
+    feed, progress = global_feed()
+    loader = Ahead(samples(), feed, 3, workers=2, prefetch=2, pin=False)
+    loader.next(progress)
+    loader.training(False)
+    pids.send([child.pid for child in multiprocessing.active_children()])
+    signal.pause()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_killed_rank_takes_its_workers_with_it_even_while_they_stand_still() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_rank_that_is_killed, args=(theirs,))
+    process.start()
+    assert ours.poll(60)
+    workers = ours.recv()
+    assert len(workers) == 2
+    process.kill()
+    process.join()
+    until = time.monotonic() + 10
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < until, "workers outlived their rank"
+        time.sleep(0.05)
+
+
+class Spoiled:
+    """Samples of which none can be decoded."""
+
+    shape, classes, class_names = (1, 3, 4), 2, None
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def batch(self, indices: Tensor) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "type_"),
+    [(BadImage("cats/5.png", "no image (starts with 78)"), BadImage), (KeepsALock("so"), RuntimeError)],
+)
+def test_what_is_wrong_with_a_sample_is_told_in_its_own_words(error: Exception, type_: type) -> None:
+    feed, progress = global_feed()
+    with ahead(feed, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as told:
+        loader.next(progress)
+    assert str(error) in str(told.value)
+    assert "PyTorch" not in str(told.value)
+    assert "Caught" not in str(told.value)
+
+
+def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
+    """The rank gets it too: it saves what it has, for which it may need batches."""
+    feed, progress = global_feed()
+    with ahead(feed) as loader:
+        for _ in walk(feed, progress, 2):  # one of each worker: both have begun
+            loader.next(progress)
+        workers = multiprocessing.active_children()
+        assert len(workers) == 2
+        for worker in workers:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGTERM)
+        for _ in walk(feed, progress, 6):
+            assert loader.next(progress)[0].shape[1:] == (1, 3, 4)
+        assert all(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.parametrize(
+    ("cls", "fields"),
+    [(LauncherConfig, {"name": "simulated"}), (LocalConfig, {"network": "modelled"})],
+)
+def test_where_time_is_modelled_there_are_no_workers(cls: Any, fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^launcher\.loader_workers=2: only real time has such"):
+        cls(loader_workers=2, **fields)
+    assert LocalConfig(loader_workers=2).loader_workers == 2
+
+
+def history(cfg: schema.RunConfig) -> list[tuple[Any, ...]]:
+    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    workers = cfg.launcher.loader_workers
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, workers=workers, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    rows = surviving(read_records(directory.metrics).rows)
+    return [(row["samples"], row["loss"], row["train_loss"]) for row in rows if row["kind"] == "evaluation"]
+
+
+def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
+    """Evaluations without a checkpoint beside them, further apart than batches are made ahead."""
+    blobs = Blobs(augment="flip")
+    same: dict[str, Any] = {"ranks": [2], "epochs": 3, "checkpoint_every_samples": None}
+    plain = config(**same, results=tmp_path / "plain", dataset=blobs)
+    workers = config(**same, results=tmp_path / "workers", dataset=blobs, launcher={"loader_workers": 1})
+    found = history(plain)
+    assert len(found) == 3
+    steps = len(plain.dataset.load().train) // plain.train.global_batch_size
+    assert steps > 2 * workers.launcher.prefetch_batches
+    assert history(workers) == found
+    unchanged = config(**same, results=tmp_path / "unchanged")
+    assert history(unchanged) != found, "the images were changed"

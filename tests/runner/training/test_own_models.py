@@ -1,0 +1,150 @@
+"""A user's own model: lazy layers, parameters of no use in some steps, parameters of two floating types."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
+from runs import NAMES, Blobs, config
+
+from daso_bench.models.spec import InputSpec
+from daso_bench.runner.cli.main import main
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.model_building import build, check_build
+from daso_bench.runner.launch import local, rank
+from daso_bench.runner.records.json_lines import read_records
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation import timing_only
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training import checkpoint
+from daso_bench.strategies.errors import ConfigError
+
+SPEC = InputSpec(1, 4, 4, 4)
+KEYS: dict[str, dict[str, Any]] = {
+    "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
+    "diloco": {"sync_every": 4},
+    "lasgd": {"sync_every": 2},
+    "post_local_sgd": {"sync_every": 2, "switch_samples": 96},
+}
+
+
+def trained(cfg: schema.RunConfig) -> tuple[RunDirectory, dict[str, torch.Tensor]]:
+    """The run's directory and final model, by real processes."""
+    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    return directory, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+
+
+def assert_equal(
+    model: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], tolerance: float
+) -> None:
+    assert list(model) == list(other)
+    for name, value in model.items():
+        assert (value - other[name]).abs().max() <= tolerance, name
+
+
+@pytest.mark.parametrize("model", [Lazy(), Sometimes(), Sometimes(never=True)], ids=["lazy", "some", "never"])
+@pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
+def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: str, model: Any):
+    cfg = config(strategy, keys=KEYS.get(strategy), model=model, ranks=[1, 1], results=tmp_path)
+    _, final = trained(cfg)
+    virtual = dict(simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.named_parameters())
+    assert_equal({name: final[name] for name in virtual}, virtual, 1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_trains_parameters_that_take_part_in_some_steps(name: str):
+    cfg = config(name, keys=KEYS.get(name), model=Sometimes())
+    done = simulate(cfg, cfg.dataset.load())
+    vectors = [session.replica.flat() for session in done.sessions]
+    assert all(vector.isfinite().all() for vector in vectors)
+    branch = [p for n, p in done.sessions[0].replica.model.named_parameters() if n.startswith("sometimes")]
+    torch.manual_seed(0)
+    assert not torch.equal(branch[0], build(Sometimes(), SPEC).get_parameter("sometimes.weight"))
+
+
+def test_a_branch_is_taken_by_some_ranks_in_some_steps():
+    """Else the tests above would try nothing."""
+    images = Blobs().load().train.batch(torch.arange(96))[0]
+    taken = [float(piece.sum(1).mean()) * 4 > 0.75 for piece in images.split(8)]
+    assert 3 <= sum(taken) <= 9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lazy_layers_are_those_whose_widths_are_given(name: str):
+    models = []
+    for eager in (False, True):
+        cfg = config(name, keys=KEYS.get(name), model=Lazy(eager=eager))
+        models.append(simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.state_dict())
+    assert_equal(models[0], models[1], 0)
+
+
+def test_lazy_layers_have_a_clock_and_are_judged_from_a_checkpoint(tmp_path: Path):
+    cfg = config("ddp", model=Lazy(), ranks=[1], results=tmp_path)
+    assert timing_only.profile_of(cfg, SPEC) == timing_only.profile_of(
+        config("ddp", model=Lazy(eager=True)), SPEC
+    )
+    directory, _ = trained(cfg)
+    last = [row for row in read_records(directory.metrics).rows if row["kind"] == "evaluation"][-1]
+    assert rank.evaluate(directory.path)["correct"] == last["correct"]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            TwoTypes(),
+            r"model=two_types: its parameters have 2 floating types \(2.weight is float64, 1.",
+        ),
+        (LazyInTraining(), r"model=lazy_in_training: auxiliary.weight, auxiliary.bias has no shape after a "),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        check_build(model, SPEC)
+    cfg = config("ddp", model=model)
+    with pytest.raises(ConfigError, match=words):
+        simulate(cfg, cfg.dataset.load())
+
+
+def test_a_model_that_looks_at_its_numbers_is_left_to_its_ranks():
+    class Looks:
+        def build(self, spec: InputSpec) -> torch.nn.Module:
+            return torch.nn.Linear(int(torch.ones(1)), 1)
+
+    check_build(Looks(), SPEC)
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Words that find the models in a folder of one's own."""
+    folder = tmp_path / "own" / "model"
+    folder.mkdir(parents=True)
+    for name, kind in (("lazy", "Lazy"), ("sometimes", "Sometimes"), ("two_types", "TwoTypes")):
+        keys = "eager: false\nhidden: 12\n" if kind == "Lazy" else ""
+        (folder / f"{name}.yaml").write_text(f"# One's own.\n_target_: own_models.{kind}\n{keys}")
+    monkeypatch.chdir(tmp_path)
+    return ["--config-dir", str(folder.parent), "dataset=digits", "train.max_steps=4"]
+
+
+@pytest.mark.parametrize("model", ["lazy", "sometimes"])
+@pytest.mark.parametrize(("launcher", "cluster"), [("local", "one_node"), ("simulated", "ethernet_1g")])
+def test_models_are_found_as_plug_ins(plug_in: list[str], model: str, launcher: str, cluster: str):
+    words = [f"launcher={launcher}", f"cluster={cluster}", "cluster.nodes=1", "cluster.ranks_per_node=2"]
+    # The operations of a model that looks at its numbers cannot be counted.
+    words += ["cluster.device.tflops=null", "cluster.device.samples_per_second=1000"] * (launcher != "local")
+    with pytest.raises(SystemExit) as caught:
+        main([*plug_in, *words, f"model={model}", "strategy=ddp"])
+    assert caught.value.code == 0
+
+
+def test_two_types_are_refused_before_any_process(plug_in: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        main([*plug_in, "model=two_types", "cluster.ranks_per_node=2"])
+    assert caught.value.code == 2
+    assert "model=two_types: its parameters have 2 floating types" in capsys.readouterr().err
+    assert not list(Path("results").rglob("run_dir"))
+    assert not list(Path("results").rglob("logs"))

@@ -1,0 +1,98 @@
+"""Bytes so far: what each rank notes of its own traffic at an evaluation, and what counts as training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import Awkward, Dies, config, dies_after
+
+from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.report.data.bytes_so_far import with_bytes
+from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
+
+LINKS = ("intra", "inter")
+
+
+def run(strategy: str, **keys: Any) -> SimulatedRun:
+    cfg = config(strategy, model=Awkward(), **keys)
+    return simulate(
+        cfg,
+        cfg.dataset.load(),
+        network=AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6),
+        step_time=lambda rank, n: 2_000_000,
+    )
+
+
+def notes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == "evaluation"]
+
+
+def sums(done: SimulatedRun) -> list[dict[str, int]]:
+    """Of each evaluation, over ranks."""
+    by_rank = [[row["payload_bytes"] for row in notes(own.rows)] for own in done.own]
+    return [
+        {link: sum(each[link] for each in ranks) for link in LINKS} for ranks in zip(*by_rank, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "hsgd", "ednncomm"])
+def test_bytes_grow_from_evaluation_to_evaluation_and_end_as_the_summary_says(strategy: str):
+    done = run(strategy, eval_every_samples=96)
+    found = sums(done)
+    assert [row["index"] for row in notes(done.own[1].rows)] == [0, 1, 2, 3]
+    for link in LINKS:
+        values = [each[link] for each in found]
+        assert values == sorted(values)
+    assert found[0]["inter"] < found[-1]["inter"]
+    assert found[-1] == done.results[0].summary["payload_bytes"]
+
+
+def test_a_stretch_holds_what_its_rank_had_sent_at_its_end():
+    done = run("ddp", eval_every_samples=96)
+    for own in done.own:
+        stretches = [row["payload_bytes"] for row in own.rows if row["kind"] == "stretch"]
+        assert stretches[:-1] == [row["payload_bytes"] for row in notes(own.rows)]
+        assert stretches[-1] == stretches[-2], "nothing is trained after the last evaluation"
+
+
+def test_a_copy_is_noted_with_what_had_been_sent_when_it_was_set_aside():
+    later, now = (sums(run("sgp", eval_mode=mode)) for mode in ("deferred", "inline"))
+    assert len(later) == 4
+    assert later == now
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso", "lasgd", "sgp"])
+def test_making_a_model_for_an_evaluation_is_no_traffic_of_training(strategy: str):
+    often, seldom = (run(strategy, eval_every_samples=every, eval_mode="inline") for every in (16, 96))
+    ends = [done.results[0].summary for done in (often, seldom)]
+    assert ends[0]["evaluations"] > ends[1]["evaluations"]
+    for name in ("payload_bytes", "ring_bytes", "calls"):
+        assert ends[0][name] == ends[1][name], name
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "sgp"])
+def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path, strategy: str):
+    cfg = config(strategy, model=Awkward(), checkpoint_every_samples=128, eval_every_samples=40)
+    data = cfg.dataset.load()
+    whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
+    broken = list[list[dict[str, Any]]]()
+
+    class Kept(dies_after(14)):
+        """Keeps what its rank had noted."""
+
+        def run(self) -> Any:
+            assert isinstance(self.s.own, Recorded)
+            broken.append(self.s.own.rows)
+            return super().run()
+
+    with pytest.raises(Dies):
+        simulate(cfg, data, checkpoints=tmp_path / "broken", loop=Kept)
+    resumed = simulate(cfg, data, checkpoints=tmp_path / "broken", attempt=2)
+    assert resumed.metrics.rows[0]["step"] == 8, "steps 9 to 14 are done twice"
+    # Ranks begin in any order, but their rows lie at the same steps: which goes with which is no matter.
+    files = [before + own.rows for before, own in zip(broken, resumed.own, strict=True)]
+    start = [row for row in resumed.metrics.rows if row["kind"] == "start"]
+    rows = [row for row in whole.metrics.rows if row["kind"] == "evaluation"]
+    wanted = with_bytes(rows, start, [own.rows for own in whole.own])
+    assert "payload_bytes_inter" in wanted[0]
+    assert with_bytes(rows, start, files) == wanted

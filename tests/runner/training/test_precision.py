@@ -1,0 +1,300 @@
+"""train.precision: 16 bits inside the model alone, one scale of the loss for all ranks, refusals in words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from exploding import MARK, Exploding, Marked
+from runs import Dies, SmallCNN, config, dies_after
+from torch import nn
+
+from daso_bench.runner.communication import numerics
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.launch import local
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.training import checkpoint, time_accounting
+from daso_bench.runner.training.precision import LossScaler, outputs_of, scaler_of
+from daso_bench.runner.training.trainer import Loop
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.replica import Batch
+
+EXPLODES: dict[str, Any] = {"model": Exploding(), "dataset": Marked(), "precision": "fp16"}
+CPU = torch.device("cpu")
+
+
+def virtual(cfg: schema.RunConfig, **more: Any) -> SimulatedRun:
+    return simulate(cfg, cfg.dataset.load(), **more)
+
+
+def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
+    assert outcome.status == "finished", outcome.details
+    return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+
+
+def flat(done: SimulatedRun) -> torch.Tensor:
+    return done.sessions[0].replica.flat()
+
+
+# ------------------------------------------------------------------ inside the model
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_inside_the_model_are_16_bits_and_outside_are_32(dtype: torch.dtype):
+    seen = []
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
+    outputs = outputs_of(model, torch.randn(5, 4), dtype)
+    assert seen == [dtype]
+    assert outputs.dtype == torch.float32, "a loss in 16 bits would be another loss"
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    outputs.sum().backward()
+    assert model[0].weight.grad is not None
+    assert model[0].weight.grad.dtype == torch.float32
+
+
+def test_without_16_bits_outputs_are_the_models_own():
+    model = nn.Linear(4, 3).double()
+    inputs = torch.randn(5, 4, dtype=torch.float64)
+    assert torch.equal(outputs_of(model, inputs, None), model(inputs))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso", "hsgd", "lasgd"])
+def test_bf16_stays_near_fp32_for_an_epoch_and_is_not_it(strategy: str):
+    keys = {"warmup_epochs": 1, "cooldown_epochs": 1} if strategy == "daso" else {}
+    runs = [
+        virtual(
+            config(strategy, keys=keys, model=SmallCNN(channels=[4, 4]), max_steps=6, precision=word),
+            step_time=lambda rank, samples: 10**6,
+        )
+        for word in ("fp32", "bf16")
+    ]
+    # bfloat16 has 8 bits: a number is off by 0.4 % at most, a product of two layers by about twice that.
+    distance = torch.linalg.vector_norm(flat(runs[1]) - flat(runs[0])) / torch.linalg.vector_norm(
+        flat(runs[0])
+    )
+    assert 1e-6 < distance < 0.02
+    losses = [[row["loss"] for row in done.metrics.rows if row["kind"] == "evaluation"][-1] for done in runs]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_evaluations_have_the_same_16_bits(tmp_path: Path):
+    seen: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+
+    class Seen(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            last = list(self.s.replica.model.modules())[-1]
+            last.register_forward_hook(
+                lambda module, inputs, outputs: seen[module.training].add(outputs.dtype)
+            )
+            super().begin(resumed_from)
+
+    virtual(config(epochs=1, precision="bf16"), loop=Seen)
+    assert seen == {True: {torch.bfloat16}, False: {torch.bfloat16}}
+
+
+def test_real_ranks_and_virtual_ones_train_the_same_model_in_bf16(tmp_path: Path):
+    cfg = config(ranks=[2, 1], results=tmp_path, epochs=2, precision="bf16")
+    _, model = real(cfg)
+    theirs = virtual(cfg).sessions[0].replica.model.state_dict()
+    for name, value in model.items():
+        assert value.dtype == theirs[name].dtype
+        assert (value - theirs[name]).abs().max() <= 1e-3, name
+
+
+# ------------------------------------------------------------------ the scale of the loss
+
+
+def test_an_overflow_of_one_rank_leaves_out_the_step_and_halves_the_scale_on_all(tmp_path: Path):
+    moved: dict[int, list[bool]] = {0: [], 1: [], 2: []}
+
+    class Watched(Loop):
+        def step(self) -> None:
+            before = self.s.replica.flat()
+            super().step()
+            moved[self.s.comm.rank].append(not torch.equal(before, self.s.replica.flat()))
+
+    cfg = config(ranks=[2, 1], epochs=2, results=tmp_path, **EXPLODES)
+    done = virtual(cfg, loop=Watched)
+    assert moved[0].count(False) == 2, "the marked sample comes once an epoch"
+    assert moved[0] == moved[1] == moved[2], "on one rank, and all leave the step out"
+    for session in done.sessions:
+        assert isinstance(session.replica.scaler, LossScaler)
+        assert session.replica.scaler.summary() == {"scale": 2.0**14, "skipped_steps": 2}
+        assert torch.equal(session.replica.flat(), flat(done))
+        assert session.replica.flat().isfinite().all()
+    summary = done.results[0].summary
+    assert summary["status"] == "finished", "an overflow is no divergence"
+    assert summary["loss_scaling"] == {"scale": 2.0**14, "skipped_steps": 2}
+    of_processes, model = real(cfg)
+    assert of_processes["loss_scaling"] == summary["loss_scaling"]
+    theirs = done.sessions[0].replica.model.state_dict()
+    for name, value in model.items():
+        assert (value - theirs[name]).abs().max() <= 1e-3, name
+
+
+def test_gradients_are_unscaled_before_a_strategy_or_a_norm_looks_at_them():
+    clipped = [flat(virtual(config(epochs=1, clip_norm=0.1, precision=word))) for word in ("fp32", "fp16")]
+    assert (clipped[0] - clipped[1]).abs().max() < 1e-3
+
+
+def test_a_resume_has_the_scale_bit_for_bit(tmp_path: Path):
+    cfg = config(epochs=4, checkpoint_every_samples=5 * 16, **EXPLODES)
+    whole = virtual(cfg, checkpoints=tmp_path / "whole")
+    with pytest.raises(Dies):
+        virtual(cfg, checkpoints=tmp_path / "cut", loop=dies_after(17))
+    saved = checkpoint.read(tmp_path / "cut" / "step_0000000015" / "rank_0.pt")["scaler"]
+    assert saved["scale"] < 2.0**16, "it has been halved before"
+    resumed = virtual(cfg, checkpoints=tmp_path / "cut")
+    assert resumed.metrics.rows[0]["step"] == 15
+    assert torch.equal(flat(resumed), flat(whole))
+    ours, theirs = (done.sessions[0].replica.scaler for done in (resumed, whole))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.state_dict() == theirs.state_dict()
+    assert resumed.results[0].summary["loss_scaling"] == {"scale": 2.0**12, "skipped_steps": 4}
+
+
+@pytest.mark.parametrize("world", ["virtual", "real"])
+def test_a_run_whose_gradients_overflow_without_a_scale_ends_as_diverged(tmp_path: Path, world: str):
+    cfg = config(
+        ranks=[1, 1],
+        model=Exploding(),
+        dataset=Marked(all_of_them=True),
+        results=tmp_path,
+        epochs=5,
+        precision="fp16",
+    )
+    if world == "virtual":
+        result = virtual(cfg).results[0]
+    else:
+        directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+        result = local.launch(directory, ranks=2, threads=1, stall_s=60)
+    assert result.status == "diverged", result
+    assert "gradients overflow in float16 with the loss as it is (found at step 18)" in (result.reason or "")
+    summary = result.summary or {}
+    assert summary["loss_scaling"] == {"scale": 0.25, "skipped_steps": 18}
+    assert "fp16: 18 of 18 steps left out" in summary["labels"]
+
+
+def test_steps_left_out_are_in_the_labels_where_they_are_more_than_one_in_a_hundred():
+    for epochs, skipped, limit in ((2, 2, 0.01), (2, 2, 0.2)):
+        cfg = config(ranks=[2, 1], epochs=epochs, **EXPLODES)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(time_accounting, "MUCH_LEFT_OUT", limit)
+            labels = virtual(cfg).results[0].summary["labels"]
+        assert (f"fp16: {skipped} of 12 steps left out" in labels) == (limit == 0.01)
+    assert time_accounting.MUCH_LEFT_OUT == 0.01
+
+
+def test_a_step_that_is_undone_leaves_the_scale_alone():
+    class Undoes(Loop):
+        def begin(self, resumed_from: str | None) -> None:
+            replica = self.s.replica
+            marked = Batch(torch.full((4, 1, 4, 4), MARK), torch.zeros(4, dtype=torch.long), (4,))
+            with replica.untouched():
+                replica.compute_gradients(marked)
+                replica.step()
+                assert isinstance(replica.scaler, LossScaler)
+                inside.append(replica.scaler.summary())
+            after.append(replica.scaler.summary())
+            super().begin(resumed_from)
+
+    inside: list[dict[str, Any]] = []
+    after: list[dict[str, Any]] = []
+    virtual(config(ranks=[1], epochs=1, model=Exploding(), precision="fp16"), loop=Undoes)
+    assert inside == [{"scale": 2.0**15, "skipped_steps": 1}]
+    assert after == [{"scale": 2.0**16, "skipped_steps": 0}]
+
+
+def stepped(gradients: list[float], **scaling: Any) -> tuple[torch.Tensor, LossScaler]:
+    """A weight of 1 after SGD steps whose gradients are these."""
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=True, fused=True)
+    scaler = LossScaler("cpu", **scaling)
+    for gradient in gradients:
+        weight.grad = None
+        scaler.scale(weight * gradient).sum().backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    return weight.detach(), scaler
+
+
+def test_a_first_step_that_is_left_out_leaves_no_momentum():
+    for _ in range(20):  # memory that nobody filled is 0 by chance
+        torch.full((64,), 1e9)
+        assert torch.equal(stepped([float("inf"), 0.5, 0.25])[0], stepped([0.5, 0.25])[0])
+
+
+def test_the_scale_grows_after_steps_that_were_not_left_out():
+    assert stepped([0.5] * 3, growth_interval=4)[1].summary() == {"scale": 2.0**16, "skipped_steps": 0}
+    assert stepped([0.5] * 4, growth_interval=4)[1].summary() == {"scale": 2.0**17, "skipped_steps": 0}
+    halved = stepped([0.5, float("nan"), *[0.5] * 3], growth_interval=4)[1]
+    assert halved.summary() == {"scale": 2.0**15, "skipped_steps": 1}
+    assert LossScaler("cpu").get_growth_interval() == 2000
+
+
+def test_only_fp16_has_a_scale():
+    assert isinstance(scaler_of("fp16", CPU), LossScaler)
+    assert [scaler_of(word, CPU) for word in ("fp32", "tf32", "bf16", "fp64")] == [None] * 4
+    done = virtual(config(epochs=1, precision="bf16"))
+    assert "loss_scaling" not in done.results[0].summary
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "more", "words"),
+    [
+        ("daso", {}, {"precision": "fp16"}, r"strategy=daso not all would see it: .* all ranks; take bf16"),
+        ("hsgd", {}, {"precision": "fp16"}, r"strategy=hsgd not all would see it: backward does not end"),
+        ("lasgd", {}, {"precision": "fp16"}, r"fp16: .*take bf16"),
+        ("ddp", {"hook": "powersgd"}, {"precision": "fp16"}, r"fp16: strategy.hook=powersgd remembers"),
+        ("ddp", {}, {"precision": "tf32", "launcher": {"name": "simulated"}}, r"tf32: .* take fp32"),
+        ("ddp", {}, {"precision": "bf17"}, r"train.precision=bf17: unknown"),
+        ("ddp", {}, {"compile": True, "launcher": {"name": "simulated"}}, r"compile=true: the virtual clock"),
+        ("ddp", {}, {"compile": True, "accumulate": 2}, r"compile=true: with train.accumulate=2"),
+        ("heterogeneous", {}, {"compile": True}, r"compile=true: strategy=heterogeneous changes the sizes"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_process_starts(
+    strategy: str, keys: dict[str, Any], more: dict[str, Any], words: str
+):
+    with pytest.raises(ConfigError, match=words):
+        config(strategy, keys=keys, **more)
+
+
+def test_one_rank_may_scale_its_loss_with_any_strategy():
+    assert virtual(config("daso", ranks=[1], epochs=3, precision="fp16")).results[0].status == "finished"
+
+
+def test_tf32_is_refused_by_a_rank_on_a_cpu_and_nothing_else_is():
+    with pytest.raises(ConfigError, match=r"tf32: .* this rank computes on a CPU; take fp32"):
+        numerics.choose("tf32", CPU)
+    before = numerics.flags()
+    numerics.choose("fp32", CPU)
+    assert numerics.flags() == before, "CPU runs are what they were"
+
+
+def test_on_a_gpu_float32_is_float32_unless_tf32_is_asked_for():
+    before = numerics.flags()
+    conv: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    older = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        for precision, word in (("tf32", "tf32"), ("bf16", "ieee"), ("tf32", "tf32"), ("fp32", "ieee")):
+            numerics.choose(precision, torch.device("cuda", 0))  # sets words: no GPU is asked
+            assert {numerics.flags()[key] for key in ("fp32_cuda_matmul", "fp32_cudnn_conv")} == {word}
+            # The older words can be read, and say the same; PyTorch raises where they do not.
+            taken = word == "tf32"
+            assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == taken
+            assert torch.get_float32_matmul_precision() == ("high" if taken else "highest")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = older
+        conv.fp32_precision = before["fp32_cudnn_conv"]
+        torch.backends.cuda.matmul.fp32_precision = before["fp32_cuda_matmul"]

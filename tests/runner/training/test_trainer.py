@@ -1,0 +1,579 @@
+"""The train loop in virtual time: its steps, exactness of evaluation, agreement, clock, resume."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import Awkward, Blobs, Dies, config, dies_after
+
+from daso_bench.datasets.dataset import Dataset
+from daso_bench.models.small import SmallCNN
+from daso_bench.runner.communication.link_costs import AlphaBeta, Network
+from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.schedules import Step
+from daso_bench.runner.records.json_lines import surviving
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.training import checkpoint
+from daso_bench.runner.training.clock import PARTS
+from daso_bench.runner.training.trainer import Loop
+from daso_bench.strategies.daso import DASO
+from daso_bench.strategies.ddp import DDP
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Progress
+
+SLOW = AlphaBeta(inter_latency_s=0.001)
+CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
+
+
+def run(cfg, **more) -> SimulatedRun:
+    return simulate(cfg, cfg.dataset.load(), **more)
+
+
+def models(done: SimulatedRun) -> list[dict[str, torch.Tensor]]:
+    return [session.replica.model.state_dict() for session in done.sessions]
+
+
+def assert_same(one: SimulatedRun, other: SimulatedRun) -> None:
+    for mine, theirs in zip(models(one), models(other), strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            assert torch.equal(mine[name], theirs[name]), name
+
+
+def evaluations(done: SimulatedRun) -> list[dict]:
+    return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+
+
+# ------------------------------------------------------------------ one step
+
+PLAIN_SGD = SGD(lr=0.05, momentum=0, nesterov=False, weight_decay=0)
+
+
+def rank0_updates(cfg) -> list[tuple[float, float]]:
+    """Of each step: the norms of rank 0's update and of the gradient that its optimizer applied."""
+    norms = []
+
+    class Watched(Loop):
+        def step(self) -> None:
+            replica = self.s.replica
+            before = replica.flat()
+            super().step()
+            if self.s.comm.rank == 0:
+                norms.append(((before - replica.flat()).norm().item(), replica.gradients().norm().item()))
+
+    run(cfg, loop=Watched)
+    return norms
+
+
+def test_each_step_has_its_own_learning_rate():
+    """A warm-up of 6 steps, the base rate for 3 steps, and a tenth of it for the last 3."""
+    schedule = Step(warmup_epochs=1, milestones=(0.75,), decay=0.1)
+    updates = rank0_updates(config(ranks=[1, 1], epochs=2, optimizer=PLAIN_SGD, schedule=schedule))
+    rates = [update / gradient for update, gradient in updates]
+    factors = [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1, 1, 1, 0.1, 0.1, 0.1]
+    assert rates == pytest.approx([0.05 * factor for factor in factors], rel=1e-3)
+
+
+class Tenfold(DDP):
+    """Applies ten times the gradient."""
+
+    def before_step(self, progress: Progress) -> None:
+        self.replica.load_gradients(10 * self.replica.gradients())
+
+
+def test_gradients_are_clipped_after_the_strategy_has_changed_them():
+    cfg = config(ranks=[1, 1], epochs=1, optimizer=PLAIN_SGD, clip_norm=0.01)
+    updates = rank0_updates(dataclasses.replace(cfg, strategy_class=Tenfold))
+    assert [update for update, _ in updates] == pytest.approx([0.05 * 0.01] * 6, rel=1e-3)
+
+
+# ------------------------------------------------------------------ resume
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+@pytest.mark.parametrize("save_every", [7, 6, 12, 1, 9])
+def test_resume_is_bit_for_bit(tmp_path: Path, strategy: str, save_every: int):
+    keys = {**CYCLING, "sync_every": 3, "wait_batches": 2} if strategy == "daso" else {}
+    cfg = config(
+        strategy, keys=keys, model=Awkward(), checkpoint_every_samples=save_every * 16, eval_every_samples=40
+    )
+    whole = run(cfg, checkpoints=tmp_path / "whole")
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path / "broken", loop=dies_after(14))
+    resumed = run(cfg, checkpoints=tmp_path / "broken", attempt=2)
+    assert resumed.metrics.rows[0]["resumed_from"] == f"step_{14 // save_every * save_every:010d}"
+    assert_same(whole, resumed)
+    first = resumed.metrics.rows[0]["step"]
+    expected = [
+        (r["step"], r["accuracy"], r["loss"], r["train_loss"])
+        for r in evaluations(whole)
+        if r["step"] > first
+    ]
+    assert [(r["step"], r["accuracy"], r["loss"], r["train_loss"]) for r in evaluations(resumed)] == expected
+
+
+def test_resume_with_a_transfer_pending(tmp_path: Path):
+    # Epoch 1 begins with `0 S0`: the checkpoint after its first batch holds a transfer that is merged later.
+    keys = {**CYCLING, "sync_every": 4, "wait_batches": 3}
+    cfg = config("daso", keys=keys, checkpoint_every_samples=7 * 16)
+    whole = run(
+        cfg,
+        checkpoints=tmp_path / "whole",
+        network=AlphaBeta(inter_latency_s=0.05),
+        step_time=lambda r, n: 10**7,
+    )
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path / "broken", loop=dies_after(8))
+    state = checkpoint.read(tmp_path / "broken" / "step_0000000007" / "rank_0.pt")
+    assert len(state["strategy"]["pending"]) == 1
+    assert isinstance(state["strategy"]["pending"][0][3], torch.Tensor)
+    resumed = run(cfg, checkpoints=tmp_path / "broken", attempt=2)
+    assert_same(whole, resumed)
+    epochs = [row["strategy"] for row in resumed.metrics.rows if row["kind"] == "epoch"]
+    whole_epochs = [row["strategy"] for row in whole.metrics.rows if row["kind"] == "epoch"]
+    keys = ("phase", "sync_every", "starts", "merges", "averages", "waited_batches", "active")
+    assert [[e[k] for k in keys] for e in epochs] == [[e[k] for k in keys] for e in whole_epochs[1:]]
+    assert [e["phase"] for e in epochs] == ["cycling", "cycling", "cool-down"], "no second warm-up"
+
+
+def test_resume_refuses_another_shape(tmp_path: Path):
+    cfg = config(checkpoint_every_samples=48)
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path, loop=dies_after(5))
+    with pytest.raises(ConfigError, match=r"ranks \[2, 2\], this run .* on ranks \[4\]"):
+        run(config(ranks=[4], checkpoint_every_samples=48), checkpoints=tmp_path)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, caplog):
+    cfg = config(checkpoint_every_samples=48)
+    whole = run(cfg, checkpoints=tmp_path / "whole")
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path / "broken", loop=dies_after(11))
+    newest = checkpoint.complete(tmp_path / "broken")[0]
+    victim = newest / "rank_2.pt"
+    victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
+    (tmp_path / "broken" / ".partial_step_0000000099").mkdir()
+    resumed = run(cfg, checkpoints=tmp_path / "broken", attempt=2)
+    assert resumed.metrics.rows[0]["resumed_from"] == "step_0000000006"
+    assert str(victim) in caplog.text
+    assert_same(whole, resumed)
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_evaluating_more_often_changes_nothing(strategy: str):
+    keys = {**CYCLING, "sync_every": 3, "wait_batches": 3} if strategy == "daso" else {}
+    seldom = run(config(strategy, keys=keys, model=Awkward()))
+    often = run(config(strategy, keys=keys, model=Awkward(), eval_every_samples=16))
+    assert len(evaluations(often)) == 24
+    assert_same(seldom, often)
+
+
+@pytest.mark.parametrize("ranks", [[1], [2], [2, 1], [2, 2]])
+def test_seven_samples_score_one_seventh_on_any_number_of_ranks(ranks):
+    class OnlyFirst(torch.nn.Module):
+        """Right on image 0 alone, whose first pixel is 1."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first = (x.flatten(1)[:, :1] == 1).float()
+            return torch.cat([1 - first, first], 1) + self.w * 0
+
+    class Build:
+        name = "only-first"
+
+        def build(self, spec):
+            return OnlyFirst()
+
+    images = torch.zeros(7, 1, 1, 1)
+    images[0] = 1
+    from daso_bench.datasets.data import Data, Split
+
+    split = Split(images=images, labels=torch.ones(7, dtype=torch.int64), mean=(0.0,), std=(1.0,))
+
+    class Seven(Dataset):
+        name = "seven"
+
+        def load(self):
+            return Data(name="seven", classes=2, shape=(1, 1, 1), train=split, validation=split, test=split)
+
+    cfg = config(ranks=ranks, model=Build(), dataset=Seven(), epochs=1, global_batch_size=7)
+    row = evaluations(simulate(cfg, Seven().load()))[0]
+    assert (row["correct"], row["count"], row["accuracy"]) == (1, 7, 1 / 7)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_batch_norm_statistics_agree_where_the_model_is_judged(tmp_path: Path, strategy: str):
+    from daso_bench.models.spec import InputSpec
+    from daso_bench.runner.training.evaluation import score
+
+    cfg = config(
+        strategy, keys=CYCLING if strategy == "daso" else {}, model=SmallCNN(norm="batch"), dataset=Blobs()
+    )
+    done = run(cfg, checkpoints=tmp_path)
+    data = cfg.dataset.load()
+    alone = cfg.model.build(InputSpec(*data.shape, classes=data.classes))
+    alone.load_state_dict(checkpoint.read(tmp_path / "final" / "model.pt")["model"])
+    indices, task = torch.arange(len(data.test)), cfg.task(data.classes)
+    got = score(alone, data.test, indices, torch.device("cpu"), torch.float32, task=task).numbers()
+    assert got["correct"] == evaluations(done)[-1]["correct"]
+    buffers = [session.replica.buffers.pack() for session in done.sessions]
+    if strategy == "daso":
+        assert all(torch.equal(buffers[0], other) for other in buffers)
+    else:  # a plain DDP run never aligns them but where it is judged
+        assert not torch.equal(buffers[0], buffers[1])
+
+
+def test_evaluation_cadence_counts_samples():
+    rows = evaluations(run(config(eval_every_samples=40, eval_phase=0.5, epochs=2)))
+    # Marks at 20, 60, 100, 140, 180 of 192 samples; a step of 16 ends at or behind each; the end is always
+    # evaluated.
+    assert [row["samples"] for row in rows] == [32, 64, 112, 144, 192]
+
+
+# ------------------------------------------------------------------ stopping together
+
+
+class AllRight(Blobs):
+    pass
+
+
+def test_the_target_is_judged_on_global_numbers():
+    cfg = config(target=0.9, stop="first", eval_every_samples=32, epochs=30)
+    done = run(cfg)
+    rows = evaluations(done)
+    assert [row["reached"] for row in rows] == [False] * (len(rows) - 1) + [True]
+    assert {result.status for result in done.results} == {"finished"}
+    assert len({session.progress.step for session in done.sessions}) == 1
+    summary = done.results[0].summary
+    assert summary["to_target_samples"] == rows[-1]["samples"]
+    assert summary["reached"] is True
+
+
+def test_confirmed_needs_two_in_a_row():
+    done = run(config(target=0.9, stop="confirmed", eval_every_samples=32, epochs=30))
+    assert [row["reached"] for row in evaluations(done)][-2:] == [True, True]
+
+
+def test_half_the_ranks_right_stops_nobody():
+    """One node's shard all right, the other's all wrong: 0.5 globally reaches 0.4 and not 0.6."""
+    from daso_bench.datasets.data import Data, Split
+
+    images = torch.zeros(8, 1, 1, 1)
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    split = Split(images=images, labels=labels, mean=(0.0,), std=(1.0,))
+    data = Data(name="half", classes=2, shape=(1, 1, 1), train=split, validation=split, test=split)
+
+    class AlwaysZero(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([[1.0, 0.0]]).expand(len(x), 2) + self.w * 0
+
+    class Build:
+        name = "zero"
+
+        def build(self, spec):
+            return AlwaysZero()
+
+    for target, steps in ((0.6, 3), (0.4, 1)):
+        cfg = config(ranks=[1, 1], model=Build(), epochs=3, global_batch_size=8, target=target, stop="first")
+        done = simulate(cfg, data)
+        assert [session.progress.step for session in done.sessions] == [steps, steps]
+
+
+def test_ranks_with_different_losses_choose_the_same_period():
+    """Nothing is good enough for this rule, so it changes B after every epoch: on all ranks alike."""
+    keys = {**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.99}
+    done = run(config("daso", keys=keys, epochs=6))
+    records = [[row["strategy"] for row in own.rows if row["kind"] == "epoch"] for own in done.own]
+    periods = [[(one["sync_every"], one["wait_batches"]) for one in rank] for rank in records]
+    assert periods[0] == [(4, 1), (4, 1), (2, 1), (1, 1), (4, 1), (4, 1)]
+    assert all(one == periods[0] for one in periods)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_a_loss_that_explodes_ends_all_ranks_at_one_step(strategy: str):
+    keys = CYCLING if strategy == "daso" else {}
+    done = run(config(strategy, keys=keys, optimizer=SGD(lr=1e30), epochs=6))
+    assert {result.status for result in done.results} == {"diverged"}
+    assert len({session.progress.step for session in done.sessions}) == 1
+    assert done.results[0].reason is not None
+    assert "not finite" in done.results[0].reason
+    assert done.results[0].summary["final_accuracy"] is None
+
+
+class AsksAt:
+    """Interrupts its rank from a step on."""
+
+    def __init__(self, step: int) -> None:
+        self.at, self.step = step, 0
+
+    def progress(self, **numbers) -> None:
+        self.step = numbers.get("step", self.step)
+
+    def interrupted(self) -> str | None:
+        return "interrupt" if self.step >= self.at else None
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_an_interrupt_of_one_rank_saves_and_stops_all_and_resumes_exactly(tmp_path: Path, strategy: str):
+    keys = {**CYCLING, "sync_every": 3, "wait_batches": 3} if strategy == "daso" else {}
+    cfg = config(strategy, keys=keys, model=Awkward())
+    whole = run(cfg, checkpoints=tmp_path / "whole")
+    asked = run(cfg, checkpoints=tmp_path / "asked", listeners=lambda rank: AsksAt(8 if rank == 3 else 10**9))
+    assert {result.status for result in asked.results} == {"cancelled"}
+    assert len({session.progress.step for session in asked.sessions}) == 1
+    assert_same(whole, run(cfg, checkpoints=tmp_path / "asked", attempt=2))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_path: Path, strategy: str):
+    # Also at a step that ends an epoch, whose evaluation the saved run still owes, and at the very last one.
+    keys = {**CYCLING, "sync_every": 2, "wait_batches": 2} if strategy == "daso" else {}
+    cfg = config(strategy, keys=keys, model=Awkward(), epochs=3)
+    whole = run(cfg, checkpoints=tmp_path / "whole")
+    steps = whole.sessions[0].progress.step
+    for at in range(1, steps + 1):
+        folder = tmp_path / f"asked_{at}"
+        asked = run(cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at))
+        if {result.status for result in asked.results} == {"finished"}:
+            continue  # nobody meets any more to agree on it
+        again = run(cfg, checkpoints=folder, attempt=2)
+        assert_same(whole, again)
+        assert again.results[0].status == "finished"
+        both = surviving([*asked.metrics.rows, *again.metrics.rows])
+        assert judged(both) == judged(whole.metrics.rows), at
+
+
+def judged(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    found = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
+    return [
+        (
+            row["kind"],
+            row["step"],
+            row["samples"],
+            row.get("accuracy"),
+            row["train_loss"],
+            row["learning_rate"],
+        )
+        for row in found
+    ]
+
+
+def test_time_budget_stops_all_and_is_called_timed_out(tmp_path: Path):
+    done = run(config(max_seconds=0.1, epochs=50), step_time=lambda rank, n: 10_000_000, checkpoints=tmp_path)
+    assert {result.status for result in done.results} == {"timed_out"}
+    # Found out after step 11 ends beyond 0.1 s, told in the next step's gradients.
+    assert {session.progress.step for session in done.sessions} == {12}
+
+
+def test_max_steps_is_said():
+    done = run(config(max_steps=4))
+    assert done.results[0].status == "finished"
+    assert done.results[0].summary["labels"] == ["stopped by train.max_steps=4"]
+    assert evaluations(done)[-1]["step"] == 4
+
+
+# ------------------------------------------------------------------ clock
+
+
+def test_workers_at_their_own_pace_end_by_samples_and_not_by_a_limit():
+    # The last one is five times as slow.
+    done = run(config("lasgd"), network=SLOW, step_time=lambda rank, n: 2_000_000 * (5 if rank == 3 else 1))
+    steps = [session.progress.step for session in done.sessions]
+    assert steps[3] >= 9
+    assert steps[0] > 4 * steps[3]
+    assert (done.results[0].status, done.results[0].reason) == ("finished", None)
+    assert done.results[0].summary["labels"] == []
+    assert evaluations(done)[-1]["samples"] == done.sessions[0].progress.samples >= 384
+    assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
+
+
+def test_workers_at_other_steps_save_together_and_go_on(tmp_path: Path):
+    cfg = config("lasgd", checkpoint_every_samples=100)
+
+    def train(attempt: int, loop: type[Loop] = Loop) -> SimulatedRun:
+        # The last worker is five times as slow: when all meet, it is at an earlier step.
+        slow = {"network": SLOW, "step_time": lambda rank, n: 2_000_000 * (5 if rank == 3 else 1)}
+        return run(cfg, checkpoints=tmp_path, attempt=attempt, loop=loop, **slow)
+
+    with pytest.raises(Dies):
+        train(1, dies_after(30))
+    path, damage = checkpoint.newest_valid(tmp_path)
+    assert path is not None
+    assert damage == []
+    steps = [checkpoint.read(path / checkpoint.rank_file(rank))["progress"]["step"] for rank in range(4)]
+    assert path.name == f"step_{steps[0]:010d}", "rank 0's"
+    assert steps[3] < steps[0]
+    done = train(2)
+    assert done.metrics.rows[0]["resumed_from"] == path.name
+    assert {result.status for result in done.results} == {"finished"}
+
+
+def test_a_round_may_end_several_epochs():
+    cfg = config("lasgd", dataset=Blobs(samples=16))
+    done = run(cfg, network=SLOW, step_time=lambda rank, n: 10_000)
+    assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
+    assert {session.progress.epoch for session in done.sessions} == {4}
+
+
+def test_workers_at_their_own_pace_stop_at_the_limit_and_say_so():
+    done = run(config("lasgd", max_steps=7), network=SLOW, step_time=lambda rank, n: 2_000_000)
+    assert done.results[0].reason == "stopped by train.max_steps=7"
+    assert done.results[0].summary["labels"] == ["stopped by train.max_steps=7"]
+    assert 7 * 16 <= done.sessions[0].progress.samples < 384
+
+
+def test_train_time_is_the_sum_of_the_slowest_stretches():
+    """Two stretches, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
+    times = {0: (10, 8), 1: (8, 10)}
+
+    class Uneven(Loop):
+        def step(self) -> None:
+            super().step()
+            # After the last collective of the stretch: no rank waits for the other before the evaluation.
+            comm = self.s.comm
+            assert isinstance(comm, SimulatedCommunicator)
+            comm.simulator.advance(comm.rank, times[comm.rank][self.s.progress.epoch] * 10**9)
+
+    done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
+    assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
+    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.own]
+    assert own == [[10.0, 8.0], [8.0, 10.0]]
+
+
+class SlowBetweenNodes(Network):
+    """25 ms for each all-reduce of parameters between nodes, everything else free."""
+
+    def duration_ns(self, verb, members, payload, inter):
+        return 25_000_000 if verb == "all_reduce" and inter and payload > 100 else 0
+
+
+def test_the_last_average_is_training_time():
+    """Six steps of 10 ms in a round of 100, and 25 ms for the average that ends the run."""
+    cfg = config("local_sgd", keys={"sync_every": 100}, ranks=[1, 1], epochs=1)
+    done = run(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7)
+    assert done.results[0].summary["train_s"] == pytest.approx(0.060 + 0.025)
+
+
+def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_making_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """An evaluation right after `S`: 25 ms until the transfer is parked, then 25 ms to average a copy."""
+    keys = {"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 4, "wait_batches": 3}
+    # DASO lets nobody evaluate there.
+    monkeypatch.setattr(DASO, "meets", lambda strategy, progress: True)
+    cfg = config("daso", keys=keys, ranks=[1, 1], epochs=1, eval_every_samples=16, eval_mode="inline")
+    first = evaluations(run(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7))[0]
+    assert first["make_model_s"] == 0.025
+    assert first["train_s"] == pytest.approx(0.010 + 0.025 + 0.025)
+
+
+def test_waiting_is_told_from_transfer():
+    """Ranks enter an all-reduce at 0 and 30 ms and leave at 50 ms: waiting 30 and 0, transfer 20 and 20."""
+
+    class Twenty(Network):
+        def duration_ns(self, verb, members, payload, inter):
+            return 20_000_000 if verb == "all_reduce" and payload > 100 else 0
+
+    cfg = config(ranks=[1, 1], epochs=1, global_batch_size=96)
+    done = run(cfg, network=Twenty(), step_time=lambda rank, n: rank * 30_000_000)
+    parts = [next(row for row in own.rows if row["kind"] == "stretch")["parts_s"] for own in done.own]
+    assert [part["waiting"] for part in parts] == [0.03, 0.0]
+    assert [part["exposed"] for part in parts] == [0.02, 0.02]
+    assert [part["compute"] for part in parts] == [0.0, 0.03]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
+    cfg = config(strategy, keys=CYCLING if strategy == "daso" else {})
+    done = run(
+        cfg,
+        network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
+        step_time=lambda rank, n: (rank + 1) * 5_000_000,
+    )
+    for own, session in zip(done.own, done.sessions, strict=True):
+        stretches = [row for row in own.rows if row["kind"] == "stretch"]
+        train = sum(row["train_s"] for row in stretches)
+        parts = sum(row["parts_s"][part] for row in stretches for part in PARTS)
+        assert parts == pytest.approx(train, rel=0.01)
+        segments = next(row for row in own.rows if row["kind"] == "segments")
+        assert segments["segments_s"]["train"] == pytest.approx(train, rel=1e-9)
+        assert sum(segments["segments_s"].values()) == pytest.approx(session.comm.now() / 1e9, rel=0.01)
+
+
+def test_only_the_judged_models_making_is_charged():
+    class OnlyBuffers(Network):
+        """1 s for each average of buffers, the making of DDP's evaluable model; all else free."""
+
+        def duration_ns(self, verb, members, payload, inter):
+            return 10**9 if verb == "all_reduce" and payload == 2 * 16 * 4 else 0
+
+    cfg = config(ranks=[1, 1], model=Awkward(), epochs=2, global_batch_size=96)
+    done = run(cfg, network=OnlyBuffers(), step_time=lambda rank, n: 10**10)
+    assert [row["train_s"] for row in evaluations(done)] == [11.0, 21.0]
+    assert [row["make_model_s"] for row in evaluations(done)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
+def test_steps_launch_no_collective_of_the_loops_own(strategy: str):
+    """Between evaluations: only what the strategy's description names, however long the epoch is."""
+    keys = {**CYCLING} if strategy == "daso" else {}
+    counts = []
+    for samples in (96, 192):
+        done = run(config(strategy, keys=keys, dataset=Blobs(samples=samples)))
+        verbs = done.sessions[0].comm.traffic.verbs
+        counts.append(
+            (sum(n for name, n in verbs.items() if name.startswith("control")), verbs["gradients.all_reduce"])
+        )
+    (control, gradients), (control_twice, gradients_twice) = counts
+    assert control == control_twice
+    assert (gradients, gradients_twice) == (24, 48)
+
+
+@pytest.mark.parametrize("cadence", [16, 48, 192])
+def test_the_cadence_does_not_change_training_time(cadence: int):
+    done = run(
+        config(eval_every_samples=cadence),
+        step_time=lambda rank, n: 10**7,
+        network=AlphaBeta(inter_latency_s=1e-3),
+    )
+    assert evaluations(done)[-1]["train_s"] == pytest.approx(24 * 0.016)
+
+
+def test_every_row_is_json_ready():
+    import json
+
+    done = run(config("daso", keys=CYCLING, target=0.5))
+    for row in [*done.metrics.rows, *done.own[2].rows]:
+        json.dumps(row)
+    assert not any(math.isnan(v) for row in done.metrics.rows for v in row.values() if isinstance(v, float))
+
+
+def test_the_record_says_from_which_weights_and_over_which_batches_a_run_went():
+    """Equal for the strategies of a repetition, another with another seed."""
+
+    def digests(strategy: str, seed: int = 0) -> dict[str, str | None]:
+        (row,) = [
+            row for row in run(config(strategy, seed=seed, epochs=1)).metrics.rows if row["kind"] == "summary"
+        ]
+        return row["digests"]
+
+    base = digests("ddp")
+    assert all(base.values())
+    assert digests("placebo") == digests("heterogeneous") == base
+    other = digests("ddp", seed=1)
+    assert other["initial_weights"] != base["initial_weights"]
+    assert other["first_batches"] != base["first_batches"]
