@@ -1,4 +1,4 @@
-"""DDP by hand, in virtual time; tests/runner/launch/test_torch_ddp.py compares with PyTorch's own over gloo."""
+"""DDP by hand, in virtual time; launch/test_torch_ddp.py compares with PyTorch over gloo."""
 
 from typing import Any
 
