@@ -1,4 +1,4 @@
-"""An unquoted `30:00` in a YAML file is the number 1800 (field case A11): said before anything is composed.
+"""An unquoted `30:00` in a YAML file is the number 1800: said before anything is composed.
 
 PyYAML reads YAML 1.1, whose integers and floats may be written to the base 60, and Hydra's loader keeps that:
 `timeout_min: 30:00` arrives as 1800 and cannot be told from 1800 any more. So the files themselves are read.

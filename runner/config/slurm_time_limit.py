@@ -1,4 +1,4 @@
-"""Time limits: every spelling that Slurm knows in, one spelling out (field case A11).
+"""Time limits: every spelling that Slurm knows in, one spelling out.
 
 `man sbatch`, --time: "minutes", "minutes:seconds", "hours:minutes:seconds", "days-hours",
 "days-hours:minutes" and "days-hours:minutes:seconds"; seconds are rounded up to the next minute.

@@ -19,7 +19,7 @@ from ...strategies.errors import ConfigError, MachineError
 from .. import PACKAGE
 
 ENVIRONMENT_SCHEMA_VERSION = 1
-RULES_VERSION = "2.0"  # of the measuring rules (time to accuracy)
+RULES_VERSION = "2.0"  # of the measuring rules, docs/method.md
 _PACKAGES = ("torch", "torchvision", "numpy", "scipy", "hydra-core", "omegaconf", "greenlet")
 _VARIABLES = (
     "OMP_NUM_THREADS",

@@ -1,6 +1,6 @@
 """How long a rank stood in the kernel's run queue while it trained: ready, and without a core. Linux only.
 
-Source of the limit: the measuring rules (time to accuracy), "validity".
+Source of the limit: docs/method.md, "Validity and guard".
 """
 
 import os

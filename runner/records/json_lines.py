@@ -240,8 +240,8 @@ class Crossing:
 
     `scored_s` and `scored_samples` are the midpoints of the logarithms, sqrt(after * stamp). If the first
     evaluation meets the target there is nothing to halve: `at_first` is True and the stamp itself is scored.
-    `wall_s` is T_wall at the end of the evaluation (None if it was not recorded). Source: the measuring rules
-    (time to accuracy), "crossing".
+    `wall_s` is T_wall at the end of the evaluation (None if it was not recorded). Source: docs/method.md,
+    "Crossing the target".
     """
 
     index: int

@@ -1,6 +1,6 @@
 """Who reached the target, how surely and when: `reached.csv` and words.
 
-Source: the measuring rules (time to accuracy), "statistics", runs that miss the target.
+Source: docs/method.md, "Runs that miss the target".
 """
 
 from collections.abc import Iterable

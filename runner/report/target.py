@@ -1,7 +1,7 @@
 """An arm's way to its target: one budget, one baseline, and runs that missed it never dropped.
 
 Figures and tables take them from here, the arithmetic from `runner/report/statistics/reached.py`. Source:
-the measuring rules (time to accuracy), "headlines, evaluation, target, budget" and "statistics".
+docs/method.md, "Crossing the target" and "Runs that miss the target".
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """What tuning came to: what it cost each arm, what it found, and how much slower the default settings are.
 
 A study of `daso-bench tune` has every arm twice, with the study's own settings and equally tuned: two
-comparisons, each with its baseline, noise floors and verdicts. Source: the measuring rules (time to
-accuracy), "study design", tuning is a cost.
+comparisons, each with its baseline, noise floors and verdicts. Source: docs/method.md,
+"Tuning and pilot".
 """
 
 import math

@@ -1,6 +1,6 @@
 """`daso-bench pilot --reference`: runs of a baseline that say how many samples its target takes, as a file.
 
-Source: the measuring rules (time to accuracy), "validity, fairness ledger, guard".
+Source: docs/method.md, "Validity and guard".
 """
 
 import shlex

@@ -1,8 +1,8 @@
 """What `daso-bench tune` searches of a run, and a run with other settings.
 
 Common to all arms, from each arm's own values: the peak learning rate, the warm-up as a share of the
-schedule, and the weight decay. A strategy adds at most three keys of its own (`Strategy.tuned`). Source: the
-measuring rules (time to accuracy), "study design", tuning is a cost.
+schedule, and the weight decay. A strategy adds at most three keys of its own (`Strategy.tuned`). Source:
+docs/method.md, "Tuning and pilot".
 """
 
 import dataclasses

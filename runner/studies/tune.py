@@ -1,7 +1,7 @@
 """`daso-bench tune`: the same search for better settings in every arm of a study, and a study of the winners.
 
 Every arm gets the same number of trials, at the same points, with the same seeds, on the validation split and
-for the whole schedule. Source: the measuring rules (time to accuracy), "study design", tuning is a cost.
+for the whole schedule. Source: docs/method.md, "Tuning and pilot".
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 Stamps come from the rank's own monotonic clock (nanoseconds); reading it adds no collective and no device
 synchronise. `train` is cut into stretches by the points where all ranks meet outside of training (an inline
 evaluation, a checkpoint): T_train = Σ_j max_i d_i(j), with d_i(j) rank i's time in `train` during stretch j.
-Rules: time-to-accuracy method, version 2.0.
+Source: docs/method.md, "Training time and its parts".
 """
 
 from collections.abc import Callable, Iterator

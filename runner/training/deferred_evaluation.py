@@ -1,7 +1,8 @@
 """Deferred evaluation: copies of would-be models, set aside while training goes on and evaluated later.
 
 A rank sets its part aside at its own step boundary: no wait, no collective. Each copy carries this rank's
-training time when it was taken; the copy's stamp is the latest of all ranks (time-to-accuracy method, 2.0).
+training time when it was taken; the copy's stamp is the latest of all ranks. Source: docs/method.md,
+"Evaluations, inline and deferred".
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Small image folders made by the tests: FA1 of the field cases, and what else they need."""
+"""Small image folders made by the tests."""
 
 import struct
 import zlib

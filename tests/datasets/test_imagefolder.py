@@ -1,4 +1,4 @@
-"""A folder of images: FA1 of the field cases, splits of its own or held out, classes, and what is refused."""
+"""A folder of images: splits of its own or held out, classes, and what is refused."""
 
 import dataclasses
 import os

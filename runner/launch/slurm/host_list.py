@@ -1,4 +1,4 @@
-"""Slurm's compressed node lists: `rack[1-2]n[01-02],login` (field case A02)."""
+"""Slurm's compressed node lists: `rack[1-2]n[01-02],login`."""
 
 import itertools
 import re

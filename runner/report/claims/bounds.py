@@ -1,7 +1,6 @@
 """What the baseline's times leave to be gained: by no arm on this machine can more be had.
 
-Source: the measuring rules (time to accuracy), "why: decomposition"; the arithmetic is in
-`runner/report/statistics/decompose.py`.
+Source: docs/method.md, "Why an arm is faster"; the arithmetic is in `runner/report/statistics/decompose.py`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """How one arm is held against another: ratios of times, the difference of quality, and what explains them.
 
-Source: the measuring rules (time to accuracy), "statistics"; the arithmetic is in `runner/scoring/`.
+Source: docs/method.md, "Statistics of ratios"; the arithmetic is in `runner/report/statistics/`.
 """
 
 import math

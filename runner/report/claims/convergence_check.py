@@ -1,7 +1,7 @@
 """A comparison held against stored samples to target: a weak baseline, and arms that need too few samples.
 
-Source: the measuring rules (time to accuracy), "validity, fairness ledger, guard"; the tests are in
-`runner/report/statistics/guard.py`, the stored points in conf/convergence (docs/claims.md).
+Source: docs/method.md, "Validity and guard"; the tests are in `runner/report/statistics/guard.py`, the stored
+points in conf/convergence (docs/claims.md).
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Those of conf/convergence, and of `convergence/` in a folder of the user's own. A file names the workload, key
 by key: it speaks of runs that agree in all of them. `daso-bench pilot +study=NAME --reference` writes one.
-Source: the measuring rules (time to accuracy), "validity, fairness ledger, guard".
+Source: docs/method.md, "Validity and guard".
 """
 
 import math

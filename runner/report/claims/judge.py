@@ -2,8 +2,8 @@
 
 A claim is judged by its own headline and against its own comparator; one about time against the baseline of
 the study too, where that is another arm.
-Nothing is typed by hand: every verdict is computed anew from the run directories. Source: the measuring rules
-(time to accuracy), "verdict on a claim"; the rules are in `runner/scoring/`.
+Nothing is typed by hand: every verdict is computed anew from the run directories. Source: docs/method.md,
+"Verdict on a claim"; the rules are in `runner/report/statistics/`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
-"""What is measured for each headline of a claim, and the verdict on it; the rules are in `runner/scoring/`.
+"""What is measured for each headline of a claim, and the verdict on it.
 
-Source: the measuring rules (time to accuracy), "headlines" and "verdict on a claim".
+Source: docs/method.md, "Headlines" and "Verdict on a claim"; the rules are in `runner/report/statistics/`.
 """
 
 import math

@@ -2,7 +2,8 @@
 
 Only from the runs that lie there. The baseline is `study.baseline` or the first arm with `ddp`; second
 baselines (`study.role`) give the noise floors, the placebo says whether the whole study can be trusted.
-Source: the measuring rules (time to accuracy); the arithmetic is in `runner/scoring/`.
+Source: docs/method.md, "Statistics of ratios" and "Noise floor"; the arithmetic is in
+`runner/report/statistics/`.
 """
 
 import math

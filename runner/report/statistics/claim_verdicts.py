@@ -1,6 +1,6 @@
 """A claim to be judged, what stands between a measured interval and a verdict on it, and the verdict.
 
-Source: the measuring rules (time to accuracy), "verdict on a claim".
+Source: docs/method.md, "Verdict on a claim".
 """
 
 import math

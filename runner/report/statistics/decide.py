@@ -1,6 +1,6 @@
 """From interval to verdict: claims of a number and of a direction. Every input gets exactly one word.
 
-Source: the measuring rules (time to accuracy), "verdict on a claim".
+Source: docs/method.md, "Verdict on a claim".
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Why an arm is faster: throughput times statistical efficiency, and what no communication saving can exceed.
 
-Source: the measuring rules (time to accuracy), "why: decomposition".
+Source: docs/method.md, "Why an arm is faster".
 """
 
 import math

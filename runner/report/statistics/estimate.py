@@ -1,7 +1,7 @@
 """A difference of two means and its t interval: the arithmetic under every interval of the scores.
 
 The functions above the classes take numbers or whole arrays of simulated studies: there is one formula for
-both. Source: the measuring rules (time to accuracy), "statistics".
+both. Source: docs/method.md, "Statistics of ratios".
 """
 
 import math

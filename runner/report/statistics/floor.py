@@ -1,6 +1,6 @@
 """The noise floor: what two measurements of the same baseline differ by. Nothing smaller is called a gain.
 
-Source: the measuring rules (time to accuracy), "study design", A/A′ and A/A″.
+Source: docs/method.md, "Noise floor": A/A′ and A/A″.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """What forbids verdicts of a whole study: a weak or wrong baseline, an arm too good in samples, a placebo.
 
-Source: the measuring rules (time to accuracy), "validity, fairness ledger, guard" and "study design".
+Source: docs/method.md, "Validity and guard", "Study design" and "Noise floor".
 """
 
 import math

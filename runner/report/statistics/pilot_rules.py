@@ -1,6 +1,6 @@
 """The target and the budget of a study, from pilot runs of its baseline on the validation split.
 
-Source: the measuring rules (time to accuracy), "headlines, evaluation, target, budget".
+Source: docs/method.md, "Tuning and pilot".
 """
 
 import math

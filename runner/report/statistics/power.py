@@ -3,7 +3,7 @@
 For equal n and equal spread, t = D / error is noncentral t with 2n - 2 degrees of freedom and independent of
 u = s_1² / (s_1² + s_2²), which follows Beta((n-1)/2, (n-1)/2) and alone sets Welch's degrees of freedom,
 (n-1) / (u² + (1-u)²). So power is the mean over u of a tail of that distribution. Source: own derivation, for
-the planning tables of the measuring rules (time to accuracy).
+docs/method.md, "Planning tables".
 """
 
 import math

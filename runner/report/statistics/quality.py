@@ -1,7 +1,7 @@
 """Verdicts on the final metric: not worse, better, better after the same time, and quality joined with time.
 
 Differences are arm minus baseline in points of a metric of which more is better (of a loss: its negative).
-Source: the measuring rules (time to accuracy), "verdict on a claim", quality.
+Source: docs/method.md, "Quality".
 """
 
 from collections.abc import Callable, Sequence

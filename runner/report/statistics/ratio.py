@@ -1,6 +1,6 @@
 """How many times as fast: a ratio of geometric mean times, its t interval, and lines to hold against it.
 
-Source: the measuring rules (time to accuracy), "statistics".
+Source: docs/method.md, "Statistics of ratios".
 """
 
 import math

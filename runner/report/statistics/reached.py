@@ -1,6 +1,6 @@
 """Runs that reached a target and runs that did not: none is dropped, and none counts as a time it never had.
 
-Source: the measuring rules (time to accuracy), "statistics", "runs that miss the target".
+Source: docs/method.md, "Runs that miss the target".
 """
 
 import math

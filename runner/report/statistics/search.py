@@ -1,7 +1,7 @@
 """A fair search for better settings: the same points for all arms, trial 0 the default, and which trial won.
 
-Points are scrambled Sobol numbers: they cover the space evenly, also after a few. Source: the measuring rules
-(time to accuracy), "study design", tuning is a cost.
+Points are scrambled Sobol numbers: they cover the space evenly, also after a few. Source: docs/method.md,
+"Tuning and pilot".
 """
 
 import math

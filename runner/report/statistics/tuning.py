@@ -1,6 +1,6 @@
 """What tuning was worth: how much longer the default settings take than the tuned ones.
 
-Source: the measuring rules (time to accuracy), "study design", tuning is a cost.
+Source: docs/method.md, "Tuning and pilot".
 """
 
 from collections.abc import Collection, Mapping

@@ -270,7 +270,6 @@ def test_resume_of_a_folder_goes_on_with_all_that_is_not_finished(
 def test_a_sweep_with_a_bad_name_and_a_failure_runs_the_rest_and_repeats_only_what_is_missing(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Field case A13."""
     words = ("-m", "strategy=ddp,nosuch,daso", "seed=1,2")
     machine.fate = {"daso s1": "failed"}
     assert code_of(*words) == 1

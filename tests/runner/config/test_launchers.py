@@ -28,7 +28,6 @@ DAY_MIN = 24 * 60
 def test_a_key_that_slurm_does_not_have_is_refused_when_the_run_is_composed(
     words: list[str], message: str
 ) -> None:
-    """Field case A14."""
     with pytest.raises(ConfigError, match=message) as caught:
         composed("launcher=slurm", *words)
     if "unknown key" in message:
@@ -86,13 +85,11 @@ def test_extra_options_come_from_the_command_line() -> None:
     ],
 )  # fmt: skip
 def test_every_spelling_of_a_time_limit_is_read(given: int | str, minutes: int) -> None:
-    """Field case A11."""
     assert SlurmConfig(timeout_min=given).limit_min == minutes
 
 
 @pytest.mark.parametrize("word", ["30", "30:00", '"30:00"', "0:30:00", "'00:30:00'"])
 def test_every_spelling_of_a_time_limit_is_read_from_the_command_line(word: str) -> None:
-    """Field case A11."""
     launcher = composed("launcher=slurm", f"launcher.timeout_min={word}").launcher
     assert isinstance(launcher, SlurmConfig)
     assert launcher.limit_min == 30

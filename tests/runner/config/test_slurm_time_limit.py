@@ -1,4 +1,4 @@
-"""One meaning for every spelling of a time limit (field case A11)."""
+"""One meaning for every spelling of a time limit."""
 
 import math
 import re

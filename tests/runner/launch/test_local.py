@@ -1,4 +1,4 @@
-"""Launching: ranks, ports, threads, and what a run leaves behind (field cases A01, A04, A05, A09)."""
+"""Launching: ranks, ports, threads, and what a run leaves behind."""
 
 import json
 import os

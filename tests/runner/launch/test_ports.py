@@ -1,4 +1,4 @@
-"""Many launches at once on one machine: no two may want the same port (field case A01)."""
+"""Many launches at once on one machine: no two may want the same port."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Cores, threads, devices, versions and commit (field cases A03, A04)."""
+"""Cores, threads, devices, versions and commit."""
 
 import os
 import platform

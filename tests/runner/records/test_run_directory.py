@@ -1,4 +1,4 @@
-"""The run directory: made once, held by one, and its status always readable (field cases A09, A31)."""
+"""The run directory: made once, held by one, and its status always readable."""
 
 import errno
 import json

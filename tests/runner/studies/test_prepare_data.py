@@ -28,7 +28,7 @@ from daso_bench.strategies.errors import ConfigError, MachineError
 
 @pytest.fixture
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """FA1 in imgs/ of the folder in which the user stands."""
+    """The folder of `pictures.py` in imgs/ of the folder in which the user stands."""
     monkeypatch.chdir(tmp_path)
     return field_images(tmp_path / "imgs")
 

@@ -1,4 +1,4 @@
-"""Compressed node lists are read whole or refused (field case A02)."""
+"""Compressed node lists are read whole or refused."""
 
 import os
 import re
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from daso_bench.runner.launch.slurm.host_list import expand, hosts
 
-# First host and count, as in field case A02.
-A02 = [
+# First host and count.
+FIRST = [
     ("gpu[1,2]", "gpu1", 2),
     ("cl-ia810", "cl-ia810", 1),
     ("alpha,beta,gamma", "alpha", 3),
@@ -43,8 +43,8 @@ UNKNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "first", "count"), A02)
-def test_the_first_host_and_the_count_are_those_of_the_field_case(text: str, first: str, count: int) -> None:
+@pytest.mark.parametrize(("text", "first", "count"), FIRST)
+def test_the_first_host_and_the_count_are_those_worked_by_hand(text: str, first: str, count: int) -> None:
     names = hosts(text)
     assert (names[0], len(names)) == (first, count)
 

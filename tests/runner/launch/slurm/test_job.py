@@ -171,7 +171,6 @@ def test_a_slurm_that_does_not_answer_does_not_lose_the_run(slurm: Slurm, tmp_pa
 
 
 def test_a_job_out_of_requeues_is_timed_out_and_says_so(slurm: Slurm, tmp_path: Path) -> None:
-    """Field case A06."""
     slurm.jobs["7"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path, max_requeues=2)
     for _ in range(2):
@@ -187,7 +186,6 @@ def test_a_job_out_of_requeues_is_timed_out_and_says_so(slurm: Slurm, tmp_path: 
 
 
 def test_without_requeues_the_first_time_limit_is_the_end(slurm: Slurm, tmp_path: Path) -> None:
-    """Field case A06."""
     slurm.jobs["7"] = told(left_s=100.0)
     _, status = concluded(ranks_of(tmp_path, max_requeues=0), STOPPED, "SIGUSR2")
     assert (status["status"], slurm.requeued) == ("timed_out", [])
@@ -216,7 +214,6 @@ def test_a_requeue_by_slurm_at_the_same_moment_is_no_failure(slurm: Slurm, tmp_p
 
 
 def test_a_rank_that_fails_stays_failed_and_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
-    """Field case A05."""
     ranks = ranks_of(tmp_path)
     ranks._born = [born("n1"), born("n2")]
     conclusion, status = concluded(ranks, FAILED)
@@ -327,7 +324,6 @@ def test_without_a_job_around_the_way_to_one_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_a_job_of_too_few_nodes_is_told_what_to_change(tmp_path: Path) -> None:
-    """Field case A08."""
     run, config = a_run(tmp_path / "results")
     small = Allocation(id="9", name="", hosts=("n1",), restarts=0)
     with pytest.raises(ConfigError, match=r"cluster.nodes=2: job 9 has 1 nodes \(n1\); submit with"):
@@ -422,7 +418,6 @@ def test_changed_code_is_refused_and_the_run_says_why(
 def test_a_run_that_fails_makes_the_job_fail_with_the_traceback(
     tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Field case A05."""
     run, _ = a_run(tmp_path / "results")
     monkeypatch.setattr(module, "run_here", lambda *_, **__: FAILED)
     run.update(status="failed")

@@ -127,13 +127,12 @@ RECORDINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_the_batch_file_is_the_recorded_one(name: str) -> None:
-    """Field case A14: no GPU line, account or key that was not asked for."""
+    """No GPU line, account or key that was not asked for."""
     made = batch_file(asked(**RECORDINGS[name]), runs=6 if name == "all_keys" else 1)
     assert made == (RECORDED / f"batch_{name}.sh").read_text()
 
 
 def test_a_request_for_cpus_alone_writes_nothing_else() -> None:
-    """Field case A14."""
     assert directives(asked()) == {
         "cpus-per-task": "1",
         "job-name": "daso-bench-1",
@@ -149,7 +148,6 @@ def test_a_request_for_cpus_alone_writes_nothing_else() -> None:
 
 @pytest.mark.parametrize("spelling", [30, "30", "30:00", "00:30:00"])
 def test_the_limit_is_written_the_same_however_it_was_spelled(spelling: int | str) -> None:
-    """Field case A11."""
     request = asked(timeout_min=spelling)
     assert directives(request)["time"] == "30"
     assert "time limit 30 min (--time=00:30:00)" in request.describe()[1]
@@ -207,7 +205,7 @@ def test_people_are_told_what_is_asked_for() -> None:
 
 
 def test_the_step_says_again_what_the_job_has() -> None:
-    """Field case A04: since 22.05 a step inherits no --cpus-per-task, and one core would be left."""
+    """Since 22.05 a step inherits no --cpus-per-task, and one core would be left."""
     request = asked(cpus_per_rank=8)
     assert request.srun() == [
         "srun", "--nodes=2", "--ntasks=4", "--cpus-per-task=8", "--kill-on-bad-exit=0", "--wait=0",

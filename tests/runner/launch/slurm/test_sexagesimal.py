@@ -1,4 +1,4 @@
-"""A number to the base 60 in a user's YAML is refused where it stands (field case A11)."""
+"""A number to the base 60 in a user's YAML is refused where it stands."""
 
 from pathlib import Path
 

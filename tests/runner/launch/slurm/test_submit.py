@@ -124,7 +124,7 @@ def test_runs_that_ask_for_different_things_are_different_arrays(cluster: Cluste
     ("most", "sizes"), [(1001, [1001, 199]), (None, [1000, 200]), (1, [1] * 1200), (5000, [1200])]
 )
 def test_a_sweep_larger_than_an_array_is_cut(most: int | None, sizes: list[int]) -> None:
-    """Field case A07: MaxArraySize is one more than the largest index."""
+    """MaxArraySize is one more than the largest index."""
     given = config(results=Path("/nowhere"))
     runs = [(RunDirectory(Path(f"/nowhere/r{number}")), given) for number in range(1200)]
     batches = list(submit._batches(runs, most))
@@ -136,7 +136,7 @@ def test_a_sweep_larger_than_an_array_is_cut(most: int | None, sizes: list[int])
 def test_a_sweep_larger_than_an_array_goes_in_as_several(
     cluster: Cluster, tmp_path: Path, most: int, sizes: list[int]
 ) -> None:
-    """Field case A07. A site may also allow no arrays at all (MaxArraySize=0)."""
+    """A site may also allow no arrays at all (MaxArraySize=0)."""
     env = cluster(hold=True, max_array_size=most)
     runs = runs_of(7, tmp_path)
     done = put(runs)
@@ -146,7 +146,7 @@ def test_a_sweep_larger_than_an_array_goes_in_as_several(
 
 
 def test_what_the_site_lets_in_goes_in_and_the_rest_is_told(cluster: Cluster, tmp_path: Path) -> None:
-    """Field case A07: a limit of submitted jobs."""
+    """A limit of submitted jobs."""
     env = cluster(hold=True, max_submit=4)
     runs = runs_of(6, tmp_path)
     names = [run.run_id for run, _ in runs]

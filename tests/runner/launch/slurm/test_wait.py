@@ -161,7 +161,7 @@ def test_each_change_is_told_once_from_waiting_to_the_end(
 def test_a_failure_is_shown_with_the_traceback_of_the_rank_that_failed_first(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Field case A05. The others complain later, of a lost connection."""
+    """The others complain later, of a lost connection."""
     play.acts = [lambda: play.ends(play.runs[0], "failed", "rank 1: RuntimeError: boom")]
     code, shown = followed(play.runs[:1], capsys)
     assert code == 1
@@ -172,7 +172,6 @@ def test_a_failure_is_shown_with_the_traceback_of_the_rank_that_failed_first(
 
 
 def test_all_failures_of_a_sweep_are_told_by_name(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    """Field case A13."""
     first, second = play.runs
     play.acts = [
         lambda: play.ends(first, "failed", "rank 1: RuntimeError: boom"),

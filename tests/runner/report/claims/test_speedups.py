@@ -1,4 +1,4 @@
-"""What a study comes to, from run directories made by hand: the numbers are those of the measuring rules."""
+"""What a study comes to, from run directories made by hand (docs/method.md)."""
 
 import csv
 import math
