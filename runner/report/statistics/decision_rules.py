@@ -1,8 +1,7 @@
 """The rules that turn an interval into a verdict, on numbers or on arrays of simulated studies: written once.
 
-Source: docs/method.md, "Verdict on a claim". Rule numbers are those of its table;
-rule 1 (not testable here) does not look at an interval and is in
-`claim_verdicts.py`.
+Source: docs/method.md, "Verdict on a claim". Rule numbers are those of its table; rule 1 (not
+testable here) does not look at an interval and is in `claim_verdicts.py`.
 """
 
 from typing import Any, NamedTuple
