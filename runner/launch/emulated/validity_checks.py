@@ -6,7 +6,7 @@ leaves room for the slower devices. During training: how long threads stood in t
 often a step's real computing took longer than the device's. At its end: sizes that came up only later.
 
 Out of bounds is invalid: recorded, shown, no numbers for a report. The checks never look at the result.
-Source of the limits: docs/method.md, "Validity and guard".
+Source of the limits: docs/emulation.md, "What makes it valid".
 """
 
 import logging
