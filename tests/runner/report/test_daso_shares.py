@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.report.daso_shares import (
+    ALONE,
     CAUSES,
     EPOCHS,
+    UNCOVERED,
     Point,
     bound,
     daso,
@@ -118,6 +120,21 @@ def test_only_runs_of_the_study_count_and_each_once(make_run: Callable[..., Path
     of("paper_daso", 111.0, 3, seed=1)
     with pytest.raises(ValueError, match="a second run of 'ddp' with 3000 samples"):
         times([load_run(path, path.name) for path in find_runs(results)])
+
+
+@pytest.mark.parametrize("arm", ["ddp", UNCOVERED])
+def test_a_step_alone_is_one_beside_which_nothing_is_summed(
+    make_run: Callable[..., Path], tmp_path: Path, arm: str
+):
+    """Else the computing part holds what sums beside it cost, and r_max would be no bound."""
+    for thousands in (1, 3):
+        place = {"arm": arm, "size": "4 nodes", "assumption": ""}
+        train = {"max_steps": thousands}
+        make_run(
+            tmp_path, "ddp", 0, [0.5] * thousands, target=None, study="paper_daso", place=place, train=train
+        )
+    ((_, arms),) = times([load_run(path, path.name) for path in find_runs(tmp_path)]).items()
+    assert (ALONE in arms) == (arm == UNCOVERED)
 
 
 def test_nobody_can_gain_more_than_what_is_not_computing():
