@@ -137,8 +137,8 @@ def race(
     Each steps until the next step would end behind `horizon`, or until the strategy says that the run ends
     by `budget` samples. Every `every` samples a copy is set aside, or, `inline`, all ranks stop and average,
     which takes no time but their waiting. Without `numbers` only clocks and counters are real. Each sample
-    `counts` for so many. Set-up takes `set_up_s`. Defaults: one float64 parameter at 0, gradient 1, SGD with rate 1, a second for each
-    round.
+    `counts` for so many. Set-up takes `set_up_s`. Defaults: one float64 parameter at 0, gradient 1, SGD with
+    rate 1, a second for each round.
     """
     topology, rounds = Topology.of(nodes or [len(seconds)]), rounds or Rounds()
     simulator = Simulator(topology, rounds)
