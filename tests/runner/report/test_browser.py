@@ -141,7 +141,7 @@ def test_sorting_knows_units(found: dict[str, Any]) -> None:
 
 
 def test_figures_and_tables_have_names_for_who_cannot_see_them(found: dict[str, Any]) -> None:
-    assert len(found["names"]) == 7
+    assert len(found["names"]) == 4
     for role, name in found["names"]:
         assert role in ("img", "image")
         assert "daso" in name

@@ -73,7 +73,7 @@ def launch(
 def supervised(directory: RunDirectory) -> Iterator[subprocess.Popen[str]]:
     """A supervisor in a session of its own, as a terminal would start it, that takes up the run."""
     here = Path(__file__).parent
-    searched = (here.parent, here, os.environ.get("PYTHONPATH"))  # for the models of `runs`
+    searched = (here.parents[1], here, os.environ.get("PYTHONPATH"))  # for the models of `runs`
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "resume", str(directory.path)],
         stdout=subprocess.PIPE,
