@@ -282,9 +282,9 @@ def check_reader(
     for key in ("cold", "warm"):
         if getattr(reader, key) and not reads(reader, launcher):
             raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
-    if task_choice.kind_of(dataset, "dataset") is not Classification:
+    if task_choice.kind_of(dataset.task, "dataset") is not Classification:
         raise ConfigError(
             f"{start}: a packed file has one label an image, and the data set is for "
-            f"{task_choice.kind_of(dataset, 'dataset').name}; take reader=none"
+            f"{task_choice.kind_of(dataset.task, 'dataset').name}; take reader=none"
         )
     path_of(dataset, reader)

@@ -206,7 +206,7 @@ def of_ranks(*kinds: str) -> schema.RunConfig:
     """
     return configuration(
         strategy_class=Heterogeneous,
-        strategy=Heterogeneous.Config(balancing="dynamic", rebalance_probe_steps=20),
+        strategy=Heterogeneous.Config(balancing="dynamic"),
         model=MLP(hidden=[256, 256]),
         dataset=Synthetic(samples=2 * BATCH, channels=1, height=8, width=8),
         optimizer=SGD(),

@@ -684,7 +684,6 @@ def test_h19_a_resumed_run_takes_the_same_steps(keys: dict[str, Any], tmp_path: 
     [
         {"partition": "row"},
         {"level1": "gpu"},
-        {"barrier": "futex"},
         {"level2_algorithm": "ring"},
         {"partition": "tensor", "level1": "collective"},
     ],

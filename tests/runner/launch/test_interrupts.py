@@ -87,7 +87,7 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
 WARM = """
 import signal
 from multiprocessing import forkserver, resource_tracker
-from daso_bench.runner import local
+from daso_bench.runner.launch import local
 
 def started():
     resource_tracker.ensure_running()  # as the real one does; it unblocks what was blocked

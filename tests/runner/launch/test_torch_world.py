@@ -74,7 +74,7 @@ def test_one_all_reduce_per_bucket_and_step_and_nothing_else(tmp_path: Path):
         ("ddp", {}),
         ("daso", CYCLING),
         ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}),
-        ("daso", {**CYCLING, "blocking": "gradients", "optimizer_state": "average"}),
+        ("daso", {**CYCLING, "blocking": "gradients"}),
     ],
 )
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-6), ("fp64", 1e-12)])

@@ -31,7 +31,7 @@ def both(strategy: str, keys: dict[str, Any], **more: Any) -> list[SimulatedRun]
     [
         ("ddp", {}),
         ("ddp", {"hook": "powersgd", "powersgd_start_steps": 2}),
-        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1, "optimizer_state": "average"}),
+        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}),
         ("hsgd", {}),
         ("lasgd", {}),
         ("slowmo", {}),
