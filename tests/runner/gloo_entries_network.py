@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.training.device_model import Scripted
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.warm_up import undone_step
+from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.gradients import Pipeline
 from daso_bench.strategies.reductions import Hierarchical, Sliced
 from daso_bench.strategies.replica import Batch
@@ -267,13 +269,19 @@ def plain(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thread
     link.finish("finished", None, None)
 
 
+def noted(levels: Iterator[Work | None], bucket: int, begun: list[tuple[int, int]]) -> Iterator[Work | None]:
+    """`levels`, each of which is written down as (bucket, level) when it has begun."""
+    for level, work in enumerate(levels):
+        begun.append((bucket, level))
+        yield work
+
+
 def pipelined(
     run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
 ) -> None:
-    """Buckets in a pipeline have the sums of one after the other, bit for bit, and take less time.
+    """Buckets in a pipeline have the sums of one after the other, bit for bit, and are under way together.
 
-    Each level of a bucket is held back for 30 ms or more; links inside a node hold one transfer, so that of
-    four buckets' twelve levels only those between nodes, and two others, lie one after the other.
+    That a bucket's second level hides the next one's first is asked of virtual time, which nobody disturbs.
     """
     comm = meet(NODES[ranks], rank, port, listener)
     intra = LinkConfig(rate_gbit=1000, latency_us=20_000)
@@ -282,20 +290,16 @@ def pipelined(
     for kind in (Hierarchical, Sliced):
         generator = torch.Generator().manual_seed(rank)
         buckets = [torch.randn(100, generator=generator) for _ in range(4)]
-        together, took = [bucket.clone() for bucket in buckets], []
-        comm.barrier(WORLD)
-        began = time.monotonic()
+        together = [bucket.clone() for bucket in buckets]
         for index, bucket in enumerate(buckets):
             kind().sum(bucket, index, [(100,)], comm)
-        took.append(time.monotonic() - began)
         comm.barrier(WORLD)
-        began, pipeline, over = time.monotonic(), Pipeline(), []
+        pipeline, over, begun = Pipeline(), [], []
         for index, bucket in enumerate(together):
-            levels = kind().levels(bucket, index, [(100,)], comm)
+            levels = noted(kind().levels(bucket, index, [(100,)], comm), index, begun)
             pipeline.add(levels, partial(over.append, index), last=index == 3)
-        took.append(time.monotonic() - began)
         assert over == [0, 1, 2, 3]
         assert all(torch.equal(a, b) for a, b in zip(buckets, together, strict=True)), kind
-        # Two messages between nodes and two inside: 120 ms a bucket, or 80 and 40 for all together.
-        assert took[1] < 0.85 * took[0], (kind, took)
+        for index in range(3):
+            assert begun.index((index + 1, 0)) < begun.index((index, 2)), (kind, begun)
     link.finish("finished", None, None)
