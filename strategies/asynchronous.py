@@ -10,15 +10,15 @@ class AsynchronousStrategy(Strategy):
     """Each rank draws from all data by itself and steps at its own pace; the run ends by global samples.
 
     With other strategies all ranks take equal steps on the pieces of common global batches. Here `step` and
-    `batch` of `Progress` are this rank's own, and `meets` says yes where all ranks have applied the same
-    round.
+    `batch` of `Progress` are this rank's own, and `is_sync_point` says yes where all ranks have applied the
+    same round.
     """
 
     @abstractmethod
     def samples(self, progress: Progress) -> int:
         """Global samples in the model where ranks just met, exactly; equal on all ranks.
 
-        Read only after `meets` said yes.
+        Read only after `is_sync_point` said yes.
         """
 
     @abstractmethod

@@ -1,11 +1,11 @@
 """What strategies share that let models move apart and average them from time to time.
 
 `PeriodicStrategy` counts the steps of a round, ends it with a blocking average, and answers what follows from
-that: where ranks meet, when a wish is known to all, what the model of a user is, what a resume needs. How a
-mean is made is an object of its own (`Mean`), so that a subclass may bring another one.
+that: where ranks meet, when a stop request is known to all, what the model of a user is, what a resume needs.
+How a mean is made is an object of its own (`Mean`), so that a subclass may bring another one.
 
 The payload of an average is one flat vector [m + F + 1]: parameters, floating-point buffers where they ride
-along, and one element that tells whether some rank wishes to stop.
+along, and one element that tells whether some rank asks to stop.
 """
 
 from abc import ABC, abstractmethod
@@ -105,7 +105,7 @@ class PeriodicStrategy(Strategy):
         self.model = Layout(named, replica.parameters.device)
         self.payload = self.model.empty(extra=1)
         self.since = 0
-        self.wished = self.agreed = False
+        self.stop_requested = self.agreed = False
         self.lengths: Counter[int] = Counter()  # steps of a complete round -> how often
         self.partial_round = 0
         self.steps_of_phase: Counter[str] = Counter()
@@ -159,14 +159,14 @@ class PeriodicStrategy(Strategy):
             self._average(progress)
             mix_optimizer_state(self.replica, self.config.optimizer_state, self.everybody)
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         if self.synchronous:
-            return wished
-        # Known to all where a payload carried it; a wish that came later waits for the next one.
-        self.wished = (self.wished or wished) and not self.agreed
+            return stop_requested
+        # Known to all where a payload carried it; a stop request that came later waits for the next one.
+        self.stop_requested = (self.stop_requested or stop_requested) and not self.agreed
         return self.agreed
 
-    def meets(self, progress: Progress) -> bool:
+    def is_sync_point(self, progress: Progress) -> bool:
         return self.since == 0 or progress.last_step
 
     def deferred(self, progress: Progress, every: int) -> bool:
@@ -177,7 +177,7 @@ class PeriodicStrategy(Strategy):
         return mean_of_copies(copy, self.replica, self.config.buffers, self.mean, self.everybody)
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             if self.since:
                 mean = self.replica.flat()
@@ -188,7 +188,7 @@ class PeriodicStrategy(Strategy):
                 mix_buffers(self.replica, self.config.buffers, self.everybody)
             yield
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         if self.since:
             self.partial_round = self.since
             self._average(None)
@@ -199,7 +199,7 @@ class PeriodicStrategy(Strategy):
         return {
             "since": self.since,
             "period": self.period,
-            "wished": self.wished,
+            "stop_requested": self.stop_requested,
             "lengths": dict(self.lengths),
             "steps_of_phase": dict(self.steps_of_phase),
             "first_average": self.first_average,
@@ -208,7 +208,11 @@ class PeriodicStrategy(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.since, self.period, self.wished = state["since"], state["period"], state["wished"]
+        self.since, self.period, self.stop_requested = (
+            state["since"],
+            state["period"],
+            state["stop_requested"],
+        )
         self.lengths = Counter(state["lengths"])
         self.steps_of_phase = Counter(state["steps_of_phase"])
         self.first_average = state["first_average"]
@@ -250,25 +254,27 @@ class PeriodicStrategy(Strategy):
     # ---------------------------------------------------------------- the average
 
     def _average(self, progress: Progress | None) -> None:
-        """End the round: by the mean alone without `progress`, else as `outer` wishes."""
+        """End the round: by the mean alone without `progress`, else as `outer` says."""
         flat, m = self.payload, self.replica.numel
         self.model.pack(flat)
-        flat[-1].fill_(float(self.wished or self.replica.wished))  # assigned, it would wait for a GPU
+        flat[-1].fill_(
+            float(self.stop_requested or self.replica.stop_requested)
+        )  # assigned, it would wait for a GPU
         self.mean(flat)
         mean = flat[:m]
         off = self.replica.flat().to(mean.dtype)
         off -= mean
         norms = [torch.linalg.vector_norm(vector) for vector in (mean, off)]
         # Read together: what comes before has to be waited for either way.
-        size, distance, wishes = torch.stack([*norms, flat[-1]]).tolist()
+        size, distance, stop_flags = torch.stack([*norms, flat[-1]]).tolist()
         self.spreads.append(distance / size if size else 0.0)
         if progress is not None:
             self.outer(mean, progress)
         self.model.unpack(flat)
         if not self.buffers_ride and self.config.buffers != "none":
             mix_buffers(self.replica, self.config.buffers, self.everybody)
-        # Weights are positive, so their sum over the ranks that wish is above 0 if there is any.
-        self.agreed = wishes > 0
+        # Weights are positive, so their sum over the ranks that ask to stop is above 0 if there is any.
+        self.agreed = stop_flags > 0
         self.since = 0
 
     def _clear_epoch(self) -> None:

@@ -8,7 +8,7 @@ strategy:
     strategy.before_step(progress)
     optimizer step
     strategy.after_step(progress)
-    if strategy.meets(progress): evaluate, save, stop where it is time to
+    if strategy.is_sync_point(progress): evaluate, save, stop where it is time to
 
 A strategy of your own is one file with a subclass and one YAML whose `_target_` names it. Where each rank
 trains at its own pace, it is a subclass of `AsynchronousStrategy`.
@@ -87,8 +87,9 @@ class Strategy(ABC):
         """(calls, bytes) of each `channel.verb` that `rank` makes in a whole run, or None: not stated.
 
         The module's docstring states it in words; this states it so that `daso-bench check` can count. Calls
-        of steps, `after_epoch` and `finish` alone, without evaluations and checkpoints, on a model of `numel`
-        trainable and `buffer_numel` floating-point buffer elements of 4 bytes; groups of one rank do nothing.
+        of steps, `after_epoch` and `finalize` alone, without evaluations and checkpoints, on a model of
+        `numel` trainable and `buffer_numel` floating-point buffer elements of 4 bytes; groups of one rank do
+        nothing.
         """
         return None
 
@@ -124,21 +125,22 @@ class Strategy(ABC):
     def after_epoch(self, progress: Progress) -> None:
         """An epoch has ended, its last `after_step` done."""
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
-        """Whether *all* ranks know, as of this step, that some rank wishes to stop or is not finite.
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        """Whether *all* ranks know, as of this step, that some rank asks to stop or is not finite.
 
-        `wished` tells whether a rank of my gradient group did. The answer must be equal on all ranks at every
-        step and may only use what ranks exchange anyway; once it is true the loop asks everybody, over the
-        control channel, what it is. Default: right for strategies that average gradients over the world in
-        each step, and refused for others.
+        `stop_requested` tells whether a rank of my gradient group did. The answer must be equal on all ranks
+        at every step and may only use what ranks exchange anyway; once it is true the loop asks everybody,
+        over the control channel, what it is. Default: right for strategies that average gradients over the
+        world in each step, and refused for others.
         """
         if self.replica.averaging.group != WORLD and self.comm.topology.ranks > 1:
             raise NotImplementedError(
-                f"{type(self).__name__} does not average gradients over the world: it must define `agree`"
+                f"{type(self).__name__} does not average gradients over the world: it must define "
+                "`stop_agreed`"
             )
-        return wished
+        return stop_requested
 
-    def meets(self, progress: Progress) -> bool:
+    def is_sync_point(self, progress: Progress) -> bool:
         """Whether the step just taken brought all ranks together, so that they may evaluate, save or stop.
 
         The answer must be equal on all ranks. Default: every step does. Periodic strategies answer yes where
@@ -168,11 +170,11 @@ class Strategy(ABC):
         self.comm.all_reduce(whole, WORLD, channel="parameters").wait()
         return whole / self.comm.topology.ranks
 
-    def settle(self) -> None:
-        """Complete what is in flight without applying it. Called before `consensus` and `state_dict`."""
+    def wait_pending(self) -> None:
+        """Complete what is in flight without applying it. Called before `averaged_model` and `state_dict`."""
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def averaged_model(self) -> Iterator[None]:
         """Inside, the replica's model is the one a user would be given; afterwards everything is as before.
 
         Default: the own parameters with floating-point buffers averaged over all ranks (a mean of BatchNorm
@@ -185,7 +187,7 @@ class Strategy(ABC):
         finally:
             self.replica.buffers.unpack(saved)
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         """The run ends here: complete what is in flight and make all replicas equal."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ synchronisation):
     D (discard)     wait for a transfer and drop its result
 
 Bytes: cycling sends 2·(N-1)/N · 4(m+1)/B per node and batch between nodes (B: `sync_every`; one element
-carries the node's wish to stop), on the active rank's link alone; blocking epochs send B times as much.
+carries the node's stop request), on the active rank's link alone; blocking epochs send B times as much.
 
 Paper: D. Coquelin, C. Debus, M. Götz, F. von der Lehr, J. Kahn, M. Siggel, A. Streit, Accelerating neural
 network training with distributed asynchronous and selective optimization (DASO), Journal of Big Data 9:14
@@ -162,7 +162,7 @@ class Transfer:
     buffer: Tensor | None = None
     work: Work | None = None
 
-    def settle(self) -> int:
+    def wait_pending(self) -> int:
         """Wait until `buffer` holds the sum; returns the transfer's nanoseconds. Safe to call again."""
         if self.work is None:
             return 0
@@ -229,7 +229,7 @@ class DASO(Strategy):
         self.epochs_of_phase: Counter[str] = Counter()
         self.first_cycling_step: int | None = None
         self.equal = True  # whether all nodes hold the same parameters now
-        self.wished = self.agreed = False
+        self.stop_requested = self.agreed = False
         self.reference: Tensor | None = None
         self._clear_epoch()
         self.blocked_ns = self.transfer_ns = 0
@@ -303,16 +303,17 @@ class DASO(Strategy):
             {"loss": progress.epoch_loss, "plateau": changed, "bad_epochs": rule.bad_epochs}
         )
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
-        # A node's wish is known to its ranks at once, to the others with the next sum that reaches them.
-        self.wished = self.wished or wished
-        return wished if self.nodes == 1 else self.agreed
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        # A node's stop request is known to its ranks at once, to the others with the next sum that reaches
+        # them.
+        self.stop_requested = self.stop_requested or stop_requested
+        return stop_requested if self.nodes == 1 else self.agreed
 
-    def settle(self) -> None:
+    def wait_pending(self) -> None:
         for transfer in self.pending:
-            self.transfer_ns += transfer.settle()
+            self.transfer_ns += transfer.wait_pending()
 
-    def meets(self, progress: Progress) -> bool:
+    def is_sync_point(self, progress: Progress) -> bool:
         return self.equal
 
     def deferred(self, progress: Progress, every: int) -> bool:
@@ -329,7 +330,7 @@ class DASO(Strategy):
         return mean_of_copies(copy, self.replica, self.config.buffers, LeaderMean(self.comm), self.everybody)
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             if self.nodes > 1 and not self.equal:
                 mean = self.replica.flat()
@@ -339,19 +340,19 @@ class DASO(Strategy):
             mix_buffers(self.replica, self.config.buffers, self.everybody)
             yield
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         if self.nodes == 1:
             return
         for transfer in self.pending:
             self._note("D", transfer.start, transfer.local_rank)
-            transfer.settle()
+            transfer.wait_pending()
         self.pending.clear()
         if not self.equal:
             self.replica.load(self._average_over_nodes(self.replica.flat, batch=-1))
             self.equal = True
 
     def state_dict(self) -> dict[str, Any]:
-        self.settle()
+        self.wait_pending()
         return {
             "nodes": self.nodes,
             "ranks_per_node": self.ranks_per_node,
@@ -360,7 +361,7 @@ class DASO(Strategy):
             "pending": [[t.start, t.due, t.local_rank, t.buffer] for t in self.pending],
             "reference": self.reference,
             "equal": self.equal,
-            "wished": self.wished,
+            "stop_requested": self.stop_requested,
             "steps_of_phase": dict(self.steps_of_phase),
             "epochs_of_phase": dict(self.epochs_of_phase),
             "first_cycling_step": self.first_cycling_step,
@@ -382,7 +383,7 @@ class DASO(Strategy):
         self.pending = [Transfer(start, due, q, here(buffer)) for start, due, q, buffer in state["pending"]]
         self.reference = here(state["reference"])
         self.equal = state["equal"]
-        self.wished = state["wished"]
+        self.stop_requested = state["stop_requested"]
         self.steps_of_phase = Counter(state["steps_of_phase"])
         self.epochs_of_phase = Counter(state["epochs_of_phase"])
         self.first_cycling_step = state["first_cycling_step"]
@@ -452,7 +453,7 @@ class DASO(Strategy):
         waited = batch - transfer.start
         self.waits.append(waited)
         entered = self.comm.now()
-        self.transfer_ns += transfer.settle()
+        self.transfer_ns += transfer.wait_pending()
         if transfer.buffer is None:
             merged = self.replica.parameters.empty(extra=1)
         else:
@@ -462,7 +463,7 @@ class DASO(Strategy):
         self.replica.load(merged)
 
     def _merged(self, total: Tensor, waited: int) -> Tensor:
-        """The merge formula on [m+1] vectors; the last element, the count of wishes, passes unweighted."""
+        """The merge formula on [m+1] vectors; the count of stop requests, last, passes unweighted."""
         own = self._filled(self.replica.flat)
         weight = self.config.staleness_weight * waited
         merged = (weight * own + total) / (weight + self.nodes)
@@ -484,7 +485,7 @@ class DASO(Strategy):
             self.spread = torch.where(norm > 0, spread, 0.0).item()
 
     def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
-        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of wishes last."""
+        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of stop requests last."""
         q = self._advance()
         self._note("A", batch, q)
         entered = self.comm.now()
@@ -520,16 +521,19 @@ class DASO(Strategy):
         with self.comm.summing("inter"):  # the others stand here while their rank q sums
             self.comm.broadcast(flat, q, NODE).wait()
         self.agreed = self.agreed or flat[-1].item() > 0
-        # This node's wish travelled with the sum just used or, if it is younger, travels with the next one.
+        # This node's stop request travelled with the sum just used or, if it is younger, travels with the
+        # next one.
         if self.agreed:
-            self.wished = False
+            self.stop_requested = False
 
     # ---------------------------------------------------------------- helpers
 
     def _filled(self, pack: Any) -> Tensor:
         flat = self.replica.parameters.empty(extra=1)
         pack(flat)
-        flat[-1].fill_(float(self.wished or self.replica.wished))  # assigned, it would wait for a GPU
+        flat[-1].fill_(
+            float(self.stop_requested or self.replica.stop_requested)
+        )  # assigned, it would wait for a GPU
         return flat
 
     def _advance(self) -> int:

@@ -18,7 +18,7 @@ Update rule (n_r: samples of rank r in this step; `weighting: uniform` has 1/R i
 While a bucket of `hierarchical` or `sliced` is between nodes, the next one is in its first level inside them
 and the one before in its last.
 
-Bytes: m trainable fp32 elements and one that carries the wish to stop, R ranks on N nodes. `flat` sends
+Bytes: m trainable fp32 elements and one that carries the stop request, R ranks on N nodes. `flat` sends
 2·(R-1)/R · 4(m+1) per rank and step as a ring, and as much over each node's link; `hierarchical` and `sliced`
 2·(N-1)/N · 4(m+1) over each node's link, by its leader or in equal parts by its ranks. On 2 x 2 ranks that is
 1.5 against 1.0 gradients. `bf16` and `fp16` halve it, `powersgd` sends (n + k)·r elements of a matrix [n, k].

@@ -11,7 +11,7 @@ Update rule (θ: the global model, equal on all ranks; a round has H = `sync_eve
                   u = μ·u + Δ,   θ = θ - ν·(Δ + μ·u),   θ_i = θ
 
 Bytes: a ring sends 2·(R-1)/R · 4(m + F + 1)/H per rank and step (m parameters, F elements of floating-point
-buffers; one element carries a wish to stop): DDP's divided by H.
+buffers; one element carries a stop request): DDP's divided by H.
 
 Paper: A. Douillard, Q. Feng, A. A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro, M. Ranzato, A. Szlam, J. Shen,
 DiLoCo: Distributed Low-Communication Training of Language Models (2023), arXiv:2311.08105.

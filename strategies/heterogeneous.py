@@ -282,7 +282,7 @@ class Heterogeneous(Strategy):
         self._note_times()
 
     def after_epoch(self, progress: Progress) -> None:
-        self.replica.settle()  # all ranks have the same steps, on GPUs too
+        self.replica.wait_pending()  # all ranks have the same steps, on GPUs too
         self._note_times()
         self.compute_s, self.forward_s = [], []
         if self.compute_ns:  # equal steps on all ranks: all have some, or none

@@ -21,7 +21,7 @@ itself, and the two middle barriers fall away. With `level1: collective` (GPUs) 
 and a broadcast.
 
 Bytes: a ring sends 2·(N-1)/N · 4(m+1) per node and step between nodes, over the leader's link (`tensor`: over
-all its ranks' links together); one element carries a wish to stop. Nothing is sent inside a node
+all its ranks' links together); one element carries a stop request. Nothing is sent inside a node
 (`collective`: 8(m+1) per rank).
 
 Paper: C. Wang, Y. Lu, Z. Chen, J. Li, An Efficient Method for Training Deep Learning Networks Distributed,
@@ -83,14 +83,15 @@ class Arena:
 
     `rows` [G, W] are those of the node's ranks, one after the other; the sum ends in row 0. `places` are the
     parameters in it and `offsets` where they begin in a row. Rank k sums the columns `sums[k]` in the node
-    and `messages[k]` over nodes, as (start, stop). `wish` is the column that counts wishes, in one arena.
+    and `messages[k]` over nodes, as (start, stop). `stop_flag` is the column that counts stop requests, in
+    one arena.
     """
 
     dtype: torch.dtype
     places: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     used: int = 0
-    wish: int | None = None
+    stop_flag: int | None = None
     sums: list[tuple[int, int]] = field(default_factory=list)
     messages: list[tuple[int, int]] = field(default_factory=list)
     rows: Tensor = field(default_factory=lambda: torch.empty(0, 0))
@@ -190,9 +191,9 @@ class HSGD(Strategy):
         # Whoever goes on writes into its row, which others may still be reading, and reads all weights.
         self._meet("4", self._behind_sums)
         # The leader writes here again only behind the next barrier 1, to which this rank has yet to come.
-        self.agreed = bool(self.wished.item() != 0)
+        self.agreed = bool(self.stop_requested.item() != 0)
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return self.agreed
 
     def state_dict(self) -> dict[str, Any]:
@@ -241,13 +242,13 @@ class HSGD(Strategy):
 
     def _sum_in_memory(self, weights: Sequence[float]) -> None:
         first = self.arenas[0]
-        self.wishes[self.local] = float(self.replica.wished)
+        self.stop_flags[self.local] = float(self.replica.stop_requested)
         self._meet("1")  # all rows are written
         with self.comm.summing("intra"):
             for arena in self.arenas:
                 sum_columns(arena.rows, weights, *arena.sums[self.local])
         if self.local == 0:
-            first.rows[0, first.wish] = self.wishes.sum()
+            first.rows[0, first.stop_flag] = self.stop_flags.sum()
         self._lap("level1")
         if self.config.partition == "tensor":
             self._sum_over_nodes()
@@ -297,7 +298,7 @@ class HSGD(Strategy):
                 row = arena.rows[0, : arena.used]
                 row.mul_(weight) if weight else row.zero_()
                 if arena is first:
-                    row[first.wish].fill_(float(self.replica.wished))
+                    row[first.stop_flag].fill_(float(self.replica.stop_requested))
                 self.comm.reduce(row, 0, NODE).wait()
         self._lap("level1")
         if self.local == 0:
@@ -381,8 +382,10 @@ class HSGD(Strategy):
             self.summed |= arena.views(arena.rows[0], tensors)
             if self.shares_weights:
                 parameters |= arena.views(self._memory(arena.width, arena.dtype), tensors)
-        self.wished = self.arenas[0].rows[0, self.arenas[0].wish]  # by how many ranks of the world
-        self.wishes = self._memory(self.workers, torch.float64)  # of this node's ranks
+        self.stop_requested = self.arenas[0].rows[
+            0, self.arenas[0].stop_flag
+        ]  # by how many ranks of the world
+        self.stop_flags = self._memory(self.workers, torch.float64)  # of this node's ranks
         self.squares = self._memory(len(tensors), torch.float64)  # norms of the summed gradients, squared
         if self.shares_weights:
             for place in self.owned:
@@ -462,22 +465,22 @@ def arenas_of(
 ) -> list[Arena]:
     """The arenas of parameters of these types and sizes, without memory yet.
 
-    The wish is a column of the first arena, within the leader's message: behind all tensors, or by tensors
-    behind the leader's.
+    The stop request is a column of the first arena, within the leader's message: behind all tensors, or by
+    tensors behind the leader's.
     """
     arenas = [Arena(dtype) for dtype in dict.fromkeys(dtypes)]
     for arena in arenas:
         arena.places = [place for place, dtype in enumerate(dtypes) if dtype == arena.dtype]
         runs = [0] * (workers + 1)  # where each owner's run ends, from run 1 on
         for place in arena.places:
-            if by_tensor and arena is arenas[0] and arena.wish is None and owners[place] > 0:
-                arena.wish, arena.used = arena.used, arena.used + 1
+            if by_tensor and arena is arenas[0] and arena.stop_flag is None and owners[place] > 0:
+                arena.stop_flag, arena.used = arena.used, arena.used + 1
             arena.offsets.append(arena.used)
             arena.used += sizes[place]
             runs[owners[place] + 1] = arena.used
         elements = arena.used
-        if arena is arenas[0] and arena.wish is None:
-            arena.wish, arena.used = arena.used, arena.used + 1
+        if arena is arenas[0] and arena.stop_flag is None:
+            arena.stop_flag, arena.used = arena.used, arena.used + 1
         if not by_tensor:
             arena.sums = column_blocks(elements, workers)
             arena.messages = [(0, arena.used)] + [(0, 0)] * (workers - 1)
@@ -486,8 +489,8 @@ def arenas_of(
             starts = [o for p, o in zip(arena.places, arena.offsets, strict=True) if owners[p] == worker]
             arena.sums.append((starts[0], runs[worker + 1]) if starts else (0, 0))
         arena.messages = list(arena.sums)
-        if arena.wish is not None:
-            arena.messages[0] = (0, arena.wish + 1)
+        if arena.stop_flag is not None:
+            arena.messages[0] = (0, arena.stop_flag + 1)
     return arenas
 
 

@@ -11,7 +11,7 @@ Update rule (R workers; at most one round in flight; A, then B at every step bou
                       θ_i = θ_i + (mean - s_i);   θ_i = mean if no step was made in flight
     B (launch)    if none is in flight and `sync_every` steps were made since the last launch:
                       s_i = θ_i, asynchronous all-reduce SUM of a copy, then of the integers q_i
-    q_i           samples, local steps, out of data, wishes to stop: all ranks read the same sums of a round
+    q_i           samples, local steps, out of data, stop requests: all ranks read the same sums of a round
 
 Bytes: a ring sends 2·(R-1)/R · (4(m + F) + 32) per worker and round (m parameters, F elements of
 floating-point buffers where models are evaluated from copies). A round begins when the slowest worker
@@ -176,7 +176,7 @@ class LASGD(AsynchronousStrategy):
         self.copies = 0
         self.flight: Flight | None = None
         self.due = False  # the next step begins with a launch
-        self.met = self.agreed = self.wished = False
+        self.met = self.agreed = self.stop_requested = False
         self.equal = True  # all models are the same now
         self.origin_ns = comm.now()
         self.begun = False  # whether training goes on: what came before is in no interval
@@ -197,8 +197,8 @@ class LASGD(AsynchronousStrategy):
             self.begun, self.origin_ns = True, self.comm.now()
             if self.flight is not None:  # from a checkpoint
                 self.flight.launched_ns = self.origin_ns
-        # A wish does not wait for the period.
-        if (self.due or self.wished) and self.flight is None:
+        # A stop request does not wait for the period.
+        if (self.due or self.stop_requested) and self.flight is None:
             self._launch()
 
     def after_step(self, progress: Progress) -> None:
@@ -218,14 +218,14 @@ class LASGD(AsynchronousStrategy):
                 self._apply()
             self.due = self.since >= self.config.sync_every
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         if self.workers == 1:
-            return wished
-        # Known to all where a round carried it; a wish that came later waits for the next one.
-        self.wished = (self.wished or wished) and not self.agreed
+            return stop_requested
+        # Known to all where a round carried it; a stop request that came later waits for the next one.
+        self.stop_requested = (self.stop_requested or stop_requested) and not self.agreed
         return self.agreed
 
-    def meets(self, progress: Progress) -> bool:
+    def is_sync_point(self, progress: Progress) -> bool:
         return self.met
 
     def samples(self, progress: Progress) -> int:
@@ -259,17 +259,17 @@ class LASGD(AsynchronousStrategy):
         self.comm.broadcast(whole, 0, WORLD).wait()
         return whole
 
-    def settle(self) -> None:
+    def wait_pending(self) -> None:
         if self.flight is not None:
             self._wait(self.flight)
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             self._average()
             yield
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         # Ranks stop where they have applied the same round. Where somebody did not keep to that, those who
         # are a round behind launch it now: one more average by everybody would pair it with another round.
         own = torch.tensor([self.launched, self.steps, self.own], dtype=torch.int64)
@@ -281,7 +281,7 @@ class LASGD(AsynchronousStrategy):
         if self.launched < max(launched):
             if self.flight is not None:
                 self._apply()
-            self.wished = False
+            self.stop_requested = False
             self._launch()
         if self.flight is not None:
             self._apply()
@@ -342,13 +342,13 @@ class LASGD(AsynchronousStrategy):
             self.replica.optimizer_state().unpack(own[behind:])
 
     def _fill_control(self) -> None:
-        own = [self.own, self.steps, int(self._is_done()), int(self.wished)]
+        own = [self.own, self.steps, int(self._is_done()), int(self.stop_requested)]
         for slot, number in zip(self.control.unbind(), own, strict=True):
             slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
 
     def _read_control(self, counted: int) -> None:
-        self.total, self.total_steps, self.done, wishes = self.control.tolist()
-        self.counted, self.agreed = counted, wishes > 0
+        self.total, self.total_steps, self.done, stop_flags = self.control.tolist()
+        self.counted, self.agreed = counted, stop_flags > 0
 
     def _wait(self, flight: Flight) -> None:
         entered = self.comm.now()
@@ -404,7 +404,7 @@ class LASGD(AsynchronousStrategy):
     # ---------------------------------------------------------------- state and records
 
     def state_dict(self) -> dict[str, Any]:
-        self.settle()
+        self.wait_pending()
         flown, flight = None, self.flight
         if flight is not None:
             counts = [flight.samples, flight.steps, flight.transfer_ns()]
@@ -501,7 +501,7 @@ class LASGD(AsynchronousStrategy):
 
 COUNTS = (
     *("steps", "own", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
-    *("due", "met", "agreed", "wished", "equal", "copies", "before"),
+    *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
 )
 """What of the strategy's position a checkpoint holds, by attribute."""
 

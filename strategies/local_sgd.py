@@ -10,7 +10,7 @@ Update rule (k: completed optimizer steps from 1; R ranks; η: the learning rate
     period_rule qsr  H = max(sync_every, floor((qsr_alpha / η)²)), fixed within a round; k from its start
 
 Bytes: a ring sends 2·(R-1)/R · 4(m + F + 1)/H per rank and step (m parameters, F elements of floating-point
-buffers; one element carries a wish to stop): DDP's divided by H.
+buffers; one element carries a stop request): DDP's divided by H.
 
 Paper: S. U. Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, arXiv:1805.09767. The rule:
 X. Gu, K. Lyu, S. Arora, J. Zhang, L. Huang, A Quadratic Synchronization Rule for Distributed Deep Learning,

@@ -9,7 +9,7 @@ Update rule (k0: steps done at the switch; R ranks):
     (k - k0) mod H = 0     θ_i = (1/R)·Σ_j θ_j, blocking
 
 Bytes: a ring sends 2·(R-1)/R · 4(m + 1) per rank and step before the switch, 2·(R-1)/R · 4(m + F + 1)/H after
-it (m parameters, F elements of floating-point buffers, one for a wish to stop). With `unit: node` a node
+it (m parameters, F elements of floating-point buffers, one for a stop request). With `unit: node` a node
 sends 2·(N-1)/N · 4(m + 1)/H to others after it, by its leader, and buffers by themselves.
 
 Paper: T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020,

@@ -54,8 +54,8 @@ class Replica(ABC):
         self.accumulate = 1  # parts of a batch that go forward and backward one after the other
         self.autocast: torch.dtype | None = None  # 16 bits inside the model; parameters stay what they are
         self.scaler: torch.amp.GradScaler | None = None  # of the loss, for fp16: the same on all ranks
-        self.wish = False
-        self.wished = False
+        self.requests_stop = False
+        self.stop_requested = False
         self.averaging = GradientAveraging()
         # What this rank's optimizer steps: all trainable parameters, unless `bind` says otherwise.
         self.stepped: list[Tensor] = self.parameters.tensors
@@ -64,7 +64,7 @@ class Replica(ABC):
         # Of the last step whose times are known: on GPUs, of an earlier one than the last.
         self.forward_ns = self.compute_ns = 0
         self.times: deque[StepTimes] = deque(maxlen=KEPT)
-        self.late = False  # whether `wished` tells of the step before; alike on all ranks
+        self.late = False  # whether `stop_requested` tells of the step before; alike on all ranks
         self._bound_gradients: list[Tensor] | None = None
         self._bound_clip: Callable[[float], None] | None = None
 
@@ -99,13 +99,13 @@ class Replica(ABC):
         self.times.clear()
         return taken
 
-    def settle(self) -> None:  # noqa: B027 (on CPUs nothing runs behind)
+    def wait_pending(self) -> None:  # noqa: B027 (on CPUs nothing runs behind)
         """Wait for what was launched on this rank's device; the times of all steps are known then."""
 
     def take_device_ns(self) -> tuple[int, int] | None:
         """Nanoseconds that the device computed, and waited for sums, since the last call; None: as the host.
 
-        Call it after `settle`.
+        Call it after `wait_pending`.
         """
         return None
 
@@ -246,7 +246,7 @@ class Replica(ABC):
             reduction.load_state_dict(remembered)
         if self.scaler is not None:
             self.scaler.load_state_dict(scale)
-        self.wished = False
+        self.stop_requested = False
         for parameter in self.parameters.tensors:
             parameter.grad = None
         self.load_rng_state(rng)
@@ -267,8 +267,9 @@ class Replica(ABC):
     def compute_gradients(self, batch: Batch) -> Tensor:
         """Forward and backward; returns this rank's mean loss (a detached scalar, not averaged over ranks).
 
-        Carries `wish` to the ranks that average gradients together and leaves in `wished` whether any of them
-        had it, or had a loss that was not finite; where `late`, in the step before this one.
+        Carries `requests_stop` to the ranks that average gradients together and leaves in `stop_requested`
+        whether any of them had it, or had a loss that was not finite; where `late`, in the step before this
+        one.
         """
 
     @abstractmethod

@@ -10,14 +10,14 @@ Update rule (rank i; p out-peers; z_i = x_i / w_i, w_i = 1 at first):
     (x_i, w_i) = kept + Σ received
     out-peers of i in step k: (i + j·(p+1)^e) mod R, j = 1 … p, e = k mod (⌊log_{p+1}(R-1)⌋ + 1)
 
-Bytes: p · 4(m+1) per rank and step (one element carries a wish to stop), 4 more with `send_weight: true`.
+Bytes: p · 4(m+1) per rank and step (one element carries a stop request), 4 more with `send_weight: true`.
 
 Paper: M. Assran, N. Loizou, N. Ballas, M. Rabbat, Stochastic Gradient Push for Distributed Deep Learning,
 ICML 2019, arXiv:1811.10792.
 
 Ours differs: gloo's point-to-point messages instead of the authors' NCCL code; the weight is not sent while
-it is 1 on every rank, as it is on these graphs; ranks agree to stop by a wish that is passed on with the
-gossip; `graph` and `direction: push_pull` (symmetric averaging, as D-PSGD's) are options.
+it is 1 on every rank, as it is on these graphs; ranks agree to stop by a stop request that is passed on with
+the gossip; `graph` and `direction: push_pull` (symmetric averaging, as D-PSGD's) are options.
 """
 
 import math
@@ -112,7 +112,9 @@ class SGP(Strategy):
         self.weight = 1.0
         self.numerator: Tensor | None = None  # x where it is not z
         self.steps = 0
-        self.first_wish: int | None = None  # the earliest step, as far as I know, in which a rank wished
+        self.first_stop_request: int | None = (
+            None  # the earliest step, as far as I know, in which a rank asked
+        )
         self.lowest, self.highest = 1.0, 1.0
         replica.average_gradients_over(None)
 
@@ -125,13 +127,13 @@ class SGP(Strategy):
             self._gossip()
         self.steps += 1
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
-        """All act in the step in which the earliest wish has reached everybody; all know when that is."""
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        """All act in the step in which the earliest request has reached everybody; all know when that is."""
         if self.ranks == 1:
-            return wished
-        if self.first_wish is None or self.steps < self.first_wish + self.reach:
+            return stop_requested
+        if self.first_stop_request is None or self.steps < self.first_stop_request + self.reach:
             return False
-        self.first_wish = None
+        self.first_stop_request = None
         return True
 
     def snapshot(self, progress: Progress) -> Tensor:
@@ -146,12 +148,12 @@ class SGP(Strategy):
         return torch.cat([total[:m] / total[-1].item(), total[m:-1] / self.ranks])
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             self._load(self.assemble(self.parts()))
             yield
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         if self.ranks > 1:
             self._load(self.assemble(self.parts()))
             self.weight, self.numerator = 1.0, None
@@ -161,13 +163,13 @@ class SGP(Strategy):
             "weight": self.weight,
             "numerator": self.numerator,
             "steps": self.steps,
-            "first_wish": self.first_wish,
+            "first_stop_request": self.first_stop_request,
             "range": [self.lowest, self.highest],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weight, self.numerator = state["weight"], self.replica.here(state["numerator"])
-        self.steps, self.first_wish = state["steps"], state["first_wish"]
+        self.steps, self.first_stop_request = state["steps"], state["first_stop_request"]
         self.lowest, self.highest = state["range"]
 
     def summary(self) -> dict[str, Any]:
@@ -184,8 +186,10 @@ class SGP(Strategy):
         counts = Counter(hops)  # several hops may lead to one rank, or back to this one
         share = 1 / (len(hops) + 1)
         x = self.replica.flat()
-        wished = self.steps if self.replica.wished else None
-        self.first_wish = min((s for s in (self.first_wish, wished) if s is not None), default=None)
+        stop_requested = self.steps if self.replica.stop_requested else None
+        self.first_stop_request = min(
+            (s for s in (self.first_stop_request, stop_requested) if s is not None), default=None
+        )
         sends = {
             (rank + hop) % ranks: self._payload(x, share * count) for hop, count in counts.items() if hop
         }
@@ -208,8 +212,8 @@ class SGP(Strategy):
             self.replica.load(x / self.weight)
 
     def _payload(self, x: Tensor, share: float) -> Tensor:
-        """[m+1] or [m+2]: share of x, steps since the earliest wish (0: none, 1: made now), share of w."""
-        age = 0 if self.first_wish is None else self.steps - self.first_wish + 1
+        """[m+1] or [m+2]: share of x, steps since the earliest request (0: none, 1: made now), share of w."""
+        age = 0 if self.first_stop_request is None else self.steps - self.first_stop_request + 1
         tail = [float(age), self.weight * share] if self.sends_weight else [float(age)]
         message = x.new_empty(x.numel() + len(tail))
         torch.mul(x, share, out=message[: x.numel()])
@@ -226,7 +230,9 @@ class SGP(Strategy):
         for age, *weight in tails:
             if age:
                 since = self.steps - int(age) + 1
-                self.first_wish = since if self.first_wish is None else min(self.first_wish, since)
+                self.first_stop_request = (
+                    since if self.first_stop_request is None else min(self.first_stop_request, since)
+                )
             if self.sends_weight:
                 self.weight += weight[0]
 

@@ -10,7 +10,7 @@ Update rule (θ_t: the model at the start of round t, equal on all ranks; a roun
 With β = 0 and α = 1 it is local SGD.
 
 Bytes: a ring sends 2·(R-1)/R · 4(m + F + 1)/H per rank and step (m parameters, F elements of floating-point
-buffers; one element carries a wish to stop): DDP's divided by H.
+buffers; one element carries a stop request): DDP's divided by H.
 
 Paper: J. Wang, V. Tantia, N. Ballas, M. Rabbat, SlowMo: Improving Communication-Efficient Distributed SGD
 with Slow Momentum, ICLR 2020, arXiv:1910.00643.

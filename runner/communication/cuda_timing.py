@@ -1,13 +1,15 @@
-"""What a GPU tells of a step, without holding up the host: times when they are known, a wish a step late.
+"""What a GPU tells of a step, without holding up the host: times when they are known, a stop request a step
+late.
 
 Events are recorded while a step is launched. The host goes on to the next step and asks later:
 
-    host     launch step 1 | launch step 2, read the wish of 1, times of steps that are over | launch step 3 …
-    GPU                    | step 1                              | step 2                    | step 3 …
+    host     launch step 1 | launch step 2, read the stop request of 1, times of steps that are over | launch
+    step 3 … GPU                    | step 1                              | step 2                    | step 3
+    …
 
 Nobody waits for the step just launched, so the GPU always has work in its queue; and the host is never more
-than one step ahead, for it waits for the wish of the step before. Marks of a clock are known at once: on CPUs
-each step is read in itself.
+than one step ahead, for it waits for the stop request of the step before. Marks of a clock are known at once:
+on CPUs each step is read in itself.
 """
 
 from collections import deque
@@ -53,7 +55,7 @@ class LateTimes:
             found.append(self._read(self._open.popleft()))
         return found
 
-    def settle(self) -> list[StepTimes]:
+    def wait_pending(self) -> list[StepTimes]:
         """`known`, once all steps are over; waits for them."""
         if self._open and not isinstance(done := self._open[-1].done, int):
             done.synchronize()

@@ -37,8 +37,8 @@ def check(
 
 
 def _check_loss_scaling(cluster: ClusterConfig, kind: type[Any], strategy: Any, name: str) -> None:
-    # Who has the default `agree` averages gradients over all ranks in every step: all see one overflow.
-    if cluster.ranks > 1 and kind.agree is not Strategy.agree:
+    # Who has the default `stop_agreed` averages gradients over all ranks in every step: all see one overflow.
+    if cluster.ranks > 1 and kind.stop_agreed is not Strategy.stop_agreed:
         raise ConfigError(
             "train.precision=fp16: an overflow has to leave out a step on all ranks at once, and with "
             f"strategy={name} not all would see it: backward does not end with sums over all ranks; take "

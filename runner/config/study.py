@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...strategies.errors import ConfigError, above, at_least, one_of, within
 from ..records.tuning_trials import TRIALS, check_trials
 
-ROLES = ("", "clock", "fresh", "placebo", "one_core")
+ROLES = ("", "same_seeds", "fresh_seeds", "placebo", "one_core")
 INTERVALS = ("welch", "paired")
 
 
@@ -28,9 +28,9 @@ class StudyInfo:
 
     `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
     the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
-    equal arms differ, with the same seeds (`clock`, the first `clock_share` of the schedule) or with others
-    (`fresh`); the `placebo`; or one process on one core alone (`one_core`). `interval` and `level`: of
-    ratios.
+    equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
+    with others (`fresh_seeds`); the `placebo`; or one process on one core alone (`one_core`). `interval` and
+    `level`: of ratios.
 
     `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
     that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
@@ -43,7 +43,7 @@ class StudyInfo:
     size: str = ""
     baseline: str = ""
     role: str = ""
-    clock_share: float = 0.2
+    same_seeds_share: float = 0.2
     interval: str = "welch"
     level: float = 0.95
     tune_trials: int = TRIALS
@@ -56,8 +56,8 @@ class StudyInfo:
         one_of("study.role", self.role, ROLES)
         check_trials(self.tune_trials)
         one_of("study.interval", self.interval, INTERVALS)
-        above("study.clock_share", self.clock_share, 0)
-        within("study.clock_share", self.clock_share, 0, 1)
+        above("study.same_seeds_share", self.same_seeds_share, 0)
+        within("study.same_seeds_share", self.same_seeds_share, 0, 1)
         above("study.level", self.level, 0.5)
         within("study.level", self.level, 0.5, 0.999)
         if self.name in ("", ".", "..") or "/" in self.name or "\0" in self.name:

@@ -27,10 +27,12 @@ def in_its_role(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, run=dataclasses.replace(config.run, arm=name), **changes)
 
 
-def _fresh(config: RunConfig) -> dict[str, Any]:
+def _fresh_seeds(config: RunConfig) -> dict[str, Any]:
     """Other seeds than the baseline's."""
     if config.seed >= FRESH:
-        raise ConfigError(f"seed={config.seed}: must be below {FRESH} with study.role=fresh, which adds it")
+        raise ConfigError(
+            f"seed={config.seed}: must be below {FRESH} with study.role=fresh_seeds, which adds it"
+        )
     return {"seed": config.seed + FRESH}
 
 
@@ -55,22 +57,22 @@ def _one_core(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _clock(config: RunConfig) -> dict[str, Any]:
+def _same_seeds(config: RunConfig) -> dict[str, Any]:
     """The first part of the schedule."""
-    share = config.study.clock_share
+    share = config.study.same_seeds_share
     if share == 1:
         return {}
     steps = config.plan().steps
     if steps is None:
         raise ConfigError(
-            f"study.clock_share={share}: of a schedule whose length is known once the data are loaded; "
-            "set train.max_steps, or study.clock_share=1"
+            f"study.same_seeds_share={share}: of a schedule whose length is known once the data are loaded; "
+            "set train.max_steps, or study.same_seeds_share=1"
         )
     return {"train": dataclasses.replace(config.train, max_steps=max(1, math.ceil(share * steps)))}
 
 
 _CHANGES: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
-    "fresh": _fresh,
+    "fresh_seeds": _fresh_seeds,
     "one_core": _one_core,
-    "clock": _clock,
+    "same_seeds": _same_seeds,
 }

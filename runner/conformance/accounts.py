@@ -42,7 +42,7 @@ def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def sync_points(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    """Where meets() says yes ranks have just waited for each other: an evaluation there costs no time."""
+    """Where is_sync_point() says yes ranks have just waited for each other: an evaluation there is free."""
     histories = uneven(candidate, ranks)
     if independent(candidate) or histories[0].strategy.never_syncs:
         return "none: models are judged from copies"
@@ -52,8 +52,8 @@ def sync_points(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
         if met and step < STEPS and apart > LEAVING_NS:  # the run ends where it ends
             last = clocks.index(max(clocks))
             raise Failed(
-                f"meets() says yes after step {step}, where rank {last} comes {apart / 1e6:.1f} ms after the "
-                "first: all would wait for it to evaluate"
+                f"is_sync_point() says yes after step {step}, where rank {last} comes "
+                f"{apart / 1e6:.1f} ms after the first: all would wait for it to evaluate"
             )
     return None
 

@@ -21,7 +21,7 @@ CHECKS = {
     "copies": lifecycle.copies,
     "rest untouched": lifecycle.rest_untouched,
     "reports": lifecycle.reports,
-    "hears wishes": stop_requests.hears_wishes,
+    "hears stop requests": stop_requests.hears_stop_requests,
     "sync points": accounts.sync_points,
     "calls in step": accounts.calls_in_step,
     "traffic formula": accounts.traffic_formula,

@@ -19,7 +19,7 @@ from .shared_runs import (
     STEPS,
     independent,
     looked_at,
-    one_wish,
+    one_stop_request,
     places_of,
     plain,
     saved,
@@ -58,7 +58,7 @@ def _require_equal_steps(histories: Sequence[History]) -> None:
         if history.steps != STEPS:
             raise Failed(f"rank {history.rank} ends after {history.steps} of {STEPS} steps")
         if history.met != histories[0].met:
-            raise Failed(f"meets() answers otherwise on rank {history.rank} than on rank 0")
+            raise Failed(f"is_sync_point() answers otherwise on rank {history.rank} than on rank 0")
         if history.sizes != histories[0].sizes:
             raise Failed(f"rank {history.rank} and rank 0 split the global batches differently")
 
@@ -86,17 +86,17 @@ def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """Inside consensus() all ranks hold the same parameters and floating-point buffers, bit for bit."""
+    """Inside averaged_model() all ranks hold the same parameters and floating-point buffers, bit for bit."""
     histories = looked_at(candidate, ranks)
-    if not histories[0].consensus:
+    if not histories[0].averaged_model:
         raise Failed("the ranks never meet: no model is ever to be had")
-    for place in histories[0].consensus:
-        models = [history.consensus[place] for history in histories]
+    for place in histories[0].averaged_model:
+        models = [history.averaged_model[place] for history in histories]
         require_agreement(models, f"consensus {when(candidate, place)}", histories[0].names)
 
 
 def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """settle(), consensus(), state_dict() and snapshot() leave everything and the run's course as it was."""
+    """wait_pending(), averaged_model(), state_dict() and snapshot() change nothing in the run."""
     # No transfer takes time, else ranks at their own pace would rightly train otherwise when held up.
     left_alone = drive(demanding(candidate, ranks), step_time=STEP_NS)
     for looked, unlooked in zip(looked_at(candidate, ranks), left_alone, strict=True):
@@ -105,11 +105,13 @@ def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
                 raise Failed(f"rank {looked.rank}, {when(candidate, place)}: changed by a look: {names[0]}")
         require_same_walk(looked, unlooked, "a run that is looked at in each step")
         if looked.agreed != unlooked.agreed or looked.met != unlooked.met:
-            raise Failed(f"rank {looked.rank}: agree() or meets() answer otherwise when looked at")
+            raise Failed(
+                f"rank {looked.rank}: stop_agreed() or is_sync_point() answer otherwise when looked at"
+            )
 
 
 def drains(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """After finish() nothing is in flight and all ranks hold the same parameters, bit for bit."""
+    """After finalize() nothing is in flight and all ranks hold the same parameters, bit for bit."""
     for histories in (plain(candidate, ranks), uneven(candidate, ranks)):
         _require_drained(histories, "at the end")
 
@@ -120,7 +122,7 @@ def drains_evenly(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def stops_anywhere(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """Stopped after any step the run ends the same way, with the model that consensus() had just shown."""
+    """Stopped after any step the run ends the same way, with the model of averaged_model()."""
     _stops(candidate, ranks, some(places_of(candidate, ranks), ranks))
 
 
@@ -136,11 +138,11 @@ def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> 
         before = None if number % 4 == 0 else [h.saved[place - 1] for h in saved(candidate, ranks)]
         histories = drive(run, network=NETWORK, step_time=STEP_NS, resume=before)
         where = f"stopped {when(candidate, place)}"
-        shown = [history.consensus[place] for history in histories]
-        require_agreement(shown, f"{where}, inside consensus()", histories[0].names)
+        shown = [history.averaged_model[place] for history in histories]
+        require_agreement(shown, f"{where}, inside averaged_model()", histories[0].names)
         _require_drained(histories, where)
         for history, model in zip(histories, shown, strict=True):
-            what = f"{where}: rank {history.rank}: the final model is not the one consensus() showed"
+            what = f"{where}: rank {history.rank}: the final model is not the one averaged_model() showed"
             require_equal(history.final, model[: len(history.final)], what, history.names, tolerance=2e-5)
 
 
@@ -150,8 +152,8 @@ def _require_drained(histories: Sequence[History], where: str) -> None:
             count = history.unwaited
             raise Failed(f"{where}: rank {history.rank} launched {count} operations it never waits for")
     names = histories[0].names
-    require_agreement([h.final for h in histories], f"{where}, after finish()", names)
-    require_agreement([h.given for h in histories], f"{where}, consensus() after finish()", names)
+    require_agreement([h.final for h in histories], f"{where}, after finalize()", names)
+    require_agreement([h.given for h in histories], f"{where}, averaged_model() after finalize()", names)
 
 
 # ------------------------------------------------------------------ saving
@@ -173,7 +175,7 @@ def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -
         where = f"saved {when(candidate, place)} and resumed"
         # Some to the end of the run; most for a few steps, to be quick.
         stop = last if number % 4 == 0 else min(place + FURTHER, last)
-        run = demanding(candidate, ranks, wish=one_wish(ranks), stop_after=stop)
+        run = demanding(candidate, ranks, stop_request=one_stop_request(ranks), stop_after=stop)
         state = [history.saved[place] for history in before]
         for new, old in zip(
             drive(run, resume=state, network=NETWORK, step_time=STEP_NS), before, strict=True
@@ -188,11 +190,11 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
         require_equal(value, old.parameters[step], at, new.names)
         require_equal(new.buffers[step], old.buffers[step], f"{at}, floating-point buffers")
         if step in new.agreed and new.agreed[step] != old.agreed[step]:
-            raise Failed(f"{at}: agree() answers {new.agreed[step]}")
+            raise Failed(f"{at}: stop_agreed() answers {new.agreed[step]}")
     if complete:
         at = f"{where}: rank {new.rank}, at the end"
         require_equal(new.final, old.final, at, new.names)
-        require_equal(new.given, old.given, f"{at}, consensus()", new.names)
+        require_equal(new.given, old.given, f"{at}, averaged_model()", new.names)
         ours, theirs = _without_times(new.summary), _without_times(old.summary)
         for key in ours:
             if ours[key] != theirs.get(key):
@@ -229,7 +231,7 @@ def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history
 def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks.
 
-    It is the model of consensus(); at one's own pace the mean of all models after an earlier step.
+    It is the model of averaged_model(); at one's own pace the mean of all models after an earlier step.
     """
     places = (1, 2, 3) if independent(candidate) else (1, 2, 5, 6)
     run = course(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
@@ -244,13 +246,13 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
         models = [history.copies[place] for history in histories]
         where = f"the copy made {when(candidate, place)}"
         require_agreement(models, where, histories[0].names)
-        if len(models[0]) != len(histories[0].consensus[place]):
+        if len(models[0]) != len(histories[0].averaged_model[place]):
             raise Failed(f"{where} lacks parameters or buffers: {len(models[0])} elements")
         if not independent(candidate):
             require_equal(
                 models[0],
-                histories[0].consensus[place],
-                f"{where} is not the model of consensus()",
+                histories[0].averaged_model[place],
+                f"{where} is not the model of averaged_model()",
                 histories[0].names,
                 tolerance=2e-5,
             )

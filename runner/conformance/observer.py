@@ -1,6 +1,7 @@
 """One rank's walk through a course, in any world: the train loop without records, evaluation and limits.
 
-Instead it can look, copy, save, resume and wish at every step. It makes the loop's calls in the loop's order.
+Instead it can look, copy, save, resume and ask to stop at every step. It makes the loop's calls in the loop's
+order.
 """
 
 import io
@@ -137,7 +138,7 @@ class Walker:
             rate = course.rate(known // progress.global_batch_size if self.independent else progress.step)
             for group in replica.optimizer.param_groups:
                 group["lr"] = rate
-        replica.wish = course.wish(self.rank, progress.step)
+        replica.requests_stop = course.stop_request(self.rank, progress.step)
         loss = replica.compute_gradients(Batch(inputs, targets, progress.samples_of_rank))
         strategy.before_step(progress)
         if course.clip_norm is not None:
@@ -162,7 +163,10 @@ class Walker:
     def _after_step(self) -> bool:
         """What the loop does between two steps; returns whether the run ends here."""
         progress, strategy, history, course = self.progress, self.strategy, self.history, self.course
-        agreed, met = strategy.agree(progress, self.replica.wished), strategy.meets(progress)
+        agreed, met = (
+            strategy.stop_agreed(progress, self.replica.stop_requested),
+            strategy.is_sync_point(progress),
+        )
         if not isinstance(strategy, AsynchronousStrategy):
             progress.samples += sum(progress.samples_of_rank)
         elif met:
@@ -234,7 +238,7 @@ class Walker:
             self.history.snapshot_ns += self.comm.now() - entered
         if place in course.consensus_after:
             before = self._image()
-            self.history.consensus[place] = self._consensus()
+            self.history.averaged_model[place] = self._averaged_model()
             self.history.disturbed[place] = changed(before, self._image())
         if place in course.save_after:
             before = self._image()
@@ -242,10 +246,10 @@ class Walker:
             now_changed = changed(before, self._image())
             self.history.disturbed[place] = [*self.history.disturbed.get(place, []), *now_changed]
 
-    def _consensus(self) -> Tensor:
-        self.traffic.during = "consensus"
-        self.strategy.settle()
-        with self.strategy.consensus():
+    def _averaged_model(self) -> Tensor:
+        self.traffic.during = "averaged_model"
+        self.strategy.wait_pending()
+        with self.strategy.averaged_model():
             return self._whole()
 
     def _whole(self) -> Tensor:
@@ -257,12 +261,12 @@ class Walker:
         self.traffic.during = "copy"
         for place, part in self.copies.items():
             history.copies[place] = self.strategy.assemble(part)
-        self.traffic.during = "finish"
+        self.traffic.during = "finalize"
         history.blocked_ns = self.traffic.blocked_ns
-        self.strategy.finish()
+        self.strategy.finalize()
         history.end_ns = self.comm.now() - self.started
         history.final = self.replica.flat()
-        history.given = self._consensus()
+        history.given = self._averaged_model()
         history.summary = self.strategy.summary()
         history.labels = self.strategy.labels(None)
         history.calls = self.traffic.log
@@ -281,7 +285,7 @@ class Walker:
 
     def _save(self) -> bytes:
         self.traffic.during = "save"
-        self.strategy.settle()
+        self.strategy.wait_pending()
         progress, replica = self.progress, self.replica
         state = {
             "progress": {

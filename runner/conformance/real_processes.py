@@ -75,7 +75,7 @@ def require_as_virtual(history: History, virtual: History, what: str, tolerance:
     require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
     _require_same_calls(history, virtual, what)
     if history.agreed != virtual.agreed:
-        raise Failed(f"{what}: rank {history.rank}: agree() answers otherwise")
+        raise Failed(f"{what}: rank {history.rank}: stop_agreed() answers otherwise")
 
 
 def require_resumed(resumed: History, unbroken: History, what: str, tolerance: float = 0.0) -> None:
@@ -96,10 +96,10 @@ def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candid
 def course_of(
     candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, device: torch.device = CPU, **changes: Any
 ) -> Course:
-    """The trial run in which the last rank wishes to stop; the model and its samples are on `device`."""
+    """The trial run in which the last rank asks to stop; the model and its samples are on `device`."""
     last = sum(ranks) - 1
-    wish = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
-    course = trial.course(candidate, ranks, precision=dtype, wish=wish, **changes)
+    stop_request = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
+    course = trial.course(candidate, ranks, precision=dtype, stop_request=stop_request, **changes)
     if device.type == "cpu":
         return course
     return dataclasses.replace(course, problem=on_device(course.problem, device))
@@ -145,7 +145,7 @@ def _require_same_calls(history: History, virtual: History, what: str) -> None:
 
 def require_agreement_of(histories: Sequence[History], what: str) -> None:
     """Raise Failed unless all ranks (in order) end with one model and have called equally often."""
-    require_agreement([h.final for h in histories], f"{what}, after finish()", histories[0].names)
+    require_agreement([h.final for h in histories], f"{what}, after finalize()", histories[0].names)
     counts = [Counter((c.channel, c.verb, c.members, c.numbytes) for c in _own(h)) for h in histories]
     for history, count in zip(histories, counts, strict=True):
         for (channel, verb, members, numbytes), calls in count.items():
@@ -159,7 +159,7 @@ def require_agreement_of(histories: Sequence[History], what: str) -> None:
 
 
 def _own(history: History) -> list[Call]:
-    return [call for call in history.calls if call.during in ("step", "epoch", "finish")]
+    return [call for call in history.calls if call.during in ("step", "epoch", "finalize")]
 
 
 # ------------------------------------------------------------------ the supervisor's side

@@ -46,8 +46,8 @@ class Course:
     Args:
         rate: step from 0 -> learning rate of all groups; None: the optimizer's own. With sampling of its own
             the step is `global_samples` in nominal global batches.
-        wish: (rank, step from 0) -> whether the rank wishes to stop in this step. Nobody stops; see `agreed`.
-        losses: epoch -> its loss, instead of the true one.
+        stop_request: (rank, step from 0) -> whether the rank asks to stop in this step. Nobody stops; see
+        `agreed`. losses: epoch -> its loss, instead of the true one.
         start: rank -> parameters [m] to start from, instead of equal ones.
         stop_after: end the run there, as `train.max_steps` or a target reached would.
         begin_ns: (rank) -> nanoseconds by which the rank starts late.
@@ -62,7 +62,7 @@ class Course:
     seed: int = 0
     rate: Callable[[int], float] | None = None
     clip_norm: float | None = None
-    wish: Callable[[int, int], bool] = lambda rank, step: False
+    stop_request: Callable[[int, int], bool] = lambda rank, step: False
     losses: Callable[[int], float] | None = None
     start: Callable[[int], Tensor] | None = None
     begin_ns: Callable[[int], int] = lambda rank: 0
@@ -120,11 +120,12 @@ class History:
 
     `budget` are the run's global samples, `samples` those as of the last meeting, `known` those that
     `global_samples` told of before step k + 1.
-    `consensus` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the parameters
-    after `finish`, `given` the model inside `consensus` after it. `disturbed[k]` names what settling and
-    consensus after step k changed: it must be empty. `unwaited` counts operations launched and never waited
+    `averaged_model` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the
+    parameters after `finalize`, `given` the model inside `averaged_model` after it. `disturbed[k]` names what
+    settling and consensus after step k changed: it must be empty. `unwaited` counts operations launched and
+    never waited
     for. Clocks are nanoseconds since the first step began; `sharing_ns` of them went by in `shares`,
-    `blocked_ns` in waiting for collectives before `finish`, `snapshot_ns` in `snapshot`.
+    `blocked_ns` in waiting for collectives before `finalize`, `snapshot_ns` in `snapshot`.
     """
 
     rank: int
@@ -139,7 +140,7 @@ class History:
     known: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     clock_ns: dict[int, int] = field(default_factory=dict)
-    consensus: dict[int, Tensor] = field(default_factory=dict)
+    averaged_model: dict[int, Tensor] = field(default_factory=dict)
     disturbed: dict[int, list[str]] = field(default_factory=dict)
     copies: dict[int, Tensor] = field(default_factory=dict)
     saved: dict[int, bytes] = field(default_factory=dict)
@@ -165,5 +166,5 @@ class History:
 
     def verbs(self, *during: str) -> Counter[str]:
         """Calls by `channel.verb`, those made `during` the named times (default: step, epoch, finish)."""
-        times = during or ("step", "epoch", "finish")
+        times = during or ("step", "epoch", "finalize")
         return Counter(f"{call.channel}.{call.verb}" for call in self.calls if call.during in times)

@@ -11,7 +11,7 @@ from .scenario import Course, History
 from .trial import NETWORK, STEP_NS, course, demanding
 
 STEPS = trial.EPOCHS * trial.STEPS_PER_EPOCH
-OWN = ("step", "epoch", "finish")
+OWN = ("step", "epoch", "finalize")
 """When a strategy's own calls are made, evaluations and checkpoints aside."""
 ENOUGH = range(1, 10_000)
 """Every place that a run may have."""
@@ -49,13 +49,13 @@ def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
 
 @lru_cache(maxsize=8)
 def saved(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
-    """The demanding run, saved wherever that can be, with one wish of one step in it."""
-    run = demanding(candidate, ranks, save_after=ENOUGH, wish=one_wish(ranks))
+    """The demanding run, saved wherever that can be, with one stop request of one step in it."""
+    run = demanding(candidate, ranks, save_after=ENOUGH, stop_request=one_stop_request(ranks))
     return drive(run, network=NETWORK, step_time=STEP_NS)
 
 
-def one_wish(ranks: RanksOfNodes) -> Callable[[int, int], bool]:
-    """The last rank wishes something in one step in the middle of the run."""
+def one_stop_request(ranks: RanksOfNodes) -> Callable[[int, int], bool]:
+    """The last rank asks to stop in one step in the middle of the run."""
     return lambda rank, step: (rank, step) == (sum(ranks) - 1, STEPS // 2)
 
 

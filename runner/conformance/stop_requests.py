@@ -1,4 +1,4 @@
-"""The contract on wishes: what one rank wishes, all hear of at the same step."""
+"""The contract on stop requests: all ranks learn of it at the same step."""
 
 import dataclasses
 from collections import Counter
@@ -10,40 +10,41 @@ from .scenario import History
 from .shared_runs import STEPS, independent, plain, saved, some
 from .trial import NETWORK, STEP_NS, course
 
-SOON = 8  # steps after which most strategies have told of a wish
+SOON = 8  # steps after which most strategies have told of a stop request
 
 
-def hears_wishes(candidate: Candidate, ranks: RanksOfNodes) -> str:
-    """A wish of one rank is told by agree() to all ranks at one and the same step, at no extra call."""
+def hears_stop_requests(candidate: Candidate, ranks: RanksOfNodes) -> str:
+    """All ranks learn of a stop request at the same step, by stop_agreed(), without an extra call."""
     total, quiet = sum(ranks), plain(candidate, ranks)
     for history in quiet:
         if any(history.agreed.values()):
-            raise Failed(f"rank {history.rank}: agree() tells of a wish that nobody has")
+            raise Failed(f"rank {history.rank}: stop_agreed() tells of a stop request that nobody has")
     delays = [0]
     begins = some((0, 1, STEPS // 3 + 1, STEPS // 2), ranks)
-    for wishing in range(total):
-        for begin in begins if wishing in (0, total - 1) else begins[:1]:
+    for asking in range(total):
+        for begin in begins if asking in (0, total - 1) else begins[:1]:
             if not any(met for step, met in quiet[0].met.items() if begin < step < STEPS):
                 return f"not tried: after step {begin + 1} the ranks meet only at the end"
-            what = f"a wish of rank {wishing} in step {begin + 1}"
-            histories = _wish(candidate, ranks, wishing, begin)
-            delays.append(_require_heard(candidate, histories, what, begin, wishing))
+            what = f"a stop request of rank {asking} in step {begin + 1}"
+            histories = _ask_to_stop(candidate, ranks, asking, begin)
+            delays.append(_require_heard(candidate, histories, what, begin, asking))
             if not independent(candidate):
                 _require_no_other_calls(histories, quiet, what)
     for history in saved(candidate, ranks):
         if not any(history.agreed.values()):
             raise Failed(
-                f"a wish in step {STEPS // 2 + 1} alone is never told to rank {history.rank} by agree()"
+                f"a stop request in step {STEPS // 2 + 1} alone is never told "
+                f"to rank {history.rank} by stop_agreed()"
             )
     bound = wish_bound(candidate, total)
     if bound is not None and max(delays) > bound:
-        raise Failed(f"a wish is heard {max(delays)} steps later, must be within {bound}")
+        raise Failed(f"a stop request is heard {max(delays)} steps later, must be within {bound}")
     return f"within {max(delays)} steps" if max(delays) else "at once"
 
 
-def _wish(candidate: Candidate, ranks: RanksOfNodes, wishing: int, begin: int) -> list[History]:
-    """The run in which rank `wishing` wishes something from step `begin` on, or a part of it."""
-    run = course(candidate, ranks, wish=lambda rank, step: rank == wishing and step >= begin)
+def _ask_to_stop(candidate: Candidate, ranks: RanksOfNodes, asking: int, begin: int) -> list[History]:
+    """The run in which rank `asking` asks to stop from step `begin` on, or a part of it."""
+    run = course(candidate, ranks, stop_request=lambda rank, step: rank == asking and step >= begin)
     if not independent(candidate):
         part = dataclasses.replace(run, stop_after=min(begin + SOON, STEPS))
         histories = drive(part, network=NETWORK, step_time=STEP_NS)
@@ -63,13 +64,13 @@ def _require_no_other_calls(histories: Sequence[History], quiet: Sequence[Histor
 
 
 def _require_heard(
-    candidate: Candidate, histories: Sequence[History], what: str, begin: int, wishing: int
+    candidate: Candidate, histories: Sequence[History], what: str, begin: int, asking: int
 ) -> int:
-    """Steps of the wishing rank from the wish to its answer."""
+    """Steps of the asking rank from the stop request to its answer."""
     first = [next((step for step, heard in h.agreed.items() if heard), None) for h in histories]
     for history, step in zip(histories, first, strict=True):
         if step is None:
-            raise Failed(f"{what} is never told to rank {history.rank} by agree()")
+            raise Failed(f"{what} is never told to rank {history.rank} by stop_agreed()")
     if independent(candidate):
         met = [
             sum(h.met[k] for k in h.met if k <= (step or 0)) for h, step in zip(histories, first, strict=True)
@@ -81,22 +82,23 @@ def _require_heard(
             different = [k for k in history.agreed if history.agreed[k] != histories[0].agreed[k]]
             if different:
                 raise Failed(
-                    f"{what}: after step {different[0]} agree() tells rank {history.rank} "
+                    f"{what}: after step {different[0]} stop_agreed() tells rank {history.rank} "
                     f"{history.agreed[different[0]]} and rank 0 {histories[0].agreed[different[0]]}"
                 )
-    heard = first[wishing]
+    heard = first[asking]
     assert heard is not None
     return heard - 1 - begin
 
 
 def wish_bound(candidate: Candidate, ranks: int) -> int | None:
-    """Steps within which a built-in strategy promises that a wish is heard; None: no promise."""
+    """Steps within which a built-in strategy promises that a stop request is heard; None: no promise."""
     config, name = candidate.config, candidate.builtin
     if name in ("ddp", "placebo", "hsgd", "heterogeneous"):
         return 0
     if name == "daso":
-        # A wish just after a start travels with the next one, which is merged W batches later; a start that
-        # the epoch's end would overwrite is left to the epoch's last average, which comes no later.
+        # A stop request just after a start travels with the next one, which is merged W batches later; a
+        # start that the epoch's end would overwrite is left to the epoch's last average, which comes no
+        # later.
         return config.sync_every - 1 + config.wait_batches
     if name in ("local_sgd", "post_local_sgd", "diloco", "slowmo", "ednncomm"):
         fixed = isinstance(config.sync_every, int) and getattr(config, "period_rule", "constant") != "qsr"

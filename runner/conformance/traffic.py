@@ -25,7 +25,7 @@ class Sizes:
 
     @property
     def gradients(self) -> int:
-        """Bytes of all gradients with the one element that carries a wish."""
+        """Bytes of all gradients with the one element that carries a stop request."""
         return (self.parameters + 1) * self.element
 
 
@@ -205,7 +205,7 @@ def sgp(course: Course, s: Script, sizes: Sizes) -> None:
         if config.direction == "push_pull":
             hops |= {-hop % ranks for hop in hops}
         s.messages([(rank, (rank + hop) % ranks) for rank in range(ranks) for hop in hops], whole)
-    s.during = "finish"
+    s.during = "finalize"
     s.blocking("all_reduce", "parameters", WORLD, (sizes.parameters + sizes.buffers + 1) * sizes.element)
 
 
@@ -278,7 +278,7 @@ def lasgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
             flight = []
             if counted >= steps_of_run:
                 break
-    s.during = "finish"
+    s.during = "finalize"
     s.blocking("all_gather", "control", WORLD, 3 * 8)
     for elements in (sizes.parameters, sizes.buffers):
         s.blocking("all_reduce", "parameters", WORLD, elements * sizes.element)
@@ -291,7 +291,7 @@ def lasgd(course: Course, s: Script, sizes: Sizes) -> bool | None:
 def average(
     config: Any, s: Script, sizes: Sizes, how: str = "world", *, buffers_ride: bool | None = None
 ) -> None:
-    """The end of a round: parameters, a wish and buffers, where these ride along; else buffers behind."""
+    """The end of a round: parameters, a stop flag and buffers, if they ride along; else buffers behind."""
     riding = how == "world" and config.buffers == "average" if buffers_ride is None else buffers_ride
     elements = sizes.parameters + 1 + sizes.buffers * riding
     if how == "world":
@@ -324,7 +324,7 @@ def finish_round(
 ) -> None:
     """A last round that was cut short ends with an average, without any state."""
     if since:
-        s.during = "finish"
+        s.during = "finalize"
         average(config, s, sizes, how, buffers_ride=buffers_ride)
 
 

@@ -31,14 +31,14 @@ from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import of_attempt
 from ..simulation.timing_only import profile_of
 from ..training import checkpoint, gather
-from ..training.context import Listener, Session, World
+from ..training.context import Backend, Listener, TrainContext
 from ..training.data_errors import data_told, files_told, images_told
 from ..training.device_model import ClusterDevice
 from ..training.evaluation import score
 from ..training.packed.packed_set import of_run
 from ..training.precision import AUTOCAST, DTYPES
 from ..training.torch_replica import TorchReplica
-from ..training.trainer import Loop
+from ..training.trainer import Trainer
 from .emulated.validity_checks import Apparatus
 from .rank_process import Meeting
 
@@ -104,7 +104,7 @@ def run_rank(
             replica.pad(emulated.device)
         return replica
 
-    world = World(
+    world = Backend(
         config.launcher.name,
         comm,
         make_replica,
@@ -119,9 +119,9 @@ def run_rank(
     )
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        session = Session(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
+        context = TrainContext(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
         with images_told(config.dataset):
-            result = Loop(session).run()
+            result = Trainer(context).run()
         if metrics is not None:
             metrics.close()
     comm.barrier(WORLD)

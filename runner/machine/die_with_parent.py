@@ -21,7 +21,7 @@ def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; leaves at once if `parent` is gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew of our wish
+    if os.getppid() != parent:  # it ended before the kernel knew of our parent check
         os._exit(1)
 
 

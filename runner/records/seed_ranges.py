@@ -20,7 +20,7 @@ def repetition_of(seed: Any) -> Any:
 
 def block_of(seed: Any, role: str) -> Any:
     """The block of a study that a run is in: its seed; that of the first for a second baseline with fresh."""
-    return repetition_of(seed) if role == "fresh" else seed
+    return repetition_of(seed) if role == "fresh_seeds" else seed
 
 
 def phase_of(seed: int) -> float:

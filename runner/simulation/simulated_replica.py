@@ -70,7 +70,7 @@ class SimulatedReplica(Replica):
         self._line: Work | None = None
         self._pipeline = Pipeline()
         self._weights: dict[tuple[int, ...], float] = {}
-        # Where gradients computed together lie, one after the other, and behind them the wish.
+        # Where gradients computed together lie, one after the other, and behind them the stop request.
         self._vector = self.parameters.empty(extra=1)
         self._in_vector = self.parameters.views(self._vector)
 
@@ -166,12 +166,12 @@ class SimulatedReplica(Replica):
         return lambda: pool.result(pending)
 
     def _done(self, begun: Callable[[], Tensor], blank: bool) -> Tensor:
-        """The loss of this rank's batch, 0 where it has no sample; notes whether it wishes to stop."""
+        """The loss of this rank's batch, 0 where it has no sample; notes whether it asks to stop."""
         loss = begun()
         if blank:
             loss = torch.zeros_like(loss)
             self._clear_gradients()
-        self.wished = self.wish or not math.isfinite(loss.item()) or is_lost(self.scaler)
+        self.stop_requested = self.requests_stop or not math.isfinite(loss.item()) or is_lost(self.scaler)
         return loss
 
     def _forward_and_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -224,7 +224,7 @@ class SimulatedReplica(Replica):
             losses.append(self._done(begun, blank=weight == 0))
             return self._given(weight)
 
-        # The wish travels with the first bucket, as the last of its numbers.
+        # The stop request travels with the first bucket, as the last of its numbers.
         payloads = [size * (bucket.numbers + (not index)) for index, bucket in enumerate(self._buckets)]
         times = [began + round(backward * bucket.ready) for bucket in self._buckets]
         if self.device.overlap_loss and len(times) > 1:
@@ -272,7 +272,7 @@ class SimulatedReplica(Replica):
         return self._weighted(weight)
 
     def _weighted(self, weight: float) -> Tensor:
-        """`weight` times the gradients, and the wish: what this rank gives to the sum, [m + 1]."""
+        """`weight` times the gradients, and the stop request: what this rank gives to the sum, [m + 1]."""
         vector = self._vector
         if weight == 0:
             vector.zero_()
@@ -280,7 +280,7 @@ class SimulatedReplica(Replica):
             self.gradients(vector)
             if weight != 1:
                 vector *= weight
-        vector[-1] = float(self.wished)
+        vector[-1] = float(self.stop_requested)
         return vector
 
     def gradients(self, out: Tensor | None = None) -> Tensor:
@@ -294,7 +294,7 @@ class SimulatedReplica(Replica):
             self.load_gradients(total)
         elif total is not self._vector:
             self._vector[:-1].copy_(total[:-1])
-        self.wished = bool(total[-1] != 0)
+        self.stop_requested = bool(total[-1] != 0)
 
     def _gradients_lie_in_vector(self) -> bool:
         # All of them or none: they were computed together, or by this rank alone.
@@ -306,7 +306,7 @@ class SimulatedReplica(Replica):
         self.comm.operations_aside.clear()
 
     def _start_sum(self, flat: Tensor, index: int) -> Work:
-        """Begin to sum a bucket of `flat`; the wish goes with the first one, as the last of its numbers."""
+        """Begin to sum a bucket of `flat`; the stop flag is the last number of the first."""
         averaging, comm, bucket = self.averaging, self.comm, self._buckets[index]
         assert averaging.group is not None
         reduction, before = averaging.reduction, self._line

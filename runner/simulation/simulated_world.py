@@ -13,10 +13,10 @@ from ...strategies.topology import Topology
 from ..communication.link_costs import Network
 from ..config.reader_config import ORDER_ALONE
 from ..config.schema import RunConfig
-from ..training.context import Listener, Nobody, Rows, Session, World
+from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime
 from ..training.packed.packed_set import of_run
-from ..training.trainer import Loop, Result
+from ..training.trainer import Result, Trainer
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
@@ -43,7 +43,7 @@ class SimulatedRun:
     results: list[Result]
     metrics: Recorded
     own: list[Recorded]
-    sessions: list[Session]
+    contexts: list[TrainContext]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class Stage:
     listener: Callable[[int], Listener] = lambda rank: Nobody()
     own: Callable[[int], Rows] = lambda rank: Recorded()
     metrics: Rows = field(default_factory=Recorded)
-    loop: type[Loop] = Loop
+    loop: type[Trainer] = Trainer
     until_ns: int | None = None
     timeline: Timeline | None = None
 
 
-def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], list[Session]]:
+def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], list[TrainContext]]:
     """Train `config` on `data` with every rank in virtual time; deterministic, bit for bit.
 
     Raises OutOfTime where `until_ns` comes before the end of the run.
@@ -74,7 +74,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     topology = Topology.of(config.cluster.ranks_of_nodes)
     packed = of_run(config.dataset, config.reader, data)
     simulator = Simulator(topology, stage.network, stage.timeline)
-    sessions: dict[int, Session] = {}
+    contexts: dict[int, TrainContext] = {}
     criterion = config.task(data.classes).criterion()
     worlds = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
 
@@ -84,7 +84,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))
 
-        world = World(
+        world = Backend(
             "simulated",
             comm,
             device=torch.device("cpu"),
@@ -96,7 +96,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
             **worlds(comm, device),
         )
         stage.tick()
-        sessions[rank] = Session(
+        contexts[rank] = TrainContext(
             config,
             world,
             data,
@@ -106,10 +106,10 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
             stage.attempt,
             stage.checkpoints,
         )
-        return stage.loop(sessions[rank]).run()
+        return stage.loop(contexts[rank]).run()
 
     results = simulator.run(body, until_ns=stage.until_ns)
-    return results, [sessions[rank] for rank in range(topology.ranks)]
+    return results, [contexts[rank] for rank in range(topology.ranks)]
 
 
 Parts = Callable[[SimulatedCommunicator, Device], dict[str, Any]]
@@ -158,7 +158,7 @@ def simulate(
     checkpoints: Path | None = None,
     attempt: int = 1,
     listeners: Callable[[int], Listener] = lambda rank: Nobody(),
-    loop: type[Loop] = Loop,
+    loop: type[Trainer] = Trainer,
 ) -> SimulatedRun:
     """`play` with step times given by a function, and all rows kept."""
     metrics, own = Recorded(), [Recorded() for _ in range(config.cluster.ranks)]
@@ -172,5 +172,5 @@ def simulate(
         metrics=metrics,
         loop=loop,
     )
-    results, sessions = play(config, data, stage)
-    return SimulatedRun(results, metrics, own, sessions)
+    results, contexts = play(config, data, stage)
+    return SimulatedRun(results, metrics, own, contexts)

@@ -2,8 +2,9 @@
 
 The loop, the strategy and the network are the real ones. The model's place takes a vector of a few thousand
 zeros that nothing changes, and the bytes it sends count as many times as the model is larger; messages of a
-few numbers (counts, wishes) and the control channel count as they are. Steps and buckets are the model's own.
-There is no accuracy, and a loss that falls with every step: schedules that wait for a plateau do not see one.
+few numbers (counts, stop requests) and the control channel count as they are. Steps and buckets are the
+model's own. There is no accuracy, and a loss that falls with every step: schedules that wait for a plateau do
+not see one.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from ..training.device_model import Profile
 from .simulated_replica import SimulatedReplica
 
 NUMBERS, OF_BUCKET = 4096, 64  # of the stand-in, at least; of a bucket on average
-NO_WISH, WISH = torch.zeros(1), torch.ones(1)
+NO_STOP_FLAG, STOP_FLAG = torch.zeros(1), torch.ones(1)
 REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
 
 
@@ -144,14 +145,14 @@ class TimedReplica(SimulatedReplica):
         return lambda: loss
 
     def _given(self, weight: float) -> Tensor:
-        return WISH if self.wished else NO_WISH  # the gradients are 0 and stay so
+        return STOP_FLAG if self.stop_requested else NO_STOP_FLAG  # the gradients are 0 and stay so
 
     def _weighted(self, weight: float) -> Tensor:
-        self._vector[-1] = float(self.wished)
+        self._vector[-1] = float(self.stop_requested)
         return self._vector
 
     def _take(self, total: Tensor) -> None:
-        self.wished = total[-1].item() != 0
+        self.stop_requested = total[-1].item() != 0
 
     def _averaging_changed(self) -> None:
         self._vector.zero_()

@@ -25,10 +25,10 @@ from ..report.claims import convergence_points, paper_claims
 from .tuning_arms import StudyArm
 
 SUFFIX = "_tuned"
-SECOND = {"clock": "same seeds", "fresh": "fresh seeds"}
+SECOND = {"same_seeds": "same seeds", "fresh_seeds": "fresh seeds"}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OTHERS = ("null", "true", "false", "nan", "inf")  # words that are no text
-_COMMON_STUDY = ("size", "clock_share", "interval", "level")
+_COMMON_STUDY = ("size", "same_seeds_share", "interval", "level")
 
 
 @dataclass(frozen=True, kw_only=True)

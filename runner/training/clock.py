@@ -51,7 +51,7 @@ class Clock:
         self.segment = "startup"
         traffic.training = False  # not before the segment `train` begins
         self.on_training: Callable[[bool], None] | None = None  # told when training begins and pauses
-        self.settle: Callable[[], None] | None = None  # waits for the device, before a pause
+        self.wait_pending: Callable[[], None] | None = None  # waits for the device, before a pause
         self._told = False
         self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
         self._laps: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
@@ -65,8 +65,8 @@ class Clock:
         tells = segment != "log" and trains != self._told
         if tells and trains:
             self._tell(True)  # before the clock of training runs, and after it has stopped
-        elif tells and self.settle is not None:
-            self.settle()  # what still runs is training
+        elif tells and self.wait_pending is not None:
+            self.wait_pending()  # what still runs is training
         now = self._now()
         self.segments[self.segment] += now - self._since
         self.segment, self._since = segment, now

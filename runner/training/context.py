@@ -65,7 +65,7 @@ class Nobody:
 class Checks(Protocol):
     """What a world on modelled or emulated links and devices has checked; all ranks call it together."""
 
-    def prepare(self, session: "Session", replica: Any) -> None: ...
+    def prepare(self, context: "TrainContext", replica: Any) -> None: ...
 
     def training(self, on: bool) -> None: ...
 
@@ -83,7 +83,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class World:
+class Backend:
     """What differs between real processes and virtual time.
 
     `common_clock`: whether all ranks' stamps come from one clock, so that waiting can be told from transfer
@@ -127,14 +127,14 @@ def seed_generators(seed: int) -> None:
 
 
 @dataclass
-class Session:
+class TrainContext:
     """The state of one rank's run.
 
     `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `own` (every rank).
     """
 
     config: RunConfig
-    world: World
+    backend: Backend
     data: Data
     own: Rows
     metrics: Rows | None
@@ -143,9 +143,9 @@ class Session:
     checkpoints: Path | None = None
 
     def __post_init__(self) -> None:
-        config, comm = self.config, self.world.comm
+        config, comm = self.config, self.backend.comm
         self.comm = comm
-        self.clock = Clock(comm.now, comm.traffic, self.world.started_ns)
+        self.clock = Clock(comm.now, comm.traffic, self.backend.started_ns)
         self.dtype = DTYPES[config.train.precision]
         self.autocast = AUTOCAST.get(config.train.precision)
         # preserve_format: as they come.
@@ -187,7 +187,7 @@ class Session:
         self.saves_between = 0  # checkpoints for which ranks had to wait
         # Σ n_r · loss since the last evaluation, of the epoch, and ever; one that is not finite stays in the
         # last. One tensor: adding to all three is one operation of a step.
-        self.loss_sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
+        self.loss_sums = torch.zeros(3, dtype=torch.float64, device=self.backend.device)
         self.losses, self.epoch_losses, self.all_losses = self.loss_sums.unbind()
         self.loss_samples = self.epoch_samples = 0
         self.trained_samples = 0  # of this rank, ever
@@ -221,10 +221,10 @@ class Session:
             self.compile_s = compile.warm_up(self.replica, batches, self.comm)
         self._choose_evaluation()
         self.checkpoint_marks = Marks(self._checkpoint_every())
-        if self.world.apparatus is not None:
-            self.world.apparatus.prepare(self, self.replica)
+        if self.backend.apparatus is not None:
+            self.backend.apparatus.prepare(self, self.replica)
         self.clock.on_training = self._training
-        self.clock.settle = lambda: self.replica.settle()
+        self.clock.wait_pending = lambda: self.replica.wait_pending()
         self.loader.prepare()
         self.comm.traffic.clear()
 
@@ -237,12 +237,12 @@ class Session:
 
     def next_batch(self) -> Batch:
         """This rank's next samples, on its device."""
-        if self.world.batch is not None:
-            self.world.spend("data", 0)
-            return self.world.batch(self.progress.samples_of_rank)
+        if self.backend.batch is not None:
+            self.backend.spend("data", 0)
+            return self.backend.batch(self.progress.samples_of_rank)
         inputs, targets = self.loader.next(self.progress)
-        self.world.spend("data", len(targets))
-        device = self.world.device
+        self.backend.spend("data", len(targets))
+        device = self.backend.device
         if device.type == "cuda" and not inputs.is_pinned():
             # The copy of ordinary memory would wait for all that the GPU still has to do.
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
@@ -304,9 +304,9 @@ class Session:
     def _feed(self) -> Feed:
         config, topology = self.config, self.comm.topology
         if isinstance(config.reader, PackedReader):
-            assert self.world.packed is not None, "who makes the world opens the file"
+            assert self.backend.packed is not None, "who makes the world opens the file"
             nodes, seed = topology.ranks_of_nodes, derive(config.seed, "data")
-            return ReaderFeed(self.sampler, self.comm.rank, nodes, config.reader, self.world.packed, seed)
+            return ReaderFeed(self.sampler, self.comm.rank, nodes, config.reader, self.backend.packed, seed)
         if not self.independent:
             return GlobalFeed(self.sampler, self.comm.rank)
         batch = config.train.global_batch_size
@@ -314,7 +314,7 @@ class Session:
 
     def _loader(self) -> Loader:
         launcher, seed = self.config.launcher, derive(self.config.seed, "augmentation")
-        if isinstance(self.feed, ReaderFeed) and self.world.order_alone is None:
+        if isinstance(self.feed, ReaderFeed) and self.backend.order_alone is None:
             return PackedLoader(self.feed, self.data.train, seed, self.comm)
         if launcher.loader_workers == 0:
             return Direct(self.data.train, self.feed, seed)
@@ -324,7 +324,7 @@ class Session:
             seed,
             workers=launcher.loader_workers,
             prefetch=launcher.prefetch_batches,
-            pin=self.world.device.type == "cuda",
+            pin=self.backend.device.type == "cuda",
         )
 
     def _training(self, on: bool) -> None:
@@ -332,10 +332,10 @@ class Session:
         if self.config.train.compile:
             compile.training(on)
         self.loader.training(on)
-        if self.world.queue is not None:
-            self.world.queue.training(on)
-        if self.world.apparatus is not None:
-            self.world.apparatus.training(on)
+        if self.backend.queue is not None:
+            self.backend.queue.training(on)
+        if self.backend.apparatus is not None:
+            self.backend.apparatus.training(on)
 
     def _budget(self) -> int:
         limit = self.config.train.max_steps
@@ -351,7 +351,7 @@ class Session:
         )
         if self.deferred:
             element = self.replica.parameters.empty().element_size()
-            numel = self.world.parameters or self.replica.numel
+            numel = self.backend.parameters or self.replica.numel
             size = max(1, (numel + self.replica.buffers.numel) * element)
             # Between two checkpoints at most; those evaluate what is waiting.
             most = self.progress.budget // self.eval_every + 1
@@ -365,15 +365,15 @@ class Session:
         # per rank.
         seed_generators(derive(self.config.seed, "init"))
         model = build(self.config.model, InputSpec(channels, height, width, self.data.classes))
-        model = model.to(self.world.device, self.dtype, memory_format=self.memory_format).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub has each alone)
+        model = model.to(self.backend.device, self.dtype, memory_format=self.memory_format).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub has each alone)
         seed_generators(derive(self.config.seed, "dropout", self.comm.rank))
         if normalises(model):
             check_batch_norm(self.sampler, self.config.train.accumulate)
-        replica = self.world.make_replica(model, self.task.criterion())
+        replica = self.backend.make_replica(model, self.task.criterion())
         replica.accumulate = self.config.train.accumulate
-        if self.world.batch is None:  # else there are no numbers
+        if self.backend.batch is None:  # else there are no numbers
             replica.autocast = self.autocast
-            replica.scaler = scaler_of(self.config.train.precision, self.world.device)
+            replica.scaler = scaler_of(self.config.train.precision, self.backend.device)
         return replica
 
     def _checkpoint_every(self) -> int | None:
@@ -437,5 +437,5 @@ class Session:
     def _noise(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(derive(self.config.seed, "warm-up"))
         inputs = torch.rand(size, *self.data.shape, generator=generator)
-        inputs = inputs.to(self.world.device, self.dtype, memory_format=self.memory_format)
-        return inputs, self.task.noise(size, *self.data.shape[1:]).to(self.world.device)
+        inputs = inputs.to(self.backend.device, self.dtype, memory_format=self.memory_format)
+        return inputs, self.task.noise(size, *self.data.shape[1:]).to(self.backend.device)

@@ -7,7 +7,7 @@ import torch
 from ...datasets.sampler import evaluation_indices
 from ...strategies.topology import WORLD
 from ..records.json_lines import meets
-from .context import Session
+from .context import TrainContext
 from .deferred_evaluation import Copy
 from .evaluation import Score, add_scores, score
 from .time_accounting import Ledger, judged_by
@@ -16,8 +16,8 @@ from .time_accounting import Ledger, judged_by
 class Evaluator:
     """Evaluates one rank's share of each model; what it returns and records is equal on all ranks."""
 
-    def __init__(self, session: Session, ledger: Ledger) -> None:
-        self.session, self.ledger = session, ledger
+    def __init__(self, context: TrainContext, ledger: Ledger) -> None:
+        self.context, self.ledger = context, ledger
         self.begun_ns = 0
 
     def inline(self, rate: float) -> dict[str, Any]:
@@ -25,20 +25,21 @@ class Evaluator:
 
         Ends in segment `log`.
         """
-        session, clock = self.session, self.session.clock
-        session.strategy.settle()  # waiting for what is in flight is training; nothing of it goes on later
+        context, clock = self.context, self.context.clock
+        # Waiting for what is in flight is training; nothing of it goes on later.
+        context.strategy.wait_pending()
         self.copies()
         clock.lap("step_other")
         before = dict(clock.segments)
         clock.enter("make_model")
-        with session.strategy.consensus():
+        with context.strategy.averaged_model():
             clock.enter("eval")
             made = clock.segments["make_model"] - before["make_model"]
             total = self._score()
         self.ledger.count_samples()
         made = self.ledger.close_stretch(made)
         train_loss = self.ledger.train_loss()
-        session.comm.barrier(WORLD)
+        context.comm.barrier(WORLD)
         clock.enter("log")
         account = self.ledger.account
         row = {
@@ -48,50 +49,50 @@ class Evaluator:
             "wall_s": (account.wall_before_ns + clock.total() - self.begun_ns) / 1e9,
             "eval_s": (clock.segments["eval"] - before["eval"]) / 1e9,
             "make_model_s": made / 1e9,
-            "samples_per_s": self.ledger.rate_since_evaluation(session.progress.samples, account.train_ns),
+            "samples_per_s": self.ledger.rate_since_evaluation(context.progress.samples, account.train_ns),
         }
         return self._keep(row, self.ledger.where(), self.ledger.payload_bytes())
 
     def set_aside(self, rate: float) -> None:
         """Put this rank's part of the present model aside: no wait, no collective, no synchronise."""
-        session = self.session
-        kept = session.copies.free
-        session.copies.add(
+        context = self.context
+        kept = context.copies.free
+        context.copies.add(
             Copy(
                 place=self.ledger.where(),
-                part=session.strategy.snapshot(session.progress) if kept else None,
+                part=context.strategy.snapshot(context.progress) if kept else None,
                 kept=kept,
-                train_ns=self.ledger.account.train_ns + session.clock.stretch_so_far(),
+                train_ns=self.ledger.account.train_ns + context.clock.stretch_so_far(),
                 payload_bytes=self.ledger.payload_bytes(),
                 rate=rate,
-                loss_sum=session.losses.clone(),
-                loss_samples=session.loss_samples,
+                loss_sum=context.losses.clone(),
+                loss_samples=context.loss_samples,
             )
         )
-        session.losses.zero_()
-        session.loss_samples = 0
+        context.losses.zero_()
+        context.loss_samples = 0
 
     def copies_and_go_on(self) -> None:
         """Evaluate what was set aside where training brought all ranks together. Ends in segment `eval`."""
-        session, clock = self.session, self.session.clock
-        session.strategy.settle()
+        context, clock = self.context, self.context.clock
+        context.strategy.wait_pending()
         self.copies()
         clock.lap("step_other")
         clock.enter("eval")
         self.ledger.close_stretch(0)
-        session.comm.barrier(WORLD)
+        context.comm.barrier(WORLD)
 
     def copies(self) -> None:
         """Evaluate what was set aside, off the training clock; all ranks call it where they have met."""
-        session, clock = self.session, self.session.clock
-        copies = session.copies.waiting
+        context, clock = self.context, self.context.clock
+        copies = context.copies.waiting
         if not copies:
             return
         clock.lap("step_other")
         segment = clock.segment
         clock.enter("eval")
-        times = self.ledger.gather(session.copies.times().flatten()).view(-1, len(copies), 3)
-        with session.replica.kept():
+        times = self.ledger.gather(context.copies.times().flatten()).view(-1, len(copies), 3)
+        with context.replica.kept():
             cost = 0
             for number, copy in enumerate(copies):
                 if copy.kept:
@@ -101,10 +102,10 @@ class Evaluator:
 
     def _judge_copy(self, copy: Copy, times: torch.Tensor, cost: int) -> int:
         """Evaluate one copy; `times` [R, 3] are all ranks' stamps and losses. Returns an average's cost."""
-        session, replica, clock = self.session, self.session.replica, self.session.clock
+        context, replica, clock = self.context, self.context.replica, self.context.clock
         started = clock.total()
-        model = session.strategy.assemble(copy.part)
-        if not cost and not session.strategy.copies_are_whole:
+        model = context.strategy.assemble(copy.part)
+        if not cost and not context.strategy.copies_are_whole:
             own = torch.tensor([clock.total() - started], dtype=torch.int64)
             cost = int(self.ledger.gather(own).max())  # of one average, added to each stamp
         replica.load(model[: replica.numel])
@@ -133,7 +134,7 @@ class Evaluator:
         }
 
     def _row(self, place: dict[str, Any], total: Score, train_loss: float, rate: float) -> dict[str, Any]:
-        config = self.session.config.train
+        config = self.context.config.train
         numbers = total.numbers()
         reached = None if config.target is None else meets(numbers, config.target, config.target_metric)
         return {
@@ -149,32 +150,32 @@ class Evaluator:
 
     def _keep(self, row: dict[str, Any], place: dict[str, Any], payload: dict[str, int]) -> dict[str, Any]:
         """Record an evaluation; `place` and `payload` are this rank's own when its part was complete."""
-        account, session = self.ledger.account, self.session
+        account, context = self.ledger.account, self.context
         account.evaluations.append(row)
-        session.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
-        if session.metrics is not None:
-            session.metrics.write(row)
-        shown = {name: row[name] for name in judged_by(session)}
-        session.listener.progress(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
+        context.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
+        if context.metrics is not None:
+            context.metrics.write(row)
+        shown = {name: row[name] for name in judged_by(context)}
+        context.listener.progress(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
         if row["reached"] and account.target_step is None:
             account.target_step = row["step"]
         return row
 
     def _score(self) -> Score:
-        session = self.session
-        samples = session.data.split(session.config.train.eval_split)
-        indices = evaluation_indices(len(samples), session.comm.rank, session.comm.topology.ranks)
-        session.world.spend("eval", len(indices))
-        if session.world.batch is not None:
-            return Score(session.task, session.task.nothing(), 0, 0.0)
+        context = self.context
+        samples = context.data.split(context.config.train.eval_split)
+        indices = evaluation_indices(len(samples), context.comm.rank, context.comm.topology.ranks)
+        context.backend.spend("eval", len(indices))
+        if context.backend.batch is not None:
+            return Score(context.task, context.task.nothing(), 0, 0.0)
         own = score(
-            session.replica.model,
+            context.replica.model,
             samples,
             indices,
-            session.world.device,
-            session.dtype,
-            task=session.task,
-            batch_size=session.task.evaluation_batch(*session.data.shape[1:]),
-            autocast=session.autocast,
+            context.backend.device,
+            context.dtype,
+            task=context.task,
+            batch_size=context.task.evaluation_batch(*context.data.shape[1:]),
+            autocast=context.autocast,
         )
-        return add_scores(own, session.comm, len(samples))
+        return add_scores(own, context.comm, len(samples))

@@ -17,7 +17,7 @@ from ..machine import gpu_facts
 from ..records.json_lines import best, crossing
 from . import gather, input_bound
 from .clock import PARTS, by_device, waiting_of
-from .context import Session
+from .context import TrainContext
 from .packed import page_cache
 from .precision import LossScaler
 
@@ -46,8 +46,8 @@ class Account:
 class Ledger:
     """Adds up one rank's session. What it returns is equal on all ranks unless it says otherwise."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, context: TrainContext) -> None:
+        self.context = context
         self.account = Account()
 
     def close_stretch(self, made_ns: int) -> int:
@@ -56,13 +56,13 @@ class Ledger:
         Takes this rank's `make_model` (ns) and returns what it adds to the training time: a rank that comes
         early waits inside of it for the last one, whose training this is already.
         """
-        session, account, traffic = self.session, self.account, self.session.comm.traffic
-        stretch = session.clock.end_stretch()
-        of_device = session.replica.take_device_ns()
+        context, account, traffic = self.context, self.account, self.context.comm.traffic
+        stretch = context.clock.end_stretch()
+        of_device = context.replica.take_device_ns()
         if of_device is not None:
             stretch = by_device(stretch, *of_device)
         waiting = traffic.waited_ns
-        if session.world.common_clock:
+        if context.backend.common_clock:
             waiting += waiting_of(traffic, self._launches_of_ranks())
         if of_device is not None:  # what was cut off was the last to be waited for
             waiting = min(waiting, stretch.blocked)
@@ -73,7 +73,7 @@ class Ledger:
         account.train_ns += train_ns
         for place, part in enumerate(PARTS, start=2):
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
-        session.own.write(
+        context.own.write(
             {
                 "kind": "stretch",
                 **self.where(),
@@ -82,7 +82,7 @@ class Ledger:
                 "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,
                 "payload_bytes": self.payload_bytes(),
-                "segments_s": self._seconds(session.clock.segments),
+                "segments_s": self._seconds(context.clock.segments),
             }
         )
         account.stretches += 1
@@ -91,25 +91,25 @@ class Ledger:
 
     def payload_bytes(self) -> dict[str, int]:
         """Bytes that this rank handed to collectives in training so far, by class of link; no message."""
-        return self.session.comm.traffic.totals()["payload_bytes"]
+        return self.context.comm.traffic.totals()["payload_bytes"]
 
     def count_samples(self) -> None:
         """Set `progress.samples` to what all ranks have trained on, where they have stopped.
 
         With sampling of their own they know of each other's samples up to the last round alone.
         """
-        session = self.session
-        if session.independent:
-            own = torch.tensor([session.trained_samples], dtype=torch.int64)
-            session.progress.samples = int(self.gather(own).sum())
+        context = self.context
+        if context.independent:
+            own = torch.tensor([context.trained_samples], dtype=torch.int64)
+            context.progress.samples = int(self.gather(own).sum())
 
     def train_loss(self) -> float:
         """Mean training loss over all samples and ranks since the last evaluation."""
-        session = self.session
-        own = torch.stack([session.losses.cpu(), torch.tensor(session.loss_samples, dtype=torch.float64)])
+        context = self.context
+        own = torch.stack([context.losses.cpu(), torch.tensor(context.loss_samples, dtype=torch.float64)])
         loss_sum, samples = self.gather(own).sum(0).tolist()
-        session.losses.zero_()
-        session.loss_samples = 0
+        context.losses.zero_()
+        context.loss_samples = 0
         return loss_sum / samples if samples else math.nan
 
     def rate_since_evaluation(self, samples: int, train_ns: int) -> float | None:
@@ -121,13 +121,13 @@ class Ledger:
 
     def summary(self, status: str) -> dict[str, Any]:
         """What the run came to; the fields of the row `summary` in docs/records.md."""
-        session, account, progress = self.session, self.account, self.session.progress
-        target, metric = session.config.train.target, session.config.train.target_metric
+        context, account, progress = self.context, self.account, self.context.progress
+        target, metric = context.config.train.target, context.config.train.target_metric
         met = None if target is None else crossing(account.evaluations, target, metric=metric)
         finals = account.evaluations
         last = finals[-1] if finals and status != "diverged" else {}
-        highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(session)}
-        cut, reader = session.cut_short(), self._reader()
+        highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(context)}
+        cut, reader = context.cut_short(), self._reader()
         return {
             "status": status,
             "target": target,
@@ -146,42 +146,42 @@ class Ledger:
             "epochs": progress.epoch,
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
-            "copies_dropped": session.copies.dropped,
-            "parameters": session.world.parameters or session.replica.numel,
-            "left_out_samples": session.sampler.left_out,
+            "copies_dropped": context.copies.dropped,
+            "parameters": context.backend.parameters or context.replica.numel,
+            "left_out_samples": context.sampler.left_out,
             "labels": [
-                *session.world.remarks,
-                *session.world.untimed,
-                *session.strategy.labels(account.target_step),
+                *context.backend.remarks,
+                *context.backend.untimed,
+                *context.strategy.labels(account.target_step),
                 *([cut] if cut else []),
-                *session.pauses(sum(row["mode"] == "inline" for row in finals)),
+                *context.pauses(sum(row["mode"] == "inline" for row in finals)),
                 *self._left_out(),
                 *self._reader_labels(),
                 *self._input_bound(reader),
             ],
-            "strategy": session.strategy.summary(),
-            "collectives": dict(session.comm.traffic.verbs),
-            **({"digests": session.digests} if session.digests else {}),
+            "strategy": context.strategy.summary(),
+            "collectives": dict(context.comm.traffic.verbs),
+            **({"digests": context.digests} if context.digests else {}),
             **reader,
             **self._scaler(),
             **self._gpu_memory(),
-            **({} if session.compile_s is None else {"compile_s": session.compile_s}),
-            **({"untimed": list(session.world.untimed)} if session.world.untimed else {}),
+            **({} if context.compile_s is None else {"compile_s": context.compile_s}),
+            **({"untimed": list(context.backend.untimed)} if context.backend.untimed else {}),
             **self._queue(),
             **self._apparatus(status),
         }
 
     def _scaler(self) -> dict[str, Any]:
         """The scale of the loss, with train.precision=fp16."""
-        scaler = self.session.replica.scaler
+        scaler = self.context.replica.scaler
         return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
 
     def _gpu_memory(self) -> dict[str, Any]:
         """By rank, what it needed of its GPU's memory; null for one on a CPU."""
-        session = self.session
-        if not session.comm.some_on_gpus:
+        context = self.context
+        if not context.comm.some_on_gpus:
             return {}
-        own = torch.tensor(gpu_facts.peak_memory(session.world.device), dtype=torch.int64)
+        own = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
         columns = self.gather(own).T.tolist()
         names = ("allocated_bytes", "reserved_bytes")
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
@@ -189,7 +189,7 @@ class Ledger:
 
     def _left_out(self) -> list[str]:
         """How many steps fp16 has left out, where they are more than finding a first scale takes."""
-        scaling, steps = self._scaler().get("loss_scaling"), self.session.progress.step
+        scaling, steps = self._scaler().get("loss_scaling"), self.context.progress.step
         if scaling is None:
             return []
         skipped = scaling["skipped_steps"]
@@ -197,18 +197,18 @@ class Ledger:
 
     def _reader_labels(self) -> list[str]:
         """In which order a reader has given the samples out; why nothing was read, what the cache was not."""
-        reader, alone = self.session.config.reader, self.session.world.order_alone
+        reader, alone = self.context.config.reader, self.context.backend.order_alone
         if isinstance(reader, NoReader):
             return []
         if alone is not None:
             return [reader.words(), f"reader {reader.name}: {alone}"]
-        lacking = float(self.gather(torch.tensor([self.session.loader.lacking], dtype=torch.float64)).max())
+        lacking = float(self.gather(torch.tensor([self.context.loader.lacking], dtype=torch.float64)).max())
         remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
         return [reader.words(), *([] if remark is None else [remark])]
 
     def _reader(self) -> dict[str, Any]:
         """What reading has cost all ranks together; nothing where no file was read in training."""
-        counters = self.session.loader.counters()
+        counters = self.context.loader.counters()
         if counters is None:
             return {}
         own = asdict(counters)
@@ -217,19 +217,19 @@ class Ledger:
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
         """A label where much of the training time went to data. reader: of `_reader`."""
-        parts, world = self.account.parts_ns, self.session.world
+        parts, world = self.account.parts_ns, self.context.backend
         if parts["data"] <= input_bound.MUCH_DATA * sum(parts.values()):
             return []
         if not reader:
-            return [input_bound.by_index(virtual=order_alone(self.session.config.launcher) is not None)]
+            return [input_bound.by_index(virtual=order_alone(self.context.config.launcher) is not None)]
         assert world.packed is not None, "it is read"
-        waited_s = reader["reader"]["waited_s"] / self.session.comm.topology.ranks
+        waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
         work = world.packed.codec.work
         return [input_bound.by_reader(data_s=parts["data"] / 1e9, waited_s=waited_s, work=work)]
 
     def _queue(self) -> dict[str, Any]:
         """How long the worst rank stood ready and had no core; null where a system does not tell."""
-        queue, clock = self.session.world.queue, self.session.clock
+        queue, clock = self.context.backend.queue, self.context.clock
         if queue is None:
             return {}
         own = queue.share(clock.segments["train"])
@@ -238,21 +238,21 @@ class Ledger:
 
     def _apparatus(self, status: str) -> dict[str, Any]:
         """What the world's checks came to, where it has any; comes last, for it may send messages."""
-        apparatus, clock = self.session.world.apparatus, self.session.clock
+        apparatus, clock = self.context.backend.apparatus, self.context.clock
         if apparatus is None:
             return {}
         return {"apparatus": apparatus.verdict(clock.segments["train"], finished=status == "finished")}
 
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        return gather.vectors(self.session.comm, own)
+        return gather.vectors(self.context.comm, own)
 
     def _traffic(self) -> dict[str, Any]:
         """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them.
 
         That is None where a GPU waits in the host's place: its events do not tell for which links.
         """
-        traffic = self.session.comm.traffic
+        traffic = self.context.comm.traffic
         books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
         own = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
         sums = own.sum(0).tolist()
@@ -260,36 +260,36 @@ class Ledger:
             name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
         }
         blocked = {link: stood / 1e9 / len(own) for link, stood in found["blocked_s"].items()}
-        return {**found, "blocked_s": blocked if self.session.comm.host_waits else None}
+        return {**found, "blocked_s": blocked if self.context.comm.host_waits else None}
 
     def times(self) -> dict[str, Any]:
         """This rank's segments and their sum."""
-        segments = self.session.clock.closed()
+        segments = self.context.clock.closed()
         total = sum(segments.values()) + self.account.process_before_ns
         return {
             "segments_s": self._seconds(segments),
-            "wall_s": self.session.clock.total() / 1e9,
+            "wall_s": self.context.clock.total() / 1e9,
             "process_s": total / 1e9,
             "startup_s": segments["startup"] / 1e9,
         }
 
     def where(self) -> dict[str, Any]:
         """What every row says of its place in the run."""
-        progress = self.session.progress
+        progress = self.context.progress
         return {
-            "attempt": self.session.attempt,
+            "attempt": self.context.attempt,
             "step": progress.step,
             "epoch": progress.epoch,
             "samples": progress.samples,
         }
 
     def _launches_of_ranks(self) -> list[dict[int, int]]:
-        own = self.session.comm.traffic.launches
+        own = self.context.comm.traffic.launches
         flat = torch.tensor([list(own.keys()), list(own.values())], dtype=torch.int64)
         most = int(self.gather(torch.tensor([flat.shape[1]])).max())
         padded = torch.full((2, most), -1, dtype=torch.int64)
         padded[:, : flat.shape[1]] = flat
-        everybody = self.gather(padded.flatten()).view(self.session.comm.topology.ranks, 2, most)
+        everybody = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
         return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
 
     @staticmethod
@@ -297,8 +297,8 @@ class Ledger:
         return {name: value / 1e9 for name, value in nanoseconds.items()}
 
 
-def judged_by(session: Session) -> list[str]:
+def judged_by(context: TrainContext) -> list[str]:
     """The metrics to tell of a run: its task's own, and the target's if that is another share."""
-    metric, task = session.config.train.target_metric, session.task
+    metric, task = context.config.train.target_metric, context.task
     others = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
     return [task.headline, *others]

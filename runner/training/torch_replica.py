@@ -47,15 +47,16 @@ class _Reaching(torch.autograd.Function):
 
 
 class WithLoss(nn.Module):
-    """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a wish.
+    """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a stop
+    request.
 
-    `wish` is a parameter of value zero whose gradient is whatever this rank has to say. DDP sums it with its
-    first
-    bucket: all ranks hear of a wish in the step in which it is made, and no collective is added.
+    `requests_stop` is a parameter of value zero whose gradient is whatever this rank has to say. DDP sums it
+    with its first
+    bucket: all ranks hear of a stop request in the step in which it is made, and no collective is added.
 
     The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
     buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
-    So does the `scaler`, if there is one; not the wish, which is no gradient.
+    So does the `scaler`, if there is one; not the stop request, which is no gradient.
     `reached`: parameters that the loss is to depend on, whatever the model does in a step.
     """
 
@@ -64,7 +65,7 @@ class WithLoss(nn.Module):
         self.model, self.criterion = model, criterion
         # Of the model's own type: DDP never mixes types in a bucket, so another one would cost a collective.
         like = next(model.parameters()).detach()
-        self.wish = nn.Parameter(like.new_zeros(1))
+        self.stop_flag = nn.Parameter(like.new_zeros(1))
         self.register_buffer("says", like.new_zeros(1), persistent=False)
         self.says: Tensor
         self.reached: list[Tensor] = []
@@ -82,13 +83,13 @@ class WithLoss(nn.Module):
         says = self.says
         if not blank:
             says = torch.maximum(says, (~torch.isfinite(loss.detach())).to(says.dtype))
-        # The wish joins as an addition of zero: the bits of the loss and of all gradients stay what they are.
-        # It joins last, for a rank without samples, with weight 0, is to be heard as well.
+        # The stop request joins as an addition of zero: the bits of the loss and of all gradients stay what
+        # they are. It joins last, for a rank without samples, with weight 0, is to be heard as well.
         weighted = loss if weight == 1 else loss * weight
         if scaler is not None:
             weighted = scaler.scale(weighted)
-            says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the wishes
-        joined = weighted + (self.wish * says).sum().to(loss.dtype)
+            says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the stop requests
+        joined = weighted + (self.stop_flag * says).sum().to(loss.dtype)
         if self.reached:
             joined = _Reaching.apply(joined, *self.reached)
         return joined, torch.zeros_like(loss) if blank else loss.detach()
@@ -115,7 +116,7 @@ class TorchReplica(Replica):
         # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
         self.late = not comm.host_waits
         self._late_times = LateTimes()
-        self._late_wish = self._flag()
+        self._late_stop_flag = self._flag()
         self.padding: Padding | None = None
 
     def pad(self, device: Device) -> None:
@@ -138,9 +139,9 @@ class TorchReplica(Replica):
         in_loss = averaging.scale == "loss" or weight == 0
         self._bucket, self._bucket_weight = 0, 1.0 if in_loss else weight
         key = traffic.launch("gradients", self._members, 0) if self._members else 0
-        self._with_loss.wish.grad = None
+        self._with_loss.stop_flag.grad = None
         self._clear_gradients()
-        self._with_loss.says.fill_(float(self.wish))
+        self._with_loss.says.fill_(float(self.requests_stop))
         padding = self.padding
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
@@ -185,7 +186,7 @@ class TorchReplica(Replica):
         done = self._mark() if self.late else computed
         if padding is not None:
             padding.end()
-        self.wished = self._hear()
+        self.stop_requested = self._hear()
         self._late_times.add(
             StepMarks(
                 samples_of_rank=batch.samples_of_rank,
@@ -199,8 +200,8 @@ class TorchReplica(Replica):
         self._unscale()
         return loss
 
-    def settle(self) -> None:
-        self._keep(self._late_times.settle())
+    def wait_pending(self) -> None:
+        self._keep(self._late_times.wait_pending())
         self.comm.synchronise()  # the optimizer's step and what strategies do behind it
 
     def take_device_ns(self) -> tuple[int, int] | None:
@@ -210,22 +211,22 @@ class TorchReplica(Replica):
     @contextmanager
     def untouched(self) -> Iterator[None]:
         # What was launched before is told later, as if nothing had happened in between.
-        self.settle()
-        times, wish = self._late_times, self._late_wish
+        self.wait_pending()
+        times, stop_flag = self._late_times, self._late_stop_flag
         times.exposed_ns += self.comm.take_exposed_ns()
-        self._late_times, self._late_wish = LateTimes(), self._flag()
+        self._late_times, self._late_stop_flag = LateTimes(), self._flag()
         with super().untouched():
             yield
-            self.settle()
+            self.wait_pending()
         self.comm.take_exposed_ns()
-        self._late_times, self._late_wish = times, wish
+        self._late_times, self._late_stop_flag = times, stop_flag
 
     def _hear(self) -> bool:
-        """Whether a rank of the group wished something: in this step, or on GPUs in the one before."""
-        wish = self._with_loss.wish.grad
-        if wish is None:
+        """Whether a rank of the group asked to stop: in this step, or on GPUs in the one before."""
+        stop_flag = self._with_loss.stop_flag.grad
+        if stop_flag is None:
             return False
-        return (self._late_wish.next(wish) if self.late else wish.item()) != 0
+        return (self._late_stop_flag.next(stop_flag) if self.late else stop_flag.item()) != 0
 
     def _flag(self) -> LateFlag:
         return LateFlag(self._event, pinned=self.comm.device.type == "cuda")
@@ -373,9 +374,9 @@ class TorchReplica(Replica):
     def _sum_afterwards(self) -> None:
         """Without overlap: buckets of that size, in the order in which gradients come, one by one."""
         self._computed_here()
-        wish = self._with_loss.wish.grad
-        assert wish is not None, "the loss depends on it"
-        for bucket in _buckets([wish, *reversed(self._gradients())], self.averaging.bucket_mib * 2**20):
+        stop_flag = self._with_loss.stop_flag.grad
+        assert stop_flag is not None, "the loss depends on it"
+        for bucket in _buckets([stop_flag, *reversed(self._gradients())], self.averaging.bucket_mib * 2**20):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             flat = self.sum_bucket(flat, [tuple(gradient.shape) for gradient in bucket], last=True).wait()
             for gradient, piece in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):

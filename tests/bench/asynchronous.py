@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from figures import Figure
-from processes import configuration, joined, session_of, summary_of
+from processes import configuration, context_of, joined, summary_of
 from torch import Tensor, nn
 
 from daso_bench.datasets.synthetic import Synthetic
@@ -21,7 +21,7 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.study import RunInfo
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.replica import Batch
@@ -104,16 +104,16 @@ def train(*arguments: Any) -> None:
     ranks = config.cluster.ranks
     slow = config.run.tag == "slow" and comm.rank == ranks - 1
     replica = partial(SleepyReplica, sleep_s=STEP_S * (SLOWER if slow else 1))
-    session = session_of(config, comm, replica)
-    Loop(session).run()
-    train_s = session.clock.segments["train"] / 1e9
-    own = torch.tensor([session.progress.step / train_s, comm.traffic.blocked_ns / 1e9 / train_s])
+    context = context_of(config, comm, replica)
+    Trainer(context).run()
+    train_s = context.clock.segments["train"] / 1e9
+    own = torch.tensor([context.progress.step / train_s, comm.traffic.blocked_ns / 1e9 / train_s])
     everybody = torch.empty(2 * ranks)
     comm.all_gather(everybody, own, WORLD, channel="control").wait()
     rates, blocked = everybody.view(ranks, 2).unbind(1)
     summary = {
         "rates": rates[: max(1, ranks - 1)].tolist(),
         "blocked": blocked.max().item(),
-        "ns_per_sample": train_s * 1e9 / session.progress.samples,
+        "ns_per_sample": train_s * 1e9 / context.progress.samples,
     }
     arguments[-1].finish("finished", summary, None)

@@ -20,14 +20,14 @@ from figures import Figure
 from gpu_options import Options, Time, cluster_of
 from gpu_runs import NODES, Arm, arms, judged, run_of
 from loop_overhead import gpu_run, measure_on_device, rate_ratio
-from processes import joined, session_of
+from processes import context_of, joined
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator, dist
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.config import schema
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Channel, Done, Work
 from daso_bench.strategies.hsgd import HSGD
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology
@@ -162,7 +162,7 @@ def mirrored(*arguments: Any) -> None:
     """A whole run of rank 0 of two nodes of two ranks."""
     link = arguments[-1]
     config, comm = _world(*arguments, nodes=NODES)
-    result = Loop(session_of(config, comm, listener=link)).run()
+    result = Trainer(context_of(config, comm, listener=link)).run()
     link.finish(result.status, result.summary, result.reason)
 
 

@@ -22,7 +22,7 @@ from daso_bench.strategies.topology import WORLD
 SIDE = {"cuda": 8192, "cpu": 64}  # of matrices: 20 products in float32 are half a second of a large GPU
 SHORT_SIDE = {"cuda": 1024, "cpu": 16}  # one product is far shorter than gathering a piece
 PIECE = {"cuda": 2**28, "cpu": 2**12}  # numbers of a piece: a gibibyte, a millisecond or more to copy
-STEPS = 3  # after the first DDP orders its buckets anew; a wish of the second is heard in the third
+STEPS = 3  # after the first DDP orders its buckets anew; a stop request of the second is heard in the third
 
 
 def facts(told: dict[str, Any], *, on_gpu: bool) -> Iterator[Figure]:
@@ -33,7 +33,7 @@ def facts(told: dict[str, Any], *, on_gpu: bool) -> Iterator[Figure]:
         ("kept", 1, True, "a tensor that nobody else holds lives until its operation is waited for"),
         ("hook", 1e-4, False, "gradients through DDP's hook, apart from those without, over their largest"),
         ("buckets", 2, True, "of gradients in a step, each summed by the hook on its own"),
-        ("late", 1, True, "a wish is heard in the next step"),
+        ("late", 1, True, "a stop request is heard in the next step"),
     ):
         detail = f"{told['backend']}: {detail}"
         yield Figure(f"gpu_nccl_{name}", told[name], limit if on_gpu else None, detail, at_least)
@@ -104,7 +104,8 @@ def kept(comm: TorchCommunicator) -> bool:
 
 
 def hook(comm: TorchCommunicator) -> dict[str, float]:
-    """How far gradients through the hook are from those without, its buckets, and whether wishes come late.
+    """How far gradients through the hook are from those without, its buckets, and whether stop requests come
+    late.
 
     All ranks are taken to have the same batch, so that the mean gradient is that of one of them.
     """
@@ -117,11 +118,11 @@ def hook(comm: TorchCommunicator) -> dict[str, float]:
     heard: list[bool] = []
     sums: list[int] = []
     for step in range(STEPS):
-        replica.wish = step == 1
+        replica.requests_stop = step == 1
         replica.compute_gradients(batch)
-        heard.append(replica.wished)
+        heard.append(replica.stop_requested)
         sums.append(comm.traffic.verbs["gradients.all_reduce"])
-    replica.settle()
+    replica.wait_pending()
     averaged = _gradients(replica)
     replica.model.zero_grad()
     nn.functional.cross_entropy(replica.model(batch.inputs), batch.targets).backward()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from figures import Figure, upper_limit
 from gpu_options import Options, Time, cluster_of
-from processes import configuration, joined, launched, reported, session_of, summary_of
+from processes import configuration, context_of, joined, launched, reported, summary_of
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -34,9 +34,9 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.study import RunInfo
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.context import Session
+from daso_bench.runner.training.context import TrainContext
 from daso_bench.runner.training.precision import AUTOCAST, DTYPES
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD
 
@@ -69,7 +69,7 @@ def start() -> list[Figure]:
 def prepare(*arguments: Any) -> None:
     """A rank that meets the others, builds everything, does the undone step and leaves."""
     config, comm = joined(*arguments)
-    session_of(config, comm).prepare()
+    context_of(config, comm).prepare()
     comm.barrier(WORLD)
     arguments[-1].finish("finished", {"ready": True})
 
@@ -103,14 +103,14 @@ def cpu_run() -> schema.RunConfig:
 def cpu_blocks(*arguments: Any) -> None:
     """A rank of the measurement: ours, bare, bare again."""
     config, comm = joined(*arguments)
-    session = session_of(config, comm)
-    ours = Loop(session)
-    session.prepare()
+    context = context_of(config, comm)
+    ours = Trainer(context)
+    context.prepare()
     ours.begin(None)
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
-        indices = session.sampler.piece(0, step % session.sampler.steps_per_epoch, comm.rank)
-        return session.data.train.batch(indices)
+        indices = context.sampler.piece(0, step % context.sampler.steps_per_epoch, comm.rank)
+        return context.data.train.batch(indices)
 
     def wrap(model: nn.Module) -> nn.Module:
         return DistributedDataParallel(model, process_group=comm.ddp_group())
@@ -118,9 +118,9 @@ def cpu_blocks(*arguments: Any) -> None:
     link, arms = arguments[-1], {"ours": our_block(ours, STEPS)}
     for name in ("bare", "again"):
         torch.manual_seed(1)
-        arms[name] = bare_block(config, session, batch, STEPS, wrap)
+        arms[name] = bare_block(config, context, batch, STEPS, wrap)
     took = in_turn(comm, arms, PAIRS, link)
-    extra = _collectives_beyond(comm, session.replica, took)
+    extra = _collectives_beyond(comm, context.replica, took)
     link.finish("finished", {**took, "extra": extra}, None)
 
 
@@ -205,17 +205,17 @@ def measure_on_device(
     `arms`: makes them from our block and from what makes a bare one, given how its model is wrapped.
     """
     blocks, steps = map(int, config.run.tag.split())
-    session = session_of(config, comm)
-    ours = Loop(session)
-    session.prepare()
-    assert session.replica.noise is not None, "the session gives noise"
-    sizes = session.feed.sizes(session.progress)
-    batch = Batch(*session.replica.noise(sizes[comm.rank]), sizes)
-    session.world = replace(session.world, batch=lambda sizes: replace(batch, samples_of_rank=sizes))
+    context = context_of(config, comm)
+    ours = Trainer(context)
+    context.prepare()
+    assert context.replica.noise is not None, "the session gives noise"
+    sizes = context.feed.sizes(context.progress)
+    batch = Batch(*context.replica.noise(sizes[comm.rank]), sizes)
+    context.backend = replace(context.backend, batch=lambda sizes: replace(batch, samples_of_rank=sizes))
     ours.begin(None)
 
     def bare(wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> Block:
-        return bare_block(config, session, lambda step: (batch.inputs, batch.targets), steps, wrap)
+        return bare_block(config, context, lambda step: (batch.inputs, batch.targets), steps, wrap)
 
     took = in_turn(comm, arms(our_block(ours, steps), bare), blocks, link)
     device = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "CPU"
@@ -259,7 +259,7 @@ def in_turn(
     return took
 
 
-def our_block(ours: Loop, steps: int) -> Block:
+def our_block(ours: Trainer, steps: int) -> Block:
     """Steps of our loop."""
 
     def block() -> None:
@@ -272,16 +272,16 @@ def our_block(ours: Loop, steps: int) -> Block:
 
 def bare_block(
     config: schema.RunConfig,
-    session: Session,
+    context: TrainContext,
     batch: Callable[[int], tuple[Tensor, Tensor]],
     steps: int,
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> Block:
     """Steps as one writes them without us: autocast, a scaled loss with fp16, channels last where ours is."""
-    device, precision = session.world.device, config.train.precision
+    device, precision = context.backend.device, config.train.precision
     autocast = AUTOCAST.get(precision)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-    model: nn.Module = config.model.build(InputSpec(*session.data.shape, session.data.classes))
+    model: nn.Module = config.model.build(InputSpec(*context.data.shape, context.data.classes))
     model = model.to(device, DTYPES[precision]).train()
     if config.train.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (PyTorch's stub leaves it out)

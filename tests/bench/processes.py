@@ -23,7 +23,7 @@ from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
-from daso_bench.runner.training.context import Listener, Nobody, Session, World
+from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.ddp import DDP
 
@@ -96,13 +96,13 @@ def joined(*arguments: Any) -> tuple[schema.RunConfig, TorchCommunicator]:
     return meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
 
 
-def session_of(
+def context_of(
     config: schema.RunConfig,
     comm: TorchCommunicator,
     replica: Callable[..., TorchReplica] = TorchReplica,
     listener: Listener | None = None,
-) -> Session:
+) -> TrainContext:
     """A rank's session, whose records are kept in memory."""
-    world = World("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
+    world = Backend("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
     metrics = Recorded() if comm.rank == 0 else None
-    return Session(config, world, config.dataset.load(), Recorded(), metrics, listener or Nobody())
+    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener or Nobody())

@@ -167,10 +167,10 @@ FAULTS = [
         "",
     ),
     Fault(
-        "wish forgotten when a sum passes",
+        "stop request forgotten when a sum passes",
         "daso",
-        "        flat[-1].fill_(float(self.wished or self.replica.wished))",
-        "        flat[-1].fill_(float(self.replica.wished))",
+        "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
+        "        flat[-1].fill_(float(self.replica.stop_requested))",
     ),
     Fault(
         "a plateau overwrites the best loss",
@@ -274,8 +274,8 @@ FAULTS = [
     Fault(
         "samples counted half",
         "lasgd",
-        "self.total, self.total_steps, self.done, wishes = self.control.tolist()\n",
-        "self.total, self.total_steps, self.done, wishes = self.control.tolist()\n        self.total //= 2\n",
+        "self.total, self.total_steps, self.done, stop_flags = self.control.tolist()\n",
+        "self.total, self.total_steps, self.done, stop_flags = self.control.tolist()\n        self.total //= 2\n",
     ),
     Fault(
         "last model is not averaged",
@@ -355,14 +355,14 @@ FAULTS = [
     Fault(
         "steps since the average are not saved",
         "local_sgd",
-        'self.since, self.period, self.wished = state["since"], state["period"], state["wished"]',
-        'self.period, self.wished = state["period"], state["wished"]',
+        'self.since, self.period, self.stop_requested = state["since"], state["period"], state["stop_requested"]',
+        'self.period, self.stop_requested = state["period"], state["stop_requested"]',
         "averaging.py",
     ),
     Fault(
-        "wishes are not sent",
+        "stop requests are not sent",
         "local_sgd",
-        "        flat[-1].fill_(float(self.wished or self.replica.wished))",
+        "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
         "        flat[-1].fill_(0.0)",
         "averaging.py",
     ),
@@ -481,7 +481,7 @@ FAULTS = [
         "            self.weight, self.numerator = 1.0, None\n",
     ),
     Fault(
-        "heeds a wish too early",
+        "heeds a stop request too early",
         "sgp",
         "self.steps < self.first_wish + self.reach",
         "self.steps < self.first_wish + self.reach - 1",
@@ -551,16 +551,16 @@ FAULTS = [
     Fault(
         "clips before gradients are final",
         "loop",
-        "        session.strategy.before_step(progress)\n        if session.config.train.clip_norm is not None:\n            replica.clip(session.config.train.clip_norm)\n",
-        "        if session.config.train.clip_norm is not None:\n            replica.clip(session.config.train.clip_norm)\n        session.strategy.before_step(progress)\n",
+        "        context.strategy.before_step(progress)\n        if context.config.train.clip_norm is not None:\n            replica.clip(context.config.train.clip_norm)\n",
+        "        if context.config.train.clip_norm is not None:\n            replica.clip(context.config.train.clip_norm)\n        context.strategy.before_step(progress)\n",
         "runner/training/trainer.py",
         test="tests/runner/training/test_trainer.py::test_gradients_are_clipped_after_the_strategy_has_changed_them",
     ),
     Fault(
         "finish is no training time",
         "loop",
-        '        if status == "finished":\n            session.strategy.finish()\n',
-        '        clock.enter("other")\n        if status == "finished":\n            session.strategy.finish()\n',
+        '        if status == "finished":\n            context.strategy.finalize()\n',
+        '        clock.enter("other")\n        if status == "finished":\n            context.strategy.finalize()\n',
         "runner/training/trainer.py",
         timing=True,
         test="tests/runner/training/test_trainer.py::test_the_last_average_is_training_time",

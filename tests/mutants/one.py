@@ -13,7 +13,7 @@ import torch
 from daso_bench.runner.conformance.candidates import RANKS, candidates
 from daso_bench.runner.conformance.kit import PROCESSES, attempt, tasks
 
-QUICK = ("traffic by step", "time", "hears wishes")
+QUICK = ("traffic by step", "time", "hears stop requests")
 """Checks of the contract that find what equations do not."""
 CPU_S = 120
 

@@ -120,14 +120,14 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
     x = torch.tensor([[1.0], [2.0], [3.0]]) if rank == 0 else torch.tensor([[10.0]])
     replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
     assert replica.gradients().tolist() == [4.0]
-    assert not replica.wished
-    replica.wish = rank == 1
+    assert not replica.stop_requested
+    replica.requests_stop = rank == 1
     replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
-    assert replica.wished, "one rank's wish is heard by all in the same step"
-    replica.wish = False
+    assert replica.stop_requested, "one rank's stop request is heard by all in the same step"
+    replica.requests_stop = False
     bad = x * float("nan") if rank == 0 else x
     replica.compute_gradients(Batch(bad, torch.zeros(len(x)), (3, 1)))
-    assert replica.wished, "so is a loss that is not finite"
+    assert replica.stop_requested, "so is a loss that is not finite"
     link.finish("finished", None, None)
 
 

@@ -211,7 +211,7 @@ def powersgd(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thre
             comm, module, plain, 1e-10, hook="powersgd", powersgd_rank=columns, powersgd_start_steps=2
         )
         assert isinstance(strategy.reduction, PowerSGD)
-        # One element more than theirs, in each step: the wish.
+        # One element more than theirs, in each step: the stop request.
         steps = strategy.reduction.steps - 2
         theirs = state.compression_stats()
         assert (strategy.reduction.whole, strategy.reduction.sent) == (theirs[1] + steps, theirs[2] + steps)

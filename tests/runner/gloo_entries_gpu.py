@@ -59,7 +59,7 @@ def compiled_steps(
 
 def dies_after_9_steps(*args: Any) -> None:
     """A rank of a real run that breaks off; what it has saved by then stays."""
-    training.Loop = dies_after(9)
+    training.Trainer = dies_after(9)
     training.run_rank(*args)
 
 

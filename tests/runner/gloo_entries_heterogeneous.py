@@ -89,7 +89,7 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
         for step, n in enumerate([(10, 5, 1), (7, 0, 9), (1, 1, 14)]):
             pieces = pieces_of(n, step)
             replica.compute_gradients(Batch(*pieces[rank], n))
-            assert not replica.wished, "a loss of nothing stops nobody"
+            assert not replica.stop_requested, "a loss of nothing stops nobody"
             union = Blind()
             whole = torch.cat([x for x, _ in pieces]), torch.cat([t for _, t in pieces])
             nn.functional.cross_entropy(union(whole[0]), whole[1]).backward()
@@ -99,9 +99,9 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
             assert 0 < replica.forward_ns < replica.compute_ns
     replica, _ = started(Normed().double(), comm, 16)
     before = [buffer.clone() for buffer in replica.model.buffers()]
-    replica.wish = rank == 2
+    replica.requests_stop = rank == 2
     replica.compute_gradients(Batch(*pieces_of((9, 7, 0))[rank], (9, 7, 0)))
-    assert replica.wished, "the wish of a rank without samples is heard by all"
+    assert replica.stop_requested, "the stop request of a rank without samples is heard by all"
     for now, then in zip(replica.model.buffers(), before, strict=True):
         assert torch.equal(now, then) == (rank == 2)
     assert all(module.training for module in replica.model.modules())

@@ -196,7 +196,7 @@ def train(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
         for step in range(STEPS):
             current = piece(comm, step)
             progress.step, progress.samples_of_rank = step, current.samples_of_rank
-            replica.wish = (rank, step) == (ranks - 1, 3)
+            replica.requests_stop = (rank, step) == (ranks - 1, 3)
             replica.compute_gradients(current)
             strategy.before_step(progress)
             replica.clip(0.5)
@@ -206,7 +206,7 @@ def train(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
             everybody = torch.zeros(ranks * replica.numel, dtype=torch.float64)
             comm.all_gather(everybody, replica.flat(), WORLD, channel="control").wait()
             assert (everybody.view(ranks, -1) == everybody[: replica.numel]).all(), (keys, step)
-            assert strategy.agree(progress, replica.wished) == (step == 3), (keys, step)
+            assert strategy.stop_agreed(progress, replica.stop_requested) == (step == 3), (keys, step)
         if keys == {}:
             leads = comm.local_rank == 0
             assert comm.traffic.verbs["parameters.all_reduce"] == (STEPS if leads else 0)

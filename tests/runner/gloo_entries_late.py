@@ -15,7 +15,7 @@ from daso_bench.runner.communication.nccl_work import DeviceWork
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.launch import rank as ranks_work
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.topology import WORLD
 
@@ -85,13 +85,13 @@ def run(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads:
 def asleep(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """As `run`; rank 1 falls asleep before its fourth step."""
 
-    class Asleep(Loop):
+    class Asleep(Trainer):
         def step(self) -> None:
-            if rank == 1 and self.s.progress.step == 3:
+            if rank == 1 and self.context.progress.step == 3:
                 time.sleep(1000)
             super().step()
 
-    ranks_work.Loop = Asleep
+    ranks_work.Trainer = Asleep
     run(run_dir, rank, ranks, port, listener, threads, link)
 
 

@@ -23,7 +23,7 @@ from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.config.study import RunInfo, StudyInfo
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.config.typed import locate_target
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
 """All strategies."""
@@ -174,12 +174,12 @@ class Dies(Exception):
     """What ends a run of `dies_after`."""
 
 
-def dies_after(step: int) -> type[Loop]:
+def dies_after(step: int) -> type[Trainer]:
     """A loop that breaks off after so many steps."""
 
-    class Mortal(Loop):
+    class Mortal(Trainer):
         def step(self) -> None:
-            if self.s.progress.step == step:
+            if self.context.progress.step == step:
                 raise Dies
             super().step()
 

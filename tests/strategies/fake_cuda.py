@@ -213,7 +213,7 @@ class GPUReplica(Replica):
             gradients = [parameter.grad for parameter in tensors if parameter.grad is not None]
             bucket = torch.cat([gradient.reshape(-1) for gradient in gradients])
             reduction.sum(bucket, 0, [tuple(g.shape) for g in gradients], self.comm)
-        self.wished = False
+        self.stop_requested = False
         return torch.zeros((), device=DEVICE)
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
@@ -257,8 +257,8 @@ class Walk:
         strategy.before_step(progress)
         self.replica.step()
         strategy.after_step(progress)
-        strategy.agree(progress, False)
-        strategy.meets(progress)
+        strategy.stop_agreed(progress, False)
+        strategy.is_sync_point(progress)
         progress.samples += BATCH
         progress.step += 1
         last = progress.last_batch
@@ -270,8 +270,8 @@ class Walk:
 
     def saved(self) -> tuple[dict[str, Any], Progress]:
         """What a checkpoint gives back: its tensors are on the CPU."""
-        self.strategy.settle()
-        with self.strategy.consensus():
+        self.strategy.wait_pending()
+        with self.strategy.averaged_model():
             pass
         return on_cpu(self.strategy.state_dict()), self.progress
 
@@ -286,7 +286,7 @@ class Walk:
         """The rest of the run."""
         while self.progress.epoch < EPOCHS:
             self.step()
-        self.strategy.finish()
+        self.strategy.finalize()
         self.strategy.summary()
 
 

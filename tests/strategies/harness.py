@@ -85,7 +85,7 @@ def drive(
     network: Network | None = None,
     step_ns: int | Callable[[int, int], int] = 0,
     losses: Callable[[int], float] | None = None,
-    wish: Callable[[int, int], bool] = lambda rank, step: False,
+    stop_request: Callable[[int, int], bool] = lambda rank, step: False,
     keep: bool = True,
 ) -> list[Trace]:
     """Run one strategy object per rank.
@@ -115,7 +115,7 @@ def drive(
                 sizes = tuple(len(feed(other, progress.step)[0]) for other in range(topology.ranks))
                 strategy.before_batch(progress)
                 progress.samples_of_rank = sizes
-                replica.wish = wish(rank, progress.step)
+                replica.requests_stop = stop_request(rank, progress.step)
                 replica.compute_gradients(Batch(inputs, targets, sizes))
                 strategy.before_step(progress)
                 replica.optimizer.step()
@@ -123,14 +123,14 @@ def drive(
                 if keep:
                     trace.parameters.append(replica.flat())
                 progress.samples += sum(sizes)
-                trace.agreed.append(strategy.agree(progress, replica.wished))
+                trace.agreed.append(strategy.stop_agreed(progress, replica.stop_requested))
                 progress.step += 1
             trace.events.append(spell(getattr(strategy, "events", [])))
             progress.epoch_loss = losses(progress.epoch) if losses else 0.0
             strategy.after_epoch(progress)
             trace.records.append(strategy.record(progress))
             trace.epoch_end_ns.append(comm.now())
-        strategy.finish()
+        strategy.finalize()
 
     simulator.run(body)
     return traces

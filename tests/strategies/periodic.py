@@ -148,7 +148,7 @@ def assert_gloo_and_virtual_time_agree(cfg: schema.RunConfig) -> dict[str, Any]:
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load())
-    theirs = simulated.sessions[0].replica.model.state_dict()
+    theirs = simulated.contexts[0].replica.model.state_dict()
     final = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
     for name, value in final.items():
         assert (value - theirs[name]).abs().max() <= 1e-12, name

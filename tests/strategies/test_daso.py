@@ -558,7 +558,7 @@ def test_a_wish_is_heard_by_all_ranks_at_one_step_without_another_collective(loc
     # Asked in step 2 on the last rank: it travels with the transfer started after step 4, merged after step
     # 5.
     asked = drive(
-        make, nodes, steps_per_epoch=12, wish=lambda rank, step: rank == len(quiet) - 1 and step >= 2
+        make, nodes, steps_per_epoch=12, stop_request=lambda rank, step: rank == len(quiet) - 1 and step >= 2
     )
     for trace, other in zip(asked, quiet, strict=True):
         assert trace.agreed.index(True) == 5
@@ -568,7 +568,7 @@ def test_a_wish_is_heard_by_all_ranks_at_one_step_without_another_collective(loc
 
 def test_a_wish_of_one_step_waits_for_the_next_transfer():
     make = daso(sync_every=4, wait_batches=1, **CYCLING)
-    traces = drive(make, [2, 2], steps_per_epoch=12, wish=lambda rank, step: (rank, step) == (1, 2))
+    traces = drive(make, [2, 2], steps_per_epoch=12, stop_request=lambda rank, step: (rank, step) == (1, 2))
     assert [trace.agreed.index(True) for trace in traces] == [5] * 4
     assert all(trace.agreed.count(True) == 1 for trace in traces), "once told, it is not told again"
 

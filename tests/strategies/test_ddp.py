@@ -184,8 +184,8 @@ def test_gradients_over_a_nodes_link(algorithm: str, payloads: list[float]):
 
 
 def test_bytes_of_a_step():
-    # One all-reduce of m + 1 elements: the last one carries a wish. As a ring over 2 x 2 ranks, each sends
-    # 2·3/4 of it, and two of the four send over the link between the nodes: 1.5 payloads per node.
+    # One all-reduce of m + 1 elements: the last one carries a stop request. As a ring over 2 x 2 ranks, each
+    # sends 2·3/4 of it, and two of the four send over the link between the nodes: 1.5 payloads per node.
     traces = drive(
         make,
         [2, 2],
@@ -200,7 +200,7 @@ def test_bytes_of_a_step():
 
 
 def test_a_wish_is_heard_in_its_own_step():
-    traces = drive(make, [2, 1], steps_per_epoch=3, wish=lambda rank, step: (rank, step) == (2, 1))
+    traces = drive(make, [2, 1], steps_per_epoch=3, stop_request=lambda rank, step: (rank, step) == (2, 1))
     assert [trace.agreed for trace in traces] == [[False, True, False]] * 3
 
 
@@ -213,7 +213,7 @@ def test_a_wish_survives_every_sum(algorithm: str, hook: str):
         steps_per_epoch=4,
         data=lambda rank, step: (torch.ones(500 if rank else 1, 1), torch.zeros(1)),
         model=lambda: Linear(torch.zeros(1)),
-        wish=lambda rank, step: (rank, step) == (0, 2),
+        stop_request=lambda rank, step: (rank, step) == (0, 2),
     )
     assert [trace.agreed for trace in traces] == [[False, False, True, False]] * 4
 

@@ -20,7 +20,7 @@ from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.evaluation import score
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ddp import DDP
@@ -39,7 +39,7 @@ def possible(nodes: Sequence[int]) -> list[str]:
 
 
 class Watched(EDNNComm):
-    """Notes after which steps (from 1; 0 is `finish`) it exchanged, and what the replica held around that."""
+    """Notes after which steps (from 1; 0 is `finalize`) it exchanged, and what the replica held then."""
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         super().setup(replica, comm, progress)
@@ -52,14 +52,14 @@ class Watched(EDNNComm):
         self.before.append(self.replica.flat())
         super().after_step(progress)
         self.buffers.append(self.replica.buffers.pack())
-        self.met.append(self.meets(progress))
+        self.met.append(self.is_sync_point(progress))
         if self.since == 0:
             self.exchanged.append(progress.step + 1)
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         if self.since:
             self.exchanged.append(0)
-        super().finish()
+        super().finalize()
 
 
 def ednncomm(**keys: Any) -> Callable[[], Strategy]:
@@ -406,7 +406,7 @@ def test_the_three_exchanges_agree_and_keep_the_weighted_mean():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_slices_need_not_divide_the_parameters(size):
-    """On two nodes of three ranks; one element more carries the wish to stop."""
+    """On two nodes of three ranks; one element more carries the stop request."""
     rows = torch.randn(6, size, dtype=torch.float64)
     data = lambda rank, step: (rows[rank][None], torch.zeros(1))  # noqa: E731
     model = lambda: Linear(torch.zeros(size, dtype=torch.float64))  # noqa: E731
@@ -523,7 +523,7 @@ class Looks(Watched):
     def after_step(self, progress: Progress) -> None:
         super().after_step(progress)
         counted = self.since
-        with self.consensus():
+        with self.averaged_model():
             self.judged = self.replica.flat()
             self.judged_buffers = self.replica.buffers.pack()
         assert self.since == counted
@@ -548,9 +548,9 @@ def test_judging_a_model_changes_nothing_and_all_ranks_judge_the_same_one(nodes,
 
 def test_copies_set_aside_make_the_model_that_would_have_been_judged():
     class Keeps(Looks):
-        def finish(self) -> None:
+        def finalize(self) -> None:
             self.made = self.assemble(self.kept)
-            super().finish()
+            super().finalize()
 
         def after_step(self, progress: Progress) -> None:
             super().after_step(progress)
@@ -584,11 +584,11 @@ class Resumes(Strategy):
     def after_step(self, progress: Progress) -> None:
         self.inner.after_step(progress)
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
-        agreed = self.inner.agree(progress, wished)
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        agreed = self.inner.stop_agreed(progress, stop_requested)
         if progress.step + 1 == self.at:
-            self.inner.settle()
-            with self.inner.consensus():
+            self.inner.wait_pending()
+            with self.inner.averaged_model():
                 pass
             file = io.BytesIO()
             torch.save(self.inner.state_dict(), file)
@@ -601,8 +601,8 @@ class Resumes(Strategy):
     def record(self, progress: Progress) -> dict[str, Any]:
         return self.inner.record(progress)
 
-    def finish(self) -> None:
-        self.inner.finish()
+    def finalize(self) -> None:
+        self.inner.finalize()
 
 
 @pytest.mark.parametrize("keys", [dict(sync_every=4), dict(sync_every=4, sync_at_epoch_end=False), dict()])
@@ -629,8 +629,8 @@ def test_a_wish_reaches_all_ranks_with_the_next_exchange_and_costs_no_collective
     make = ednncomm(sync_every=4, exchange=exchange)
     quiet = drive(make, [2, 2], steps_per_epoch=12)
     assert not any(any(trace.agreed) for trace in quiet)
-    once = drive(make, [2, 2], steps_per_epoch=12, wish=lambda r, step: (r, step) == (rank, 5))
-    at_exchange = drive(make, [2, 2], steps_per_epoch=12, wish=lambda r, step: (r, step) == (rank, 7))
+    once = drive(make, [2, 2], steps_per_epoch=12, stop_request=lambda r, step: (r, step) == (rank, 5))
+    at_exchange = drive(make, [2, 2], steps_per_epoch=12, stop_request=lambda r, step: (r, step) == (rank, 7))
     for trace, other, third in zip(once, at_exchange, quiet, strict=True):
         # Steps from 0: exchanged after 3, 7, 11; once told it is not told again.
         assert [step for step, heard in enumerate(trace.agreed) if heard] == [7]
@@ -639,7 +639,7 @@ def test_a_wish_reaches_all_ranks_with_the_next_exchange_and_costs_no_collective
 
 
 def test_one_node_hears_a_wish_at_once():
-    traces = drive(ednncomm(), [2], steps_per_epoch=12, wish=lambda r, step: (r, step) == (1, 5))
+    traces = drive(ednncomm(), [2], steps_per_epoch=12, stop_request=lambda r, step: (r, step) == (1, 5))
     assert [trace.agreed.index(True) for trace in traces] == [5, 5]
 
 
@@ -659,14 +659,14 @@ def test_one_copy_of_the_model_per_exchange_between_nodes():
         assert verbs["gradients.all_reduce"] == 98
         assert verbs["parameters.broadcast"] == 1
         assert verbs["parameters.all_reduce"] == (1 if trace.comm.local_rank == 0 else 0)
-    # One element more carries the wish to stop.
+    # One element more carries the stop request.
     sent = traces[0].comm.traffic.payload_bytes["inter"]
     assert sent == 4 * (m + 1)
     assert wanted[0].comm.traffic.payload_bytes["inter"] == 98 * sent
 
 
 def test_bytes_between_nodes_as_a_ring():
-    m = 999  # one element more carries the wish to stop
+    m = 999  # one element more carries the stop request
     runs = {exchange: bytes_of(ednncomm(exchange=exchange), 5, m) for exchange in EXCHANGES}
     sent = {name: [t.comm.traffic.ring_bytes["inter"] for t in traces] for name, traces in runs.items()}
     # A node sends 2·(N-1)/N · 4m, through its leader or over all its links, or 2·(R-1)/R · 4m where the ring
@@ -757,10 +757,10 @@ class Dies(Exception):
     pass
 
 
-def dies_after(step: int) -> type[Loop]:
-    class Mortal(Loop):
+def dies_after(step: int) -> type[Trainer]:
+    class Mortal(Trainer):
         def step(self) -> None:
-            if self.s.progress.step == step:
+            if self.context.progress.step == step:
                 raise Dies
             super().step()
 
@@ -770,7 +770,7 @@ def dies_after(step: int) -> type[Loop]:
 def whole(
     keys: dict[str, Any] | None = None,
     *,
-    loop: type[Loop] = Loop,
+    loop: type[Trainer] = Trainer,
     checkpoints: Path | None = None,
     **more: Any,
 ) -> SimulatedRun:
@@ -794,8 +794,8 @@ def test_a_run_is_resumed_within_a_round_and_at_an_epoch_end(tmp_path: Path, at_
             whole(keys, loop=dies_after(dies), checkpoints=folder, **kinds)
         resumed = whole(keys, checkpoints=folder, **kinds)
         assert resumed.metrics.rows[0]["step"] == dies // 9 * 9
-        for one, other in zip(resumed.sessions, unbroken.sessions, strict=True):
-            states = (session.replica.model.state_dict().values() for session in (one, other))
+        for one, other in zip(resumed.contexts, unbroken.contexts, strict=True):
+            states = (context.replica.model.state_dict().values() for context in (one, other))
             assert same(*(list(state) for state in states))
     with pytest.raises(ConfigError, match=r"ranks \[2, 1\], this run .* on ranks \[1, 2\]"):
         whole(keys, checkpoints=tmp_path / "20", **{**kinds, "ranks": [1, 2]})
@@ -806,12 +806,12 @@ def test_a_run_is_resumed_within_a_round_and_at_an_epoch_end(tmp_path: Path, at_
 def test_the_saved_model_scores_as_recorded(tmp_path: Path, nodes, buffers):
     keys = dict(sync_every=4, sync_at_epoch_end=False, buffers=buffers)
     done = whole(keys, checkpoints=tmp_path, ranks=nodes, model=Awkward(), epochs=3)
-    session = done.sessions[-1]
-    model = session.replica.model
+    context = done.contexts[-1]
+    model = context.replica.model
     model.load_state_dict(checkpoint.read(tmp_path / "final" / "model.pt")["model"])
-    samples = session.data.split(session.config.train.eval_split)
+    samples = context.data.split(context.config.train.eval_split)
     indices = torch.arange(len(samples))
-    alone = score(model, samples, indices, torch.device("cpu"), torch.float32, task=session.task).numbers()
+    alone = score(model, samples, indices, torch.device("cpu"), torch.float32, task=context.task).numbers()
     last = evaluations(done)[-1]
     assert (alone["correct"], alone["count"]) == (last["correct"], last["count"])
     assert alone["loss"] == pytest.approx(last["loss"], rel=1e-5)
@@ -827,7 +827,7 @@ def test_evaluating_more_often_changes_nothing():
     assert [row["step"] for row in evaluations(seldom)] == [6, 12, 18, 24]
     assert [row["step"] for row in evaluations(later)] == list(range(1, 25))
     for other in (often, later):
-        for one, two in zip(seldom.sessions, other.sessions, strict=True):
+        for one, two in zip(seldom.contexts, other.contexts, strict=True):
             assert torch.equal(one.replica.flat(), two.replica.flat())
             assert torch.equal(one.replica.buffers.pack(), two.replica.buffers.pack())
 

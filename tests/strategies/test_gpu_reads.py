@@ -51,7 +51,7 @@ class Copies(TorchDispatchMode):
 
 
 OF_A_ROUND = {"daso", "diloco", "ednncomm", "lasgd", "local_sgd", "post_local_sgd", "slowmo"}
-"""They read the wish to stop, and norms for the record, where they merge or average."""
+"""They read the stop request, and norms for the record, where they merge or average."""
 
 
 def most(name: str, keys: dict[str, Any], last: bool) -> int:

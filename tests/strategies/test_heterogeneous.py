@@ -29,7 +29,7 @@ from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.training.device_model import Scripted
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies import heterogeneous
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
@@ -505,7 +505,7 @@ def train(
             trace.records.append(one.record(progress))
             trace.clock_ns.append(comm.now())
             progress.batch = 0
-        one.finish()
+        one.finalize()
         trace.verbs = dict(comm.traffic.verbs)
 
     simulator.run(body)
@@ -909,7 +909,7 @@ def test_buffers_are_averaged_with_the_batches_they_came_from():
         strategy.batches = (100, 100, 312)
         whole = strategy.assemble(strategy.snapshot(Progress(1, 1)))
         counters = strategy.replica.model[0].num_batches_tracked.clone()
-        with strategy.consensus():
+        with strategy.averaged_model():
             inside = torch.cat([strategy.replica.flat(), strategy.replica.buffers.pack()])
             assert torch.equal(strategy.replica.model[0].num_batches_tracked, counters)
         return whole, inside, strategy.replica.buffers.pack()
@@ -927,10 +927,10 @@ class Dies(Exception):
     pass
 
 
-def dies_after(step: int) -> type[Loop]:
-    class Mortal(Loop):
+def dies_after(step: int) -> type[Trainer]:
+    class Mortal(Trainer):
         def step(self) -> None:
-            if self.s.progress.step == step:
+            if self.context.progress.step == step:
                 raise Dies
             super().step()
 
@@ -952,7 +952,7 @@ def slow_last(rank: int, samples: int) -> int:
 
 
 def vectors(run: SimulatedRun) -> list[Tensor]:
-    return [session.replica.flat() for session in run.sessions]
+    return [context.replica.flat() for context in run.contexts]
 
 
 def epochs_of(run: SimulatedRun) -> list[dict[str, Any]]:
@@ -991,8 +991,8 @@ def test_a_hundred_samples_in_batches_of_32_and_8_are_three_steps_on_each_rank()
         global_batch_size=40,
         epochs=1,
     )
-    assert [session.progress.step for session in done.sessions] == [3, 3]
-    assert [session.progress.samples_of_rank for session in done.sessions] == [(16, 4)] * 2
+    assert [context.progress.step for context in done.contexts] == [3, 3]
+    assert [context.progress.samples_of_rank for context in done.contexts] == [(16, 4)] * 2
 
 
 def test_a_rank_may_have_no_sample_in_the_last_step_and_batch_norm_still_agrees():
@@ -1004,7 +1004,7 @@ def test_a_rank_may_have_no_sample_in_the_last_step_and_batch_norm_still_agrees(
         global_batch_size=40,
         epochs=2,
     )
-    assert [session.progress.samples_of_rank for session in done.sessions] == [(6, 0)] * 2
+    assert [context.progress.samples_of_rank for context in done.contexts] == [(6, 0)] * 2
     assert torch.equal(*vectors(done))
 
 
@@ -1013,7 +1013,7 @@ def test_calibration_leaves_no_trace_and_counts_as_training_time():
     calibrated = whole_run({}, **run)
     batches = epochs_of(calibrated)[0]["batches"]
     manual = whole_run({"balancing": "manual", "shares": tuple(map(float, batches))}, **run)
-    for one, other in zip(calibrated.sessions, manual.sessions, strict=True):
+    for one, other in zip(calibrated.contexts, manual.contexts, strict=True):
         for name, value in one.replica.model.state_dict().items():
             assert torch.equal(value, other.replica.model.state_dict()[name]), name
         assert torch.equal(one.replica.rng_state()["cpu"], other.replica.rng_state()["cpu"])
@@ -1038,7 +1038,7 @@ def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: P
         resumed = whole_run(keys, checkpoints=tmp_path / "broken", attempt=2, **run)
     assert resumed.metrics.rows[0]["resumed_from"] == f"step_{after:010d}"
     assert "calibrated" not in caplog.text
-    for one, other in zip(whole.sessions, resumed.sessions, strict=True):
+    for one, other in zip(whole.contexts, resumed.contexts, strict=True):
         for name, value in one.replica.model.state_dict().items():
             assert torch.equal(value, other.replica.model.state_dict()[name]), name
     assert epochs_of(resumed) == epochs_of(whole)[after // 6 :]

@@ -20,7 +20,7 @@ from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies import hsgd
 from daso_bench.strategies.communicator import Link
 from daso_bench.strategies.ddp import DDP
@@ -217,7 +217,7 @@ def trained(strategy: str, **more: Any) -> SimulatedRun:
 def test_awkward_models_train_as_under_ddp(keys: dict[str, Any], clip: float | None):
     """Frozen, tied, zero-size and strided parameters, buffers of each rank's own, dropout, clipping."""
     ours, theirs = trained("hsgd", keys=keys, clip_norm=clip), trained("ddp", clip_norm=clip)
-    for mine, other in zip(ours.sessions, theirs.sessions, strict=True):
+    for mine, other in zip(ours.contexts, theirs.contexts, strict=True):
         expected = other.replica.model.state_dict()
         for name, value in mine.replica.model.state_dict().items():
             assert (value - expected[name]).abs().max() <= 1e-12 if value.numel() else True, name
@@ -309,17 +309,17 @@ def test_every_element_is_summed_sent_and_owned_once(
         ]
         every = sorted(itertools.chain(*columns))
         assert sorted(c for a, b in arena.sums for c in range(a, b)) == every
-        wish = [] if arena.wish is None else [arena.wish]
-        assert sorted(c for a, b in arena.messages for c in range(a, b)) == sorted(every + wish)
+        stop_request = [] if arena.stop_flag is None else [arena.stop_flag]
+        assert sorted(c for a, b in arena.messages for c in range(a, b)) == sorted(every + stop_request)
         assert arena.width >= arena.used
         assert arena.width * arena.dtype.itemsize % hsgd.LINE == 0
         if by_tensor:
             for place, mine in zip(arena.places, columns, strict=True):
                 start, stop = arena.sums[owners[place]]
                 assert all(start <= c < stop for c in mine)
-        assert (arena.wish is not None) == (arena is arenas[0])
+        assert (arena.stop_flag is not None) == (arena is arenas[0])
     start, stop = arenas[0].messages[0]
-    assert start <= (arenas[0].wish or 0) < stop, "the leader's message carries the wish"
+    assert start <= (arenas[0].stop_flag or 0) < stop, "the leader's message carries the stop request"
 
 
 @settings(max_examples=100, deadline=None)
@@ -368,15 +368,15 @@ def test_sum_columns_adds_rows_in_ascending_order(
 def test_weights_and_momenta_are_there_once_per_node_and_buffers_per_rank():
     run = trained("hsgd")
     pointers = [
-        [parameter.data_ptr() for parameter in session.replica.parameters.tensors if parameter.numel()]
-        for session in run.sessions
+        [parameter.data_ptr() for parameter in context.replica.parameters.tensors if parameter.numel()]
+        for context in run.contexts
     ]
     assert pointers[0] == pointers[1] != pointers[2] == pointers[3]
-    buffers = [session.replica.buffers.tensors[0].data_ptr() for session in run.sessions]
+    buffers = [context.replica.buffers.tensors[0].data_ptr() for context in run.contexts]
     assert len(set(buffers)) == 4
-    for first, second in (run.sessions[:2], run.sessions[2:]):
-        owned = [{id(p) for p in session.replica.stepped} for session in (first, second)]
-        states = [len(session.replica.optimizer.state) for session in (first, second)]
+    for first, second in (run.contexts[:2], run.contexts[2:]):
+        owned = [{id(p) for p in context.replica.stepped} for context in (first, second)]
+        states = [len(context.replica.optimizer.state) for context in (first, second)]
         assert [len(own) for own in owned] == states
         assert sum(states) == len(first.replica.parameters.tensors)
 
@@ -387,7 +387,7 @@ def test_h12_memory_of_a_node():
     for shared, copies in ((True, 1), (False, 2)):
         run = trained("hsgd", keys={"shared_weights": shared})
         summary = run.results[0].summary["strategy"]
-        elements = run.sessions[0].replica.numel
+        elements = run.contexts[0].replica.numel
         assert summary["node_bytes"] == 8 * elements * (copies * 2 + 2)
 
 
@@ -557,7 +557,7 @@ def test_h7_sums_over_nodes_are_one_a_step_and_one_per_local_rank_by_tensors():
 
 
 def test_h10_bytes_between_nodes():
-    # 999,999 parameters and the wish: one million elements, 4 MB.
+    # 999,999 parameters and the stop request: one million elements, 4 MB.
     ring = book({}, [2] * 4, 999_999)
     assert [rank["inter"] for rank in ring] == [6_000_000, 0] * 4
     linear = book({"level2_algorithm": "linear"}, [2] * 4, 999_999)
@@ -602,7 +602,7 @@ def test_a_wish_is_known_to_all_in_its_step_and_to_nobody_before_or_after(
     for wisher in range(4):
         traces = together(
             keys, nodes, 5, noise(torch.float64, [4, 1]), torch.float64,
-            wish=lambda rank, step, who=wisher: (rank, step) == (who, 2),
+            stop_request=lambda rank, step, who=wisher: (rank, step) == (who, 2),
             step_ns=lambda rank, n: 1_000 * (rank + 1),
         )  # fmt: skip
         for trace in traces:
@@ -616,7 +616,7 @@ def test_a_wish_is_known_to_all_in_its_step_and_to_nobody_before_or_after(
 def test_clipping_costs_a_barrier_only_where_it_is_asked_for(keys: dict[str, Any]):
     def barriers(clip: float | None) -> int:
         cfg = config("hsgd", keys=keys, epochs=1, clip_norm=clip)  # 6 steps
-        return simulate(cfg, cfg.dataset.load()).sessions[0].comm.traffic.verbs["shared.barrier"]
+        return simulate(cfg, cfg.dataset.load()).contexts[0].comm.traffic.verbs["shared.barrier"]
 
     more = 2 if keys.get("shared_weights") is False else 1
     assert barriers(0.1) - barriers(None) == 6 * more
@@ -626,7 +626,7 @@ def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
     finals = []
     for clip in (None, 1e9):
         cfg = config("hsgd", epochs=1, clip_norm=clip)
-        finals.append(simulate(cfg, cfg.dataset.load()).sessions[3].replica.flat())
+        finals.append(simulate(cfg, cfg.dataset.load()).contexts[3].replica.flat())
     assert torch.equal(*finals)
     data: Data = lambda rank, step: (torch.ones(1, 6), torch.zeros(1, dtype=torch.int64))  # noqa: E731
     strategy = together({}, [1], 1, data, torch.float32)[0].strategy
@@ -643,11 +643,11 @@ class Stops(Exception):
     pass
 
 
-class Mortal(Loop):
+class Mortal(Trainer):
     """Dies before its 31st step."""
 
     def step(self) -> None:
-        if self.s.progress.step == 30:
+        if self.context.progress.step == 30:
             raise Stops
         super().step()
 
@@ -669,7 +669,7 @@ def test_h19_a_resumed_run_takes_the_same_steps(keys: dict[str, Any], tmp_path: 
         simulate(cfg, data, checkpoints=tmp_path / "cut", loop=Mortal)
     resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
     assert resumed.metrics.rows[0]["step"] == 20
-    for mine, theirs in zip(resumed.sessions, whole.sessions, strict=True):
+    for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
         assert torch.equal(mine.replica.buffers.pack(), theirs.replica.buffers.pack())
     seen = [

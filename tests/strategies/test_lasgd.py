@@ -53,7 +53,7 @@ class Idle(SimulatedReplica):
 
     def compute_gradients(self, batch: Batch) -> Tensor:
         self.comm.simulator.advance(self.comm.rank, sum(self.device.step_ns(len(batch.targets))))
-        self.wished = self.wish
+        self.stop_requested = self.requests_stop
         return torch.zeros(())
 
 
@@ -120,7 +120,7 @@ def race(
     model: Callable[[int], nn.Module] | None = None,
     optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
     criterion: nn.Module | None = None,
-    wish: Callable[[int, int], bool] = lambda rank, step: False,
+    stop_request: Callable[[int, int], bool] = lambda rank, step: False,
     look: Callable[[Track], None] = lambda track: None,
     numbers: bool = True,
     counts: int = 1,
@@ -163,7 +163,7 @@ def race(
             progress.samples_of_rank = sizes
             track.estimates.append(strategy.global_samples(progress))
             track.truths.append(sum(own))
-            replica.wish = wish(rank, progress.step)
+            replica.requests_stop = stop_request(rank, progress.step)
             replica.compute_gradients(Batch(inputs, targets, sizes))
             strategy.before_step(progress)
             before = replica.flat() if numbers else None
@@ -172,7 +172,10 @@ def race(
                 track.updates.append(replica.flat() - before)
             strategy.after_step(progress)
             own[rank] += sizes[rank]
-            agreed, met = strategy.agree(progress, replica.wished), strategy.meets(progress)
+            agreed, met = (
+                strategy.stop_agreed(progress, replica.stop_requested),
+                strategy.is_sync_point(progress),
+            )
             progress.step += 1
             track.clock_s.append(comm.now() / SECOND)
             if numbers:
@@ -188,7 +191,7 @@ def race(
                     judged = progress.samples // every
                     if inline:
                         rounds.at_rest = True
-                        with strategy.consensus():
+                        with strategy.averaged_model():
                             comm.barrier(WORLD)
                         rounds.at_rest = False
                     else:
@@ -200,7 +203,7 @@ def race(
                 assert not agreed
         track.end_s = comm.now() / SECOND
         track.bytes_sent = sum(comm.traffic.payload_bytes.values())
-        strategy.finish()
+        strategy.finalize()
         track.final = replica.flat()
         track.assembled = [strategy.assemble(copy) for copy, _, _ in track.copies]
 
@@ -238,7 +241,7 @@ def test_a_round_by_hand():
     first, second = race(lasgd(), (1, 1), data=data, horizon=2)
     assert (first.parameters[1].item(), second.parameters[1].item()) == (1.5, 2.25)
     assert first.strategy.details[0]["samples"] == 2
-    assert first.final.item() == 1.875, "finish() ends with the average"
+    assert first.final.item() == 1.875, "finalize() ends with the average"
 
 
 @pytest.mark.parametrize(
@@ -491,7 +494,9 @@ def test_a_budget_ends_all_ranks_in_one_round():
 @pytest.mark.parametrize("keys", [{}, dict(sync_every=7)])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_wish_of_one_rank_stops_all_after_the_same_round(rank, keys):
-    tracks = race(lasgd(**keys), (1, 1, 1, 2), horizon=200, wish=lambda r, step: (r, step) == (rank, 8))
+    tracks = race(
+        lasgd(**keys), (1, 1, 1, 2), horizon=200, stop_request=lambda r, step: (r, step) == (rank, 8)
+    )
     assert all(track.agreed for track in tracks)
     assert len({len(track.met) for track in tracks}) == 1
     assert max(track.clock_s[-1] for track in tracks) <= 40
@@ -499,13 +504,13 @@ def test_a_wish_of_one_rank_stops_all_after_the_same_round(rank, keys):
 
 
 def test_a_wish_does_not_wait_for_the_period():
-    asked = race(lasgd(sync_every=50), (1, 1), horizon=200, wish=lambda r, step: step == 3)
+    asked = race(lasgd(sync_every=50), (1, 1), horizon=200, stop_request=lambda r, step: step == 3)
     assert [track.steps for track in asked] == [5, 5]
 
 
 def test_a_wish_is_told_once():
-    wish = lambda rank, step: (rank, step) == (1, 2)  # noqa: E731
-    made = course(LASGD(LASGDConfig()), [2], steps=12, wish=wish)
+    stop_request = lambda rank, step: (rank, step) == (1, 2)  # noqa: E731
+    made = course(LASGD(LASGDConfig()), [2], steps=12, stop_request=stop_request)
     for history in walk(made, step_time=lambda rank, samples: 10):
         # Made in the third step, sent with the round of the fourth and applied at its end.
         assert [step for step, agreed in history.agreed.items() if agreed] == [4]
@@ -752,7 +757,7 @@ def test_records_and_labels():
     tracks = race(lasgd(), (1, 1, 1, 2), horizon=24)
     row = tracks[0].strategy.record(Progress(1, 1))
     assert [row[key] for key in ("rounds", "launched", "steps", "samples")] == [12, 12, 24, 24]
-    assert row["blocked_s"] == 1, "the round that finish() waited for"
+    assert row["blocked_s"] == 1, "the round that finalize() waited for"
     first, second = row["detail"][:2]
     assert first["stamps_s"] == [1, 3, 3]
     assert second["stamps_s"] == [3, 5, 5]
@@ -779,7 +784,7 @@ def test_a_whole_run_ends_by_samples_with_copies_evaluated_later():
     assert samples == sorted(set(samples))
     assert evaluations[-1]["samples"] >= 4 * 96
     assert evaluations[-1]["accuracy"] > 0.5
-    finals = [session.replica.flat() for session in run.sessions]
+    finals = [context.replica.flat() for context in run.contexts]
     assert all(torch.equal(final, finals[0]) for final in finals)
     assert {result.status for result in run.results} == {"finished"}
 
@@ -788,4 +793,4 @@ def test_a_reached_target_stops_all_ranks():
     cfg = config("lasgd", target=0.5, stop="first", eval_every_samples=48, epochs=20, eval_mode="inline")
     run = simulate(cfg, cfg.dataset.load(), network=Rounds(0.03), step_time=slow_last)
     assert {result.reason for result in run.results} == {"target reached (train.stop=first)"}
-    assert len({session.strategy.summary()["rounds"] for session in run.sessions}) == 1
+    assert len({context.strategy.summary()["rounds"] for context in run.contexts}) == 1

@@ -1,4 +1,4 @@
-"""Local SGD: hand values, rounds, buffers, momenta, wishes, and the rule for the period."""
+"""Local SGD: hand values, rounds, buffers, momenta, stop requests, and the rule for the period."""
 
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def test_a_last_partial_round_ends_with_an_average_and_is_no_round():
     for history in histories:
         assert averaged_after(history) == [4, 8]
         assert torch.equal(history.final, expected)
-        assert history.verbs("finish") == {"parameters.all_reduce": 1}
+        assert history.verbs("finalize") == {"parameters.all_reduce": 1}
         assert history.summary["rounds"] == 2
         assert history.summary["steps_of_last_partial_round"] == 3
         assert history.met == {step: step in (4, 8, 11) for step in range(1, 12)}
@@ -195,11 +195,11 @@ def test_looking_saving_and_copying_leave_no_trace():
     for step in range(1, 11):
         own = [torch.cat([h.parameters[step], h.buffers[step]]) for h in untouched]
         for history in looked_at:
-            assert largest_difference(history.consensus[step], torch.stack(own).mean(0)) < 1e-14
+            assert largest_difference(history.averaged_model[step], torch.stack(own).mean(0)) < 1e-14
             if step in history.copies:
-                assert largest_difference(history.copies[step], history.consensus[step]) < 1e-14
+                assert largest_difference(history.copies[step], history.averaged_model[step]) < 1e-14
     # Equal models are not averaged once more.
-    at_a_meeting = [call for call in looked_at[0].calls if call.during == "consensus" and call.step == 3]
+    at_a_meeting = [call for call in looked_at[0].calls if call.during == "averaged_model" and call.step == 3]
     assert not at_a_meeting
 
 
@@ -238,10 +238,10 @@ def test_batch_norm_statistics_follow_the_policy_and_counters_are_left_alone(pol
         assert history.replica.model[1].num_batches_tracked.item() == 4
     # A model that is judged has one set of statistics whatever the policy.
     for step in (2, 4):
-        assert all(torch.equal(h.consensus[step], histories[0].consensus[step]) for h in histories)
-        assert all(largest_difference(h.copies[step], h.consensus[step]) <= tolerance for h in histories)
+        assert all(torch.equal(h.averaged_model[step], histories[0].averaged_model[step]) for h in histories)
+        assert all(largest_difference(h.copies[step], h.averaged_model[step]) <= tolerance for h in histories)
     m = histories[0].replica.numel
-    judged = histories[0].consensus[2][m:]
+    judged = histories[0].averaged_model[2][m:]
     mean = torch.stack([history.buffers[2] for history in histories]).mean(0)
     assert largest_difference(judged, histories[0].buffers[2] if policy == "broadcast" else mean) <= tolerance
 
@@ -337,10 +337,10 @@ def test_momenta_are_kept_averaged_or_forgotten(policy):
 
 
 def test_all_ranks_know_of_a_wish_at_the_next_average_and_only_then():
-    def wish(rank: int, step: int) -> bool:
+    def stop_request(rank: int, step: int) -> bool:
         return rank == 2 and step in (0, 7)
 
-    histories = walk(course(local_sgd(sync_every=4), [2, 1], steps=12, wish=wish))
+    histories = walk(course(local_sgd(sync_every=4), [2, 1], steps=12, stop_request=stop_request))
     for history in histories:
         # Made in step 1, known after step 4; made in the step of an average, known after it.
         assert [step for step, agreed in history.agreed.items() if agreed] == [4, 8]
@@ -348,10 +348,12 @@ def test_all_ranks_know_of_a_wish_at_the_next_average_and_only_then():
 
 def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
     class Late(LocalSGD):
-        """Rank 1's wish of step 4 comes when step 4's payload is gone."""
+        """Rank 1's stop request of step 4 comes when step 4's payload is gone."""
 
-        def agree(self, progress: Progress, wished: bool) -> bool:
-            return super().agree(progress, wished or (self.comm.rank == 1 and progress.step == 3))
+        def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+            return super().stop_agreed(
+                progress, stop_requested or (self.comm.rank == 1 and progress.step == 3)
+            )
 
     traces = drive(lambda: Late(LocalSGDConfig(sync_every=4)), [1, 1], steps_per_epoch=12)
     for trace in traces:
@@ -361,8 +363,8 @@ def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
 @pytest.mark.parametrize("keys", [{}, {"buffers": "none", "optimizer_state": "average"}])
 def test_a_resumed_run_is_the_unbroken_run(keys):
     def make(**more: Any):
-        # A wish is under way from step 5 to the average after step 8.
-        more |= {"wish": lambda rank, step: (rank, step) == (2, 4)}
+        # A stop request is under way from step 5 to the average after step 8.
+        more |= {"stop_request": lambda rank, step: (rank, step) == (2, 4)}
         net = classifier(norm=True, dropout=0.2)
         return course(local_sgd(sync_every=4, **keys), [2, 1], steps=7, epochs=2, model=net, **more)
 

@@ -205,11 +205,11 @@ def test_by_node_one_copy_crosses_the_link_and_statistics_are_those_of_all_ranks
 
 @pytest.mark.parametrize("unit", ["rank", "node"])
 def test_a_wish_is_known_in_its_step_before_the_switch_and_at_the_next_average_after_it(unit):
-    def wish(rank: int, step: int) -> bool:
+    def stop_request(rank: int, step: int) -> bool:
         return rank == 3 and step in (2, 4, 9)
 
     strategy = post_local(switch_samples=4 * 16, sync_every=4, unit=unit)
-    for history in walk(course(strategy, [2, 2], steps=16, wish=wish)):
+    for history in walk(course(strategy, [2, 2], steps=16, stop_request=stop_request)):
         assert [step for step, agreed in history.agreed.items() if agreed] == [3, 8, 12]
 
 

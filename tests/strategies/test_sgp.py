@@ -1,4 +1,4 @@
-"""SGP by hand: who sends to whom, what mixing does to values and weights, how fast a wish gets around."""
+"""SGP by hand: who sends to whom, what mixing does to values and weights, how fast a request gets around."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_powers_of_two_agree_after_one_cycle(ranks: int):
     assert last == pytest.approx([sum(values) / ranks] * ranks, rel=1e-12)
 
 
-def test_six_ranks_come_close_but_do_not_agree():
+def test_six_ranks_come_close_but_do_not_stop_agreed():
     assert mix([0, 1, 2, 3, 4, 5], 3)[-1] == [2.5, 2, 2.25, 2.5, 2.75, 3]
 
 
@@ -172,13 +172,14 @@ def test_all_ranks_heed_a_wish_in_one_step(graph: str, nodes: list[int], peers: 
         lambda: sgp(graph=graph, num_peers=peers),
         nodes,
         steps_per_epoch=14,
-        wish=lambda rank, step: (rank == wisher and step == 3) or (rank == 0 and step == 4),
+        stop_request=lambda rank, step: (rank == wisher and step == 3) or (rank == 0 and step == 4),
     )
     agreed = [trace.agreed for trace in traces]
     assert agreed == [agreed[0]] * ranks
     reach = traces[0].strategy.reach
     assert agreed[0].index(True) == 3 + reach - 1
-    # A second wish in the same round is answered with the first, or one round later, never left alone.
+    # A second stop request in the same round is answered with the first, or one round later, never left
+    # alone.
     assert sum(agreed[0]) in (1, 2)
 
 
@@ -197,7 +198,7 @@ def test_consensus_is_the_mean_and_leaves_no_trace():
         def after_step(self, progress):
             super().after_step(progress)
             before = self.replica.flat()
-            with self.consensus():
+            with self.averaged_model():
                 self.peek = self.replica.flat()
             assert torch.equal(before, self.replica.flat())
 
@@ -215,7 +216,7 @@ def test_copies_of_all_ranks_make_the_same_model_as_an_average_on_the_spot():
     class Copies(SGP):
         def after_step(self, progress):
             super().after_step(progress)
-            with self.consensus():
+            with self.averaged_model():
                 now = torch.cat([self.replica.flat(), self.replica.buffers.pack()])
             assert torch.equal(self.assemble(self.snapshot(progress)), now)
 

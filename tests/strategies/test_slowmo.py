@@ -170,7 +170,7 @@ def test_a_model_judged_within_a_round_is_the_average_and_judging_leaves_no_trac
     for step in range(1, 11):
         own = [torch.cat([history.parameters[step], history.buffers[step]]) for history in untouched]
         for history in looked_at:
-            assert largest_difference(history.consensus[step], torch.stack(own).mean(0)) < 1e-14
+            assert largest_difference(history.averaged_model[step], torch.stack(own).mean(0)) < 1e-14
 
 
 @pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.01)])
@@ -193,9 +193,9 @@ def test_a_resumed_run_goes_on_bit_for_bit(optimizer):
 
 def test_a_wish_reaches_all_ranks_with_the_next_round():
     quiet = walk(course(slowmo(sync_every=4), [2, 1], steps=12))
-    wish = lambda rank, step: (rank, step) == (2, 5)  # noqa: E731
-    wishing = walk(course(slowmo(sync_every=4), [2, 1], steps=12, wish=wish))
-    for one, other in zip(quiet, wishing, strict=True):
+    stop_request = lambda rank, step: (rank, step) == (2, 5)  # noqa: E731
+    asking = walk(course(slowmo(sync_every=4), [2, 1], steps=12, stop_request=stop_request))
+    for one, other in zip(quiet, asking, strict=True):
         assert [step for step, heard in other.agreed.items() if heard] == [8]
         assert one.verbs() == other.verbs() == {"parameters.all_reduce": 3}
 

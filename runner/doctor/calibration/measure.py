@@ -29,10 +29,10 @@ from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
 from ...training import gather
-from ...training.context import Nobody, Session, World
+from ...training.context import Backend, Nobody, TrainContext
 from ...training.precision import DTYPES
 from ...training.torch_replica import TorchReplica
-from ...training.trainer import Loop
+from ...training.trainer import Trainer
 
 ENTRY = f"{__name__}:measure"
 TASK = "task.json"
@@ -59,9 +59,9 @@ class Task:
 
 
 class Apart(DDP):
-    """DDP whose sums can be left out: nobody then knows what others wish, and nobody asks."""
+    """DDP whose sums can be left out: nobody then knows of stop requests, and nobody asks."""
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return False
 
 
@@ -196,43 +196,43 @@ class Rig:
         self._samples = 0
         self._noise: dict[int, tuple[Tensor, Tensor]] = {}
         config = _endless(config)
-        real = World("calibrate", comm, self._replica, comm.device, common_clock=True)
-        session = Session(config, real, config.dataset.load(), Recorded(), None, Nobody())
-        self._loop = Loop(session)
-        session.prepare()
+        real = Backend("calibrate", comm, self._replica, comm.device, common_clock=True)
+        context = TrainContext(config, real, config.dataset.load(), Recorded(), None, Nobody())
+        self._loop = Trainer(context)
+        context.prepare()
         self._loop.begin(None)
-        session.share()
+        context.share()
         self._real, self._noisy = real, dataclasses.replace(real, batch=self._batch)
-        averaging = session.replica.averaging
+        averaging = context.replica.averaging
         self._averaging = {True: averaging, False: dataclasses.replace(averaging, group=None)}
         # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
-        self.step(session.sampler.samples_of_rank(0)[comm.rank], averaged=True)
+        self.step(context.sampler.samples_of_rank(0)[comm.rank], averaged=True)
 
     def step(self, samples: int, *, averaged: bool = False) -> Step:
         """One step of the train loop on noise, once all ranks are here."""
-        session, comm = self._loop.s, self.comm
+        context, comm = self._loop.context, self.comm
         self._samples = samples
         self._noise_of(samples)
-        session.world = self._noisy
-        session.replica.averaging = self._averaging[averaged]
+        context.backend = self._noisy
+        context.replica.averaging = self._averaging[averaged]
         comm.barrier(WORLD)
         comm.traffic.clear_stamps()
         began = comm.now()
         self._loop.step()
         self._loop.after_step()
-        replica = session.replica
-        replica.settle()
+        replica = context.replica
+        replica.wait_pending()
         self._synchronise()
         took = comm.now() - began
         return Step(took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9)
 
     def next_batch_s(self) -> float:
         """Seconds to get the run's next batch of its own data, after a step as in training."""
-        session = self._loop.s
-        session.world = self._real
-        session.progress.samples_of_rank = session.feed.sizes(session.progress)
+        context = self._loop.context
+        context.backend = self._real
+        context.progress.samples_of_rank = context.feed.sizes(context.progress)
         began = self.comm.now()
-        session.next_batch()
+        context.next_batch()
         self._synchronise()
         return (self.comm.now() - began) / 1e9
 
@@ -251,8 +251,8 @@ class Rig:
 
     def buckets(self) -> tuple[list[Tensor], list[float]]:
         """Tensors as large as DDP's buckets of this model, and the share of backward that each waits for."""
-        config, session = self._config, self._loop.s
-        spec = InputSpec(*session.data.shape, session.data.classes)
+        config, context = self._config, self._loop.context
+        spec = InputSpec(*context.data.shape, context.data.classes)
         profile = timing_only.profile_of(config, spec)
         dtype = DTYPES[config.train.precision]
         found = profile.buckets(dtype.itemsize, config.strategy.bucket_mib)
@@ -276,7 +276,7 @@ class Rig:
 
     def _noise_of(self, samples: int) -> tuple[Tensor, Tensor]:
         if samples not in self._noise:
-            noise = self._loop.s.replica.noise
+            noise = self._loop.context.replica.noise
             assert noise is not None, "the session gives noise to measure with"
             self._noise[samples] = noise(samples)
         return self._noise[samples]

@@ -28,7 +28,7 @@ from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
 from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
 from ...training import gather
-from ...training.context import Session
+from ...training.context import TrainContext
 from ...training.slow_device import Padding
 from ..rank_process import Meeting
 from .keep_awake import computed_s
@@ -146,18 +146,18 @@ class Apparatus:
         self._queue, self._cores = queue, Cores(meeting.awake)
         self._before = Counted()  # by the attempts that this one goes on from
 
-    def prepare(self, session: Session, replica: PaddedReplica) -> None:
+    def prepare(self, context: TrainContext, replica: PaddedReplica) -> None:
         """Measure the layers, the floor and the links, after the undone step and before training.
 
         Raises MachineError with the nearest that this machine can do, where the run is to be refused.
         """
         self._padding = replica.padding
-        samples = session.sampler.samples_of_rank(0)[self._comm.rank]
-        step_s = self._step(session, replica, samples)
+        samples = context.sampler.samples_of_rank(0)[self._comm.rank]
+        step_s = self._step(context, replica, samples)
         self._pause_s = min(step_s, LONGEST_PAUSE_S)
         if self._links_are_shaped():
-            element = session.replica.parameters.empty().element_size()
-            whole = max(1, session.replica.numel) * element
+            element = context.replica.parameters.empty().element_size()
+            whole = max(1, context.replica.numel) * element
             self._check_floor(whole)
             self._check_links({whole, *self._comm.traffic.sizes("inter")})
         if self._reasons and self._refuse:
@@ -237,13 +237,13 @@ class Apparatus:
                 f"{OTHERS_LIMIT:.0%}); keep the machine free"
             )
 
-    def _step(self, session: Session, replica: PaddedReplica, samples: int) -> float:
+    def _step(self, context: TrainContext, replica: PaddedReplica, samples: int) -> float:
         """Seconds of this rank's step; checks that real computing fits into it."""
         padding = replica.padding
         if padding is None:
-            with session.replica.untouched():
+            with context.replica.untouched():
                 self._comm.barrier(WORLD)  # ranks may share weights: none steps before all have kept theirs
-                took = session.replica.time_steps(samples, STEP_TIMES)
+                took = context.replica.time_steps(samples, STEP_TIMES)
                 self._comm.barrier(WORLD)
             self._comm.barrier(WORLD)
             return median(took)

@@ -104,7 +104,7 @@ def _floors(answer: Answer) -> list[str]:
     missing = fixed.missing
     if missing:
         what = " and ".join(missing)
-        return [f"No noise floor: {what} missing (study.role=clock and fresh make them), so no verdict."]
+        return [f"No noise floor: {what} missing (study.role=same_seeds and fresh make them), so no verdict."]
     assert fixed.clock is not None
     floors = {"time of all work": fixed, **({"time to target": target} if answer.budget_s else {})}
     seeds = " and ".join(

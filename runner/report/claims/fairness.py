@@ -36,8 +36,8 @@ BY_DESIGN: Mapping[str, tuple[str, ...]] = {
 }
 """By the headline of a claim: what its arms differ in because it asks for that."""
 BY_ROLE: Mapping[str, tuple[str, ...]] = {
-    "clock": ("train.max_steps", "data.samples", "evaluation.count"),
-    "fresh": ("seed", "model.initial", "data.order"),
+    "same_seeds": ("train.max_steps", "data.samples", "evaluation.count"),
+    "fresh_seeds": ("seed", "model.initial", "data.order"),
     # Of the same work a core's part, on one of the same machines: `alone` asks for both.
     "one_core": (
         *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),

@@ -25,7 +25,7 @@ from .comparison import Method, diverged
 from .convergence_check import Guarded, guarded
 from .convergence_points import Reference
 
-CLOCK, FRESH, PLACEBO = "clock", "fresh", "placebo"
+CLOCK, FRESH, PLACEBO = "same_seeds", "fresh_seeds", "placebo"
 WRONG = "wrong baseline"
 
 

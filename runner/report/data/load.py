@@ -115,7 +115,7 @@ class Run:
 
     @property
     def role(self) -> str:
-        """`study.role`: "clock" or "fresh" for a second baseline, "placebo"; "" for an arm of its own."""
+        """`study.role`: "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""."""
         return str(_get(self.config, "study", "role") or "")
 
     @property

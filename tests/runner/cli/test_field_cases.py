@@ -15,7 +15,7 @@ from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 STRATEGIES = {"ddp": {}, "daso": {"warmup_epochs": 1, "cooldown_epochs": 1}}
@@ -79,7 +79,7 @@ def test_a17_a_last_batch_of_one_and_batch_norm(strategy: str):
     done = run(cfg)
     summary = done.results[0].summary
     assert (summary["status"], summary["steps"], summary["left_out_samples"]) == ("finished", 6, 0)
-    assert done.sessions[0].progress.samples == 99
+    assert done.contexts[0].progress.samples == 99
 
 
 def test_a17_one_sample_a_rank_and_batch_norm_is_refused():
@@ -103,8 +103,8 @@ def test_a22_all_ranks_call_the_same_collectives(strategy: str, nodes: list[int]
         strategy, keys=STRATEGIES[strategy], ranks=nodes, dataset=Blobs(samples=100), global_batch_size=23
     )
     done = run(cfg)
-    assert {session.progress.step for session in done.sessions} == {4 * 5}
-    verbs = [session.comm.traffic.verbs for session in done.sessions]
+    assert {context.progress.step for context in done.contexts} == {4 * 5}
+    verbs = [context.comm.traffic.verbs for context in done.contexts]
     for name in ("gradients.all_reduce", "control.barrier", "parameters.broadcast"):
         assert len({counter[name] for counter in verbs}) == 1
 
@@ -142,10 +142,10 @@ def test_a28_a_target_reached_in_the_warm_up_is_no_result_of_the_method():
 def test_a29_nothing_is_in_flight_when_an_epoch_ends(samples: int):
     """5, 1 and 2 batches an epoch with a period of 4 and a wait of 3: replicas are equal after each epoch."""
 
-    class Watch(Loop):
+    class Watch(Trainer):
         def _end_epoch(self) -> None:
-            ends.setdefault(self.s.progress.epoch, []).append(self.s.replica.flat())
-            assert not self.s.strategy.pending  # pyright: ignore[reportAttributeAccessIssue] (DASO's)
+            ends.setdefault(self.context.progress.epoch, []).append(self.context.replica.flat())
+            assert not self.context.strategy.pending  # pyright: ignore[reportAttributeAccessIssue] (DASO's)
             super()._end_epoch()
 
     ends: dict[int, list[torch.Tensor]] = {}

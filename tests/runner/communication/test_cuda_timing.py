@@ -14,7 +14,7 @@ from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.clock import Stretch, by_device
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.replica import Batch, StepTimes
 from daso_bench.strategies.topology import Topology
 
@@ -42,7 +42,7 @@ def test_times_of_a_step_are_read_once_it_is_over_and_nobody_waits():
     assert times.known() == [StepTimes((1,), 2_000_000, 6_000_000)]
     assert times.known() == [], "once"
     assert gpu.host_waits == []
-    assert times.settle() == [StepTimes((2,), 3_000_000, 7_000_000)]
+    assert times.wait_pending() == [StepTimes((2,), 3_000_000, 7_000_000)]
     assert gpu.host_waits == [15.0], "a pause waits, for the last step alone"
     assert times.take_sums() == (13_000_000, 2_000_000)
     assert times.take_sums() == (0, 0)
@@ -53,16 +53,16 @@ def test_marks_of_a_clock_are_known_in_the_step_itself():
     marks = StepMarks(samples_of_rank=(4,), forward=((1, 3), (10, 15)), started=0, computed=20, done=20)
     times.add(marks)
     assert times.known() == [StepTimes((4,), 7, 20)]
-    assert times.settle() == []
+    assert times.wait_pending() == []
 
 
 def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
     for hurry in (False, True):
         gpu, heard = FakeGPU(), []
         flag = LateFlag(gpu.event, pinned=False)
-        for wish in (0.0, 1.0, 0.0, 0.0):
+        for stop_request in (0.0, 1.0, 0.0, 0.0):
             gpu.compute(5)
-            heard.append(flag.next(torch.tensor([wish])))
+            heard.append(flag.next(torch.tensor([stop_request])))
             if hurry:
                 gpu.now = gpu.clocks["computing"]
         assert heard == [0, 0, 1, 0]
@@ -70,10 +70,10 @@ def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
 
 
 def test_a_wish_whose_memory_the_next_step_writes_to_is_heard_as_it_was():
-    flag, wish = LateFlag(FakeGPU().event, pinned=False), torch.zeros(1)
+    flag, stop_request = LateFlag(FakeGPU().event, pinned=False), torch.zeros(1)
     heard = []
     for value in (1.0, 0.0, 2.0, 0.0):
-        heard.append(flag.next(wish.fill_(value)))
+        heard.append(flag.next(stop_request.fill_(value)))
     assert heard == [0, 1, 0, 2]
 
 
@@ -139,14 +139,14 @@ def test_no_step_waits_for_itself_and_a_loss_that_is_no_number_is_heard_in_the_n
     heard, known = [], []
     for value in (1.0, float("nan"), 1.0, 1.0):
         replica.compute_gradients(batch_of(value))
-        heard.append(replica.wished)
+        heard.append(replica.stop_requested)
         known.append(len(replica.take_times()))
     assert heard == [False, False, True, False]
     assert len(gpu.host_waits) == 3
     assert max(gpu.host_waits) < gpu.clocks["computing"] - 3, "the last step is still in the queue"
     assert comm.synchronised == 0
     assert known == [0, 1, 1, 1], "times of a step come in the next"
-    replica.settle()
+    replica.wait_pending()
     assert comm.synchronised == 1
     assert len(replica.take_times()) == 1
     compute_ns, exposed_ns = replica.take_device_ns() or (0, 0)
@@ -158,7 +158,7 @@ def test_no_step_waits_for_itself_and_a_loss_that_is_no_number_is_heard_in_the_n
 def test_a_pause_waits_for_what_is_behind_backward_whoever_sums(late: bool):
     _, comm, replica = on_fake_gpu()
     replica.late = late  # not where gloo joins GPUs: their optimizer's step is as late as any other's
-    replica.settle()
+    replica.wait_pending()
     assert comm.synchronised == 1
 
 
@@ -169,24 +169,24 @@ def test_a_step_that_is_undone_changes_nothing_of_what_is_told_late():
         replica.compute_gradients(batch_of(1.0, size=5))
         replica.compute_gradients(batch_of(1.0, size=5))
     replica.compute_gradients(batch_of(1.0))
-    assert replica.wished, "of the step before the one that was undone"
-    replica.settle()
+    assert replica.stop_requested, "of the step before the one that was undone"
+    replica.wait_pending()
     assert [step.samples_of_rank for step in replica.take_times()] == [(3,), (3,)]
     one = on_fake_gpu()[2]
     one.compute_gradients(batch_of(1.0))
-    one.settle()
+    one.wait_pending()
     once = one.take_device_ns() or (0, 0)
     assert replica.take_device_ns() == (2 * once[0], 2 * once[1])
 
 
 def test_what_the_host_did_not_wait_for_daso_does_not_tell():
-    class Ahead(Loop):
+    class Ahead(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            self.s.comm.host_waits = False
+            self.context.comm.host_waits = False
             super().begin(resumed_from)
 
     cfg = config("daso", epochs=3)
-    for loop, told in ((Loop, True), (Ahead, False)):
+    for loop, told in ((Trainer, True), (Ahead, False)):
         summary = simulate(cfg, cfg.dataset.load(), loop=loop).results[0].summary["strategy"]
         assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [told, told]
         if not told:
@@ -194,16 +194,16 @@ def test_what_the_host_did_not_wait_for_daso_does_not_tell():
 
 
 def test_where_wishes_are_late_everybody_is_asked_before_the_last_step_counts():
-    class Late(Loop):
+    class Late(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            self.s.replica.late = True
+            self.context.replica.late = True
             super().begin(resumed_from)
 
         def step(self) -> None:
             super().step()
-            self.s.replica.wished = False  # it would be heard in the next step
-            if self.s.progress.step == 5 and self.s.comm.rank == 2:
-                self.s.all_losses.fill_(float("nan"))
+            self.context.replica.stop_requested = False  # it would be heard in the next step
+            if self.context.progress.step == 5 and self.context.comm.rank == 2:
+                self.context.all_losses.fill_(float("nan"))
 
     cfg = config(epochs=1, eval_every_samples=48)
     done = simulate(cfg, cfg.dataset.load(), loop=Late)
@@ -213,16 +213,16 @@ def test_where_wishes_are_late_everybody_is_asked_before_the_last_step_counts():
 
 @pytest.mark.parametrize("due", ["eval_every_samples", "checkpoint_every_samples"])
 def test_where_wishes_are_late_nothing_is_judged_or_saved_unasked(due: str, tmp_path: Path):
-    class Late(Loop):
+    class Late(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            self.s.replica.late = True
+            self.context.replica.late = True
             super().begin(resumed_from)
 
         def step(self) -> None:
             super().step()
-            self.s.replica.wished = False
-            if self.s.progress.step == 2 and self.s.comm.rank == 2:
-                self.s.all_losses.fill_(float("nan"))
+            self.context.replica.stop_requested = False
+            if self.context.progress.step == 2 and self.context.comm.rank == 2:
+                self.context.all_losses.fill_(float("nan"))
 
     every: dict[str, Any] = {"eval_every_samples": 960, "checkpoint_every_samples": 960, due: 48}
     cfg = config(epochs=2, **every)
@@ -236,10 +236,10 @@ def test_where_wishes_are_late_nothing_is_judged_or_saved_unasked(due: str, tmp_
 def test_a_pause_waits_for_the_device_before_the_clock_reads_the_time():
     settled: list[str] = []
 
-    class Watched(Loop):
+    class Watched(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            replica, clock = self.s.replica, self.s.clock
-            replica.settle = lambda: settled.append(clock.segment)
+            replica, clock = self.context.replica, self.context.clock
+            replica.wait_pending = lambda: settled.append(clock.segment)
             super().begin(resumed_from)
 
     cfg = config(ranks=[1], epochs=2)

@@ -11,7 +11,7 @@ from test_cuda_timing import on_fake_gpu
 from torch import Tensor
 
 from daso_bench.runner.communication.nccl_work import Streams
-from daso_bench.runner.training.context import Session
+from daso_bench.runner.training.context import TrainContext
 from daso_bench.strategies.gradients import GradientAveraging, Reduction
 from daso_bench.strategies.topology import WORLD
 
@@ -52,14 +52,14 @@ def test_a_batch_goes_to_the_gpu_from_pinned_memory_and_nobody_waits(
     monkeypatch.setattr(Tensor, "pin_memory", pin)
     monkeypatch.setattr(Tensor, "to", to)
     batch = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
-    session: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         world=SimpleNamespace(batch=None, device=CUDA, spend=lambda what, samples: None),
         progress=SimpleNamespace(samples_of_rank=(2,)),
         loader=SimpleNamespace(next=lambda progress: batch),
         dtype=torch.float32,
         memory_format=torch.preserve_format,
     )
-    Session.next_batch(session)
+    TrainContext.next_batch(context)
     pins = [] if pinned else [("pin", torch.float32), ("pin", torch.int64)]
     assert calls == [*pins, ("to", True), ("to", True)]
 

@@ -14,7 +14,7 @@ from runs import Dies, config, dies_after
 
 from daso_bench.runner.config.schedules import Constant, Cosine, Plateau, Polynomial, Step, Watch
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
 
 Schedule = Constant | Step | Cosine | Polynomial | Plateau
@@ -86,13 +86,13 @@ def test_no_step_of_a_run_has_rate_0(schedule: Schedule) -> None:
     assert min(Rated.seen) > 0
 
 
-class Rated(Loop):
+class Rated(Trainer):
     """Keeps the rate of every step of every rank."""
 
     seen: ClassVar[list[float]] = []
 
     def after_step(self) -> None:
-        self.seen.append(self.s.rate)
+        self.seen.append(self.context.rate)
         super().after_step()
 
 
@@ -264,8 +264,8 @@ def test_a_run_lowers_its_rate_by_the_global_loss_alike_on_all_ranks(strategy: s
         assert rate == pytest.approx(0.05 * watch.factor)
         watch = QUICK.after_epoch(watch, loss)
     assert watch.factor < 1
-    assert all(session.watch == watch for session in done.sessions)
-    assert len({session.rate for session in done.sessions}) == 1
+    assert all(context.watch == watch for context in done.contexts)
+    assert len({context.rate for context in done.contexts}) == 1
 
 
 def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
@@ -276,10 +276,10 @@ def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
     first = resumed.metrics.rows[0]["step"]
     assert 0 < first < 45
     assert rates(resumed) == [row for row in rates(whole) if row[0] >= first // 6]
-    assert [session.watch for session in resumed.sessions] == [session.watch for session in whole.sessions]
+    assert [context.watch for context in resumed.contexts] == [context.watch for context in whole.contexts]
     assert all(
         torch.equal(one.replica.flat(), other.replica.flat())
-        for one, other in zip(whole.sessions, resumed.sessions, strict=True)
+        for one, other in zip(whole.contexts, resumed.contexts, strict=True)
     )
 
 

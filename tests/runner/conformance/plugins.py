@@ -42,7 +42,7 @@ class Averager(Strategy):
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
-        self.since, self.wished, self.heard = 0, False, False
+        self.since, self.stop_requested, self.heard = 0, False, False
         replica.average_gradients_over(None)
 
     def after_step(self, progress: Progress) -> None:
@@ -54,43 +54,43 @@ class Averager(Strategy):
     def average(self) -> None:
         """The end of a round."""
         flat = self.replica.flat(self.replica.parameters.empty(extra=1))
-        flat[-1] = float(self.wished or self.replica.wished)
+        flat[-1] = float(self.stop_requested or self.replica.stop_requested)
         self.comm.all_reduce(flat, WORLD).wait()
         self.replica.load(flat / self.comm.topology.ranks)
         self.heard, self.since = bool(flat[-1] > 0), 0
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
-        self.wished = (self.wished or wished) and not self.heard
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        self.stop_requested = (self.stop_requested or stop_requested) and not self.heard
         return self.heard
 
-    def meets(self, progress: Progress) -> bool:
+    def is_sync_point(self, progress: Progress) -> bool:
         return self.since == 0 or progress.last_step
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
+    def averaged_model(self) -> Iterator[None]:
         own = self.replica.flat()
         mean = own.clone()
         self.comm.all_reduce(mean, WORLD).wait()
         self.replica.load(mean / self.comm.topology.ranks)
-        with super().consensus():
+        with super().averaged_model():
             yield
         self.replica.load(own)
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         if self.since:
             self.average()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"since": self.since, "wished": self.wished}
+        return {"since": self.since, "stop_requested": self.stop_requested}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.since, self.wished = state["since"], state["wished"]
+        self.since, self.stop_requested = state["since"], state["stop_requested"]
 
 
 class ForgetsTheEnd(Averager):
     """Does not average where a round was cut short."""
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         return
 
 
@@ -98,34 +98,34 @@ class ForgetsState(Averager):
     """Begins its round anew after a resume."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.wished = state["wished"]
+        self.stop_requested = state["stop_requested"]
 
 
-class IgnoresWishes(Averager):
+class IgnoresStopRequests(Averager):
     """Never tells."""
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return False
 
 
-class ForgetsWishes(Averager):
-    """Tells what is wished in the step of the average alone."""
+class ForgetsStopRequests(Averager):
+    """Tells a request made in the step of the average alone."""
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return self.heard
 
 
 class TellsOneRank(Averager):
-    """Tells only the rank that wished."""
+    """Tells only the rank that asked."""
 
-    def agree(self, progress: Progress, wished: bool) -> bool:
-        return wished
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        return stop_requested
 
 
 class MeetsAnywhere(Averager):
     """Lets all be evaluated in the middle of a round."""
 
-    def meets(self, progress: Progress) -> bool:
+    def is_sync_point(self, progress: Progress) -> bool:
         return True
 
 
@@ -162,8 +162,8 @@ class OtherSizes(Averager):
 class NeverWaits(Averager):
     """Leaves a transfer behind."""
 
-    def finish(self) -> None:
-        super().finish()
+    def finalize(self) -> None:
+        super().finalize()
         self.comm.all_reduce(torch.zeros(1), WORLD, async_op=True)
 
 
@@ -171,8 +171,8 @@ class LeavesTraces(Averager):
     """Does not put its parameters back after an evaluation."""
 
     @contextmanager
-    def consensus(self) -> Iterator[None]:
-        with super().consensus():
+    def averaged_model(self) -> Iterator[None]:
+        with super().averaged_model():
             mean = self.replica.flat()
             yield
         self.replica.load(mean)
@@ -191,7 +191,7 @@ class WaitsAtOnce(DASO):
     def _start(self, batch: int, wait: int) -> None:
         super()._start(batch, wait)
         transfer: Transfer = self.pending[-1]
-        transfer.settle()
+        transfer.wait_pending()
 
 
 class Raises(Averager):

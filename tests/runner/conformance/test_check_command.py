@@ -71,7 +71,7 @@ def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pyte
     told = capsys.readouterr().out
     assert code == 1
     assert "stops anywhere: Stopped after any step the run ends the same way" in told
-    assert "  1,1: stopped after step 1, after finish(): rank 1 differs from rank 0: scale[0] is " in told
+    assert "  1,1: stopped after step 1, after finalize(): rank 1 differs from rank 0: scale[0] is " in told
     assert "mine: 2 ok, 0 refused, 0 FAILED" in told
     assert "broken: 1 ok, 0 refused, 1 FAILED" in told
     assert "FAILED: broken" in told

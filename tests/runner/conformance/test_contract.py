@@ -14,9 +14,9 @@ from plugins import (
     ExtraBarrier,
     ForgetsBadEpochs,
     ForgetsState,
+    ForgetsStopRequests,
     ForgetsTheEnd,
-    ForgetsWishes,
-    IgnoresWishes,
+    IgnoresStopRequests,
     LeavesTraces,
     MeetsAnywhere,
     NeverEnds,
@@ -69,7 +69,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
     finding = tried(name, plugin(Averager), (2, 1) if name in WIDE else (1, 1))
     assert finding.status == "ok", finding.text
     remarks = {
-        "hears wishes": "within 2 steps",
+        "hears stop requests": "within 2 steps",
         "traffic by step": "no description of its own in the kit",
         "time": "equal ranks: upper bound only",
         "buckets": "no key bucket_mib",
@@ -80,11 +80,27 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
 @pytest.mark.parametrize(
     ("kind", "check", "sentence"),
     [
-        (ForgetsTheEnd, "stops anywhere", "stopped after step 1, after finish(): rank 1 differs from rank 0"),
+        (
+            ForgetsTheEnd,
+            "stops anywhere",
+            "stopped after step 1, after finalize(): rank 1 differs from rank 0",
+        ),
         (ForgetsState, "resumes", "saved after step 1 and resumed: rank 0, after step 3: "),
-        (IgnoresWishes, "hears wishes", "a wish of rank 0 in step 1 is never told to rank 0 by agree()"),
-        (TellsOneRank, "hears wishes", "a wish of rank 0 in step 1 is never told to rank 1 by agree()"),
-        (ForgetsWishes, "hears wishes", "a wish in step 11 alone is never told to rank 0 by agree()"),
+        (
+            IgnoresStopRequests,
+            "hears stop requests",
+            "a stop request of rank 0 in step 1 is never told to rank 0 by stop_agreed()",
+        ),
+        (
+            TellsOneRank,
+            "hears stop requests",
+            "a stop request of rank 0 in step 1 is never told to rank 1 by stop_agreed()",
+        ),
+        (
+            ForgetsStopRequests,
+            "hears stop requests",
+            "a stop request in step 11 alone is never told to rank 0 by stop_agreed()",
+        ),
         (Alone, "ends", "no rank can go on: "),
         (
             OtherSizes,
@@ -94,7 +110,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (NeverWaits, "drains", "at the end: rank 0 launched 1 operations it never waits for"),
         (LeavesTraces, "looks leave no trace", "rank 0, after step 1: changed by a look: again.bias"),
         (OwnBuffers, "one model", "consensus after step 1: rank 1 differs from rank 0: buffers[0] is "),
-        (MeetsAnywhere, "sync points", "meets() says yes after step 1, where rank "),
+        (MeetsAnywhere, "sync points", "is_sync_point() says yes after step 1, where rank "),
         (NeverEnds, "ends", "rank 0 has taken 421 steps and the run does not end"),
         (Raises, "ends", "KeyError: 'momentum' ("),
         (ForgetsBadEpochs, "resumes", "saved after step 17 and resumed: rank 0, after step "),

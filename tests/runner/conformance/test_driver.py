@@ -80,7 +80,9 @@ def test_calls_carry_their_step_and_purpose():
     m, f = history.replica.numel, history.replica.buffers.numel
     assert {call.numbytes for call in own} == {4 * (m + 1)}
     assert [call.numbytes for call in history.calls if call.during == "copy"] == [4 * (m + f)]
-    assert sum(call.during == "consensus" for call in history.calls) == 4, "once asked for, once at the end"
+    assert sum(call.during == "averaged_model" for call in history.calls) == 4, (
+        "once asked for, once at the end"
+    )
 
 
 def test_a_run_resumed_from_any_step_is_the_same_run():
@@ -110,7 +112,7 @@ def test_a_course_can_start_apart_and_stop_early():
 
 
 def test_wishes_are_heard_and_nobody_stops():
-    histories = drive(awkward(wish=lambda rank, step: (rank, step) == (2, 4)))
+    histories = drive(awkward(stop_request=lambda rank, step: (rank, step) == (2, 4)))
     assert all(h.steps == 21 for h in histories)
     assert [[k for k, heard in h.agreed.items() if heard] for h in histories] == [[6]] * 3
 

@@ -98,7 +98,7 @@ def test_buffers_are_compared_too():
 class Short(LocalSGD):
     """Skips the last, partial round."""
 
-    def finish(self) -> None:
+    def finalize(self) -> None:
         return
 
 

@@ -85,7 +85,7 @@ def test_ranks_that_are_told_late_train_the_same_and_do_not_say_how_long_they_we
     ] * {"daso": 3, "lasgd": 1, "hsgd": 1}.get(strategy, 0)
     if strategy not in TIMED:
         assert summary["steps"] == 18
-        theirs = simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.state_dict()
+        theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
         model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
         for name, value in model.items():
             assert (value - theirs[name]).abs().max() <= 1e-5, name

@@ -61,7 +61,7 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[s
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load())
-    theirs = simulated.sessions[0].replica.model.state_dict()
+    theirs = simulated.contexts[0].replica.model.state_dict()
     for name, value in checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"].items():
         assert (value - theirs[name]).abs().max() <= 1e-10, name
     ours, virtual = outcome.summary or {}, simulated.results[0].summary
@@ -78,7 +78,7 @@ def test_checkpoints_hold_what_powersgd_remembers(tmp_path: Path):
         simulate(cfg, data, checkpoints=tmp_path / "cut", loop=dies_after(7))
     resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
     assert resumed.metrics.rows[0]["step"] == 5
-    for mine, theirs in zip(resumed.sessions, whole.sessions, strict=True):
+    for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
     ends = [done.results[0].summary["strategy"] for done in (resumed, whole)]
     assert ends[0] == ends[1]

@@ -136,7 +136,7 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[s
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path / "virtual")
     model = final_model(directory)
-    for name, value in simulated.sessions[0].replica.model.named_parameters():
+    for name, value in simulated.contexts[0].replica.model.named_parameters():
         assert not value.numel() or (value - model[name]).abs().max() <= 1e-12, name
     # Statistics are averaged where a model is judged: the scores agree.
     scores = [

@@ -83,7 +83,7 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, strategy, ke
     directory, outcome = launch(cfg)
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load())
-    theirs = simulated.sessions[0].replica.model.state_dict()
+    theirs = simulated.contexts[0].replica.model.state_dict()
     for name, value in final_model(directory).items():
         assert (value - theirs[name]).abs().max() <= tolerance, name
     rows = [row for row in read_records(directory.metrics).rows if row["kind"] == "evaluation"]

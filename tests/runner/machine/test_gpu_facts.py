@@ -10,7 +10,7 @@ from runs import config
 
 from daso_bench.runner.machine import gpu_facts
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 
 MODULES = {
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023": "535.104.05",
@@ -45,9 +45,9 @@ def test_a_rank_says_what_its_gpu_is_driven_by(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_summary_has_each_ranks_peak_of_memory_where_some_are_on_gpus(monkeypatch: pytest.MonkeyPatch):
-    class OnGPUs(Loop):
+    class OnGPUs(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            self.s.comm.some_on_gpus = True
+            self.context.comm.some_on_gpus = True
             super().begin(resumed_from)
 
     peaks = iter([(100, 200), (-1, -1), (300, 400)])

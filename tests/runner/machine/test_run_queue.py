@@ -11,7 +11,7 @@ from test_torch_world import launch
 
 from daso_bench.runner.machine.run_queue import RunQueue, in_each_second
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.context import Session
+from daso_bench.runner.training.context import TrainContext
 from daso_bench.runner.training.time_accounting import Ledger
 
 MS = 1_000_000
@@ -110,7 +110,7 @@ def test_a_rank_that_never_trained_stood_nowhere():
 def test_the_worst_rank_is_recorded(tmp_path: Path, others: list[float], told: float | None):
     queue = waited(tmp_path, 10)
     clock = SimpleNamespace(segments={"train": 1000 * MS})
-    ledger = Ledger(cast(Session, SimpleNamespace(world=SimpleNamespace(queue=queue), clock=clock)))
+    ledger = Ledger(cast(TrainContext, SimpleNamespace(world=SimpleNamespace(queue=queue), clock=clock)))
     rows = torch.tensor([[value] for value in others], dtype=torch.float64)
     ledger.gather = lambda own: torch.cat([own[None], rows])
     assert ledger._queue() == {"run_queue_share": told}
@@ -120,14 +120,14 @@ def test_a_session_says_when_it_trains():
     said: list[bool] = []
     quiet = SimpleNamespace(training=lambda on: None)
     world = SimpleNamespace(queue=SimpleNamespace(training=said.append), apparatus=None)
-    session = SimpleNamespace(
-        replica=SimpleNamespace(settle=lambda: None),
+    context = SimpleNamespace(
+        replica=SimpleNamespace(wait_pending=lambda: None),
         config=SimpleNamespace(train=SimpleNamespace(compile=False)),
         loader=quiet,
         world=world,
     )
     for on in (True, False):
-        Session._training(cast(Session, session), on)
+        TrainContext._training(cast(TrainContext, context), on)
     assert said == [True, False]
 
 

@@ -13,7 +13,7 @@ from daso_bench.runner.cli.main import run
 from daso_bench.runner.records import data_file
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
 
 RUN = (
@@ -81,10 +81,10 @@ def test_a_run_that_has_not_begun_takes_the_files_that_are_there(tmp_path: Path)
 
 
 def test_a_rank_whose_node_has_other_files_ends_the_run_before_it_trains() -> None:
-    class Elsewhere(Loop):
+    class Elsewhere(Trainer):
         def run(self):
-            other = "b" if self.s.comm.rank == 3 else "a"
-            self.s.data = dataclasses.replace(self.s.data, files=other)
+            other = "b" if self.context.comm.rank == 3 else "a"
+            self.context.data = dataclasses.replace(self.context.data, files=other)
             return super().run()
 
     cfg = config("ddp")

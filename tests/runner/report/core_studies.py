@@ -41,8 +41,8 @@ def usual(native: float = 120.0, hsgd: float = 360.0, alone: float = 100.0) -> d
     """A native baseline with its second ones, hsgd with a rank on each of four cores, and one core."""
     return {
         "native": Core(rate=native, spread=SPREADS["native"]),
-        "native, clock": Core(rate=native, role="clock", spread=SPREADS["native"]),
-        "native, fresh": Core(rate=native, role="fresh", spread=SPREADS["native"]),
+        "native, clock": Core(rate=native, role="same_seeds", spread=SPREADS["native"]),
+        "native, fresh": Core(rate=native, role="fresh_seeds", spread=SPREADS["native"]),
         "hsgd": Core(rate=hsgd, strategy="hsgd", ranks=4, threads=1, spread=SPREADS["hsgd"]),
         "one core": Core(rate=alone, role="one_core", threads=1, batch=16),
     }

@@ -365,7 +365,7 @@ def test_without_the_core_alone_a_claim_is_held_against_the_number_of_cores(
 def test_the_headroom_is_that_of_the_arm_it_is_held_against(make_run: Make, tmp_path: Path):
     """The baseline is another ddp; the claim names native, and is held against both."""
     arms = {name: replace(core, place={"baseline": "ddp flat"}) for name, core in STEADY.items()}
-    for role in ("", "clock", "fresh"):
+    for role in ("", "same_seeds", "fresh_seeds"):
         name = f"ddp flat, {role}" if role else "ddp flat"
         arms[name] = replace(arms["native"], rate=200.0, role=role, ranks=4, threads=1)
     arms = {name: core for name, core in arms.items() if name not in ("native, clock", "native, fresh")}

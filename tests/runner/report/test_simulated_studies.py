@@ -47,8 +47,8 @@ hydra:
     sets:
       arm:
         ddp: strategy=ddp
-        same seeds: strategy=ddp study.role=clock study.clock_share=1
-        fresh seeds: strategy=ddp study.role=fresh
+        same seeds: strategy=ddp study.role=same_seeds study.same_seeds_share=1
+        fresh seeds: strategy=ddp study.role=fresh_seeds
         wonder: strategy=placebo
 """
 CLAIMS = """\

@@ -115,7 +115,7 @@ def test_tuned_runs_alone_have_no_regret(make_run: Make, tmp_path: Path):
 
 def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (120,), (100,))
-    place = {"arm": "ddp tuned, fresh seeds", "tuned": "ddp", "role": "fresh", **TOLD}
+    place = {"arm": "ddp tuned, fresh seeds", "tuned": "ddp", "role": "fresh_seeds", **TOLD}
     make_run(tmp_path, "ddp", 10**6, CROSSED, place=place, arm="tuned fresh")
     assert [one.name for one in tuned_arms(compared(tmp_path))] == ["ddp"]
 

@@ -188,7 +188,7 @@ def test_without_overlap_all_sums_are_exposed(name: str, rate_gbit: float):
 
 @pytest.mark.parametrize("rate_gbit", RATES_GBIT)
 def test_a_model_beside_itself_agrees_to_the_nanosecond(rate_gbit: float):
-    """No surrogate: the perceptron's own gradients, and one more number in its first bucket for the wish."""
+    """No surrogate: the perceptron's own gradients, and the stop flag in its first bucket."""
     (size, share), *others = PIECES["mlp"]
     expected = exposed([(size + 4, share), *others], ring_of_two(rate_gbit))
     got = ends_of_steps(

@@ -174,5 +174,5 @@ def test_runs_of_many_ranks_resume_bit_for_bit(tmp_path: Path, strategy: str):
         run("broken", loop=dies_after(7))
     resumed = run("broken", attempt=2)
     assert resumed.metrics.rows[0]["resumed_from"] == "step_0000000005"
-    for one, other in zip(whole.sessions, resumed.sessions, strict=True):
+    for one, other in zip(whole.contexts, resumed.contexts, strict=True):
         assert torch.equal(one.replica.flat(), other.replica.flat())

@@ -22,7 +22,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_world import Stage, play
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.simulation.timeline import Timeline
-from daso_bench.runner.training.context import Nobody, Session
+from daso_bench.runner.training.context import Nobody, TrainContext
 from daso_bench.runner.training.device_model import Scripted
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import NODE, WORLD, Topology
@@ -36,15 +36,15 @@ def step_ns(rank: int, samples: int) -> int:
     return 3 * MS + 1_001 * rank
 
 
-def draw(path: Path, strategy: str = "ddp", *, fair: bool = True, most: int = 10**6) -> list[Session]:
+def draw(path: Path, strategy: str = "ddp", *, fair: bool = True, most: int = 10**6) -> list[TrainContext]:
     topology = Topology.of([2, 2])
     timeline = Timeline(topology, most)
     network = AlphaBeta(1e-5, 1e8, 1e-4, 1e6, fair)
     stage = Stage(network=network, device=lambda rank: Scripted(rank, step_ns), timeline=timeline)
     made = config(strategy, max_steps=STEPS)
-    _, sessions = play(made, made.dataset.load(), stage)
+    _, contexts = play(made, made.dataset.load(), stage)
     timeline.write(path)
-    return sessions
+    return contexts
 
 
 def read(path: Path) -> tuple[list[Row], list[Row]]:
@@ -71,7 +71,7 @@ def on_threads(events: list[Row]) -> dict[tuple[int, int], list[Row]]:
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
 @pytest.mark.parametrize("fair", [False, True])
 def test_a_runs_steps_and_bytes_are_all_there(tmp_path: Path, strategy: str, fair: bool):
-    sessions = draw(tmp_path / "t.json", strategy, fair=fair)
+    contexts = draw(tmp_path / "t.json", strategy, fair=fair)
     about, events = read(tmp_path / "t.json")
 
     assert {(row["pid"], row["args"]["name"]) for row in about if row["name"] == "process_name"} == {
@@ -100,7 +100,7 @@ def test_a_runs_steps_and_bytes_are_all_there(tmp_path: Path, strategy: str, fai
     for row in transfers(events).values():
         if row["start"] >= begun and row["args"]["channel"] not in ("control", "shared"):
             sent[row["cat"]] += row["args"]["payload_bytes"] * len(row["args"]["members"].split(","))
-    counted = [session.comm.traffic.payload_bytes for session in sessions]
+    counted = [context.comm.traffic.payload_bytes for context in contexts]
     assert sent == {link: sum(counter[link] for counter in counted) for link in ("intra", "inter")}
     assert sent["inter"] > 0
 

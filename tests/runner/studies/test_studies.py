@@ -53,12 +53,12 @@ def test_a_study_has_its_arms_with_the_same_seeds_and_cadence(study: str, tmp_pa
 @pytest.mark.parametrize("study", PAPERS)
 def test_a_study_of_a_paper_has_what_a_verdict_needs(study: str, tmp_path: Path):
     runs = planned(study, cwd=tmp_path)
-    assert {run.study.role for run in runs} == {"", "clock", "fresh", "placebo"}
+    assert {run.study.role for run in runs} == {"", "same_seeds", "fresh_seeds", "placebo"}
     (baseline,) = {run.study.baseline for run in runs}
     ordinary = {run.study.arm for run in runs if not run.study.role}
     assert baseline in ordinary
     plain = next(run for run in runs if run.study.arm == baseline)
-    for role in ("clock", "fresh"):
+    for role in ("same_seeds", "fresh_seeds"):
         again = next(run for run in runs if run.study.role == role)
         assert (again.strategy, again.cluster) == (plain.strategy, plain.cluster)
 

@@ -38,7 +38,7 @@ def test_a_second_baseline_has_other_seeds_and_one_has_the_first_part_of_the_sch
     assert steps is not None
     assert clock.train.max_steps == math.ceil(0.2 * steps)
     assert (base.train.max_steps, fresh.train.max_steps) == (None, None)
-    assert (clock.run.arm, fresh.run.arm, arms["placebo"].run.arm) == ("clock", "fresh", "placebo")
+    assert (clock.run.arm, fresh.run.arm, arms["placebo"].run.arm) == ("same_seeds", "fresh_seeds", "placebo")
     assert len({run_id(run) for run in arms.values()}) == len(arms)
 
 
@@ -77,16 +77,16 @@ def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
                 tree[group] = value
         return from_composed(tree, tmp_path)
 
-    with pytest.raises(ConfigError, match=r"run\.arm=mine: study\.role=clock names the arm"):
-        composed(study__role="clock", run__arm="mine")
-    with pytest.raises(ConfigError, match=rf"must be below {FRESH} with study\.role=fresh"):
-        composed(study__role="fresh", seed=FRESH)
-    assert composed(study__role="fresh", seed=FRESH - 1).seed == 2 * FRESH - 1
+    with pytest.raises(ConfigError, match=r"run\.arm=mine: study\.role=same_seeds names the arm"):
+        composed(study__role="same_seeds", run__arm="mine")
+    with pytest.raises(ConfigError, match=rf"must be below {FRESH} with study\.role=fresh_seeds"):
+        composed(study__role="fresh_seeds", seed=FRESH)
+    assert composed(study__role="fresh_seeds", seed=FRESH - 1).seed == 2 * FRESH - 1
     # The data of these runs do not tell their number before they are loaded: a fifth of what?
-    with pytest.raises(ConfigError, match=r"study\.clock_share=0\.2: .* set train\.max_steps"):
-        composed(study__role="clock")
-    assert composed(study__role="clock", train__max_steps=10).train.max_steps == 2
-    assert composed(study__role="clock", study__clock_share=1).train.max_steps is None
+    with pytest.raises(ConfigError, match=r"study\.same_seeds_share=0\.2: .* set train\.max_steps"):
+        composed(study__role="same_seeds")
+    assert composed(study__role="same_seeds", train__max_steps=10).train.max_steps == 2
+    assert composed(study__role="same_seeds", study__clock_share=1).train.max_steps is None
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
         ({"interval": "bootstrap"}, "study.interval=bootstrap"),
         ({"level": 95}, "study.level=95"),
         ({"level": 0.4}, "study.level=0.4"),
-        ({"clock_share": 0}, "study.clock_share=0"),
-        ({"clock_share": 1.5}, "study.clock_share=1.5"),
+        ({"same_seeds_share": 0}, "study.same_seeds_share=0"),
+        ({"same_seeds_share": 1.5}, "study.same_seeds_share=1.5"),
     ],
 )
 def test_what_a_study_cannot_be_is_refused_by_name(changes: dict[str, object], said: str):

@@ -111,7 +111,7 @@ def test_a_study_is_tuned_run_and_reported(
         (["study.tune_trials=2"], "study.tune_trials=2: must be a power of two, 4 or more"),
         ([f"seed={TRIAL + 3}"], f"seeds [{TRIAL + 3}] were tuned on and are scored"),
         (["launcher=slurm", "cluster=laptop"], "launcher=slurm: trials are waited for"),
-        (["study.role=clock"], "nothing to tune"),
+        (["study.role=same_seeds"], "nothing to tune"),
     ],
 )
 def test_what_tuning_cannot_do_is_refused_before_anything_runs(

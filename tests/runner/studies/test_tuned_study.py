@@ -40,8 +40,8 @@ def written(
     requests = sweep.requests(compose([f"+study={name}"], sweep=True, config_dir=folder), cwd)
     assert [str(request.error) for request in requests if request.error is not None] == []
     runs = [request.config for request in requests if request.config is not None]
-    assert [run.seed for run in runs if run.study.role != "fresh"].count(5) * 2 == len(
-        [run for run in runs if run.study.role != "fresh"]
+    assert [run.seed for run in runs if run.study.role != "fresh_seeds"].count(5) * 2 == len(
+        [run for run in runs if run.study.role != "fresh_seeds"]
     )
     return {run.study.arm: run for run in runs if run.seed in (5, FRESH + 5)}
 
@@ -79,7 +79,12 @@ def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(tmp_path: P
     base = runs["ddp flat tuned"]
     same, fresh = runs["ddp flat tuned, same seeds"], runs["ddp flat tuned, fresh seeds"]
     placebo = runs["placebo tuned"]
-    assert [run.study.role for run in (base, same, fresh, placebo)] == ["", "clock", "fresh", "placebo"]
+    assert [run.study.role for run in (base, same, fresh, placebo)] == [
+        "",
+        "same_seeds",
+        "fresh_seeds",
+        "placebo",
+    ]
     assert [run.run.arm for run in (base, same, fresh, placebo)] == [
         *("tuned", "tuned clock", "tuned fresh", "tuned placebo")
     ]

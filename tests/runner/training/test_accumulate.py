@@ -36,7 +36,7 @@ def test_parts_cover_a_batch_and_their_shares_sum_to_one(accumulate: int, sample
 
 def virtual(cfg: schema.RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
     played = simulate(cfg, cfg.dataset.load(), **more)
-    return played.results[0].summary, played.sessions[0].replica.model.state_dict()
+    return played.results[0].summary, played.contexts[0].replica.model.state_dict()
 
 
 def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], Model]:

@@ -17,7 +17,7 @@ from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.batch_order import GlobalFeed
 from daso_bench.runner.training.evaluation import score
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
 
 # Replicas are equal after each step: there is nothing to average, and unequal values cannot occur.
@@ -28,7 +28,7 @@ INDEPENDENT = {"lasgd"}
 
 def run(name: str, *, more: dict[str, Any] | None = None, **keys: Any) -> SimulatedRun:
     """A short run in virtual time on ranks of uneven speed; skipped where it is refused."""
-    loop, folder = keys.pop("loop", Loop), keys.pop("checkpoints", None)
+    loop, folder = keys.pop("loop", Trainer), keys.pop("checkpoints", None)
     try:
         cfg = config(name, keys={**PERIODS.get(name, {}), **(more or {})}, **keys)
     except ConfigError as error:
@@ -39,7 +39,7 @@ def run(name: str, *, more: dict[str, Any] | None = None, **keys: Any) -> Simula
 
 
 def equal_on_all_ranks(done: SimulatedRun) -> bool:
-    first, *others = [torch.cat([s.replica.flat(), s.replica.buffers.pack()]).clone() for s in done.sessions]
+    first, *others = [torch.cat([s.replica.flat(), s.replica.buffers.pack()]).clone() for s in done.contexts]
     return all(torch.equal(first, other) for other in others)
 
 
@@ -50,7 +50,7 @@ def test_a17_a_last_batch_of_one_and_batch_norm(name: str):
     summary = done.results[0].summary
     assert (summary["status"], summary["left_out_samples"]) == ("finished", 0)
     if name not in INDEPENDENT:
-        assert {session.progress.samples for session in done.sessions} == {132}
+        assert {context.progress.samples for context in done.contexts} == {132}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,13 +59,13 @@ def test_a22_all_ranks_call_the_same_collectives(name: str, nodes: list[int]):
     """100 samples do not divide by anything here. Virtual time reports a mismatch as a deadlock."""
     done = run(name, ranks=nodes, dataset=Blobs(samples=100), global_batch_size=23)
     if name not in INDEPENDENT:
-        assert {session.progress.step for session in done.sessions} == {4 * 5}
+        assert {context.progress.step for context in done.contexts} == {4 * 5}
     for verb in ("parameters.all_reduce", "gradients.all_reduce", "parameters.send", "control.all_reduce"):
         # Leaders of nodes speak for their node: within a node's place the numbers agree.
         places: dict[int, set[int]] = {}
-        for session in done.sessions:
-            count = session.comm.traffic.verbs[verb]
-            places.setdefault(session.comm.local_rank, set()).add(count)
+        for context in done.contexts:
+            count = context.comm.traffic.verbs[verb]
+            places.setdefault(context.comm.local_rank, set()).add(count)
         for place, counts in places.items():
             assert len(counts) == 1 or nodes == [2, 1], (verb, place, counts)
 
@@ -80,8 +80,8 @@ def test_a22_uneven_batches_end_in_equal_numbers_of_steps():
         global_batch_size=40,
         epochs=1,
     )
-    assert [session.progress.step for session in done.sessions] == [3, 3]
-    feed, sampler = done.sessions[0].feed, done.sessions[0].sampler
+    assert [context.progress.step for context in done.contexts] == [3, 3]
+    feed, sampler = done.contexts[0].feed, done.contexts[0].sampler
     assert isinstance(feed, GlobalFeed)
     assert feed.shares is not None
     of_batches = [sampler.samples_of_rank(batch, feed.shares.values) for batch in range(3)]
@@ -121,7 +121,7 @@ class OneGroup(SGD):
 @pytest.mark.parametrize("name", NAMES)
 def test_a23_a_step_is_a_step_however_many_parameter_groups_there_are(name: str):
     one, two = (run(name, optimizer=kind(), epochs=5) for kind in (OneGroup, TwoGroups))
-    for mine, theirs in zip(one.sessions, two.sessions, strict=True):
+    for mine, theirs in zip(one.contexts, two.contexts, strict=True):
         assert mine.comm.traffic.verbs == theirs.comm.traffic.verbs
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
 
@@ -136,7 +136,7 @@ def test_a24_a_restart_changes_nothing(name: str, every: int, tmp_path: Path):
         run(name, **keys, checkpoints=tmp_path / "cut", loop=dies_after(15))
     resumed = run(name, **keys, checkpoints=tmp_path / "cut")
     assert resumed.metrics.rows[0]["step"] == 15 - 15 % every
-    for mine, theirs in zip(resumed.sessions, whole.sessions, strict=True):
+    for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
         assert torch.equal(mine.replica.buffers.pack(), theirs.replica.buffers.pack())
         for verb, count in theirs.comm.traffic.verbs.items():
@@ -146,13 +146,13 @@ def test_a24_a_restart_changes_nothing(name: str, every: int, tmp_path: Path):
     assert ends[0].get("rounds") == ends[1].get("rounds")
 
 
-class Apart(Loop):
+class Apart(Trainer):
     """Ranks start from 0, 0, 0 and 4 instead of equal models."""
 
     def begin(self, resumed_from: str | None) -> None:
         super().begin(resumed_from)
-        replica = self.s.replica
-        replica.load(torch.full((replica.numel,), [0.0, 0.0, 0.0, 4.0][self.s.comm.rank]))
+        replica = self.context.replica
+        replica.load(torch.full((replica.numel,), [0.0, 0.0, 0.0, 4.0][self.context.comm.rank]))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SYNCHRONOUS])
@@ -164,8 +164,8 @@ def test_a25_a_ragged_cluster_has_one_mean(name: str):
     if name == "slowmo":
         more = {"slow_momentum": 0.0}
     done = run(name, more=more, ranks=[3, 1], optimizer=SGD(lr=1e-30), loop=Apart)
-    for session in done.sessions:
-        assert session.replica.flat().tolist() == pytest.approx([1.0] * session.replica.numel, abs=1e-6)
+    for context in done.contexts:
+        assert context.replica.flat().tolist() == pytest.approx([1.0] * context.replica.numel, abs=1e-6)
 
 
 # y = w·x, w = 1, loss = mean y; x = 1, 2, 3 on one rank and 10 on the other; one step with learning rate 1.
@@ -201,10 +201,10 @@ def test_a27_the_saved_model_scores_what_was_logged(name: str, nodes: list[int],
     """Awkward has batch normalisation, and statistics of its own on every rank between averages."""
     done = run(name, ranks=nodes, model=Awkward(), epochs=4, checkpoints=tmp_path)
     logged = [row for row in done.metrics.rows if row["kind"] == "evaluation"][-1]
-    data = done.sessions[0].data
+    data = done.contexts[0].data
     model = Awkward().build(InputSpec(*data.shape, data.classes))
     model.load_state_dict(checkpoint.read(tmp_path / "final" / "model.pt")["model"])
-    indices, task = torch.arange(len(data.test)), done.sessions[0].task
+    indices, task = torch.arange(len(data.test)), done.contexts[0].task
     alone = score(model, data.test, indices, torch.device("cpu"), torch.float32, task=task).numbers()
     assert (alone["correct"], alone["count"]) == (logged["correct"], logged["count"])
     assert alone["loss"] == pytest.approx(logged["loss"], rel=1e-6)
@@ -216,6 +216,6 @@ def test_a29_nothing_is_in_flight_when_the_run_ends(name: str, samples: int):
     """5, 1 and 2 batches an epoch, periods of 4: what is pending is completed, all ranks hold one model."""
     done = run(name, dataset=Blobs(samples=samples), epochs=9)
     assert equal_on_all_ranks(done)
-    for session in done.sessions:
-        state = session.strategy.state_dict()
+    for context in done.contexts:
+        state = context.strategy.state_dict()
         assert not state.get("pending")

@@ -39,11 +39,11 @@ def both(strategy: str, keys: dict[str, Any], **more: Any) -> list[SimulatedRun]
 )
 def test_training_is_the_same_up_to_rounding(strategy: str, keys: dict[str, Any]):
     ours, theirs = both(strategy, keys)
-    mine, other = (done.sessions[1].replica.model.state_dict() for done in (ours, theirs))
+    mine, other = (done.contexts[1].replica.model.state_dict() for done in (ours, theirs))
     assert list(mine) == list(other)
     for name, value in mine.items():
         assert (value - other[name]).abs().max() <= 1e-9, name
-    kernels = [p for p in ours.sessions[1].replica.parameters.tensors if p.dim() == 4]
+    kernels = [p for p in ours.contexts[1].replica.parameters.tensors if p.dim() == 4]
     assert all(kernel.is_contiguous(memory_format=LAST) for kernel in kernels)
     assert not all(kernel.is_contiguous() for kernel in kernels)
     losses = [
@@ -54,16 +54,16 @@ def test_training_is_the_same_up_to_rounding(strategy: str, keys: dict[str, Any]
 
 def test_many_ranks_that_are_computed_together_are_the_same_too():
     ours, theirs = both("ddp", {}, ranks=[4, 4], model=SmallCNN(channels=[4, 6]), global_batch_size=32)
-    flats = [done.sessions[5].replica.flat() for done in (ours, theirs)]
+    flats = [done.contexts[5].replica.flat() for done in (ours, theirs)]
     assert (flats[0] - flats[1]).abs().max() <= 1e-9
 
 
 def test_inputs_and_noise_have_their_channels_last():
     done = virtual(config(epochs=1, model=CNN, channels_last=True))
-    session = done.sessions[0]
-    noise = session.replica.noise
+    context = done.contexts[0]
+    noise = context.replica.noise
     assert noise is not None
-    for inputs in (noise(8)[0], torch.empty(8, 3, 4, 4).to(memory_format=session.memory_format)):
+    for inputs in (noise(8)[0], torch.empty(8, 3, 4, 4).to(memory_format=context.memory_format)):
         assert inputs.is_contiguous(memory_format=LAST)
 
 
@@ -73,7 +73,7 @@ def test_a_resume_is_bit_for_bit(tmp_path: Path):
     with pytest.raises(Dies):
         virtual(cfg, checkpoints=tmp_path / "cut", loop=dies_after(7))
     resumed = virtual(cfg, checkpoints=tmp_path / "cut")
-    assert torch.equal(*(done.sessions[2].replica.flat() for done in (resumed, whole)))
+    assert torch.equal(*(done.contexts[2].replica.flat() for done in (resumed, whole)))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "hsgd"])
@@ -85,5 +85,5 @@ def test_real_ranks_train_the_same_model(tmp_path: Path, strategy: str):
     outcome = local.launch(directory, ranks=3, threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
     model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-    for name, value in virtual(cfg).sessions[0].replica.model.named_parameters():
+    for name, value in virtual(cfg).contexts[0].replica.model.named_parameters():
         assert (value - model[name]).abs().max() <= 1e-10, name

@@ -147,7 +147,7 @@ def test_what_is_told_of_training_takes_none_of_its_time(hands: Hands, traffic: 
         hands.time += 1
 
     clock.on_training = looks
-    clock.settle = settles
+    clock.wait_pending = settles
     clock.enter("train")
     hands.time += 100
     clock.lap("compute")

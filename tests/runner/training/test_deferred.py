@@ -61,9 +61,9 @@ def test_the_cadence_of_evaluations_leaves_training_as_it_is():
     times = [done.results[0].summary["train_s"] for done in runs]
     assert times == [times[0]] * 3
     for done in runs[1:]:
-        for mine, theirs in zip(done.sessions, runs[0].sessions, strict=True):
+        for mine, theirs in zip(done.contexts, runs[0].contexts, strict=True):
             assert mine.replica.flat().equal(theirs.replica.flat())
-        assert done.sessions[0].comm.traffic.verbs["parameters.send"] == 24
+        assert done.contexts[0].comm.traffic.verbs["parameters.send"] == 24
 
 
 KEYS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def per_sample(strategy: str, every: int, *, slow: int = 1, mode: str = "auto") 
     asked = config(strategy, keys=KEYS.get(strategy, {}), eval_every_samples=every, eval_mode=mode)
     done = simulate(asked, asked.dataset.load(), step_time=lambda rank, n: 10**7 * (slow if rank == 3 else 1))
     seconds = done.results[0].summary["train_s"]
-    return seconds / done.sessions[0].progress.samples, evaluations(done)[0]["mode"]
+    return seconds / done.contexts[0].progress.samples, evaluations(done)[0]["mode"]
 
 
 @pytest.mark.parametrize("strategy", NAMES)
@@ -159,7 +159,7 @@ def test_copies_are_judged_at_the_next_sync_point_and_the_run_ends_there(
     strategy: str, stop: str, times: int
 ):
     done = stopped(strategy, stop)
-    (end,) = {session.progress.step for session in done.sessions}
+    (end,) = {context.progress.step for context in done.contexts}
     reached = [row["step"] for row in evaluations(done) if row["reached"]]
     first = next(a for a, b in zip(reached, reached[times - 1 :], strict=False) if b - a == 2 * (times - 1))
     assert end == -(-(first + 2 * (times - 1)) // 6) * 6
@@ -175,12 +175,12 @@ def test_copies_are_judged_at_the_next_sync_point_and_the_run_ends_there(
 @pytest.mark.parametrize("strategy", ["sgp", "lasgd"])
 def test_without_sync_points_it_trains_to_the_end_and_says_so(strategy: str):
     done = stopped(strategy, "first")
-    assert done.sessions[0].progress.samples >= 20 * 96
+    assert done.contexts[0].progress.samples >= 20 * 96
     label = "train.stop=first stops no strategy without sync points: copies are judged later"
     assert label in done.results[0].summary["labels"]
     assert done.results[0].reason is None
     inline = stopped(strategy, "first", eval_mode="inline")
-    assert inline.sessions[0].progress.samples < 20 * 96
+    assert inline.contexts[0].progress.samples < 20 * 96
     label = "evaluated inline without sync points: ranks waited for every evaluation"
     assert label in inline.results[0].summary["labels"]
     assert inline.results[0].reason == "target reached (train.stop=first)"
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_was_asked_for_judges_copies_and_may_end_the_run(tmp_p
     )
     done = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path)
     assert done.results[0].reason == "target reached (train.stop=first)"
-    (end,) = {session.progress.step for session in done.sessions}
+    (end,) = {context.progress.step for context in done.contexts}
     assert end % 10 == 0
     assert end < 120
     assert f"checkpoints that made ranks wait: {end // 10}" in done.results[0].summary["labels"]

@@ -22,7 +22,7 @@ from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.runner.training.evaluation import Score
 from daso_bench.runner.training.evaluator import Evaluator
-from daso_bench.runner.training.trainer import Loop, Result
+from daso_bench.runner.training.trainer import Result, Trainer
 from daso_bench.strategies.asynchronous import AsynchronousStrategy
 
 EPOCH, EPOCHS, BATCH = 96, 4, 16
@@ -63,67 +63,69 @@ class Watch:
         self.start, self.judged = 0.0, list[float]()
         self.trained: dict[int, int] = {}
 
-    def loop(self) -> type[Loop]:
+    def loop(self) -> type[Trainer]:
         """The loop that notes it."""
         watch = self
 
         class Noted(Evaluator):
             def _score(self) -> Score:
-                if self.session.comm.rank == 0:
-                    watch.judged.append(self.session.replica.flat()[0].item())
+                if self.context.comm.rank == 0:
+                    watch.judged.append(self.context.replica.flat()[0].item())
                 return super()._score()
 
-        class Noting(Loop):
+        class Noting(Trainer):
             def begin(self, resumed_from: str | None) -> None:
                 super().begin(resumed_from)
-                rank = self.s.comm.rank
-                self.evaluator = Noted(self.s, self.ledger)
-                self.evaluator.begun_ns = self.s.clock.total()
+                rank = self.context.comm.rank
+                self.evaluator = Noted(self.context, self.ledger)
+                self.evaluator.begun_ns = self.context.clock.total()
                 watch.steps[rank], watch.entered[rank], watch.made[rank] = {}, [], []
-                watch.resumed[rank] = [self.s.comm.now()]
+                watch.resumed[rank] = [self.context.comm.now()]
                 watch.trained[rank] = 0
-                watch.start = self.s.replica.flat()[0].item()
+                watch.start = self.context.replica.flat()[0].item()
 
             def step(self) -> None:
                 super().step()
-                watch.trained[self.s.comm.rank] += self.s.progress.samples_of_rank[self.s.comm.rank]
+                watch.trained[self.context.comm.rank] += self.context.progress.samples_of_rank[
+                    self.context.comm.rank
+                ]
 
             def after_step(self) -> None:
                 super().after_step()
                 # At one's own pace samples become known when a round is applied.
-                rank = self.s.comm.rank
+                rank = self.context.comm.rank
                 watch.steps[rank].setdefault(
-                    self.s.progress.samples, self.s.comm.now() - watch.resumed[rank][0]
+                    self.context.progress.samples, self.context.comm.now() - watch.resumed[rank][0]
                 )
 
             def _evaluate(self) -> None:
-                session, rank = self.s, self.s.comm.rank
-                consensus = session.strategy.consensus
+                context, rank = self.context, self.context.comm.rank
+                averaged_model = context.strategy.averaged_model
 
                 def noted() -> Any:
-                    watch.entered[rank].append(session.comm.now())
-                    return consensus()
+                    watch.entered[rank].append(context.comm.now())
+                    return averaged_model()
 
                 score = self.evaluator._score
 
                 def made() -> Score:
                     if len(watch.made[rank]) < len(watch.entered[rank]):
-                        watch.made[rank].append(session.comm.now())
+                        watch.made[rank].append(context.comm.now())
                     return score()
 
-                session.strategy.consensus, self.evaluator._score = noted, made
+                context.strategy.averaged_model, self.evaluator._score = noted, made
                 super()._evaluate()
-                session.strategy.consensus, self.evaluator._score = consensus, score
-                watch.resumed[rank].append(session.comm.now())
+                context.strategy.averaged_model, self.evaluator._score = averaged_model, score
+                watch.resumed[rank].append(context.comm.now())
 
             def _end(self) -> Result:
-                finish = self.s.strategy.finish
+                finish = self.context.strategy.finalize
 
                 def noted() -> None:
                     finish()
-                    watch.ended[self.s.comm.rank] = self.s.comm.now()
+                    watch.ended[self.context.comm.rank] = self.context.comm.now()
 
-                self.s.strategy.finish = noted
+                self.context.strategy.finalize = noted
                 return super()._end()
 
         return Noting
@@ -201,7 +203,7 @@ def test_evaluations_at_any_distance_leave_training_time_as_it_is(name: str, tim
     assert reference.results[0].summary["train_s"] == pytest.approx(wanted, rel=1e-9)
     for every, mode in CADENCES:
         _, done = watched(name, times, every, mode)
-        if mode != "inline" or not done.sessions[0].strategy.never_syncs:
+        if mode != "inline" or not done.contexts[0].strategy.never_syncs:
             got = done.results[0].summary["train_s"]
             assert got == pytest.approx(wanted, rel=1e-9), (mode, every)
 
@@ -222,7 +224,7 @@ def test_a_row_has_the_moment_at_which_its_model_was_ready(name: str, times: str
     for row in copies:
         moment = row["train_s"] - row["make_model_s"]
         assert moment == pytest.approx(alone.moment_s(row["samples"]), rel=1e-9), row["samples"]
-        assert row["make_model_s"] == 0 or not done.sessions[0].strategy.copies_are_whole
+        assert row["make_model_s"] == 0 or not done.contexts[0].strategy.copies_are_whole
     assert last["train_s"] - last["make_model_s"] == pytest.approx(alone.stretches_s()[-1], rel=1e-9)
 
 
@@ -250,7 +252,7 @@ def test_checkpoints_that_nobody_asked_for_leave_training_time_as_it_is(name: st
     done = run(name, "jitter", NEVER, "auto", checkpoints=tmp_path)
     summary = done.results[0].summary
     assert summary["train_s"] == pytest.approx(alone.total_s(), rel=1e-9)
-    assert (summary["checkpoints"] == 0) is done.sessions[0].strategy.never_syncs
+    assert (summary["checkpoints"] == 0) is done.contexts[0].strategy.never_syncs
     assert not any("checkpoints" in label for label in summary["labels"])
 
 
@@ -313,7 +315,7 @@ def check_counts(name: str, times: str, mode: str, keys: dict[str, Any] | None =
     watch = Watch()
     kinds: dict[str, Any] = {"keys": keys} if keys else {}
     done = run(name, times, OFTEN, mode, watch, optimizer=Counting(), **kinds)
-    rows, ranks = evaluations(done), len(done.sessions)
+    rows, ranks = evaluations(done), len(done.contexts)
     assert len(rows) > 1
     counted = [ranks * (weight - watch.start) for weight in watch.judged]
     assert [row["samples"] for row in rows] == pytest.approx(counted)

@@ -25,9 +25,9 @@ from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.machine import gpu_facts
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training import checkpoint
-from daso_bench.runner.training.context import Session, World
+from daso_bench.runner.training.context import Backend, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.trainer import Loop, Result
+from daso_bench.runner.training.trainer import Result, Trainer
 from daso_bench.strategies.communicator import Done
 from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.topology import Topology
@@ -110,7 +110,7 @@ def _write_for_all(path: Path, content: Any, write: Any = checkpoint.write_file)
             shutil.copy(path, path.with_name(checkpoint.rank_file(other)))
 
 
-def run(mirror: Mirror, folder: Path, loop: type[Loop] = Loop, *arguments: Any, **keys: Any) -> Result:
+def run(mirror: Mirror, folder: Path, loop: type[Trainer] = Trainer, *arguments: Any, **keys: Any) -> Result:
     """A run of 3 epochs of 4 steps, judged after every other one, saved after every fourth."""
     cfg = config(
         *arguments,
@@ -121,9 +121,9 @@ def run(mirror: Mirror, folder: Path, loop: type[Loop] = Loop, *arguments: Any, 
         **keys,
     )
     mirror.traffic.clear()
-    world = World("fake", mirror, lambda model, loss: Replica(model, loss, mirror), DEVICE, True)
-    session = Session(cfg, world, cfg.dataset.load(), Recorded(), Recorded(), checkpoints=folder)
-    return loop(session).run()
+    world = Backend("fake", mirror, lambda model, loss: Replica(model, loss, mirror), DEVICE, True)
+    context = TrainContext(cfg, world, cfg.dataset.load(), Recorded(), Recorded(), checkpoints=folder)
+    return loop(context).run()
 
 
 @pytest.mark.parametrize("mode", ["inline", "deferred"])
@@ -137,5 +137,5 @@ def test_a_run_and_its_resume_keep_their_tensors_where_they_belong(
         with pytest.raises(Dies):
             run(mirror, tmp_path, dies_after(6), strategy, **how)
         assert checkpoint.complete(tmp_path)
-        result = run(mirror, tmp_path, Loop, strategy, **how)
+        result = run(mirror, tmp_path, Trainer, strategy, **how)
     assert (result.status, result.summary["steps"]) == ("finished", 12)

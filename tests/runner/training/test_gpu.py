@@ -62,7 +62,7 @@ def test_one_rank_trains_what_a_cpu_trains(tmp_path: Path, train: dict[str, Any]
     _, directory, summary = on_gpu(tmp_path, (1,), **train)
     wide = "fp64" if train["precision"] == "fp64" else "fp32"
     cfg = config(ranks=[1], model=SmallCNN(channels=[8, 16]), epochs=3, precision=wide)
-    theirs = simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.state_dict()
+    theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
     model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
     for name, value in model.items():
         assert (value - theirs[name]).abs().max() <= tolerance, name

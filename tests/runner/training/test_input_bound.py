@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
-from daso_bench.runner.training.context import Session
+from daso_bench.runner.training.context import TrainContext
 from daso_bench.runner.training.time_accounting import Ledger
 
 WORK = "decoding and changing images"
@@ -15,12 +15,12 @@ START = "input-bound: more than 10% of training time for data"
 
 def label(launcher: LauncherConfig, data_ns: int, waited_s: float | None) -> list[str]:
     """Of a run of two ranks and 10 s; waited_s: by both together, None without a reader."""
-    session = SimpleNamespace(
+    context = SimpleNamespace(
         config=SimpleNamespace(launcher=launcher),
         world=SimpleNamespace(packed=SimpleNamespace(codec=SimpleNamespace(work=WORK))),
         comm=SimpleNamespace(topology=SimpleNamespace(ranks=2)),
     )
-    ledger = Ledger(cast(Session, session))
+    ledger = Ledger(cast(TrainContext, context))
     ledger.account.parts_ns.update(compute=10**10 - data_ns, data=data_ns)
     reader: dict[str, Any] = {} if waited_s is None else {"reader": {"waited_s": waited_s}}
     return ledger._input_bound(reader)

@@ -56,7 +56,7 @@ def assert_equal(
 def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: str, model: Any):
     cfg = config(strategy, keys=KEYS.get(strategy), model=model, ranks=[1, 1], results=tmp_path)
     _, final = trained(cfg)
-    virtual = dict(simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.named_parameters())
+    virtual = dict(simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.named_parameters())
     assert_equal({name: final[name] for name in virtual}, virtual, 1e-6)
 
 
@@ -64,9 +64,9 @@ def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: st
 def test_every_strategy_trains_parameters_that_take_part_in_some_steps(name: str):
     cfg = config(name, keys=KEYS.get(name), model=Sometimes())
     done = simulate(cfg, cfg.dataset.load(), step_time=steady)
-    vectors = [session.replica.flat() for session in done.sessions]
+    vectors = [context.replica.flat() for context in done.contexts]
     assert all(vector.isfinite().all() for vector in vectors)
-    branch = [p for n, p in done.sessions[0].replica.model.named_parameters() if n.startswith("sometimes")]
+    branch = [p for n, p in done.contexts[0].replica.model.named_parameters() if n.startswith("sometimes")]
     torch.manual_seed(0)
     assert not torch.equal(branch[0], build(Sometimes(), SPEC).get_parameter("sometimes.weight"))
 
@@ -84,7 +84,7 @@ def test_lazy_layers_are_those_whose_widths_are_given(name: str):
     for eager in (False, True):
         cfg = config(name, keys=KEYS.get(name), model=Lazy(eager=eager))
         done = simulate(cfg, cfg.dataset.load(), step_time=steady)
-        models.append(done.sessions[0].replica.model.state_dict())
+        models.append(done.contexts[0].replica.model.state_dict())
     assert_equal(models[0], models[1], 0)
 
 

@@ -81,8 +81,8 @@ def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path
         """Keeps what its rank had noted."""
 
         def run(self) -> Any:
-            assert isinstance(self.s.own, Recorded)
-            broken.append(self.s.own.rows)
+            assert isinstance(self.context.own, Recorded)
+            broken.append(self.context.own.rows)
             return super().run()
 
     with pytest.raises(Dies):

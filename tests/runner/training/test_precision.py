@@ -16,7 +16,7 @@ from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint, time_accounting
 from daso_bench.runner.training.precision import LossScaler, outputs_of, scaler_of
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.replica import Batch
 
@@ -36,7 +36,7 @@ def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]
 
 
 def flat(done: SimulatedRun) -> torch.Tensor:
-    return done.sessions[0].replica.flat()
+    return done.contexts[0].replica.flat()
 
 
 # ------------------------------------------------------------------ inside the model
@@ -85,9 +85,9 @@ def test_bf16_stays_near_fp32_for_an_epoch_and_is_not_it(strategy: str):
 def test_evaluations_have_the_same_16_bits(tmp_path: Path):
     seen: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
 
-    class Seen(Loop):
+    class Seen(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            last = list(self.s.replica.model.modules())[-1]
+            last = list(self.context.replica.model.modules())[-1]
             last.register_forward_hook(
                 lambda module, inputs, outputs: seen[module.training].add(outputs.dtype)
             )
@@ -100,7 +100,7 @@ def test_evaluations_have_the_same_16_bits(tmp_path: Path):
 def test_real_ranks_and_virtual_ones_train_the_same_model_in_bf16(tmp_path: Path):
     cfg = config(ranks=[2, 1], results=tmp_path, epochs=2, precision="bf16")
     _, model = real(cfg)
-    theirs = virtual(cfg).sessions[0].replica.model.state_dict()
+    theirs = virtual(cfg).contexts[0].replica.model.state_dict()
     for name, value in model.items():
         assert value.dtype == theirs[name].dtype
         assert (value - theirs[name]).abs().max() <= 1e-3, name
@@ -112,27 +112,27 @@ def test_real_ranks_and_virtual_ones_train_the_same_model_in_bf16(tmp_path: Path
 def test_an_overflow_of_one_rank_leaves_out_the_step_and_halves_the_scale_on_all(tmp_path: Path):
     moved: dict[int, list[bool]] = {0: [], 1: [], 2: []}
 
-    class Watched(Loop):
+    class Watched(Trainer):
         def step(self) -> None:
-            before = self.s.replica.flat()
+            before = self.context.replica.flat()
             super().step()
-            moved[self.s.comm.rank].append(not torch.equal(before, self.s.replica.flat()))
+            moved[self.context.comm.rank].append(not torch.equal(before, self.context.replica.flat()))
 
     cfg = config(ranks=[2, 1], epochs=2, results=tmp_path, **EXPLODES)
     done = virtual(cfg, loop=Watched)
     assert moved[0].count(False) == 2, "the marked sample comes once an epoch"
     assert moved[0] == moved[1] == moved[2], "on one rank, and all leave the step out"
-    for session in done.sessions:
-        assert isinstance(session.replica.scaler, LossScaler)
-        assert session.replica.scaler.summary() == {"scale": 2.0**14, "skipped_steps": 2}
-        assert torch.equal(session.replica.flat(), flat(done))
-        assert session.replica.flat().isfinite().all()
+    for context in done.contexts:
+        assert isinstance(context.replica.scaler, LossScaler)
+        assert context.replica.scaler.summary() == {"scale": 2.0**14, "skipped_steps": 2}
+        assert torch.equal(context.replica.flat(), flat(done))
+        assert context.replica.flat().isfinite().all()
     summary = done.results[0].summary
     assert summary["status"] == "finished", "an overflow is no divergence"
     assert summary["loss_scaling"] == {"scale": 2.0**14, "skipped_steps": 2}
     of_processes, model = real(cfg)
     assert of_processes["loss_scaling"] == summary["loss_scaling"]
-    theirs = done.sessions[0].replica.model.state_dict()
+    theirs = done.contexts[0].replica.model.state_dict()
     for name, value in model.items():
         assert (value - theirs[name]).abs().max() <= 1e-3, name
 
@@ -152,7 +152,7 @@ def test_a_resume_has_the_scale_bit_for_bit(tmp_path: Path):
     resumed = virtual(cfg, checkpoints=tmp_path / "cut")
     assert resumed.metrics.rows[0]["step"] == 15
     assert torch.equal(flat(resumed), flat(whole))
-    ours, theirs = (done.sessions[0].replica.scaler for done in (resumed, whole))
+    ours, theirs = (done.contexts[0].replica.scaler for done in (resumed, whole))
     assert ours is not None
     assert theirs is not None
     assert ours.state_dict() == theirs.state_dict()
@@ -192,9 +192,9 @@ def test_steps_left_out_are_in_the_labels_where_they_are_more_than_one_in_a_hund
 
 
 def test_a_step_that_is_undone_leaves_the_scale_alone():
-    class Undoes(Loop):
+    class Undoes(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            replica = self.s.replica
+            replica = self.context.replica
             marked = Batch(torch.full((4, 1, 4, 4), MARK), torch.zeros(4, dtype=torch.long), (4,))
             with replica.untouched():
                 replica.compute_gradients(marked)

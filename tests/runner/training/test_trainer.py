@@ -19,7 +19,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.clock import PARTS
-from daso_bench.runner.training.trainer import Loop
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
@@ -34,7 +34,7 @@ def run(cfg, **more) -> SimulatedRun:
 
 
 def models(done: SimulatedRun) -> list[dict[str, torch.Tensor]]:
-    return [session.replica.model.state_dict() for session in done.sessions]
+    return [context.replica.model.state_dict() for context in done.contexts]
 
 
 def assert_same(one: SimulatedRun, other: SimulatedRun) -> None:
@@ -57,12 +57,12 @@ def rank0_updates(cfg) -> list[tuple[float, float]]:
     """Of each step: the norms of rank 0's update and of the gradient that its optimizer applied."""
     norms = []
 
-    class Watched(Loop):
+    class Watched(Trainer):
         def step(self) -> None:
-            replica = self.s.replica
+            replica = self.context.replica
             before = replica.flat()
             super().step()
-            if self.s.comm.rank == 0:
+            if self.context.comm.rank == 0:
                 norms.append(((before - replica.flat()).norm().item(), replica.gradients().norm().item()))
 
     run(cfg, loop=Watched)
@@ -226,7 +226,7 @@ def test_batch_norm_statistics_agree_where_the_model_is_judged(tmp_path: Path, s
     indices, task = torch.arange(len(data.test)), cfg.task(data.classes)
     got = score(alone, data.test, indices, torch.device("cpu"), torch.float32, task=task).numbers()
     assert got["correct"] == evaluations(done)[-1]["correct"]
-    buffers = [session.replica.buffers.pack() for session in done.sessions]
+    buffers = [context.replica.buffers.pack() for context in done.contexts]
     if strategy == "daso":
         assert all(torch.equal(buffers[0], other) for other in buffers)
     else:  # a plain DDP run never aligns them but where it is judged
@@ -253,7 +253,7 @@ def test_the_target_is_judged_on_global_numbers():
     rows = evaluations(done)
     assert [row["reached"] for row in rows] == [False] * (len(rows) - 1) + [True]
     assert {result.status for result in done.results} == {"finished"}
-    assert len({session.progress.step for session in done.sessions}) == 1
+    assert len({context.progress.step for context in done.contexts}) == 1
     summary = done.results[0].summary
     assert summary["to_target_samples"] == rows[-1]["samples"]
     assert summary["reached"] is True
@@ -290,7 +290,7 @@ def test_half_the_ranks_right_stops_nobody():
     for target, steps in ((0.6, 3), (0.4, 1)):
         cfg = config(ranks=[1, 1], model=Build(), epochs=3, global_batch_size=8, target=target, stop="first")
         done = simulate(cfg, data)
-        assert [session.progress.step for session in done.sessions] == [steps, steps]
+        assert [context.progress.step for context in done.contexts] == [steps, steps]
 
 
 def test_ranks_with_different_losses_choose_the_same_period():
@@ -308,7 +308,7 @@ def test_a_loss_that_explodes_ends_all_ranks_at_one_step(strategy: str):
     keys = CYCLING if strategy == "daso" else {}
     done = run(config(strategy, keys=keys, optimizer=SGD(lr=1e30), epochs=6))
     assert {result.status for result in done.results} == {"diverged"}
-    assert len({session.progress.step for session in done.sessions}) == 1
+    assert len({context.progress.step for context in done.contexts}) == 1
     assert done.results[0].reason is not None
     assert "not finite" in done.results[0].reason
     assert done.results[0].summary["final_accuracy"] is None
@@ -334,7 +334,7 @@ def test_an_interrupt_of_one_rank_saves_and_stops_all_and_resumes_exactly(tmp_pa
     whole = run(cfg, checkpoints=tmp_path / "whole")
     asked = run(cfg, checkpoints=tmp_path / "asked", listeners=lambda rank: AsksAt(8 if rank == 3 else 10**9))
     assert {result.status for result in asked.results} == {"cancelled"}
-    assert len({session.progress.step for session in asked.sessions}) == 1
+    assert len({context.progress.step for context in asked.contexts}) == 1
     assert_same(whole, run(cfg, checkpoints=tmp_path / "asked", attempt=2))
 
 
@@ -344,7 +344,7 @@ def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_p
     keys = {**CYCLING, "sync_every": 2, "wait_batches": 2} if strategy == "daso" else {}
     cfg = config(strategy, keys=keys, model=Awkward(), epochs=3)
     whole = run(cfg, checkpoints=tmp_path / "whole")
-    steps = whole.sessions[0].progress.step
+    steps = whole.contexts[0].progress.step
     for at in range(1, steps + 1):
         folder = tmp_path / f"asked_{at}"
         asked = run(cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at))
@@ -376,7 +376,7 @@ def test_time_budget_stops_all_and_is_called_timed_out(tmp_path: Path):
     done = run(config(max_seconds=0.1, epochs=50), step_time=lambda rank, n: 10_000_000, checkpoints=tmp_path)
     assert {result.status for result in done.results} == {"timed_out"}
     # Found out after step 11 ends beyond 0.1 s, told in the next step's gradients.
-    assert {session.progress.step for session in done.sessions} == {12}
+    assert {context.progress.step for context in done.contexts} == {12}
 
 
 def test_max_steps_is_said():
@@ -392,19 +392,19 @@ def test_max_steps_is_said():
 def test_workers_at_their_own_pace_end_by_samples_and_not_by_a_limit():
     # The last one is five times as slow.
     done = run(config("lasgd"), network=SLOW, step_time=lambda rank, n: 2_000_000 * (5 if rank == 3 else 1))
-    steps = [session.progress.step for session in done.sessions]
+    steps = [context.progress.step for context in done.contexts]
     assert steps[3] >= 9
     assert steps[0] > 4 * steps[3]
     assert (done.results[0].status, done.results[0].reason) == ("finished", None)
     assert done.results[0].summary["labels"] == []
-    assert evaluations(done)[-1]["samples"] == done.sessions[0].progress.samples >= 384
+    assert evaluations(done)[-1]["samples"] == done.contexts[0].progress.samples >= 384
     assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
 
 
 def test_workers_at_other_steps_save_together_and_go_on(tmp_path: Path):
     cfg = config("lasgd", checkpoint_every_samples=100)
 
-    def train(attempt: int, loop: type[Loop] = Loop) -> SimulatedRun:
+    def train(attempt: int, loop: type[Trainer] = Trainer) -> SimulatedRun:
         # The last worker is five times as slow: when all meet, it is at an earlier step.
         slow = {"network": SLOW, "step_time": lambda rank, n: 2_000_000 * (5 if rank == 3 else 1)}
         return run(cfg, checkpoints=tmp_path, attempt=attempt, loop=loop, **slow)
@@ -426,27 +426,27 @@ def test_a_round_may_end_several_epochs():
     cfg = config("lasgd", dataset=Blobs(samples=16))
     done = run(cfg, network=SLOW, step_time=lambda rank, n: 10_000)
     assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
-    assert {session.progress.epoch for session in done.sessions} == {4}
+    assert {context.progress.epoch for context in done.contexts} == {4}
 
 
 def test_workers_at_their_own_pace_stop_at_the_limit_and_say_so():
     done = run(config("lasgd", max_steps=7), network=SLOW, step_time=lambda rank, n: 2_000_000)
     assert done.results[0].reason == "stopped by train.max_steps=7"
     assert done.results[0].summary["labels"] == ["stopped by train.max_steps=7"]
-    assert 7 * 16 <= done.sessions[0].progress.samples < 384
+    assert 7 * 16 <= done.contexts[0].progress.samples < 384
 
 
 def test_train_time_is_the_sum_of_the_slowest_stretches():
     """Two stretches, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
     times = {0: (10, 8), 1: (8, 10)}
 
-    class Uneven(Loop):
+    class Uneven(Trainer):
         def step(self) -> None:
             super().step()
             # After the last collective of the stretch: no rank waits for the other before the evaluation.
-            comm = self.s.comm
+            comm = self.context.comm
             assert isinstance(comm, SimulatedCommunicator)
-            comm.simulator.advance(comm.rank, times[comm.rank][self.s.progress.epoch] * 10**9)
+            comm.simulator.advance(comm.rank, times[comm.rank][self.context.progress.epoch] * 10**9)
 
     done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
     assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
@@ -474,7 +474,7 @@ def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_makin
     """An evaluation right after `S`: 25 ms until the transfer is parked, then 25 ms to average a copy."""
     keys = {"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 4, "wait_batches": 3}
     # DASO lets nobody evaluate there.
-    monkeypatch.setattr(DASO, "meets", lambda strategy, progress: True)
+    monkeypatch.setattr(DASO, "is_sync_point", lambda strategy, progress: True)
     cfg = config("daso", keys=keys, ranks=[1, 1], epochs=1, eval_every_samples=16, eval_mode="inline")
     first = evaluations(run(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7))[0]
     assert first["make_model_s"] == 0.025
@@ -504,14 +504,14 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
         network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
         step_time=lambda rank, n: (rank + 1) * 5_000_000,
     )
-    for own, session in zip(done.own, done.sessions, strict=True):
+    for own, context in zip(done.own, done.contexts, strict=True):
         stretches = [row for row in own.rows if row["kind"] == "stretch"]
         train = sum(row["train_s"] for row in stretches)
         parts = sum(row["parts_s"][part] for row in stretches for part in PARTS)
         assert parts == pytest.approx(train, rel=0.01)
         segments = next(row for row in own.rows if row["kind"] == "segments")
         assert segments["segments_s"]["train"] == pytest.approx(train, rel=1e-9)
-        assert sum(segments["segments_s"].values()) == pytest.approx(session.comm.now() / 1e9, rel=0.01)
+        assert sum(segments["segments_s"].values()) == pytest.approx(context.comm.now() / 1e9, rel=0.01)
 
 
 def test_only_the_judged_models_making_is_charged():
@@ -534,7 +534,7 @@ def test_steps_launch_no_collective_of_the_loops_own(strategy: str):
     counts = []
     for samples in (96, 192):
         done = run(config(strategy, keys=keys, dataset=Blobs(samples=samples)))
-        verbs = done.sessions[0].comm.traffic.verbs
+        verbs = done.contexts[0].comm.traffic.verbs
         counts.append(
             (sum(n for name, n in verbs.items() if name.startswith("control")), verbs["gradients.all_reduce"])
         )

@@ -46,7 +46,7 @@ def over_nccl(cfg: schema.RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> 
 def test_sums_over_nccl_train_what_a_cpu_trains(tmp_path: Path, strategy: str, nodes: tuple[int, ...]):
     cfg = config(strategy, ranks=list(nodes), model=SmallCNN(channels=[8, 16]), epochs=3, results=tmp_path)
     directory, summary = over_nccl(cfg, tmp_path, nodes)
-    theirs = simulate(cfg, cfg.dataset.load()).sessions[0].replica.model.state_dict()
+    theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
     model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
     for name, value in model.items():
         assert (value - theirs[name]).abs().max() <= 1e-4, name

@@ -159,14 +159,14 @@ def run(
 def test_seven_images_give_the_same_numbers_on_one_to_four_ranks(ranks: list[int]):
     done = run(ranks, optimizer=SGD(lr=1e-300))
     (row,) = [row for row in done.metrics.rows if row["kind"] == "evaluation"]
-    session = done.sessions[0]
+    context = done.contexts[0]
     alone = score(
-        session.replica.model,
-        session.data.test,
+        context.replica.model,
+        context.data.test,
         torch.arange(7),
-        session.world.device,
-        session.dtype,
-        task=session.task,
+        context.backend.device,
+        context.dtype,
+        task=context.task,
     ).numbers()
     assert (row["miou"], row["pixel_accuracy"], row["count"]) == (alone["miou"], alone["pixel_accuracy"], 7)
     assert row["loss"] == pytest.approx(alone["loss"], rel=1e-12)
@@ -184,15 +184,15 @@ def test_a_padded_evaluation_would_have_other_numbers_and_is_refused():
         def wait(self) -> None:
             return
 
-    session = run([1]).sessions[0]
+    context = run([1]).contexts[0]
 
     def of(indices: list[int]) -> Score:
         return score(
-            session.replica.model,
-            session.data.test,
+            context.replica.model,
+            context.data.test,
             torch.tensor(indices),
-            session.world.device,
-            session.dtype,
+            context.backend.device,
+            context.dtype,
             task=TASK,
         )
 
@@ -210,8 +210,8 @@ def gradient(model: nn.Module, criterion: nn.Module, images: Tensor, masks: Tens
 
 def test_ranks_with_one_and_three_images_take_the_step_of_one_process_with_four():
     uneven = run([1, 1], "heterogeneous", {"balancing": "manual", "shares": [1, 3]})
-    assert [session.progress.samples_of_rank for session in uneven.sessions] == [(1, 3)] * 2
-    whole, half = run([1]).sessions[0].replica.flat(), uneven.sessions[0].replica.flat()
+    assert [context.progress.samples_of_rank for context in uneven.contexts] == [(1, 3)] * 2
+    whole, half = run([1]).contexts[0].replica.flat(), uneven.contexts[0].replica.flat()
     assert torch.allclose(half, whole, rtol=0, atol=1e-12)
     losses = [
         row["train_loss"]
@@ -224,9 +224,9 @@ def test_ranks_with_one_and_three_images_take_the_step_of_one_process_with_four(
 
 def test_the_mean_over_pixels_would_not_add_up_to_one_process():
     """Why a sample's loss is the mean of its own pixels: weights n_r / Σ n know of no labelled pixels."""
-    session = run([1]).sessions[0]
-    model = session.replica.model
-    images, masks = session.data.train.batch(torch.arange(4))
+    context = run([1]).contexts[0]
+    model = context.replica.model
+    images, masks = context.data.train.batch(torch.arange(4))
     images = images.double()
     for criterion, exact in ((TASK.criterion(), True), (nn.CrossEntropyLoss(ignore_index=NONE), False)):
         whole = gradient(model, criterion, images, masks)

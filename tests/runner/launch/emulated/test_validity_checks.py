@@ -30,7 +30,7 @@ from daso_bench.runner.launch.rank_process import Meeting
 from daso_bench.runner.machine.environment import usable_cores
 from daso_bench.runner.machine.run_queue import RunQueue
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.context import Session
+from daso_bench.runner.training.context import TrainContext
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology
 
@@ -164,7 +164,7 @@ def prepared(
     hardware: ClusterConfig, comm: FakeCommunicator, *, refuse: bool = True, padding: Any = None
 ) -> Apparatus:
     """Checks at the start of a run of steps of 200 ms, or of padded ones."""
-    session = SimpleNamespace(
+    context = SimpleNamespace(
         sampler=SimpleNamespace(samples_of_rank=lambda batch: (8, 8)),
         replica=SimpleNamespace(
             parameters=SimpleNamespace(empty=lambda: torch.empty(0)),
@@ -176,7 +176,7 @@ def prepared(
     replica: Any = SimpleNamespace(padding=padding, measure_layers=lambda samples, steps: None)
     met = Meeting(network="modelled")
     checks = Apparatus(hardware, cast(TorchCommunicator, comm), met, RunQueue(), refuse=refuse)
-    checks.prepare(cast(Session, session), replica)
+    checks.prepare(cast(TrainContext, context), replica)
     return checks
 
 

@@ -198,7 +198,7 @@ def with_a_failed_one() -> Arms:
 
 
 def second_baseline(role: str, **changes: Any) -> Arms:
-    seeds = [seed + (10**6 if role == "fresh" else 0) for seed in SEEDS]
+    seeds = [seed + (10**6 if role == "fresh_seeds" else 0) for seed in SEEDS]
     baseline = [a_run("ddp", seed, 2 * place) for place, seed in enumerate(SEEDS)]
     second = [
         a_run(
@@ -290,10 +290,10 @@ FAIR: dict[str, Arms] = {
     "each first in turn": started("AbbAAb"),
     "one always first": started("AbAbAb"),
     "a second baseline with fresh seeds": second_baseline(
-        "fresh", summary__digests={"initial_weights": "w9", "first_batches": "b9"}
+        "fresh_seeds", summary__digests={"initial_weights": "w9", "first_batches": "b9"}
     ),
     "a second baseline for the clock": second_baseline(
-        "clock", config__train__max_steps=43, summary__samples=2752, evaluation__number=5
+        "same_seeds", config__train__max_steps=43, summary__samples=2752, evaluation__number=5
     ),
 }
 
@@ -443,7 +443,7 @@ UNFAIR: dict[str, tuple[Arms, set[str]]] = {
     ),
     "a key that nobody has thought of": (arms(own={"config__train__turbo": True}), {"train.turbo"}),
     "a second baseline with other work": (
-        second_baseline("fresh", config__train__epochs=3, summary__digests={"initial_weights": "w9"}),
+        second_baseline("fresh_seeds", config__train__epochs=3, summary__digests={"initial_weights": "w9"}),
         {"train.epochs"},
     ),
     "no run that counts": ((arms()[0], []), {"seed"}),
@@ -606,7 +606,7 @@ def test_no_run_on_a_side_is_no_fair_comparison(side: int) -> None:
 
 
 def test_a_second_baseline_with_fresh_seeds_is_compared_repetition_by_repetition() -> None:
-    baseline, second = second_baseline("fresh")
+    baseline, second = second_baseline("fresh_seeds")
     for place, run in enumerate(baseline):
         run.environment["commit"] = f"c{place}"
         second[place].environment["commit"] = f"c{place}"

@@ -46,9 +46,9 @@ def study(
     for seed, whole_s in enumerate(base):
         run("ddp", seed, whole_s)
         if clock is not None:
-            run("ddp", seed, whole_s / math.exp(clock[seed]), "clock", train={"max_steps": 8})
+            run("ddp", seed, whole_s / math.exp(clock[seed]), "same_seeds", train={"max_steps": 8})
         if fresh is not None:
-            run("ddp", seed + FRESH, whole_s * fresh, "fresh")
+            run("ddp", seed + FRESH, whole_s * fresh, "fresh_seeds")
         if placebo is not None:
             run("placebo", seed, whole_s * placebo, "placebo")
     for seed, whole_s in enumerate(arm):
@@ -140,8 +140,8 @@ def with_fresh(
     for seed, whole_s in enumerate(BASE):
         for role, fresh_seed, failed in (
             ("", seed, base_missed),
-            ("clock", seed, base_missed),
-            ("fresh", seed + FRESH, missed),
+            ("same_seeds", seed, base_missed),
+            ("fresh_seeds", seed + FRESH, missed),
         ):
             make_run(
                 root,
@@ -180,8 +180,8 @@ def test_a_second_baseline_that_missed_the_target_leaves_no_floor_of_it(
 
 def test_a_second_baseline_that_diverged_is_not_called_missing(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path)
-    place = {"arm": "ddp fresh", "role": "fresh"}
-    make_run(tmp_path, "ddp", 9 + FRESH, (0.6, math.nan), status="diverged", place=place, arm="fresh")
+    place = {"arm": "ddp fresh", "role": "fresh_seeds"}
+    make_run(tmp_path, "ddp", 9 + FRESH, (0.6, math.nan), status="diverged", place=place, arm="fresh_seeds")
     found = answered(tmp_path)
     why = "1 of 6 runs of ddp fresh did not do all their work"
     assert (found.fixed_floor.missing, found.fixed_floor.unknown) == ([], why)

@@ -46,7 +46,7 @@ def test_the_noise_floor_is_the_larger_of_clock_and_fresh_seeds(deltas: list[flo
     assert swapped.floor == pytest.approx(0.0309, abs=1e-4)
 
 
-def test_the_clock_floor_counts_where_fresh_seeds_happen_to_agree() -> None:
+def test_the_clock_floor_counts_where_fresh_seeds_happen_to_stop_agreed() -> None:
     floor = NoiseFloor(clock=clock_floor(CALM), fresh=fresh_floor(welch(around(100), around(100))))
     assert floor.floor == pytest.approx(0.0198, abs=1e-4)
 

@@ -126,7 +126,7 @@ def test_a_run_whose_cache_was_not_as_asked_says_so(
 
 def in_virtual_time(cfg: RunConfig, **keys: Any) -> dict[str, Tensor]:
     run = simulate(cfg, cfg.dataset.load(), **keys)
-    return run.sessions[0].replica.model.state_dict()
+    return run.contexts[0].replica.model.state_dict()
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
