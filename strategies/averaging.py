@@ -208,11 +208,8 @@ class PeriodicStrategy(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.since, self.period, self.stop_requested = (
-            state["since"],
-            state["period"],
-            state["stop_requested"],
-        )
+        self.since, self.period = state["since"], state["period"]
+        self.stop_requested = state["stop_requested"]
         self.lengths = Counter(state["lengths"])
         self.steps_of_phase = Counter(state["steps_of_phase"])
         self.first_average = state["first_average"]

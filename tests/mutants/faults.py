@@ -169,8 +169,8 @@ FAULTS = [
     Fault(
         "stop request forgotten when a sum passes",
         "daso",
-        "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
-        "        flat[-1].fill_(float(self.replica.stop_requested))",
+        "            float(self.stop_requested or self.replica.stop_requested)\n",
+        "            float(self.replica.stop_requested)\n",
     ),
     Fault(
         "a plateau overwrites the best loss",
@@ -355,14 +355,14 @@ FAULTS = [
     Fault(
         "steps since the average are not saved",
         "local_sgd",
-        'self.since, self.period, self.stop_requested = state["since"], state["period"], state["stop_requested"]',
-        'self.period, self.stop_requested = state["period"], state["stop_requested"]',
+        'self.since, self.period = state["since"], state["period"]',
+        'self.period = state["period"]',
         "averaging.py",
     ),
     Fault(
         "stop requests are not sent",
         "local_sgd",
-        "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
+        "            float(self.stop_requested or self.replica.stop_requested)\n",
         "        flat[-1].fill_(0.0)",
         "averaging.py",
     ),
@@ -483,8 +483,8 @@ FAULTS = [
     Fault(
         "heeds a stop request too early",
         "sgp",
-        "self.steps < self.first_wish + self.reach",
-        "self.steps < self.first_wish + self.reach - 1",
+        "self.steps < self.first_stop_request + self.reach",
+        "self.steps < self.first_stop_request + self.reach - 1",
     ),
     Fault(
         "an average in every step",

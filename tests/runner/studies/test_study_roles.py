@@ -86,7 +86,7 @@ def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"study\.same_seeds_share=0\.2: .* set train\.max_steps"):
         composed(study__role="same_seeds")
     assert composed(study__role="same_seeds", train__max_steps=10).train.max_steps == 2
-    assert composed(study__role="same_seeds", study__clock_share=1).train.max_steps is None
+    assert composed(study__role="same_seeds", study__same_seeds_share=1).train.max_steps is None
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(tmp_path: P
         "placebo",
     ]
     assert [run.run.arm for run in (base, same, fresh, placebo)] == [
-        *("tuned", "tuned clock", "tuned fresh", "tuned placebo")
+        *("tuned", "tuned same_seeds", "tuned fresh_seeds", "tuned placebo")
     ]
     assert (same.seed, fresh.seed) == (5, FRESH + 5)
     assert same.train.max_steps is not None

@@ -17,7 +17,7 @@ def label(launcher: LauncherConfig, data_ns: int, waited_s: float | None) -> lis
     """Of a run of two ranks and 10 s; waited_s: by both together, None without a reader."""
     context = SimpleNamespace(
         config=SimpleNamespace(launcher=launcher),
-        world=SimpleNamespace(packed=SimpleNamespace(codec=SimpleNamespace(work=WORK))),
+        backend=SimpleNamespace(packed=SimpleNamespace(codec=SimpleNamespace(work=WORK))),
         comm=SimpleNamespace(topology=SimpleNamespace(ranks=2)),
     )
     ledger = Ledger(cast(TrainContext, context))
