@@ -1,14 +1,14 @@
 """Real processes of one machine on modelled links: an operation ends when it would on the cluster's network.
 
 The data travel as they always do; an operation is then held back until α–β time has passed, by the formulas
-of virtual time (`network`): it begins when the last member has come and the links it holds are free,
+of virtual time (`link_costs`): it begins when the last member has come and the links it holds are free,
 
     begin = max(now at the last arrival, busy-until of its links),   end = begin + cost,   busy-until = end,
 
 and every member sees it completed at the later of `end` and of its real completion. A broadcast begins when
 its source comes. The clocks of the links are shared by all ranks, in memory that they all map: one machine,
-any backend. What a rank does meanwhile is its own business: nobody waits who would not
-wait for the real thing, except that on a GPU the host stands still where its stream would.
+any backend. A rank waits where it would wait on the real network and nowhere else, except that on a GPU the
+host stands still where its stream would.
 """
 
 import fcntl
@@ -26,9 +26,11 @@ from typing import Any
 
 import torch
 
-from ...strategies.topology import Topology
+from ...strategies.communicator import Operation, Work
+from ...strategies.topology import WORLD, Topology
 from ..machine import shared_memory
 from .link_costs import Network
+from .torch_communicator import Summed, TorchCommunicator, TorchWork
 
 SLOTS = 512  # operations of a group under way at once, at most
 _WORDS = 3  # of a slot: number of the operation + 1, members that have come, end
@@ -36,6 +38,108 @@ _POLL_S = 1e-4
 
 Line = tuple[str, tuple[int, ...]]
 """A channel and its members: their operations happen in one order, the same for all of them."""
+
+
+class ModelledCommunicator(TorchCommunicator):
+    """A wrapper around the communicator `comm`, whose operations end when they would on `network`.
+
+    All ranks make it together, on one machine. It takes over all that `comm` has: nobody uses that any more.
+    """
+
+    def __init__(self, comm: TorchCommunicator, network: Network) -> None:
+        vars(self).update(vars(comm))
+        lines, descriptor, address = self.lines(), -1, ""
+        if self.rank == 0:
+            descriptor, address = make(self.topology, lines)
+        try:
+            address = comm.broadcast_text(address, WORLD)
+            self._clocks = LinkClocks(address, self.topology, network, lines)
+            comm.barrier(WORLD)
+        finally:
+            if self.rank == 0:
+                shared_memory.drop_name(address)
+                os.close(descriptor)
+        self._deferrer = Deferrer()
+
+    def close(self) -> None:
+        super().close()
+        self._clocks.close()
+
+    @property
+    def _waits_on_device(self) -> bool:
+        return False
+
+    def _launch(self, op: Operation) -> Work:
+        held = self._enter(op, op.channel)
+        work = super()._launch(op)
+        assert isinstance(work, TorchWork), "the host waits for every operation"
+        return HeldWork(self, work, held)
+
+    def _start_message(self, op: Operation) -> Callable[[], None]:
+        held = self._enter(op, "messages")
+        wait = super()._start_message(op)
+
+        def wait_until_end() -> None:
+            wait()
+            self.synchronise()
+            held.wait()
+
+        return wait_until_end
+
+    def _future_of(self, op: Operation) -> Callable[[Any], Summed]:
+        held = self._enter(op, op.channel)
+        return lambda work: self._deferred(work, held)
+
+    def _enter(self, op: Operation, channel: str) -> "Held":
+        return self._clocks.enter(op.verb, channel, op.members, op.payload_bytes, self.rank, op.root)
+
+    def _deferred(self, work: Any, held: "Held") -> Summed:
+        """What `work` sums, once the modelled network lets it go."""
+        on_gpu = self.device.type == "cuda"
+        summed: Summed = torch.futures.Future(devices=[self.device] if on_gpu else None)
+
+        def completed(future: "torch.futures.Future[list[torch.Tensor]]") -> None:
+            try:
+                value = future.value()[0]
+            except RuntimeError as error:  # another rank is gone
+                summed.set_exception(error)  # pyright: ignore[reportArgumentType] (PyTorch's stub names its result)
+                return
+            if not on_gpu:
+                self._deferrer.at(held.end_ns() or held.alone_ns, lambda: summed.set_result(value))
+                return
+            # PyTorch calls us when the sum is launched, on a stream that waits for it.
+            done = torch.cuda.Event()
+            done.record()
+            self._deferrer.at(held.end_ns() or held.alone_ns, lambda: summed.set_result(value), done.query)
+
+        work.get_future().add_done_callback(completed)
+        return summed
+
+
+class HeldWork(Work):
+    """A collective that is completed when its data are here and the modelled network has carried it."""
+
+    def __init__(self, comm: TorchCommunicator, work: TorchWork, held: "Held") -> None:
+        self._comm, self._work, self.held = comm, work, held
+        self._waited = False
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        self._work.wait()
+        with self._comm.standing_still(self._work.name, self._work.key):
+            self._comm.synchronise()
+            self.held.wait()
+        self._waited = True
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed() and self.held.over()
+
+    def transfer_ns(self) -> int | None:
+        took = self._work.transfer_ns()
+        if took is None or not self.held.over():
+            return None
+        return max(took, (self.held.end_ns() or 0) - self._work.launched)
 
 
 class LinkClocks:

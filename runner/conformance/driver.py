@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
 
-from ...strategies.communicator import Work
+from ...strategies.communicator import Operation, Work
 from ...strategies.replica import Replica
 from ...strategies.seeds import derive
 from ..communication.link_costs import Network
@@ -46,13 +45,12 @@ class WatchedCommunicator(SimulatedCommunicator):
         self.traffic = LoggedTraffic(self.topology, rank)
         self.launched: list[Watched] = []
 
-    def exchange(self, sends: Any, receives: Any, tag: int) -> Work:
-        return self._watch(super().exchange(sends, receives, tag))
+    def _exchange(self, messages: Sequence[Operation]) -> Work:
+        return self._watch(super()._exchange(messages))
 
-    def _collective(self, *arguments: Any, **keywords: Any) -> Work:
-        work = super()._collective(*arguments, **keywords)
-        async_op = keywords.get("async_op", arguments[5] if len(arguments) > 5 else False)
-        return self._watch(work) if async_op else work
+    def _launch(self, op: Operation) -> Work:
+        work = super()._launch(op)
+        return self._watch(work) if op.async_op else work
 
     def _watch(self, work: Work) -> Work:
         self.launched.append(Watched(work))

@@ -18,6 +18,7 @@ from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD, Topology
 from ..communication import gpus, numerics
 from ..communication.link_costs import ClusterNetwork
+from ..communication.modelled_network import ModelledCommunicator
 from ..communication.torch_communicator import TorchCommunicator, connect
 from ..config import load, schema
 from ..config.launchers import LocalConfig
@@ -162,7 +163,7 @@ def meet(
     )
     numerics.choose(config.train.precision, comm.device)
     if meeting.network == "modelled":
-        comm.model(ClusterNetwork(config.cluster.links.or_free(), topology))
+        comm = ModelledCommunicator(comm, ClusterNetwork(config.cluster.links.or_free(), topology))
     return config, comm
 
 

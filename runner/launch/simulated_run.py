@@ -19,7 +19,7 @@ from ..records import data_file
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import of_attempt
 from ..simulation import timing_only
-from ..simulation.simulated_world import Stage, play
+from ..simulation.simulated_world import SimulationSetup, simulate
 from ..simulation.simulator import OutOfTime
 from ..simulation.timeline import Timeline
 from ..training import checkpoint
@@ -74,7 +74,7 @@ def run_all(
         return Appended(run_dir / "ranks" / f"{rank}.jsonl")
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
-        stage = Stage(
+        setup = SimulationSetup(
             network=ClusterNetwork(config.cluster.links, topology),
             device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
             profile=profile,
@@ -82,7 +82,7 @@ def run_all(
             remarks=(f"simulated: {config.cluster.validity}",),
             checkpoints=run_dir / "checkpoints",
             attempt=attempt,
-            listener=lambda rank: link if rank == 0 else Nobody(),
+            listeners=lambda rank: link if rank == 0 else Nobody(),
             tick=tick,
             own=own,
             metrics=metrics,
@@ -91,7 +91,7 @@ def run_all(
         )
         try:
             with images_told(config.dataset):
-                results, _ = play(config, data, stage)
+                results = simulate(config, data, setup).results
         except OutOfTime as error:
             raise NodeLost(
                 f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "

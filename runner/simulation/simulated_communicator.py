@@ -1,25 +1,26 @@
 """The communicator of virtual time: real sums, α–β durations. Also the fake of the unit tests."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...strategies.communicator import Channel, Done, Work
+from ...strategies.communicator import Channel, Operation, Work
 from ...strategies.topology import WORLD, Group
 from ..communication.traffic import CountedCommunicator, Traffic
-from .simulator import Operation, Simulator, Train, rank_order_sum
+from .simulator import BucketSums, Collective, Simulator, rank_order_sum
 
 FEW = 4  # numbers
 
 
 class SimulatedWork(Work):
-    """A started operation of one rank; the result is delivered into the rank's tensor by `wait`."""
+    """A started operation of one rank; `wait` copies the result into `output`."""
 
     def __init__(
-        self, comm: "SimulatedCommunicator", operation: Operation, output: Tensor | None, key: int
+        self, comm: "SimulatedCommunicator", operation: Collective, output: Tensor | None, key: int
     ) -> None:
         self._comm, self._operation, self._output, self._key = comm, operation, output, key
         self._launched = comm.now()
@@ -28,14 +29,12 @@ class SimulatedWork(Work):
         comm = self._comm
         entered = comm.now()
         comm.simulator.wait(comm.rank, self._operation)
-        if comm.now() > entered and comm.simulator.is_aside:
-            comm.waited_aside.append(self._waited(entered))
+        if comm.now() > entered and comm.simulator.in_helper:
+            comm.helper_waits.append(self._waited(entered))
         elif comm.now() > entered:
             start, stop = self._waited(entered)
-            waited = max(0, stop - start) + comm.waited_aside_since(entered)
-            comm.traffic.block(self._key, entered, comm.now(), waited)
-            if comm.simulator.timeline is not None:
-                comm.simulator.timeline.blocked(comm.rank, entered, comm.now(), self._operation.verb)
+            waited = max(0, stop - start) + comm.helpers_waited_since(entered)
+            comm.blocked(self._key, entered, waited, self._operation.verb)
         if self._output is not None:
             result = self._operation.results.get(comm.rank)
             if result is not None:
@@ -54,31 +53,29 @@ class SimulatedWork(Work):
         return None if self._operation.end is None else self._operation.end - self._launched
 
 
-class TrainWork(Work):
-    """A started train of sums, of which `wait` leaves the sum of what all members gave in `total`."""
+class BucketWork(Work):
+    """Started sums of buckets; `wait` leaves the sum of what all members gave in `total`."""
 
-    def __init__(self, comm: "SimulatedCommunicator", train: Train, key: int) -> None:
-        self._comm, self._train, self._key = comm, train, key
+    def __init__(self, comm: "SimulatedCommunicator", sums: BucketSums, key: int) -> None:
+        self._comm, self._sums, self._key = comm, sums, key
         self.total: Tensor | None = None
 
     def wait(self) -> None:
-        comm, parts = self._comm, self._train.parts
-        simulator, entered = comm.simulator, comm.now()
+        comm, parts = self._comm, self._sums.parts
+        entered = comm.now()
         for part in reversed(parts):  # mostly the last one ends last
-            simulator.wait(comm.rank, part)
+            comm.simulator.wait(comm.rank, part)
         if comm.now() > entered:
-            comm.traffic.block(self._key, entered, comm.now(), self._waited(entered))
-            if simulator.timeline is not None:
-                simulator.timeline.blocked(comm.rank, entered, comm.now(), self._train.verb)
-        self.total = self._train.total()
+            comm.blocked(self._key, entered, self._waited(entered), self._sums.verb)
+        self.total = self._sums.total()
 
     def spans(self) -> list[tuple[int, int]]:
-        """From when to when parts are under way, as far as is known now."""
-        parts = self._train.parts
+        """Start and end of each part, as far as is known now."""
+        parts = self._sums.parts
         return [(p.start, p.end) for p in parts if p.start is not None and p.end is not None]
 
     def is_completed(self) -> bool:
-        return all(self._comm.simulator.poll(part) for part in self._train.parts)
+        return all(self._comm.simulator.poll(part) for part in self._sums.parts)
 
     def transfer_ns(self) -> int | None:
         return None
@@ -86,7 +83,7 @@ class TrainWork(Work):
     def _waited(self, entered: int) -> int:
         """How much of the time since `entered` others had not come to the part that was to be next."""
         waited, since = 0, entered
-        for part in self._train.parts:
+        for part in self._sums.parts:
             assert part.ready is not None, "all have ended"
             assert part.end is not None
             waited += max(0, part.ready - since)
@@ -94,21 +91,21 @@ class TrainWork(Work):
         return waited
 
 
-class Exchange(Work):
+class SimulatedExchange(Work):
     """All messages of one `exchange`."""
 
     def __init__(self, works: list[SimulatedWork]) -> None:
-        self._works = works
+        self.works = works
 
     def wait(self) -> None:
-        for work in self._works:
+        for work in self.works:
             work.wait()
 
     def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
+        return all(work.is_completed() for work in self.works)
 
     def transfer_ns(self) -> int | None:
-        durations = [work.transfer_ns() for work in self._works]
+        durations = [work.transfer_ns() for work in self.works]
         known = [duration for duration in durations if duration is not None]
         return max(known, default=0) if len(known) == len(durations) else None
 
@@ -121,91 +118,14 @@ class SimulatedCommunicator(CountedCommunicator):
         self.scale = 1.0  # bytes that a byte of a vector stands for; counts and short messages are themselves
         self.traffic = Traffic(self.topology, rank, stamps=False)
         self._shared: Counter[tuple[int, ...]] = Counter()
-        # When bodies beside this rank waited for other ranks to enter, and this rank has not yet heard of it.
-        self.waited_aside: list[tuple[int, int]] = []
-        # Collectives that such bodies entered; who reads it clears it.
-        self.operations_aside: list[Operation] = []
+        # When helpers of this rank waited for other ranks to enter, and this rank has not yet booked it.
+        self.helper_waits: list[tuple[int, int]] = []
+        # Collectives that helpers entered; who reads it clears it.
+        self.helper_operations: list[Collective] = []
 
-    def all_reduce(
-        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
-    ) -> Work:
-        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            total = rank_order_sum(entered)
-            return dict.fromkeys(entered, total)
-
-        return self._collective("all_reduce", tensor, tensor, group, channel, async_op, combine)
-
-    def reduce(
-        self,
-        tensor: Tensor,
-        destination: int,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        owner = self.members(group)[destination]
-
-        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return {owner: rank_order_sum(entered)}
-
-        return self._collective("reduce", tensor, tensor, group, channel, async_op, combine, destination)
-
-    def reduce_scatter(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        members = self.members(group)
-        if len(members) == 1:
-            output.copy_(tensor)
-
-        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return dict(zip(members, rank_order_sum(entered).chunk(len(members)), strict=True))
-
-        return self._collective("reduce_scatter", tensor, output, group, channel, async_op, combine)
-
-    def broadcast(
-        self,
-        tensor: Tensor,
-        source: int,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        owner = self.members(group)[source]
-
-        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return dict.fromkeys(entered, entered[owner].clone())
-
-        return self._collective("broadcast", tensor, tensor, group, channel, async_op, combine, source)
-
-    def all_gather(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        members = self.members(group)
-        if len(members) == 1:
-            output.copy_(tensor)
-
-        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return dict.fromkeys(entered, torch.cat([entered[member] for member in members]))
-
-        return self._collective("all_gather", tensor, output, group, channel, async_op, combine)
-
-    def all_reduce_train(
+    def all_reduce_buckets(
         self, group: Group, give: Callable[[], Tensor], payloads: Sequence[int], times: Sequence[int]
-    ) -> TrainWork:
+    ) -> BucketWork:
         """Sum gradients in parts: part k, of `payloads[k]` bytes, is there at the time `times[k]` >= now.
 
         `give` makes this rank's vector of all parts; it is asked for when every member has come so far, and
@@ -215,49 +135,79 @@ class SimulatedCommunicator(CountedCommunicator):
         for payload in payloads:
             self.traffic.count("all_reduce", "gradients", members, payload)
         key = self.traffic.launch("gradients", members, self.now())
-        train = self.simulator.enter_train(
+        sums = self.simulator.enter_buckets(
             self.rank, _key(members, key), members, give, payloads, times, "gradients"
         )
-        return TrainWork(self, train, key)
-
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
-        works = [self._message(self.rank, peer, tensor, tag) for peer, tensor in sorted(sends.items())]
-        works += [self._message(peer, self.rank, tensor, tag) for peer, tensor in sorted(receives.items())]
-        return Exchange(works)
-
-    def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
-        if not in_memory:
-            self._collective("barrier", torch.empty(0), None, group, channel, False, _nothing)
-            return
-        members = self._inside_a_node(group)
-        if len(members) > 1:
-            # Nothing is sent: a verb of its own, neither a call nor payload.
-            self.traffic.mark("shared.barrier")
-            key = self.traffic.launch("shared", members, self.now())
-            nothing = torch.empty(0)
-            operation = self.simulator.enter(
-                self.rank, _key(members, key), "barrier", members, nothing, 0, _nothing, "shared"
-            )
-            SimulatedWork(self, operation, None, key).wait()
+        return BucketWork(self, sums, key)
 
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
-        members = self._inside_a_node(group)
+        members = self._members_on_one_node(group)
         self._shared[members] += 1
         key = (members, self._shared[members])
         return self.simulator.shared.setdefault(key, torch.zeros(numel, dtype=dtype))
 
-    def aside(self, body: Callable[[], None]) -> Work:
-        """Begin `body` on a clock of its own beside the rank's; all ranks do so in the same order."""
-        key = self.traffic.launch("aside", self.members(WORLD), self.now())
-        return SimulatedWork(self, self.simulator.aside(self.rank, body), None, key)
+    def start_helper(self, body: Callable[[], None]) -> Work:
+        """Begin `body` on a clock of its own, like a helper thread; all ranks do so in the same order."""
+        key = self.traffic.launch("helper", self.members(WORLD), self.now())
+        return SimulatedWork(self, self.simulator.start_helper(self.rank, body), None, key)
 
-    def waited_aside_since(self, entered: int) -> int:
-        """How much of the time from `entered` to now bodies beside this rank waited for others."""
-        waits, self.waited_aside = self.waited_aside, []
+    def helpers_waited_since(self, entered: int) -> int:
+        """How much of the time from `entered` to now helpers of this rank waited for other ranks."""
+        waits, self.helper_waits = self.helper_waits, []
         return sum(max(0, stop - max(start, entered)) for start, stop in waits)
+
+    def blocked(self, key: int, entered: int, waited: int, verb: str) -> None:
+        """Book that this rank stood still from `entered` to now, `waited` of it for others to enter."""
+        self.traffic.block(key, entered, self.now(), waited)
+        if self.simulator.timeline is not None:
+            self.simulator.timeline.blocked(self.rank, entered, self.now(), verb)
 
     def now(self) -> int:
         return self.simulator.now
+
+    def _launch(self, op: Operation) -> Work:
+        payload = self._bytes(op.tensor, op.channel)
+        self.traffic.count(op.verb, op.channel, op.members, payload, op.root)
+        key = self.traffic.launch(op.channel, op.members, self.now())
+        # Other ranks read the tensor as it is when the last one enters: as in a real transfer, it must not be
+        # written meanwhile.
+        operation = self.simulator.enter(
+            self.rank,
+            _key(op.members, key),
+            op.verb,
+            op.members,
+            op.tensor,
+            payload,
+            partial(_results, op),
+            op.channel,
+        )
+        if self.simulator.in_helper:
+            self.helper_operations.append(operation)
+        return SimulatedWork(self, operation, op.output, key)
+
+    def _exchange(self, messages: Sequence[Operation]) -> Work:
+        return SimulatedExchange([self._message(message) for message in messages])
+
+    def _message(self, op: Operation) -> SimulatedWork:
+        payload = self._bytes(op.tensor, op.channel)
+        is_sender = self.rank == op.members[0]
+        if is_sender:
+            self.traffic.count("send", op.channel, op.members, payload)
+        key: Any = ("message", *op.members, op.tag)
+        operation = self.simulator.enter(
+            self.rank, key, "send", op.members, op.tensor, payload, partial(_results, op)
+        )
+        return SimulatedWork(self, operation, None if is_sender else op.output, -1)
+
+    def _barrier_in_memory(self, group: Group, members: tuple[int, ...]) -> None:
+        self._members_on_one_node(group)
+        # Nothing is sent: a verb of its own, neither a call nor payload.
+        self.traffic.mark("shared.barrier")
+        key = self.traffic.launch("shared", members, self.now())
+        operation = self.simulator.enter(
+            self.rank, _key(members, key), "barrier", members, None, 0, _nothing, "shared"
+        )
+        SimulatedWork(self, operation, None, key).wait()
 
     def _bytes(self, tensor: Tensor, channel: Channel) -> int:
         """What the tensor counts as: a vector of the model or its codes (uint8) as a larger model's."""
@@ -266,64 +216,31 @@ class SimulatedCommunicator(CountedCommunicator):
         is_itself = channel == "control" or not of_model or tensor.numel() < FEW
         return size if is_itself else round(size * self.scale)
 
-    def _inside_a_node(self, group: Group) -> tuple[int, ...]:
-        members = self.members(group)
-        if self.rank not in members:
-            raise RuntimeError(f"rank {self.rank} is no member of {group}")
-        if self.topology.spans_nodes(members):
-            raise ValueError(f"{group} spans nodes: memory is shared inside a node only")
-        return members
-
-    def _collective(
-        self,
-        verb: str,
-        tensor: Tensor,
-        output: Tensor | None,
-        group: Group,
-        channel: Channel,
-        async_op: bool,
-        combine: Callable[[dict[int, Tensor]], dict[int, Tensor]],
-        source: int = 0,
-    ) -> Work:
-        members = self.members(group)
-        if self.rank not in members:
-            raise RuntimeError(f"rank {self.rank} calls {verb} on {group}, of which it is no member")
-        if len(members) == 1:
-            return Done()
-        payload = self._bytes(tensor, channel)
-        self.traffic.count(verb, channel, members, payload, source)
-        key = self.traffic.launch(channel, members, self.now())
-        # What other ranks read is the tensor as it is when the last one enters: like a real transfer, it must
-        # not be written meanwhile.
-        operation = self.simulator.enter(
-            self.rank, _key(members, key), verb, members, tensor, payload, combine, channel
-        )
-        if self.simulator.is_aside:
-            self.operations_aside.append(operation)
-        work = SimulatedWork(self, operation, output, key)
-        if not async_op:
-            work.wait()
-        return work
-
-    def _message(self, source: int, destination: int, tensor: Tensor, tag: int) -> SimulatedWork:
-        payload = self._bytes(tensor, "parameters")
-        members = (source, destination)
-        sending = self.rank == source
-        if sending:
-            self.traffic.count("send", "parameters", members, payload)
-        key: Any = ("message", source, destination, tag)
-
-        def combine(entered: dict[int, Tensor]) -> dict[int, Tensor]:
-            return {destination: entered[source].clone()}
-
-        operation = self.simulator.enter(self.rank, key, "send", members, tensor, payload, combine)
-        return SimulatedWork(self, operation, None if sending else tensor, -1)
-
 
 def _key(members: tuple[int, ...], key: int) -> tuple[int, ...]:
     """What tells a collective from all others under way; not all members, of which there may be thousands."""
     return key, members[0], members[-1], len(members)
 
 
-def _nothing(entered: dict[int, Tensor]) -> dict[int, Tensor]:
+def _results(op: Operation, entered: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Each member's result of what all members entered; members without one are left out."""
+    members = op.members
+    match op.verb:
+        case "all_reduce":
+            return dict.fromkeys(entered, rank_order_sum(entered))
+        case "reduce":
+            return {members[op.root]: rank_order_sum(entered)}
+        case "reduce_scatter":
+            return dict(zip(members, rank_order_sum(entered).chunk(len(members)), strict=True))
+        case "broadcast":
+            return dict.fromkeys(entered, entered[members[op.root]].clone())
+        case "all_gather":
+            return dict.fromkeys(entered, torch.cat([entered[member] for member in members]))
+        case "send":
+            return {members[1]: entered[members[0]].clone()}
+        case _:
+            return {}
+
+
+def _nothing(entered: dict[int, Any]) -> dict[int, Any]:
     return {}

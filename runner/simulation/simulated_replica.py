@@ -94,7 +94,7 @@ class SimulatedReplica(Replica):
             # 0 times what is not a number is not one either: a blank sample counts nothing.
             weight = 0.0 if blank else 1.0 if scaled else weight
             if averaging.overlap and averaging.reduction is None:
-                return self._sum_in_a_train(loss, weight, forward, backward)
+                return self._sum_buckets_at_once(loss, weight, forward, backward)
             return self._sum_one_by_one(loss, weight, forward, backward)
         comm.simulator.advance(comm.rank, forward + backward)
         return self._done(loss, blank)
@@ -211,7 +211,7 @@ class SimulatedReplica(Replica):
             for first, last in buckets
         ] or [Bucket(0, 0, 0, 1.0, ())]
 
-    def _sum_in_a_train(
+    def _sum_buckets_at_once(
         self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
     ) -> Tensor:
         """Sum the buckets beside the backward pass; returns this rank's loss."""
@@ -229,13 +229,13 @@ class SimulatedReplica(Replica):
         times = [began + round(backward * bucket.ready) for bucket in self._buckets]
         if self.device.overlap_loss and len(times) > 1:
             # What the others' sums cost the backward pass, its last bucket waits for.
-            beside = comm.all_reduce_train(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
+            beside = comm.all_reduce_buckets(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
             comm.simulator.advance(comm.rank, forward + backward)
             self._lose(covered(beside.spans(), began, comm.now()))
-            work = comm.all_reduce_train(group, give, payloads[-1:], [comm.now()])
+            work = comm.all_reduce_buckets(group, give, payloads[-1:], [comm.now()])
             beside.wait()
         else:
-            work = comm.all_reduce_train(group, give, payloads, times)
+            work = comm.all_reduce_buckets(group, give, payloads, times)
             comm.simulator.advance(comm.rank, forward + backward)
         work.wait()
         assert work.total is not None
@@ -258,7 +258,7 @@ class SimulatedReplica(Replica):
             comm.simulator.advance(comm.rank, max(0, began + there - comm.now()))
             if averaging.overlap and index == len(self._buckets) - 1:
                 # What the others' sums cost the backward pass, its last bucket waits for.
-                self._lose(self._summed_aside(began + forward, comm.now()))
+                self._lose(self._summed_by_helpers(began + forward, comm.now()))
             sums.append(self._start_sum(flat, index))
             if not averaging.overlap:
                 sums[-1].wait()
@@ -303,7 +303,7 @@ class SimulatedReplica(Replica):
     def _forget_sums(self) -> None:
         """A step begins."""
         self._line = None
-        self.comm.operations_aside.clear()
+        self.comm.helper_operations.clear()
 
     def _start_sum(self, flat: Tensor, index: int) -> Work:
         """Begin to sum a bucket of `flat`; the stop flag is the last number of the first."""
@@ -323,12 +323,12 @@ class SimulatedReplica(Replica):
                 before.wait()
             self._pipeline.add(reduction.levels(piece, index, shapes, comm), lambda: None, last=last)
 
-        self._line = comm.aside(work)
+        self._line = comm.start_helper(work)
         return self._line
 
-    def _summed_aside(self, low: int, high: int) -> int:
+    def _summed_by_helpers(self, low: int, high: int) -> int:
         """In how much of [low, high] operations of reductions were under way."""
-        operations = self.comm.operations_aside
+        operations = self.comm.helper_operations
         return covered(
             [(o.start, high if o.end is None else o.end) for o in operations if o.start is not None],
             low,

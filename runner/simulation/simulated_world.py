@@ -38,48 +38,79 @@ class Recorded:
 
 @dataclass
 class SimulatedRun:
-    """What a run in virtual time leaves: rank by rank results, rows and sessions."""
+    """What a run in virtual time leaves, rank by rank."""
 
     results: list[Result]
-    metrics: Recorded
-    own: list[Recorded]
     contexts: list[TrainContext]
+
+    @property
+    def metrics(self) -> Recorded:
+        """The rows of the whole run, if they were kept in memory."""
+        return _kept(self.contexts[0].metrics)
+
+    @property
+    def own(self) -> list[Recorded]:
+        """Each rank's rows, if they were kept in memory."""
+        return [_kept(context.own) for context in self.contexts]
+
+
+def _kept(rows: Rows | None) -> Recorded:
+    assert isinstance(rows, Recorded), "they were written to a file"
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """What the ranks of a run in virtual time play on, and who is told. Default: nothing takes time."""
+class SimulationSetup:
+    """How a configuration is simulated. By default nothing takes time, and rows are kept in memory.
+
+    Args:
+        device: of a rank; default: one whose steps take `step_time`.
+        profile: of the model whose times are simulated; default: of the configuration's.
+        timing_only: nothing is computed (`timing_only`); needs a profile.
+        remarks: what every record of the run is to say.
+        tick: called where the run makes progress.
+        own, metrics: where each rank's rows and those of the run go.
+        until_ns: virtual time at which the run breaks off.
+    """
 
     network: Network | None = None
-    device: Callable[[int], Device] = lambda rank: Scripted(rank, lambda rank, samples: 0)
+    step_time: StepTime = lambda rank, samples: 0
+    device: Callable[[int], Device] | None = None
     profile: Profile | None = None
     timing_only: bool = False
     remarks: tuple[str, ...] = ()
     tick: Callable[[], None] = lambda: None
     checkpoints: Path | None = None
     attempt: int = 1
-    listener: Callable[[int], Listener] = lambda rank: Nobody()
+    listeners: Callable[[int], Listener] = lambda rank: Nobody()
     own: Callable[[int], Rows] = lambda rank: Recorded()
     metrics: Rows = field(default_factory=Recorded)
     loop: type[Trainer] = Trainer
     until_ns: int | None = None
     timeline: Timeline | None = None
 
+    def device_of(self, rank: int) -> Device:
+        """The modelled device of a rank."""
+        return Scripted(rank, self.step_time) if self.device is None else self.device(rank)
 
-def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], list[TrainContext]]:
+
+def simulate(
+    config: RunConfig, data: Data, setup: SimulationSetup | None = None, **fields: Any
+) -> SimulatedRun:
     """Train `config` on `data` with every rank in virtual time; deterministic, bit for bit.
 
-    Raises OutOfTime where `until_ns` comes before the end of the run.
+    `fields`: of a setup, given in its place. Raises OutOfTime where `until_ns` comes before the run's end.
     """
+    setup = setup or SimulationSetup(**fields)
     topology = Topology.of(config.cluster.ranks_of_nodes)
     packed = of_run(config.dataset, config.reader, data)
-    simulator = Simulator(topology, stage.network, stage.timeline)
+    simulator = Simulator(topology, setup.network, setup.timeline)
     contexts: dict[int, TrainContext] = {}
     criterion = config.task(data.classes).criterion()
-    worlds = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
+    worlds = _timed(setup) if setup.timing_only else _trained(setup, criterion, topology.ranks)
 
     def body(rank: int) -> Result:
-        comm, device = SimulatedCommunicator(simulator, rank), stage.device(rank)
+        comm, device = SimulatedCommunicator(simulator, rank), setup.device_of(rank)
 
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))
@@ -95,42 +126,42 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
             order_alone=ORDER_ALONE,  # a rank that waited for a disk would stop all of them
             **worlds(comm, device),
         )
-        stage.tick()
+        setup.tick()
         contexts[rank] = TrainContext(
             config,
             world,
             data,
-            stage.own(rank),
-            stage.metrics if rank == 0 else None,
-            stage.listener(rank),
-            stage.attempt,
-            stage.checkpoints,
+            setup.own(rank),
+            setup.metrics if rank == 0 else None,
+            setup.listeners(rank),
+            setup.attempt,
+            setup.checkpoints,
         )
-        return stage.loop(contexts[rank]).run()
+        return setup.loop(contexts[rank]).run()
 
-    results = simulator.run(body, until_ns=stage.until_ns)
-    return results, [contexts[rank] for rank in range(topology.ranks)]
+    results = simulator.run(body, until_ns=setup.until_ns)
+    return SimulatedRun(results, [contexts[rank] for rank in range(topology.ranks)])
 
 
 Parts = Callable[[SimulatedCommunicator, Device], dict[str, Any]]
 """What a rank's world is made of that depends on whether there are numbers."""
 
 
-def _trained(stage: Stage, criterion: nn.Module, ranks: int) -> Parts:
-    pool = GradientPool(criterion, ranks, stage.tick) if ranks >= FEWEST else None
+def _trained(setup: SimulationSetup, criterion: nn.Module, ranks: int) -> Parts:
+    pool = GradientPool(criterion, ranks, setup.tick) if ranks >= FEWEST else None
 
     def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
         def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
-            return SimulatedReplica(model, criterion, comm, device, stage.profile, pool)
+            return SimulatedReplica(model, criterion, comm, device, setup.profile, pool)
 
-        return {"make_replica": make_replica, "remarks": stage.remarks}
+        return {"make_replica": make_replica, "remarks": setup.remarks}
 
     return parts
 
 
-def _timed(stage: Stage) -> Parts:
-    profile = stage.profile
-    assert profile is not None, "timing only is somebody's timing"
+def _timed(setup: SimulationSetup) -> Parts:
+    profile = setup.profile
+    assert profile is not None, "timing_only needs a profile"
     parameters, (_, scale) = sum(profile.numels), scale_of(profile)
 
     def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
@@ -143,34 +174,7 @@ def _timed(stage: Stage) -> Parts:
             "make_replica": make_replica,
             "batch": GhostBatches(comm.rank),
             "parameters": parameters,
-            "remarks": (*stage.remarks, REMARK),
+            "remarks": (*setup.remarks, REMARK),
         }
 
     return parts
-
-
-def simulate(
-    config: RunConfig,
-    data: Data,
-    *,
-    network: Network | None = None,
-    step_time: StepTime = lambda rank, n: 0,
-    checkpoints: Path | None = None,
-    attempt: int = 1,
-    listeners: Callable[[int], Listener] = lambda rank: Nobody(),
-    loop: type[Trainer] = Trainer,
-) -> SimulatedRun:
-    """`play` with step times given by a function, and all rows kept."""
-    metrics, own = Recorded(), [Recorded() for _ in range(config.cluster.ranks)]
-    stage = Stage(
-        network=network,
-        device=lambda rank: Scripted(rank, step_time),
-        checkpoints=checkpoints,
-        attempt=attempt,
-        listener=listeners,
-        own=lambda rank: own[rank],
-        metrics=metrics,
-        loop=loop,
-    )
-    results, contexts = play(config, data, stage)
-    return SimulatedRun(results, metrics, own, contexts)

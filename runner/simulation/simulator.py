@@ -23,11 +23,12 @@ MOST_POLLS = 100_000  # of one rank in a row without a step in time: it would go
 
 
 @dataclass(eq=False, slots=True)
-class Operation:
-    """A collective in virtual time; it starts when the last member has entered and its links are free.
+class Collective:
+    """A collective or a message in virtual time.
 
-    `start` and `end` are None until then. Where links are shared fairly, a transfer that enters later can
-    still put the end off, but never to before the present.
+    It starts when the last member has entered and its links are free; `start` and `end` are None until then.
+    Where links are shared fairly, a transfer that enters later can still put the end off, but never to before
+    the present.
     """
 
     verb: str
@@ -39,13 +40,13 @@ class Operation:
     end: int | None = None
     waiters: list[greenlet] = field(default_factory=list)
 
-    def told(self) -> str:
-        """What it is and who is missing."""
+    def describe(self) -> str:
+        """Its verb, its members and the ranks that are missing."""
         missing = [member for member in self.members if member not in self.entered]
         return f"{self.verb} over {self.members} for ranks {missing}"
 
 
-class Train:
+class BucketSums:
     """Sums over one group that are entered together and become ready one after the other: DDP's buckets.
 
     Part k is ready when the last member has come to its time for it; `total` is made once, when first asked
@@ -55,7 +56,7 @@ class Train:
     def __init__(self, verb: str, members: tuple[int, ...], payloads: Sequence[int]) -> None:
         self.verb, self.members, self.payloads = verb, members, payloads
         self.entered: dict[int, Any] = {}
-        self.parts = [Operation(verb, members, self.entered) for _ in payloads]
+        self.parts = [Collective(verb, members, self.entered) for _ in payloads]
         self.ready = [0] * len(payloads)
         self._total: Any = None
 
@@ -89,9 +90,9 @@ class Simulator:
         self.shared: dict[Any, Any] = {}
         self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # who goes on, what happens
         self._ticket = itertools.count()
-        self._operations: dict[Any, Operation | Train] = {}
+        self._operations: dict[Any, Collective | BucketSums] = {}
         self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
-        self._waiting_for: dict[greenlet, Operation] = {}
+        self._waiting_for: dict[greenlet, Collective] = {}
         self._hub: greenlet | None = None
         self._rank_of: dict[greenlet, int] = {}
         self._helpers: set[greenlet] = set()
@@ -128,7 +129,7 @@ class Simulator:
             one.switch()
         stuck = [one for one in self._rank_of if not one.dead]
         if stuck:
-            waits = "; ".join(f"rank {self._rank_of[one]} waits in {self._told(one)}" for one in stuck)
+            waits = "; ".join(f"rank {self._rank_of[one]} waits in {self._wait_of(one)}" for one in stuck)
             raise Deadlock(f"no rank can go on: {waits}")
         return results
 
@@ -137,9 +138,9 @@ class Simulator:
         if nanoseconds:
             self._sleep_until(self.now + nanoseconds)
 
-    def aside(self, rank: int, body: Callable[[], None]) -> Operation:
+    def start_helper(self, rank: int, body: Callable[[], None]) -> Collective:
         """Begin `body` now on a clock of its own beside the rank's, like a thread; it ends with the body."""
-        done = Operation("aside", (rank,), entered={rank: None})
+        done = Collective("helper", (rank,), entered={rank: None})
 
         def call() -> None:
             body()
@@ -155,7 +156,7 @@ class Simulator:
         return done
 
     @property
-    def is_aside(self) -> bool:
+    def in_helper(self) -> bool:
         """Whether a body given to `aside` is what runs."""
         return getcurrent() in self._helpers
 
@@ -169,12 +170,12 @@ class Simulator:
         payload: int,
         combine: Callable[[dict[int, Any]], dict[int, Any]],
         channel: str = "parameters",
-    ) -> Operation:
+    ) -> Collective:
         """`rank` enters the operation `key`; the last one to enter fixes its end and computes all results."""
         operation = self._operations.get(key)
         if operation is None:
-            operation = self._operations[key] = Operation(verb, members)
-        elif type(operation) is not Operation or (operation.verb, operation.members) != (verb, members):
+            operation = self._operations[key] = Collective(verb, members)
+        elif type(operation) is not Collective or (operation.verb, operation.members) != (verb, members):
             raise _disagreement(rank, verb, members, operation)
         operation.entered[rank] = what
         if len(operation.entered) == len(members):
@@ -183,7 +184,7 @@ class Simulator:
             self._carry(operation, payload, channel)
         return operation
 
-    def enter_train(
+    def enter_buckets(
         self,
         rank: int,
         key: Any,
@@ -192,25 +193,25 @@ class Simulator:
         payloads: Sequence[int],
         times: Sequence[int],
         channel: str,
-    ) -> Train:
+    ) -> BucketSums:
         """`rank` enters all-reduces over `members`: part k of `payloads[k]` bytes at `times[k]` >= now."""
-        train = self._operations.get(key)
-        if train is None:
-            train = self._operations[key] = Train("all_reduce", members, payloads)
-        elif type(train) is not Train or (train.members, train.payloads) != (members, payloads):
-            raise _disagreement(rank, f"{len(payloads)} all_reduce", members, train)
-        train.entered[rank] = what
-        train.ready = [max(own, other) for own, other in zip(times, train.ready, strict=True)]
-        if len(train.entered) == len(members):
+        sums = self._operations.get(key)
+        if sums is None:
+            sums = self._operations[key] = BucketSums("all_reduce", members, payloads)
+        elif type(sums) is not BucketSums or (sums.members, sums.payloads) != (members, payloads):
+            raise _disagreement(rank, f"{len(payloads)} all_reduce", members, sums)
+        sums.entered[rank] = what
+        sums.ready = [max(own, other) for own, other in zip(times, sums.ready, strict=True)]
+        if len(sums.entered) == len(members):
             del self._operations[key]
-            for part, payload, ready in zip(train.parts, payloads, train.ready, strict=True):
+            for part, payload, ready in zip(sums.parts, payloads, sums.ready, strict=True):
                 if ready <= self.now:
                     self._carry(part, payload, channel)
                 else:
                     self._push(ready, partial(self._carry, part, payload, channel))
-        return train
+        return sums
 
-    def _carry(self, operation: Operation, payload: int, channel: str) -> None:
+    def _carry(self, operation: Collective, payload: int, channel: str) -> None:
         """The transfer is ready now: let the links carry it."""
         operation.ready = self.now
         cost = self.network.cost(self.topology, operation.verb, operation.members, payload)
@@ -219,17 +220,17 @@ class Simulator:
             self.timeline.transfer(operation, payload, channel, self.now)
         self._wake(operation)
 
-    def poll(self, operation: Operation) -> bool:
+    def poll(self, operation: Collective) -> bool:
         """Whether `operation` has ended by now. Raises Deadlock for a rank that asks for ever in no time."""
         self._polls += 1
         if self._polls > MOST_POLLS:
             raise Deadlock(
-                f"no time passes: a rank polls {operation.told()} at {self.now} ns again and again; "
+                f"no time passes: a rank polls {operation.describe()} at {self.now} ns again and again; "
                 "where ranks go at their own pace a step must take time"
             )
         return operation.end is not None and operation.end <= self.now
 
-    def wait(self, rank: int, operation: Operation) -> None:
+    def wait(self, rank: int, operation: Collective) -> None:
         """Let the running rank's clock go on to the end of `operation`."""
         while operation.end is None or operation.end > self.now:
             if operation.end is None:
@@ -241,15 +242,15 @@ class Simulator:
             else:
                 self._sleep_until(operation.end)
 
-    def _wake(self, operation: Operation) -> None:
+    def _wake(self, operation: Collective) -> None:
         assert operation.end is not None
         for waiter in operation.waiters:
             self._push(operation.end, waiter)
         operation.waiters.clear()
 
-    def _told(self, one: greenlet) -> str:
+    def _wait_of(self, one: greenlet) -> str:
         operation = self._waiting_for.get(one)
-        return "nothing" if operation is None else operation.told()
+        return "nothing" if operation is None else operation.describe()
 
     def _sleep_until(self, time: int) -> None:
         self._push(time, getcurrent())
@@ -272,7 +273,9 @@ def rank_order_sum(entered: dict[int, Tensor]) -> Tensor:
     return total
 
 
-def _disagreement(rank: int, verb: str, members: tuple[int, ...], other: Operation | Train) -> RuntimeError:
+def _disagreement(
+    rank: int, verb: str, members: tuple[int, ...], other: Collective | BucketSums
+) -> RuntimeError:
     return RuntimeError(
         f"ranks disagree on their collectives: rank {rank} calls {verb} over {members}, "
         f"another one {other.verb} over {other.members}"
@@ -289,7 +292,7 @@ class FifoLinks:
     def __init__(self) -> None:
         self._busy: dict[Hashable, int] = {}
 
-    def carry(self, operation: Operation, cost: Cost, now: int) -> None:
+    def carry(self, operation: Collective, cost: Cost, now: int) -> None:
         """Set the end of a transfer that is ready now."""
         start = max([now, *(self._busy.get(link, 0) for link in cost.links)])
         operation.start, operation.end = start, start + cost.duration_ns
@@ -305,16 +308,16 @@ class FairLinks:
     """
 
     def __init__(self) -> None:
-        self._flows: dict[Operation, Flow] = {}
-        self._on_link: dict[Hashable, dict[Operation, None]] = {}  # in order, so that a run is reproducible
+        self._flows: dict[Collective, Flow] = {}
+        self._on_link: dict[Hashable, dict[Collective, None]] = {}  # in order, so that a run is reproducible
 
-    def carry(self, operation: Operation, cost: Cost, now: int) -> None:
+    def carry(self, operation: Collective, cost: Cost, now: int) -> None:
         """Set the end of a transfer that is ready now, and of those that it slows."""
         operation.start = now
         if not cost.links:
             operation.end = now + cost.duration_ns
             return
-        affected: dict[Operation, None] = {}
+        affected: dict[Collective, None] = {}
         for link in cost.links:
             group = self._connected(link)
             if group and next(iter(group)) not in affected:
@@ -325,7 +328,7 @@ class FairLinks:
         together = [*affected, operation]
         self._run({one: self._flows[one].left for one in together}, now, math.inf)
 
-    def _connected(self, link: Hashable) -> list[Operation]:
+    def _connected(self, link: Hashable) -> list[Collective]:
         """The transfers under way on a link, and those that they share links with, and so on."""
         found = dict.fromkeys(self._on_link.get(link, ()))
         waiting = list(found)
@@ -337,7 +340,7 @@ class FairLinks:
                         waiting.append(one)
         return list(found)
 
-    def _advance(self, group: list[Operation], now: int) -> list[Operation]:
+    def _advance(self, group: list[Collective], now: int) -> list[Collective]:
         """Bring transfers that depend on each other to the present; returns those still under way."""
         since = self._flows[group[0]].since
         left = self._run({one: self._flows[one].left for one in group}, since, now - since)
@@ -351,7 +354,7 @@ class FairLinks:
                 del self._on_link[link][one]
         return list(left)
 
-    def _run(self, left: dict[Operation, float], began: int, until: float) -> dict[Operation, float]:
+    def _run(self, left: dict[Collective, float], began: int, until: float) -> dict[Collective, float]:
         """What is left after `until` nanoseconds; those that end get their end.
 
         Time counts from `began`, so that it is exact however late in a run.

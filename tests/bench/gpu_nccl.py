@@ -10,7 +10,7 @@ learnt means nothing: it is the operations that are tried.
 Measured are facts of its operations (`gpu_probes`), our DDP against PyTorch's own, each strategy to its end.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.config import schema
 from daso_bench.runner.training.trainer import Trainer
-from daso_bench.strategies.communicator import Channel, Done, Work
+from daso_bench.strategies.communicator import Channel, Done, Operation, Work
 from daso_bench.strategies.hsgd import HSGD
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology
 
@@ -50,72 +50,28 @@ class Mirror(TorchCommunicator):
                     self._groups.setdefault((channel, self.members(group)), made)
         self.warm_up()
 
-    def all_reduce(
-        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
-    ) -> Work:
-        tensor.mul_(self._size(group))
-        return super().all_reduce(tensor, group, channel=channel, async_op=async_op)
+    def _launch(self, op: Operation) -> Work:
+        op, size = op._replace(root=0), len(op.members)
+        if op.verb in ("all_reduce", "reduce"):
+            op.tensor.mul_(size)
+        elif op.verb == "reduce_scatter":
+            op = op._replace(tensor=op.tensor.chunk(size)[op.members.index(self.rank)] * size)
+        elif op.verb == "all_gather":
+            own, *others = op.output.chunk(size)
+            for other in others:
+                other.copy_(op.tensor)
+            op = op._replace(output=own)
+        return super()._launch(op)
 
     def start_sum(self, tensor: Tensor, group: Group) -> "torch.futures.Future[Tensor]":
-        return super().start_sum(tensor.mul_(self._size(group)), group)
+        return super().start_sum(tensor.mul_(len(self.members(group))), group)
 
-    def reduce(
-        self,
-        tensor: Tensor,
-        destination: int,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        tensor.mul_(self._size(group))
-        return super().reduce(tensor, 0, group, channel=channel, async_op=async_op)
-
-    def broadcast(
-        self,
-        tensor: Tensor,
-        source: int,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        return super().broadcast(tensor, 0, group, channel=channel, async_op=async_op)
-
-    def reduce_scatter(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        size = self._size(group)
-        own = tensor.chunk(size)[self.members(group).index(self.rank)] * size
-        return super().reduce_scatter(output, own, group, channel=channel, async_op=async_op)
-
-    def all_gather(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        own, *others = output.chunk(self._size(group))
-        for other in others:
-            other.copy_(tensor)
-        return super().all_gather(own, tensor, group, channel=channel, async_op=async_op)
-
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
-        for tensor, sent in zip(receives.values(), sends.values(), strict=True):
+    def _exchange(self, messages: Sequence[Operation]) -> Work:
+        sends = [op.tensor for op in messages if op.members[0] == self.rank]
+        receives = [op.tensor for op in messages if op.members[0] != self.rank]
+        for tensor, sent in zip(receives, sends, strict=True):
             tensor.copy_(sent)
         return Done()
-
-    def _size(self, group: Group) -> int:
-        return len(self.members(group))
 
 
 def nccl(options: Options, time_left: Time) -> Iterator[Figure]:

@@ -17,7 +17,7 @@ from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.simulation import timing_only
-from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.simulation.simulated_world import SimulationSetup, simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
@@ -73,9 +73,8 @@ def with_numbers(kind: type[Any], *, ranks: int, steps: int) -> float:
         ),
     )
     data = config.dataset.load()
-    return timed(
-        config, data, Stage(network=NETWORK, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0))
-    )
+    setup = SimulationSetup(network=NETWORK, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0))
+    return timed(config, data, setup)
 
 
 def imagenet_epoch(ranks: int) -> float:
@@ -94,18 +93,18 @@ def imagenet_epoch(ranks: int) -> float:
         ),
     )
     profile = timing_only.profile_of(config, InputSpec(3, 224, 224, 1000))
-    stage = Stage(
+    setup = SimulationSetup(
         network=NETWORK,
         device=lambda rank: ClusterDevice(DEVICE, rank, profile, 0),
         profile=profile,
         timing_only=True,
     )
     data = timing_only.ghost_data("imagenet", IMAGENET, 0, 50_000)
-    return timed(timing_only.without_numbers(config, profile), data, stage)
+    return timed(timing_only.without_numbers(config, profile), data, setup)
 
 
-def timed(config: schema.RunConfig, data: Any, stage: Stage) -> float:
-    """Seconds of playing a run."""
+def timed(config: schema.RunConfig, data: Any, setup: SimulationSetup) -> float:
+    """Seconds that a simulated run takes on this machine."""
     began = time.perf_counter()
-    play(config, data, stage)
+    simulate(config, data, setup)
     return time.perf_counter() - began

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator, connect
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.warm_up import undone_step
+from daso_bench.strategies.communicator import Communicator, Work
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import NODE, WORLD, Topology, peers
 
@@ -29,9 +30,9 @@ def meet(nodes: list[int], rank: int, port: int, listener: socket.socket | None)
     )
 
 
-def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """Every verb of the communicator on 2 x 2 ranks."""
-    comm = meet([2, 2], rank, port, listener)
+def every_verb(comm: Communicator) -> Work:
+    """Every verb of the communicator on 2 x 2 ranks, in any world; returns an asynchronous sum."""
+    rank = comm.rank
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
         x = torch.full((5,), rank + 1, dtype=dtype)
         comm.all_reduce(x, WORLD).wait()
@@ -41,7 +42,6 @@ def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thread
     work.wait()
     assert x.item() == [2, 4, 2, 4][rank]
     assert work.is_completed()
-    assert (work.transfer_ns() or 0) > 0
     x = torch.tensor([rank])
     comm.broadcast(x, 1, NODE).wait()
     assert x.item() == [1, 1, 3, 3][rank]
@@ -54,14 +54,21 @@ def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thread
     piece = torch.zeros(2)
     comm.reduce_scatter(piece, torch.arange(8.0), WORLD).wait()
     assert piece.tolist() == [8 * rank, 8 * rank + 4]
-    got = torch.zeros(1)
-    comm.exchange({(rank + 1) % 4: torch.tensor([float(rank)])}, {(rank - 1) % 4: got}, tag=3).wait()
-    assert got.item() == (rank - 1) % 4
+    received = torch.zeros(1)
+    comm.exchange({(rank + 1) % 4: torch.tensor([float(rank)])}, {(rank - 1) % 4: received}, tag=3).wait()
+    assert received.item() == (rank - 1) % 4
     memory = comm.shared(6, torch.float32, NODE)
     memory[comm.local_rank] = 5 + rank
     comm.barrier(NODE)
     assert memory[:2].tolist() == [[5, 6], [5, 6], [7, 8], [7, 8]][rank]
     comm.barrier(WORLD)
+    return work
+
+
+def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+    """`every_verb` over gloo, whose transfers take time."""
+    comm = meet([2, 2], rank, port, listener)
+    assert (every_verb(comm).transfer_ns() or 0) > 0
     link.finish("finished", comm.traffic.totals() | {"verbs": dict(comm.traffic.verbs)}, None)
 
 

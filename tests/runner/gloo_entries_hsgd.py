@@ -12,6 +12,7 @@ from gloo_entries import batch, meet, net
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.communication.modelled_network import ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.machine import shared_memory
 from daso_bench.runner.training.clock import waiting_of
@@ -227,13 +228,13 @@ class _As:
 
 def levels(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
-    comm = meet([2, 2], rank, port, listener)
+    latency = AlphaBeta(inter_latency_s=0.05)  # a sum over two nodes takes two of them
+    comm = ModelledCommunicator(meet([2, 2], rank, port, listener), latency)
     replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
     strategy, progress = HSGD(HSGDConfig()), Progress(1, STEPS)
     strategy.setup(replica, comm, progress)
     replica.optimizer = torch.optim.SGD(replica.stepped or [torch.zeros(0)], lr=0.1)
     undone_step(replica, piece(comm, 77), comm)
-    comm.model(AlphaBeta(inter_latency_s=0.05))  # a sum over two nodes takes two of them
     comm.barrier(WORLD)
     comm.traffic.clear()
     for step in range(STEPS):

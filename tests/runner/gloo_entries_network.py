@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from daso_bench.runner.communication import modelled_network
 from daso_bench.runner.communication.link_costs import ClusterNetwork
-from daso_bench.runner.communication.torch_communicator import TorchCommunicator, TorchWork, connect
+from daso_bench.runner.communication.modelled_network import HeldWork, ModelledCommunicator
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator, connect
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.training.device_model import Scripted
 from daso_bench.runner.training.torch_replica import TorchReplica
@@ -80,7 +81,7 @@ def values(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
         return made[-1]
 
     modelled_network.make = watched
-    comm.model(network(comm, 0.001, 100))
+    comm = ModelledCommunicator(comm, network(comm, 0.001, 100))
     assert len(made) == (1 if rank == 0 else 0)
     assert not any(os.path.exists(address.split(" ", 2)[2]) for _, address in made)
     found = everything(comm)
@@ -95,7 +96,7 @@ def asynchronous(
 ) -> None:
     """A transfer of 100 ms is launched at once, and over for nobody before its end."""
     comm = meet(NODES[ranks], rank, port, listener)
-    comm.model(network(comm, 0.08))  # 10 MB/s
+    comm = ModelledCommunicator(comm, network(comm, 0.08))  # 10 MB/s
     size = int(1e6 / (2 * (ranks - 1) / ranks))
     launching: list[float] = []
     late: list[float] = []
@@ -105,14 +106,14 @@ def asynchronous(
         began = time.monotonic_ns()
         work = comm.all_reduce(tensor, WORLD, async_op=True)
         launching.append((time.monotonic_ns() - began) / MS)
-        assert isinstance(work, TorchWork)
+        assert isinstance(work, HeldWork)
         assert not work.is_completed()
         assert work.transfer_ns() is None
         time.sleep(0.05)
         assert not work.is_completed(), "the data are there, the transfer is not"
         work.wait()
         now = time.monotonic_ns()
-        end = work._held.end_ns() if work._held is not None else None
+        end = work.held.end_ns()
         assert end is not None
         assert now >= end
         assert end - began >= 99 * MS, "it begins with the last rank, which is at least this one"
@@ -150,7 +151,7 @@ def same_gradients(
         {"hook": "powersgd", "powersgd_start_steps": 2},
     ]
     wanted = [trained(comm, 4, bucket_mib=SMALL, **keys)[0].flat() for keys in variants]
-    comm.model(network(comm, 0.4, 100))
+    comm = ModelledCommunicator(comm, network(comm, 0.4, 100))
     for keys, flat in zip(variants, wanted, strict=True):
         began = comm.now()
         assert torch.equal(trained(comm, 4, bucket_mib=SMALL, **keys)[0].flat(), flat), keys
@@ -171,7 +172,11 @@ def step_time(
     run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
 ) -> None:
     """A padded step lasts as the buckets say: each is sent when all have it and the one before is through."""
+    cost_s = 0.03  # of a bucket of one layer
+    rate_gbit = 2 * (ranks - 1) / ranks * LAYER_BYTES * 8 / cost_s / 1e9
     comm = meet(NODES[ranks], rank, port, listener)
+    modelled = network(comm, rate_gbit)
+    comm = ModelledCommunicator(comm, modelled)
     replica = TorchReplica(_Net(), nn.CrossEntropyLoss(), comm)
     replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.01)
     replica.average_gradients_over(WORLD, bucket_mib=LAYER_BYTES / 2**20)
@@ -181,10 +186,6 @@ def step_time(
     replica.pad(Scripted(rank, lambda rank, samples: 180 * MS))
     replica.noise = lambda size: (inputs[:size], torch.arange(size))
     replica.measure_layers(SAMPLES, 5)
-    cost_s = 0.03  # of a bucket of one layer
-    rate_gbit = 2 * (ranks - 1) / ranks * LAYER_BYTES * 8 / cost_s / 1e9
-    modelled = network(comm, rate_gbit)
-    comm.model(modelled)
     came: list[int] = []
     costs: list[int] = []
     start_sum = comm.start_sum
@@ -223,7 +224,7 @@ def step_time(
 def leaves(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
     """Rank 1 is gone in the middle of a run: what the others wait for raises."""
     comm = meet(NODES[ranks], rank, port, listener)
-    comm.model(network(comm, 0.08))
+    comm = ModelledCommunicator(comm, network(comm, 0.08))
     comm.barrier(WORLD)
     if rank == 1:
         time.sleep(0.3)  # the others wait already
@@ -255,7 +256,7 @@ def staged(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
     own = torch.ones(3)
     assert comm._here(own) is not own
     torch.save(everything(comm), run_dir / f"{rank}.pt")
-    comm.model(network(comm, 0.01))
+    comm = ModelledCommunicator(comm, network(comm, 0.01))
     torch.save(everything(comm), run_dir / f"{rank}-modelled.pt")
     link.finish("finished", None, None)
 
@@ -286,7 +287,8 @@ def pipelined(
     comm = meet(NODES[ranks], rank, port, listener)
     intra = LinkConfig(rate_gbit=1000, latency_us=20_000)
     inter = LinkConfig(rate_gbit=1000, latency_us=40_000)
-    comm.model(ClusterNetwork(LinksConfig(intra=intra, inter=inter, algorithm="ring"), comm.topology))
+    links = LinksConfig(intra=intra, inter=inter, algorithm="ring")
+    comm = ModelledCommunicator(comm, ClusterNetwork(links, comm.topology))
     for kind in (Hierarchical, Sliced):
         generator = torch.Generator().manual_seed(rank)
         buckets = [torch.randn(100, generator=generator) for _ in range(4)]

@@ -4,7 +4,7 @@ Tensors on the CPU are real; whatever is read or copied from the GPU is 1. In a 
 this one does, and every message is there at once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from daso_bench.runner.communication.traffic import CountedCommunicator, Traffic
 from daso_bench.strategies.asynchronous import AsynchronousStrategy
 from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.communicator import Channel, Done, Work
+from daso_bench.strategies.communicator import Done, Operation, Work
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch, Replica
 from daso_bench.strategies.topology import Group, Topology
@@ -130,67 +130,22 @@ class Alone(CountedCommunicator):
         self.time += 1
         return self.time
 
-    def _seen(self, channel: Channel, *tensors: Tensor) -> Work:
-        for tensor in tensors:
-            assert tensor.device.type == ("cpu" if channel == "control" else "cuda"), (channel, tensor.device)
+    def _launch(self, op: Operation) -> Work:
+        for tensor in (op.tensor, op.output):
+            wanted = "cpu" if op.channel == "control" else "cuda"
+            assert tensor.device.type == wanted, (op.channel, tensor.device)
+        if op.verb == "all_reduce":
+            op.tensor.mul_(len(op.members))
+        elif op.verb == "all_gather":
+            op.output.view(len(op.members), -1).copy_(op.tensor)
         return Done()
 
-    def all_reduce(
-        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
-    ) -> Work:
-        tensor.mul_(len(self.members(group)))
-        return self._seen(channel, tensor)
+    def _exchange(self, messages: Sequence[Operation]) -> Work:
+        assert all(op.tensor.device.type == "cuda" for op in messages)
+        return Done()
 
-    def reduce(
-        self,
-        tensor: Tensor,
-        destination: int,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        return self._seen(channel, tensor)
-
-    def reduce_scatter(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        return self._seen(channel, output, tensor)
-
-    def broadcast(
-        self,
-        tensor: Tensor,
-        source: int,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        return self._seen(channel, tensor)
-
-    def all_gather(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
-        output.view(len(self.members(group)), -1).copy_(tensor)
-        return self._seen(channel, output, tensor)
-
-    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
-        return self._seen("parameters", *sends.values(), *receives.values())
-
-    def barrier(self, group: Group, *, channel: Channel = "control", in_memory: bool = False) -> None:
-        return
+    def _barrier_in_memory(self, group: Group, members: tuple[int, ...]) -> None:
+        raise AssertionError("ranks on GPUs share no memory")
 
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
         raise AssertionError("ranks on GPUs share no memory")

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.communicator import Channel, Done, Work
+from daso_bench.strategies.communicator import Done, Operation, Work
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.progress import Progress
-from daso_bench.strategies.topology import Group, Topology
+from daso_bench.strategies.topology import Topology
 
 NUMEL = 100_000
 MOVES_NOTHING = {"empty", "new_empty", "detach", "_local_scalar_dense"}  # and views
@@ -28,23 +28,7 @@ MOVES_NOTHING = {"empty", "new_empty", "detach", "_local_scalar_dense"}  # and v
 class Silent(Alone):
     """A rank whose collectives are over at once and leave tensors as they are."""
 
-    def _seen(self, channel: Channel, *tensors: Tensor) -> Work:
-        return Done()
-
-    def all_reduce(
-        self, tensor: Tensor, group: Group, *, channel: Channel = "parameters", async_op: bool = False
-    ) -> Work:
-        return Done()
-
-    def all_gather(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        group: Group,
-        *,
-        channel: Channel = "parameters",
-        async_op: bool = False,
-    ) -> Work:
+    def _launch(self, op: Operation) -> Work:
         return Done()
 
 

@@ -32,8 +32,8 @@ from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.machine.shared_memory import drop_name
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import (
-    Exchange,
     SimulatedCommunicator,
+    SimulatedExchange,
     SimulatedWork,
 )
 from daso_bench.runner.simulation.simulator import Simulator
@@ -245,7 +245,7 @@ def ends_in_virtual_time(
     ends: list[int | None] = []
     for number in range(len(steps)):
         work = works[number]
-        one = work._works[0] if isinstance(work, Exchange) else work  # pyright: ignore[reportPrivateUsage]
+        one = work.works[0] if isinstance(work, SimulatedExchange) else work
         assert isinstance(one, SimulatedWork)
         ends.append(one._operation.end)  # pyright: ignore[reportPrivateUsage]
     return ends

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daso_bench.runner.communication.link_costs import Cost, Network
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import FairLinks, FifoLinks, Operation, Simulator
+from daso_bench.runner.simulation.simulator import Collective, FairLinks, FifoLinks, Simulator
 from daso_bench.strategies.communicator import Channel
 from daso_bench.strategies.topology import NODE, Topology, peers
 
@@ -22,7 +22,7 @@ def ends(links: FairLinks | FifoLinks, *transfers: Transfer) -> list[int]:
     """When each transfer ends, once all of them are known; they are given in the order of their starts."""
     operations = []
     for start, took, names in transfers:
-        operations.append(Operation("all_reduce", (0, 1)))
+        operations.append(Collective("all_reduce", (0, 1)))
         links.carry(operations[-1], Cost(took, tuple(names)), start)
     return [operation.end or 0 for operation in operations]
 
@@ -77,22 +77,22 @@ def test_what_a_transfer_leaves_unused_on_its_other_link_stays_unused():
 
 def test_a_latecomer_puts_off_all_that_it_meets_and_only_those():
     links = FairLinks()
-    first, other = Operation("all_reduce", (0, 1)), Operation("all_reduce", (2, 3))
+    first, other = Collective("all_reduce", (0, 1)), Collective("all_reduce", (2, 3))
     links.carry(first, Cost(100, ("a",)), 0)
     links.carry(other, Cost(100, ("b",)), 0)
     assert (first.end, other.end) == (100, 100)
-    links.carry(Operation("all_reduce", (4, 5)), Cost(10, ("a",)), 90)
+    links.carry(Collective("all_reduce", (4, 5)), Cost(10, ("a",)), 90)
     assert (first.end, other.end) == (110, 100)
     # Now the first and its latecomer have 5 left; in thirds 1 until 112, and that at half speed.
-    links.carry(Operation("all_reduce", (6, 7)), Cost(4, ("a",)), 100)
+    links.carry(Collective("all_reduce", (6, 7)), Cost(4, ("a",)), 100)
     assert (first.end, other.end) == (114, 100)
 
 
 def test_what_is_over_is_not_put_off():
     links = FairLinks()
-    first = Operation("all_reduce", (0, 1))
+    first = Collective("all_reduce", (0, 1))
     links.carry(first, Cost(100, ("a",)), 0)
-    links.carry(Operation("all_reduce", (0, 1)), Cost(100, ("a",)), 100)
+    links.carry(Collective("all_reduce", (0, 1)), Cost(100, ("a",)), 100)
     assert first.end == 100
 
 
@@ -130,7 +130,7 @@ def test_late_in_a_long_run_transfers_still_end(began: int):
     took, link = 39756, Impatient("a")
     links, operations = FairLinks(), []
     for start in starts:
-        operations.append(Operation("all_reduce", (0, 1)))
+        operations.append(Collective("all_reduce", (0, 1)))
         links.carry(operations[-1], Cost(took, (link,)), began + start)
     last = max(operation.end or 0 for operation in operations)
     assert abs(last - began - (starts[0] + took * len(starts))) <= 1  # the link is never idle

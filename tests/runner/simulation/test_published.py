@@ -23,7 +23,7 @@ from daso_bench.runner.communication.link_costs import AlphaBeta, ClusterNetwork
 from daso_bench.runner.config.cluster import DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.simulation import timing_only
-from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.topology import Topology
 
@@ -225,14 +225,15 @@ def hours(
             eval_every_samples=10**12,
             checkpoint_every_samples=None,
         )
-        stage = Stage(
+        done = simulate(
+            timing_only.without_numbers(made, profile()),
+            timing_only.ghost_data("imagenet", IMAGES, 0, 50_000),
             network=network(ranks, algorithm, efficiency),
             device=lambda rank: ClusterDevice(described, rank, profile(), 0),
             profile=profile(),
             timing_only=True,
         )
-        data = timing_only.ghost_data("imagenet", IMAGES, 0, 50_000)
-        return play(timing_only.without_numbers(made, profile()), data, stage)[0][0].summary["train_s"]
+        return done.results[0].summary["train_s"]
 
     first, last = steps or {"sgp": (1, 6), "ddp": (1, 2)}[strategy]
     step_s = (seconds(last) - seconds(first)) / (last - first)

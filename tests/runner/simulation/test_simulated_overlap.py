@@ -409,7 +409,7 @@ def test_parts_of_a_train_that_others_enter_late_are_waited_for():
         comm = SimulatedCommunicator(simulator, rank)
         simulator.advance(rank, 50_000_000 * rank)
         began = comm.now()
-        work = comm.all_reduce_train(
+        work = comm.all_reduce_buckets(
             WORLD, lambda: torch.ones(3), [8, 4], [began + 10_000_000, began + 40_000_000]
         )
         simulator.advance(rank, 40_000_000)
@@ -427,7 +427,7 @@ def test_a_train_of_other_buckets_is_a_disagreement():
 
     def body(rank: int) -> None:
         comm = SimulatedCommunicator(simulator, rank)
-        comm.all_reduce_train(WORLD, lambda: torch.ones(1), [4] * (1 + rank), [0] * (1 + rank)).wait()
+        comm.all_reduce_buckets(WORLD, lambda: torch.ones(1), [4] * (1 + rank), [0] * (1 + rank)).wait()
 
     with pytest.raises(RuntimeError, match="rank 1 calls 2 all_reduce over"):
         simulator.run(body)

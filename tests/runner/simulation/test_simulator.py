@@ -1,9 +1,11 @@
 """Virtual time: order, cost, busy links, and errors that say who waits for whom."""
 
+import re
 from typing import Any
 
 import pytest
 import torch
+from gloo_entries import every_verb
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
@@ -13,6 +15,7 @@ from daso_bench.runner.simulation.simulator import Deadlock, OutOfTime, Simulato
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology, peers
 
 MS = 1_000_000
+zeros = torch.zeros
 
 
 def run(body: Any, nodes: list[int], network: Any = None) -> tuple[list[Any], Simulator]:
@@ -22,33 +25,54 @@ def run(body: Any, nodes: list[int], network: Any = None) -> tuple[list[Any], Si
 
 def test_every_verb():
     def body(comm: SimulatedCommunicator) -> None:
-        rank = comm.rank
-        x = torch.tensor([rank + 1.0])
-        comm.all_reduce(x, WORLD).wait()
-        assert x.item() == 10
-        x = torch.tensor([float(rank)])
-        comm.broadcast(x, 1, NODE).wait()
-        assert x.item() == [1, 1, 3, 3][rank]
-        x = torch.tensor([float(rank)])
-        comm.reduce(x, 1, NODE).wait()
-        assert rank % 2 == 0 or x.item() == [0, 1, 0, 5][rank]
-        out = torch.zeros(8)
-        comm.all_gather(out, torch.tensor([float(rank), 7.0]), WORLD).wait()
-        assert out.tolist() == [0, 7, 1, 7, 2, 7, 3, 7]
-        piece = torch.zeros(2)
-        comm.reduce_scatter(piece, torch.arange(8.0), WORLD).wait()
-        assert piece.tolist() == [8 * rank, 8 * rank + 4]
-        got = torch.zeros(1)
-        comm.exchange({(rank + 1) % 4: torch.tensor([float(rank)])}, {(rank - 1) % 4: got}, tag=3).wait()
-        assert got.item() == (rank - 1) % 4
-        memory = comm.shared(6, torch.float32, NODE)
-        memory[comm.local_rank] = 5 + rank
-        comm.barrier(NODE)
-        assert memory[:2].tolist() == [[5, 6], [5, 6], [7, 8], [7, 8]][rank]
+        every_verb(comm)
         with pytest.raises(ValueError, match="spans nodes"):
             comm.shared(1, torch.float32, WORLD)
 
     run(body, [2, 2])
+
+
+def test_a_group_of_one_is_done_at_once_and_sends_nothing():
+    def body(comm: SimulatedCommunicator) -> None:
+        x, gathered, piece = torch.ones(2), torch.zeros(2), torch.zeros(2)
+        for work in (
+            comm.all_reduce(x, NODE, async_op=True),
+            comm.all_gather(gathered, x, NODE, async_op=True),
+            comm.reduce_scatter(piece, x, NODE, async_op=True),
+        ):
+            assert (work.is_completed(), work.transfer_ns()) == (True, 0)
+        comm.barrier(NODE, in_memory=True)
+        assert x.tolist() == gathered.tolist() == piece.tolist() == [1, 1]
+        assert not comm.traffic.verbs
+
+    run(body, [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (
+            lambda c: c.all_reduce(zeros(1), LEADERS),
+            "calls all_reduce on peers(0), of which it is",
+        ),
+        (lambda c: c.barrier(LEADERS, in_memory=True), "calls barrier on peers(0), of which it is no"),
+        (
+            lambda c: c.all_reduce(zeros(4, 2).T, WORLD),
+            "parameters/world: the tensor is not cont",
+        ),
+        (
+            lambda comm: comm.all_gather(torch.zeros(7), torch.zeros(2), WORLD),
+            "7 numbers are not 4 pieces of",
+        ),
+        (
+            lambda comm: comm.reduce_scatter(torch.zeros(2), torch.zeros(9), WORLD),
+            "9 numbers are not 4 piece",
+        ),
+    ],
+)
+def test_calls_that_cannot_be_are_refused(call: Any, error: str):
+    with pytest.raises((RuntimeError, ValueError), match=re.escape(error)):
+        run(lambda comm: call(comm) if comm.rank == 1 else None, [2, 2])
 
 
 def test_the_smallest_clock_runs_first_and_a_poll_sees_all_that_was_before():
@@ -131,16 +155,6 @@ def test_different_calls_on_one_group_are_an_error_and_not_a_sum():
 
     with pytest.raises(RuntimeError, match="ranks disagree on their collectives"):
         run(body, [2])
-
-
-def test_a_rank_outside_the_group_may_not_call():
-    def body(comm: SimulatedCommunicator) -> None:
-        comm.all_reduce(torch.zeros(1), LEADERS)
-
-    with pytest.raises(
-        RuntimeError, match="rank 1 calls all_reduce on peers\\(0\\), of which it is no member"
-    ):
-        run(body, [2, 2])
 
 
 def test_an_exception_of_a_rank_ends_the_run():
@@ -233,7 +247,7 @@ def test_a_body_beside_a_rank_has_its_own_clock_and_leaves_nothing_behind():
                 comm.all_reduce(x, WORLD).wait()
             comm.simulator.advance(comm.rank, 10 * MS)
 
-        work = comm.aside(chain)
+        work = comm.start_helper(chain)
         comm.simulator.advance(comm.rank, 30 * MS)
         assert not work.is_completed()
         work.wait()
@@ -251,7 +265,7 @@ def test_waiting_beside_a_rank_is_told_from_transfer():
     def body(comm: SimulatedCommunicator) -> tuple[int, int]:
         x = torch.ones(1)
         comm.simulator.advance(comm.rank, 20 * MS * comm.rank)
-        comm.aside(lambda: comm.all_reduce(x, WORLD).wait()).wait()
+        comm.start_helper(lambda: comm.all_reduce(x, WORLD).wait()).wait()
         return comm.traffic.blocked_ns, comm.traffic.waited_ns
 
     ends, _ = run(body, [1, 1], AlphaBeta(inter_latency_s=6e-3))

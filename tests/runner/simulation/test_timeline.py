@@ -19,11 +19,10 @@ from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.launch.simulated_run import NodeLost, run_all
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.simulation.timeline import Timeline
 from daso_bench.runner.training.context import Nobody, TrainContext
-from daso_bench.runner.training.device_model import Scripted
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import NODE, WORLD, Topology
 
@@ -40,11 +39,10 @@ def draw(path: Path, strategy: str = "ddp", *, fair: bool = True, most: int = 10
     topology = Topology.of([2, 2])
     timeline = Timeline(topology, most)
     network = AlphaBeta(1e-5, 1e8, 1e-4, 1e6, fair)
-    stage = Stage(network=network, device=lambda rank: Scripted(rank, step_ns), timeline=timeline)
     made = config(strategy, max_steps=STEPS)
-    _, contexts = play(made, made.dataset.load(), stage)
+    done = simulate(made, made.dataset.load(), network=network, step_time=step_ns, timeline=timeline)
     timeline.write(path)
-    return contexts
+    return done.contexts
 
 
 def read(path: Path) -> tuple[list[Row], list[Row]]:

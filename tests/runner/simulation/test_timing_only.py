@@ -18,9 +18,9 @@ from daso_bench.runner.config.launchers import LauncherConfig
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.device_model import Profile, Scripted
+from daso_bench.runner.training.device_model import Profile
 from daso_bench.runner.training.trainer import Result
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import WORLD, Topology
@@ -39,13 +39,14 @@ def played(cfg: RunConfig, profile: Profile | None, *, timed: bool) -> list[Resu
         assert profile is not None
         cfg = timing_only.without_numbers(cfg, profile)
         data = timing_only.ghost_data("ghosts", len(data.train), 0, 0)
-    stage = Stage(
+    return simulate(
+        cfg,
+        data,
         network=NETWORK,
-        device=lambda rank: Scripted(rank, lambda rank, n: 100_000 * (rank + 1) + 1000 * n),
+        step_time=lambda rank, n: 100_000 * (rank + 1) + 1000 * n,
         profile=profile,
         timing_only=timed,
-    )
-    return play(cfg, data, stage)[0]
+    ).results
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,14 +137,15 @@ def test_an_epoch_of_imagenet_on_many_ranks_needs_no_data():
     assert input_spec(dataset) == InputSpec(3, 224, 224, 1000)
     cfg = config("local_sgd", ranks=[4] * 8, dataset=dataset, global_batch_size=40_960, epochs=1)
     profile = timing_only.profile_of(cfg, InputSpec(3, 224, 224, 1000))
-    stage = Stage(
+    done = simulate(
+        timing_only.without_numbers(cfg, profile),
+        timing_only.ghost_data("ghosts", 1_281_167, 0, 50_000),
         network=NETWORK,
-        device=lambda rank: Scripted(rank, lambda rank, n: 10**6 * n),
+        step_time=lambda rank, n: 10**6 * n,
         profile=profile,
         timing_only=True,
     )
-    data = timing_only.ghost_data("ghosts", 1_281_167, 0, 50_000)
-    summary = play(timing_only.without_numbers(cfg, profile), data, stage)[0][0].summary
+    summary = done.results[0].summary
     assert summary["steps"] == 32
     # 1,281,167 samples over 32 ranks at a millisecond each, and sums.
     assert summary["parts_s"]["compute"] == pytest.approx(1_281_167 / 32 / 1000, rel=1e-3)

@@ -5,7 +5,7 @@ and checkpoints are real. `test_gpu.py` tries the same on a real GPU.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.context import Backend, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Result, Trainer
-from daso_bench.strategies.communicator import Done
+from daso_bench.strategies.communicator import Done, Operation, Work
 from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.topology import Topology
 
@@ -61,8 +61,8 @@ class Replica(TorchReplica):
 class Alone(Mirror):
     """As in `Mirror`, and a rank receives whether or not it sends."""
 
-    def exchange(self, sends: Any, receives: Any, tag: int) -> Any:
-        assert all(tensor.device == DEVICE for tensor in [*sends.values(), *receives.values()])
+    def _exchange(self, messages: Sequence[Operation]) -> Work:
+        assert all(op.tensor.device == DEVICE for op in messages)
         return Done()
 
 

@@ -29,7 +29,7 @@ from daso_bench.runner.doctor.calibration.calibration_results import About, Cali
 from daso_bench.runner.doctor.calibration.measure import turned, turned_back
 from daso_bench.runner.doctor.calibration.write import cluster_of, render
 from daso_bench.runner.launch import local
-from daso_bench.runner.simulation.simulated_world import Stage, play
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile, factors, read_trace
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
@@ -416,7 +416,7 @@ def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):
         return ClusterDevice(config.cluster.device, rank, Profile.by_size([]), 0)
 
     network = ClusterNetwork(config.cluster.links, Topology.of(config.cluster.ranks_of_nodes))
-    results, _ = play(config, config.dataset.load(), Stage(network=network, device=device))
+    results = simulate(config, config.dataset.load(), network=network, device=device).results
     assert results[0].summary["train_s"] == pytest.approx(5 * 2.9e-3, rel=1e-3)
 
 
