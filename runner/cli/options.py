@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...strategies.errors import ConfigError
-from ..machine.user_paths import check_folder
+from ..machine.folders import check_folder
 
 
 class Parser(argparse.ArgumentParser):

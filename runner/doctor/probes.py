@@ -1,4 +1,4 @@
-"""What only `doctor` looks at, once per machine: commands, Slurm's controller, namespaces, a port, torch.
+"""Facts that only `daso-bench doctor` gathers: Slurm's commands and controller, namespaces, a port, torch.
 
 All are asked at the same time, each with a time limit: a batch system that is down must not stall the doctor.
 """
@@ -13,22 +13,20 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ...strategies.errors import ConfigError, one_of
 from ..launch.emulated.ability import has_netem, impossible
 from ..launch.local import HOST
 from ..machine.environment import installed
-from ..machine.facts import rank_facts, torch_facts
+from ..machine.facts import MachineFacts, process_facts, torch_facts
 
 LAUNCHERS = ("local", "emulated", "simulated", "slurm", "torchrun")
 SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
 SHORT_S, TORCH_S = 2.0, 60.0
-# What libraries print while they load must not get into the answer.
+# What libraries print while they load must not get into the JSON.
 _TORCH = f"""\
 import json, os
 from typing import Any
@@ -41,7 +39,7 @@ json.dump(torch_facts(), answer)
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a user means to run here; None: not said."""
+    """What a user means to run here; None: not stated."""
 
     results_dir: Path
     launcher: str | None = None
@@ -66,18 +64,18 @@ class Wanted:
         )
 
 
-def machine_facts(wanted: Wanted) -> dict[str, Any]:
-    """`rank_facts` of this process and what else this machine says of itself."""
-    torch = _Asking([sys.executable, "-P", "-c", _TORCH], TORCH_S)
+def machine_facts(wanted: Wanted) -> MachineFacts:
+    """The facts of this process and of its machine."""
+    torch = _TorchImport([sys.executable, "-P", "-c", _TORCH], TORCH_S)
     with ThreadPoolExecutor(max_workers=5) as pool:
-        version = pool.submit(_answer, "sbatch", "--version")
-        ping = pool.submit(_answer, "scontrol", "ping")
+        version = pool.submit(_run, "sbatch", "--version")
+        ping = pool.submit(_run, "scontrol", "ping")
         job = pool.submit(_job_known, os.environ.get("SLURM_JOB_ID"))
         emulation = pool.submit(_emulation)
-        facts = rank_facts(wanted.results_dir)
-        return {
-            **facts,
-            "wanted": {
+        facts = replace(process_facts(wanted.results_dir), torch=torch.result())
+        return MachineFacts(
+            **facts.as_row(),
+            wanted={
                 "launcher": wanted.launcher,
                 "port": wanted.port,
                 "threads": wanted.threads,
@@ -86,19 +84,17 @@ def machine_facts(wanted: Wanted) -> dict[str, Any]:
                 "share_gpus": wanted.share_gpus,
                 "results_dir": str(wanted.results_dir),
             },
-            "commands": {name: shutil.which(name) for name in SLURM_COMMANDS},
-            "slurm": {
+            commands={name: shutil.which(name) for name in SLURM_COMMANDS},
+            slurm={
                 "version": _first_line(version.result()),
                 "controller": _controller(ping.result()),
                 "job_known": job.result(),
-                "under_slurm": _under_slurm(),
             },
-            "submitit": installed("submitit"),
-            "torchrun": _script("torchrun"),
-            "emulation": emulation.result(),
-            "port_error": None if wanted.port is None else port_error(wanted.port),
-            "torch": torch.result(),
-        }
+            submitit=installed("submitit"),
+            torchrun=_script("torchrun"),
+            emulation=emulation.result(),
+            port_error=None if wanted.port is None else port_error(wanted.port),
+        )
 
 
 def port_error(port: int) -> str | None:
@@ -110,8 +106,8 @@ def port_error(port: int) -> str | None:
         return os.strerror(error.errno) if error.errno else str(error)
 
 
-class _Asking:
-    """A torch import in a process of its own, which goes on while others are asked."""
+class _TorchImport:
+    """An import of torch in a process of its own, which runs while other programs are asked."""
 
     def __init__(self, command: list[str], limit_s: float) -> None:
         self._limit_s = limit_s
@@ -139,8 +135,8 @@ class _Asking:
         return {**json.loads(out), "seconds": seconds}
 
 
-def _answer(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """What a command says within SHORT_S; None if there is no such command, or no answer in time."""
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """The command once it has ended; None if there is no such command, or it takes longer than SHORT_S."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -151,47 +147,38 @@ def _answer(*command: str) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
-def _first_line(answer: subprocess.CompletedProcess[str] | None) -> str | None:
-    lines = answer.stdout.strip().splitlines() if answer is not None and answer.returncode == 0 else []
+def _first_line(done: subprocess.CompletedProcess[str] | None) -> str | None:
+    lines = done.stdout.strip().splitlines() if done is not None and done.returncode == 0 else []
     return lines[0] if lines else None
 
 
-def _controller(answer: subprocess.CompletedProcess[str] | None) -> str:
+def _controller(done: subprocess.CompletedProcess[str] | None) -> str:
     """`up`, or why Slurm's controller cannot be asked."""
-    if answer is None:
+    if done is None:
         return "no scontrol here" if shutil.which("scontrol") is None else f"no answer within {SHORT_S:g} s"
-    if answer.returncode == 0 and " UP" in answer.stdout:
+    if done.returncode == 0 and " UP" in done.stdout:
         return "up"
-    lines = (answer.stderr or answer.stdout).strip().splitlines() or [f"exit code {answer.returncode}"]
+    lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
     return lines[-1].removeprefix("scontrol: ")
 
 
 def _job_known(job: str | None) -> bool | None:
-    """Whether Slurm has the job still; None if there is none to ask for, or nobody to ask."""
-    answer = None if job is None else _answer("squeue", "--noheader", f"--jobs={job}", "--format=%T")
-    if answer is None:
+    """Whether the job still exists in Slurm; None without a job, or if squeue does not answer."""
+    done = None if job is None else _run("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    if done is None:
         return None
-    if answer.returncode == 0:
-        return bool(answer.stdout.strip())
-    return False if "Invalid job id" in answer.stderr else None
-
-
-def _under_slurm() -> bool:
-    """Whether a daemon of Slurm, or the shell of an allocation, started this process."""
-    try:
-        return any(parent.name() in ("slurmstepd", "salloc", "srun") for parent in psutil.Process().parents())
-    except psutil.Error:
-        return False
+    if done.returncode == 0:
+        return bool(done.stdout.strip())
+    return False if "Invalid job id" in done.stderr else None
 
 
 def _emulation() -> dict[str, Any]:
-    """`error`: why no nodes can be emulated here, null if they can; `netem`: whether their links can be slow
-    to answer."""
+    """`error`: why no nodes can be emulated here, None if they can; `netem`: whether links have latencies."""
     error = impossible()
     return {"error": error, "netem": error is None and has_netem()}
 
 
 def _script(name: str) -> str | None:
     """A command of this Python environment, or of the PATH."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if beside.is_file() else shutil.which(name)
+    path = Path(sys.executable).parent / name
+    return str(path) if path.is_file() else shutil.which(name)

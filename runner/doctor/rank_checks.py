@@ -31,7 +31,7 @@ from ..conformance.trial import course as trial_course
 from ..launch.rank import MeetingLink as Link
 from ..launch.rank import meet
 from ..launch.slurm.job import ENTRY_FILE
-from ..machine.facts import rank_facts
+from ..machine.facts import process_facts
 from ..records.json_lines import read_json, write_json
 from ..training import gather
 
@@ -117,16 +117,16 @@ def facts_of(
     threads: int,
     doing: Callable[[str], None],
 ) -> dict[str, Any]:
-    """This rank's row: `rank_facts`, and what only a rank among others can know."""
+    """This rank's row: its `ProcessFacts`, and what only a rank among others can know."""
     doing("facts of each rank")
-    row = rank_facts(results_dir, master=master, with_torch=True)
+    facts = process_facts(results_dir, master=master, with_torch=True)
     doing("rank 0's file, as others see it")
     after_s = token_seen_s(comm, run_dir)
     doing("clocks")
     offset_s, error_s = clock_offset_s(comm)
     device = comm.device
     return {
-        **row,
+        **facts.as_row(),
         "rank": comm.rank,
         "local_rank": comm.local_rank,
         "node": comm.node,

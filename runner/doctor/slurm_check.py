@@ -29,8 +29,8 @@ from ..launch.slurm import slurm_status
 from ..launch.slurm.job import ENTRY_FILE, Allocation, run_here
 from ..launch.slurm.submit import submit
 from ..launch.slurm.wait import last_words
-from ..machine.health.findings import Finding, troubles, worst_first
-from ..machine.health.job_rules import cluster_findings
+from ..machine.job_rules import cluster_findings
+from ..machine.rules import Finding, troubles, worst_first
 from ..records import display
 from ..records.json_lines import read_json, write_json
 from ..records.run_directory import RunDirectory

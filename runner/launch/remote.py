@@ -19,8 +19,8 @@ from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
 from ..machine.core_pinning import Room, apart
 from ..machine.environment import timing_validity
-from ..machine.health.job_rules import short_findings
 from ..machine.interfaces import interfaces, is_loopback
+from ..machine.job_rules import short_findings
 from ..records.json_lines import write_json
 from ..records.run_directory import RunDirectory
 from .attempt import Ranks
@@ -31,7 +31,7 @@ ADDRESS = "supervisor.json"
 HELLO_S = 10.0  # a caller that says nothing for so long is no rank
 FATE_S = 3.0  # from the end of a rank's line to the word of whoever started it
 PROTOCOL = 1
-_OF_TIME = ("affinity", "threads", "timing", "devices", "memory", "links")  # topics of the doctor's
+_OF_TIME = ("affinity", "threads", "timing", "devices")  # topics of the doctor's
 _log = logging.getLogger("daso_bench.supervisor")
 Hello = dict[str, Any]
 
@@ -198,8 +198,6 @@ class RemoteRanks(Ranks):
         rows = [{**hello["facts"], **{key: hello[key] for key in own}} for hello in hellos]
         shape = self.topology.ranks_of_nodes
         found = short_findings(rows, shape, threads, share_gpus=self._share_gpus)
-        if self._one_machine(hellos):  # its nodes are not real
-            found = [finding for finding in found if finding.topic != "nodes"]
         if self._told_cpu:  # what ranks see is not what they take
             found = [finding for finding in found if finding.topic != "devices"]
         errors = [f"{one.what}: {one.cause}; {one.fix}" for one in found if one.severity == "error"]

@@ -155,7 +155,7 @@ def hello(
 ) -> dict[str, Any]:
     """What a rank says first: which it is, where it is, on which cores, and how it came here."""
     from ..machine.environment import affinity, usable_cores
-    from ..machine.facts import rank_facts
+    from ..machine.facts import process_facts
     from .remote import PROTOCOL
 
     return {
@@ -175,7 +175,7 @@ def hello(
         "address": line.getsockname()[0] if interface is None else _address_of(interface),
         "reached": line.getpeername()[0],
         "port": port,
-        "facts": rank_facts(run_dir, master=line.getpeername()[0]),
+        "facts": process_facts(run_dir, master=line.getpeername()[0]).as_row(),
     }
 
 

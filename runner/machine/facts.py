@@ -1,6 +1,5 @@
-"""What one process finds where it is: a row, as JSON, that the rules judge. No torch unless asked."""
+"""Facts about the machine as one process sees them, for the rules of the doctor. No torch unless asked."""
 
-import locale
 import os
 import platform
 import resource
@@ -8,8 +7,10 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -39,12 +40,9 @@ _VARIABLES = (
     "MASTER_PORT",
     "PYTHONPATH",
     "TMPDIR",
-    "HOME",
-    "LANG",
-    "LC_ALL",
 )
-# What Slurm says of the place; not its dozens of others, some of which hold whole host lists.
-_SLURM = [
+# Not the dozens of others, some of which hold whole host lists.
+_SLURM = (
     "JOB_ID",
     "STEP_ID",
     "NNODES",
@@ -54,42 +52,98 @@ _SLURM = [
     "LOCALID",
     "NODEID",
     "CPUS_PER_TASK",
-    "CPUS_ON_NODE",
     "GPUS",
     "GPUS_ON_NODE",
     "GPUS_PER_NODE",
     "GPUS_PER_TASK",
-    "NTASKS_PER_GPU",
     "JOB_GPUS",
     "STEP_GPUS",
-    "GPU_BIND",
     "CPU_BIND",
-    "CPU_BIND_LIST",
-    "CPU_BIND_TYPE",
-    "CPU_BIND_VERBOSE",
     "DISTRIBUTION",
-    "RESTART_COUNT",
-    "CONF",
     "JOB_NODELIST",
-]
+)
 
 
-def rank_facts(
+@dataclass(frozen=True, kw_only=True)
+class ProcessFacts:
+    """What one process sees of its machine. JSON can hold all of it (`as_row`, `of`).
+
+    `route`: of `interfaces.route` to the host of rank 0; None if there is no such host. `usable_cores`:
+    `cores`, cut to a container's quota. `visible_devices`: the entries of CUDA_VISIBLE_DEVICES, None if it is
+    not set. `folders`: `folder_facts` of results, tmp and shm, as far as they are known. `open_files`: soft
+    and hard limit, None if there is none. `torch`: of `torch_facts`, None if torch was not imported.
+
+    Only in a job: `sees_token` (the file that rank 0 wrote into the folder of results is there) and
+    `clock_offset_s` (this host's clock minus that of rank 0).
+    """
+
+    schema_version: int
+    host: str
+    pid: int
+    uid: int
+    time_unix: float
+    rank: int | None
+    local_rank: int | None
+    host_addresses: Sequence[str]
+    host_error: str | None
+    interfaces: Mapping[str, Any]
+    route: Mapping[str, Any] | None
+    cores: Sequence[int]
+    usable_cores: int
+    cores_of_machine: int
+    variables: Mapping[str, str]
+    visible_devices: Sequence[str] | None
+    device_files: Sequence[str]
+    versions: Mapping[str, str | None]
+    executable: str
+    prefix: str
+    package: str
+    folders: Mapping[str, Mapping[str, Any]]
+    open_files: Mapping[str, int | None]
+    memory: Mapping[str, int]
+    torch: Mapping[str, Any] | None
+    sees_token: bool | None = None
+    clock_offset_s: float | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """From a row of `as_row`, which may hold more keys."""
+        return cls(**{field.name: row[field.name] for field in fields(cls) if field.name in row})
+
+    def as_row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts(ProcessFacts):
+    """What `daso-bench doctor` asks besides, once per machine.
+
+    `wanted`: what the user means to run here (launcher, port, threads, ranks_of_nodes, ranks_here,
+    share_gpus; None: not stated). `commands`: path of each command of Slurm. `slurm`: version, controller
+    (`up`, or why not) and job_known (whether the job of SLURM_JOB_ID still exists, None: unknown).
+    """
+
+    wanted: Mapping[str, Any]
+    commands: Mapping[str, str | None]
+    slurm: Mapping[str, Any]
+    submitit: str | None
+    torchrun: str | None
+    emulation: Mapping[str, Any]
+    port_error: str | None
+
+
+def process_facts(
     results_dir: Path | None,
     *,
     master: str | None = None,
     with_commit: bool = True,
     with_torch: bool = False,
-) -> dict[str, Any]:
-    """This process, as one row.
+) -> ProcessFacts:
+    """The facts of this process.
 
-    `results_dir`: the folder that runs go to (None: not looked at). `master`: the host of rank 0, to which
-    the route is looked up; MASTER_ADDR if None. `with_commit` asks git about the source (0.1 s);
-    `with_torch` imports torch (seconds) and counts devices.
-
-    A launcher may overwrite or add: `rank`, `local_rank`, `node` (index of the node, where the host name
-    does not tell: virtual nodes), `sees_token` (the file that rank 0 wrote into results_dir is there),
-    `clock_offset_s` (this host's clock minus rank 0's).
+    `results_dir`: the folder of runs (None: not looked at). `master`: the host of rank 0, to which the route
+    is looked up; MASTER_ADDR if None. `with_commit` asks git about the source (0.1 s); `with_torch` imports
+    torch (seconds) and counts devices.
     """
     variables = _variables()
     master = master or variables.get("MASTER_ADDR")
@@ -97,42 +151,37 @@ def rank_facts(
     host_addresses, host_error = interfaces.addresses_of(host)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = psutil.virtual_memory()
-    return {
-        "schema_version": FACTS_SCHEMA_VERSION,
-        "host": host,
-        "pid": os.getpid(),
-        "uid": os.getuid(),
-        "time_unix": time.time(),
-        "rank": _number(variables, "RANK", "SLURM_PROCID"),
-        "local_rank": _number(variables, "LOCAL_RANK", "SLURM_LOCALID"),
-        "host_addresses": host_addresses,
-        "host_error": host_error,
-        "interfaces": interfaces.interfaces(),
-        "route": interfaces.route(master) if master else None,
-        "cores": environment.affinity(),
-        "usable_cores": environment.usable_cores(),
-        "cores_of_machine": os.cpu_count() or 1,
-        "variables": variables,
-        "visible_devices": environment.visible_devices(),
-        "device_files": _device_files(Path("/dev")),
-        "versions": _versions(with_commit),
-        "executable": sys.executable,
-        "prefix": sys.prefix,
-        "package": str(PACKAGE),
-        "folders": _folders(results_dir),
-        "open_files": {"soft": _limit(soft), "hard": _limit(hard)},
-        "memory": {"total_bytes": memory.total, "available_bytes": memory.available},
-        "encoding": {
-            "files": sys.getfilesystemencoding(),
-            "text": locale.getpreferredencoding(False),
-            "output": getattr(sys.stdout, "encoding", None),
-        },
-        "torch": torch_facts() if with_torch else None,
-    }
+    return ProcessFacts(
+        schema_version=FACTS_SCHEMA_VERSION,
+        host=host,
+        pid=os.getpid(),
+        uid=os.getuid(),
+        time_unix=time.time(),
+        rank=_number(variables, "RANK", "SLURM_PROCID"),
+        local_rank=_number(variables, "LOCAL_RANK", "SLURM_LOCALID"),
+        host_addresses=host_addresses,
+        host_error=host_error,
+        interfaces=interfaces.interfaces(),
+        route=interfaces.route(master) if master else None,
+        cores=environment.affinity(),
+        usable_cores=environment.usable_cores(),
+        cores_of_machine=os.cpu_count() or 1,
+        variables=variables,
+        visible_devices=environment.visible_devices(),
+        device_files=_device_files(Path("/dev")),
+        versions=_versions(with_commit),
+        executable=sys.executable,
+        prefix=sys.prefix,
+        package=str(PACKAGE),
+        folders=_folders(results_dir),
+        open_files={"soft": _limit(soft), "hard": _limit(hard)},
+        memory={"total_bytes": memory.total, "available_bytes": memory.available},
+        torch=torch_facts() if with_torch else None,
+    )
 
 
 def torch_facts() -> dict[str, Any]:
-    """What torch says once it is imported: build, devices, and the backends it was built with."""
+    """torch's build, devices, and the backends it was built with. Imports torch."""
     import torch
 
     devices = torch.cuda.device_count()
@@ -182,16 +231,14 @@ def _versions(with_commit: bool) -> dict[str, str | None]:
 
 
 def _folders(results_dir: Path | None) -> dict[str, dict[str, Any]]:
-    wanted: dict[str, Path] = {} if results_dir is None else {"results": results_dir}
+    paths: dict[str, Path] = {} if results_dir is None else {"results": results_dir}
     try:
-        wanted["tmp"] = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
-    except FileNotFoundError:  # Python has tried them all
-        wanted["tmp"] = Path("/tmp")
+        paths["tmp"] = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+    except FileNotFoundError:  # Python can write into none of its candidates
+        paths["tmp"] = Path("/tmp")
     if os.path.isdir("/dev/shm"):
-        wanted["shm"] = Path("/dev/shm")
-    if os.environ.get("HOME"):
-        wanted["home"] = Path(os.environ["HOME"])
-    return {name: folder_facts(path) for name, path in wanted.items()}
+        paths["shm"] = Path("/dev/shm")
+    return {name: folder_facts(path) for name, path in paths.items()}
 
 
 def _limit(value: int) -> int | None:

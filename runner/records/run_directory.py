@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ...strategies.errors import ConfigError, MachineError
-from ..machine.user_paths import writing
+from ..machine.folders import writing
 from . import plain_yaml
 from .json_lines import read_json, write_json
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..machine.user_paths import writing
+from ..machine.folders import writing
 from . import words
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .claims import convergence_points, paper_claims

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...strategies.errors import ConfigError
 from ..launch.slurm import slurm_status
-from ..machine.user_paths import check_folder
+from ..machine.folders import check_folder
 from ..records.run_directory import RunDirectory
 
 _LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folder

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ....strategies.errors import ConfigError
-from ...machine.user_paths import check_folder
+from ...machine.folders import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
 from ...records.seed_ranges import block_of
 from ..claims.declared import name_of, task_of

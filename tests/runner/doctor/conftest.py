@@ -1,27 +1,16 @@
-"""Helpers of these tests are found by their plain module name; no test sees its own shell's variables."""
+"""No test of the doctor sees the variables of its own shell."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
 from daso_bench.runner.machine import facts
 
-sys.path.insert(0, str(Path(__file__).parent))
+HURTING = (*facts.THREAD_VARIABLES, *facts.RANK_VARIABLES, *facts.SLOWING_VARIABLES)
+OTHERS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+    for name in [name for name in os.environ if name.startswith("SLURM_") or name in HURTING + OTHERS]:
         monkeypatch.delenv(name)
-    for name in (*facts.THREAD_VARIABLES, *facts.RANK_VARIABLES, *facts.SLOWING_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
-    for name in (
-        "GLOO_SOCKET_IFNAME",
-        "NCCL_SOCKET_IFNAME",
-        "MASTER_ADDR",
-        "CUDA_VISIBLE_DEVICES",
-        "PYTHONPATH",
-    ):
-        monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Healthy rows of facts, to be spoiled by tests; and rows of real processes."""
+"""Healthy facts, to be spoiled by tests; and rows of real processes."""
 
 import copy
 import json
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from daso_bench.runner.machine.health.findings import Finding
+from daso_bench.runner.machine.facts import MachineFacts
+from daso_bench.runner.machine.rules import Finding
 
 GIB = 2**30
 Row = dict[str, Any]
@@ -21,7 +22,10 @@ def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) ->
     folder = {"exists": True, "error": None, "locks": True, "free_bytes": 500 * GIB}
     folder |= {"total_bytes": 900 * GIB, "free_inodes": 10**6, "device": 1, "inode": 2}
     healthy: Row = {
+        "schema_version": 1,
         "host": host,
+        "pid": 1,
+        "uid": 1000,
         "rank": rank,
         "local_rank": local_rank,
         "time_unix": 1.8e9,
@@ -37,7 +41,7 @@ def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) ->
         "cores": list(range(8)),
         "usable_cores": 8,
         "cores_of_machine": 8,
-        "variables": {"HOME": "/home/user", "LANG": "C.UTF-8"},
+        "variables": {},
         "visible_devices": None,
         "device_files": [],
         "versions": {
@@ -56,50 +60,44 @@ def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) ->
                 ("results", "/home/user/results"),
                 ("tmp", "/tmp"),
                 ("shm", "/dev/shm"),
-                ("home", "/home/user"),
             )
         },
         "open_files": {"soft": 1024, "hard": 4096},
         "memory": {"total_bytes": 64 * GIB, "available_bytes": 60 * GIB},
-        "encoding": {"files": "utf-8", "text": "UTF-8", "output": "utf-8"},
         "torch": None,
     }
     return changed(healthy, **changes)
 
 
-def machine(**changes: Any) -> Row:
+def machine(**changes: Any) -> MachineFacts:
     """A healthy laptop without GPUs and Slurm."""
-    return changed(
-        row()
-        | {
-            "wanted": {
-                "launcher": None,
-                "port": None,
-                "threads": None,
-                "ranks_of_nodes": None,
-                "ranks_here": None,
-                "share_gpus": False,
-            },
-            "route": None,
-            "commands": dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")),
-            "slurm": {
-                "version": None,
-                "controller": "no scontrol here",
-                "job_known": None,
-                "under_slurm": False,
-            },
-            "submitit": "1.5.4",
-            "torchrun": "/home/user/venv/bin/torchrun",
-            "emulation": {"error": None, "netem": True},
-            "port_error": None,
-            "torch": torch(),
+    healthy = row() | {
+        "wanted": {
+            "launcher": None,
+            "port": None,
+            "threads": None,
+            "ranks_of_nodes": None,
+            "ranks_here": None,
+            "share_gpus": False,
         },
-        **changes,
-    )
+        "route": None,
+        "commands": dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")),
+        "slurm": {
+            "version": None,
+            "controller": "no scontrol here",
+            "job_known": None,
+        },
+        "submitit": "1.5.4",
+        "torchrun": "/home/user/venv/bin/torchrun",
+        "emulation": {"error": None, "netem": True},
+        "port_error": None,
+        "torch": torch(),
+    }
+    return MachineFacts.of(changed(healthy, **changes))
 
 
 def torch(devices: int = 0, **changes: Any) -> Row:
-    """What torch says of itself, with so many GPUs."""
+    """Facts of torch, with so many GPUs."""
     return {
         "version": "2.14.1",
         "cuda": "13.0",
@@ -136,9 +134,9 @@ def changed(healthy: Mapping[str, Any], **changes: Any) -> Row:
 
 def only(findings: Iterable[Finding], topic: str | None = None) -> Finding:
     """The one finding there is (of a topic)."""
-    found = [finding for finding in findings if topic in (None, finding.topic)]
-    assert len(found) == 1, found
-    return found[0]
+    matching = [finding for finding in findings if topic in (None, finding.topic)]
+    assert len(matching) == 1, matching
+    return matching[0]
 
 
 def child_row(
@@ -151,11 +149,11 @@ def child_row(
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from daso_bench.runner.machine.facts import rank_facts\n"
+        "from daso_bench.runner.machine.facts import process_facts\n"
         "folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None\n"
-        "print(json.dumps(rank_facts(folder, with_commit=False)))\n"
+        "print(json.dumps(process_facts(folder, with_commit=False).as_row()))\n"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, *([] if results is None else [str(results)])],
         env={**os.environ, **(variables or {})},
         preexec_fn=before,
@@ -164,4 +162,4 @@ def child_row(
         timeout=60,
         check=True,
     )
-    return json.loads(told.stdout)
+    return json.loads(done.stdout)

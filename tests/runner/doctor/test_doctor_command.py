@@ -1,8 +1,9 @@
-"""`doctor` as a user meets it: what the machine can do, findings in blocks, honest exit codes."""
+"""`daso-bench doctor`: what the machine can do, findings in blocks, exit codes."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +11,31 @@ import pytest
 from doctor_rows import machine, torch
 
 from daso_bench.runner.doctor import doctor_command
-from daso_bench.runner.doctor.abilities import launchers
-from daso_bench.runner.doctor.doctor_command import doctor, wanted
+from daso_bench.runner.doctor.doctor_command import doctor, launchers, wanted
 from daso_bench.strategies.errors import ConfigError
+
+Examined = Callable[..., int]
 
 
 @pytest.fixture
-def facts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Facts of a healthy laptop, to be spoiled by the test; the real ones are not asked."""
-    found = machine()
-    monkeypatch.setattr(doctor_command, "machine_facts", lambda wanted: found)
-    return found
+def examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examined:
+    """The doctor's exit code for a healthy laptop with some changes; the real machine is not asked."""
+
+    def examine(*, as_json: bool = False, **changes: Any) -> int:
+        monkeypatch.setattr(doctor_command, "machine_facts", lambda wanted: machine(**changes))
+        return doctor([], cwd=tmp_path, as_json=as_json)
+
+    return examine
 
 
 def test_a_healthy_machine_ends_with_0_and_says_so(
-    facts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examined: Examined, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert doctor([], cwd=tmp_path) == 0
-    told = capsys.readouterr().out
-    assert "8" in told
-    assert "launcher=slurm" in told
-    assert "no: no sbatch on the PATH" in told
-    assert told.rstrip().endswith("Nothing is wrong.")
+    assert examined() == 0
+    out = capsys.readouterr().out
+    assert "launcher=slurm" in out
+    assert "no: no sbatch on the PATH" in out
+    assert out.rstrip().endswith("Nothing is wrong.")
 
 
 @pytest.mark.parametrize(
@@ -39,31 +43,20 @@ def test_a_healthy_machine_ends_with_0_and_says_so(
     [
         ({"folders__results__error": "Permission denied"}, 3, "1 error."),
         ({"variables__OMP_NUM_THREADS": "99"}, 3, "1 warning."),
-        ({"folders__home__error": "Read-only"}, 0, "1 note: nothing that has to be mended."),
+        ({"folders__shm__free_bytes": 0}, 0, "1 note: nothing that has to be mended."),
     ],
 )
 def test_errors_and_warnings_end_with_3_and_notes_with_0(
-    spoiled: dict[str, Any],
-    code: int,
-    end: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spoiled: dict[str, Any], code: int, end: str, examined: Examined, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor_command, "machine_facts", lambda wanted: machine(**spoiled))
-    assert doctor([], cwd=tmp_path) == code
+    assert examined(**spoiled) == code
     assert capsys.readouterr().out.rstrip().endswith(end)
 
 
-def test_a_finding_is_a_block_of_whole_lines(
-    facts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts["folders"]["results"] |= {"error": "Permission denied", "path": "/a" * 200}
-    assert doctor([], cwd=tmp_path) == 3
+def test_a_finding_is_a_block_of_whole_lines(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
+    assert examined(folders__results__error="Permission denied", folders__results__path="/a" * 200) == 3
     lines = capsys.readouterr().out.splitlines()
-    place = next(
-        number for number, line in enumerate(lines) if line.endswith(f"{'/a' * 200}: Permission denied")
-    )
+    place = [line.endswith(f"{'/a' * 200}: Permission denied") for line in lines].index(True)
     assert "error" in lines[place]
     assert lines[place + 1].startswith("  why: ")
     assert lines[place + 2].startswith("  fix: results_dir=PATH")
@@ -73,37 +66,40 @@ def test_an_output_of_plain_letters_gets_plain_signs(tmp_path: Path) -> None:
     code = (
         "from daso_bench.runner.records.display import make_console\n"
         "from daso_bench.runner.doctor.doctor_command import show_findings\n"
-        "from daso_bench.runner.machine.health.findings import Finding\n"
+        "from daso_bench.runner.machine.rules import Finding\n"
         "show_findings(make_console(), [Finding('error', 'a', 'b', 'c', 'd')])\n"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         check=True,
         timeout=60,
         env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
     )
-    assert b"X error  a: b" in told.stdout
+    assert b"X error  a: b" in done.stdout
 
 
-def test_machines_get_json(facts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    facts["variables"]["OMP_NUM_THREADS"] = "99"
-    assert doctor([], cwd=tmp_path, as_json=True) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["schema_version"]) == (False, 1)
-    assert told["findings"][0]["fix"] == "unset OMP_NUM_THREADS"
-    assert {"name": "launcher=simulated", "works": True, "what": "virtual time, any number of ranks"} in told[
-        "abilities"
-    ]
-    assert told["facts"]["usable_cores"] == 8
+def test_machines_get_json(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
+    assert examined(as_json=True, variables__OMP_NUM_THREADS="99") == 3
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["schema_version"]) == (False, 1)
+    assert report["findings"][0]["fix"] == "unset OMP_NUM_THREADS"
+    simulated = {"name": "launcher=simulated", "works": True, "what": "virtual time, any number of ranks"}
+    assert simulated in report["abilities"]
+    assert report["facts"]["usable_cores"] == 8
 
 
 def test_words_are_read_as_those_of_a_run(tmp_path: Path) -> None:
     words = ["results_dir=../r", "launcher=slurm", "launcher.port=29500", "launcher.threads_per_rank=2"]
-    found = wanted([*words, "cluster.nodes=2", "cluster.ranks_per_node=[3,1]"], tmp_path / "here")
-    assert found.results_dir == tmp_path / "r"
-    assert (found.launcher, found.port, found.threads, found.ranks_of_nodes) == ("slurm", 29500, 2, (3, 1))
-    assert found.ranks_here == 3
+    request = wanted([*words, "cluster.nodes=2", "cluster.ranks_per_node=[3,1]"], tmp_path / "here")
+    assert request.results_dir == tmp_path / "r"
+    assert (request.launcher, request.port, request.threads, request.ranks_of_nodes) == (
+        "slurm",
+        29500,
+        2,
+        (3, 1),
+    )
+    assert request.ranks_here == 3
     assert wanted(["cluster.nodes=3", "cluster.ranks_per_node=2"], tmp_path).ranks_here == 6
     assert wanted(["launcher.port=null", "launcher.threads_per_rank=auto"], tmp_path) == wanted([], tmp_path)
 
@@ -153,31 +149,28 @@ LAUNCHERS: dict[str, tuple[dict[str, Any], set[str]]] = {
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_launchers_that_can_work_are_told(name: str) -> None:
     changes, expected = LAUNCHERS[name]
-    found = launchers(machine(**changes))
-    assert [ability.name.removeprefix("launcher=") for ability in found if ability.works] == [
+    able = launchers(machine(**changes))
+    assert [ability.name.removeprefix("launcher=") for ability in able if ability.works] == [
         entry for entry in ("simulated", "local", "slurm", "torchrun", "emulated") if entry in expected
     ]
-    assert all(ability.what for ability in found)
+    assert all(ability.what for ability in able)
 
 
-def test_gpus_are_named_with_their_memory(
-    facts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts |= {"device_files": ["nvidia0"], "torch": torch(1)}
-    assert doctor([], cwd=tmp_path) == 0
-    told = capsys.readouterr().out
-    assert "H200 (139 GiB)" in told
-    assert "over NCCL" in told
+def test_gpus_are_named_with_their_memory(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
+    assert examined(device_files=["nvidia0"], torch=torch(1)) == 0
+    out = capsys.readouterr().out
+    assert "H200 (139 GiB)" in out
+    assert "over NCCL" in out
 
 
 def test_this_machine_is_examined_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = doctor([], cwd=tmp_path, as_json=True)
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     full = ("memory", "results_dir", "TMPDIR", "shared memory")  # a machine may be short of these just now
     wrong = [
-        entry for entry in told["findings"] if entry["severity"] != "note" and entry["topic"] not in full
+        entry for entry in report["findings"] if entry["severity"] != "note" and entry["topic"] not in full
     ]
     assert wrong == []
-    assert code == (0 if told["ok"] else 3)
-    assert {entry["name"]: entry["works"] for entry in told["abilities"]}["launcher=simulated"]
+    assert code == (0 if report["ok"] else 3)
+    assert {entry["name"]: entry["works"] for entry in report["abilities"]}["launcher=simulated"]
     assert not (tmp_path / "results").exists()

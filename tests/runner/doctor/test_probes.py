@@ -1,7 +1,7 @@
-"""What commands say, or do not say. Small scripts play Slurm, a child's code plays torch."""
+"""Facts that the doctor gathers: small scripts stand in for Slurm, code of a child process for torch."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from doctor_rows import only
 
 from daso_bench.runner.doctor import probes
 from daso_bench.runner.doctor.probes import Wanted, machine_facts
-from daso_bench.runner.machine.health.one_process import machine_findings
+from daso_bench.runner.machine.rules import machine_findings
 
 Play = Callable[..., None]
 
@@ -30,21 +30,20 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return add
 
 
-def slurm(tmp_path: Path) -> dict[str, Any]:
-    return machine_facts(Wanted(results_dir=tmp_path))["slurm"]
+def slurm(tmp_path: Path) -> Mapping[str, Any]:
+    return machine_facts(Wanted(results_dir=tmp_path)).slurm
 
 
 def test_a_machine_without_slurm_says_so(play: Play, tmp_path: Path) -> None:
-    found = machine_facts(Wanted(results_dir=tmp_path))
-    assert found["commands"]["sbatch"] is None
-    assert (found["slurm"]["version"], found["slurm"]["controller"]) == (None, "no scontrol here")
+    facts = machine_facts(Wanted(results_dir=tmp_path))
+    assert facts.commands["sbatch"] is None
+    assert (facts.slurm["version"], facts.slurm["controller"]) == (None, "no scontrol here")
 
 
 def test_slurm_tells_its_version_and_that_it_is_up(play: Play, tmp_path: Path) -> None:
     play("sbatch", "echo slurm 24.11.1")
     play("scontrol", "echo 'Slurmctld(primary) at head is UP'")
-    found = slurm(tmp_path)
-    assert (found["version"], found["controller"], found["job_known"]) == ("slurm 24.11.1", "up", None)
+    assert slurm(tmp_path) == {"version": "slurm 24.11.1", "controller": "up", "job_known": None}
 
 
 def test_a_controller_that_is_down_is_told_in_its_own_words(play: Play, tmp_path: Path) -> None:
@@ -62,13 +61,9 @@ def test_commands_that_do_not_answer_cost_little(
     for name in ("sbatch", "scontrol", "squeue"):
         play(name, "exec /bin/sleep 20")
     began = time.monotonic()
-    found = slurm(tmp_path)
+    facts = slurm(tmp_path)
     assert time.monotonic() - began < 5
-    assert (found["version"], found["controller"], found["job_known"]) == (
-        None,
-        "no answer within 0.3 s",
-        None,
-    )
+    assert facts == {"version": None, "controller": "no answer within 0.3 s", "job_known": None}
 
 
 @pytest.mark.parametrize(
@@ -94,20 +89,20 @@ def test_a_leaked_job_is_found_through_all_of_it(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_PROCID", "0")
     play("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    found = only(machine_findings(machine_facts(Wanted(results_dir=tmp_path))), "slurm")
-    assert found.what == "SLURM_JOB_ID=7, which squeue does not know"
+    finding = only(machine_findings(machine_facts(Wanted(results_dir=tmp_path))), "slurm")
+    assert finding.what == "SLURM_JOB_ID=7, which squeue does not know"
 
 
 def test_what_forbids_emulated_nodes_is_told(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probes, "impossible", lambda: "emulated nodes: forbidden")
-    found = machine_facts(Wanted(results_dir=tmp_path))["emulation"]
-    assert found == {"error": "emulated nodes: forbidden", "netem": False}
+    facts = machine_facts(Wanted(results_dir=tmp_path))
+    assert facts.emulation == {"error": "emulated nodes: forbidden", "netem": False}
     monkeypatch.setattr(probes, "impossible", lambda: None)
     for netem in (True, False):
         monkeypatch.setattr(probes, "has_netem", lambda netem=netem: netem)
-        assert machine_facts(Wanted(results_dir=tmp_path))["emulation"] == {"error": None, "netem": netem}
+        assert machine_facts(Wanted(results_dir=tmp_path)).emulation == {"error": None, "netem": netem}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,7 @@ def test_a_torch_that_does_not_load_is_an_answer(
     monkeypatch.setattr(probes, "_TORCH", code)
     monkeypatch.setattr(probes, "TORCH_S", 1.0)
     facts = machine_facts(Wanted(results_dir=tmp_path))
-    assert facts["torch"]["error"] == error
+    assert (facts.torch or {})["error"] == error
     assert error in only(machine_findings(facts), "python").what
 
 
@@ -132,5 +127,5 @@ def test_what_libraries_print_while_they_load_is_not_the_answer() -> None:
     code = probes._TORCH.replace(
         "import torch", "import torch; print('hello'); import os; os.system('echo hi')"
     )
-    found = probes._Asking([probes.sys.executable, "-P", "-c", code], 60.0).result()
-    assert (found["error"], found["devices"] >= 0) == (None, True)
+    facts = probes._TorchImport([probes.sys.executable, "-P", "-c", code], 60.0).result()
+    assert (facts["error"], facts["devices"] >= 0) == (None, True)

@@ -18,8 +18,8 @@ from daso_bench.runner.launch.attempt import Conclusion, run_attempt
 from daso_bench.runner.launch.failures import LOST
 from daso_bench.runner.launch.outcome import Outcome, Rank
 from daso_bench.runner.launch.remote import ADDRESS, RemoteRanks, threads_of, timing_of
-from daso_bench.runner.machine.facts import rank_facts
-from daso_bench.runner.machine.health.findings import Finding
+from daso_bench.runner.machine.facts import process_facts
+from daso_bench.runner.machine.rules import Finding
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Topology
@@ -337,7 +337,7 @@ def test_a_process_that_nobody_started_as_a_rank_says_so():
 
 def test_facts_of_a_rank_are_small_and_quick():
     begin = time.monotonic()
-    assert len(json.dumps(rank_facts(None))) < 20_000
+    assert len(json.dumps(process_facts(None).as_row())) < 20_000
     assert time.monotonic() - begin < 3
 
 

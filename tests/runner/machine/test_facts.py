@@ -1,4 +1,4 @@
-"""What a process finds out about itself, from the real machine."""
+"""Facts about the real machine, and what can be written in folders."""
 
 import json
 import os
@@ -12,26 +12,28 @@ from doctor_rows import child_row
 
 from daso_bench.runner.machine import facts as module
 from daso_bench.runner.machine import interfaces
-from daso_bench.runner.machine.facts import rank_facts, torch_facts
+from daso_bench.runner.machine.facts import ProcessFacts, process_facts, torch_facts
 from daso_bench.runner.machine.folders import folder_facts
 
 
 def test_facts_of_this_process_survive_json(tmp_path: Path) -> None:
-    facts = rank_facts(tmp_path, master="localhost")
-    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
-    assert facts["host"] == socket.gethostname()
-    assert facts["cores"] == sorted(os.sched_getaffinity(0))
-    assert facts["versions"]["torch"]
-    assert facts["folders"]["results"]["error"] is None
-    assert facts["route"]["interface"] in facts["interfaces"]
-    assert facts["torch"] is None
+    facts = process_facts(tmp_path, master="localhost")
+    row = json.loads(json.dumps(facts.as_row(), allow_nan=False))
+    assert ProcessFacts.of({**row, "another": 1}) == facts
+    assert facts.host == socket.gethostname()
+    assert facts.cores == sorted(os.sched_getaffinity(0))
+    assert facts.versions["torch"]
+    assert facts.folders["results"]["error"] is None
+    assert facts.route is not None
+    assert facts.route["interface"] in facts.interfaces
+    assert facts.torch is None
 
 
 def test_facts_are_had_without_torch() -> None:
     code = (
         "import sys\n"
-        "from daso_bench.runner.machine.facts import rank_facts\n"
-        "rank_facts(None)\n"
+        "from daso_bench.runner.machine.facts import process_facts\n"
+        "process_facts(None)\n"
         "print('torch' in sys.modules)"
     )
     told = subprocess.run(

@@ -1,4 +1,4 @@
-"""Rules on a job: what is wrong between ranks and hosts, and how one finding tells of many hosts."""
+"""Rules on the ranks of a job: what is wrong between hosts, and one finding for many hosts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from doctor_rows import Row, changed, job, only, row, torch
 
-from daso_bench.runner.machine.health.cluster_ranks import devices_of
-from daso_bench.runner.machine.health.findings import Finding
-from daso_bench.runner.machine.health.job_rules import JOB_RULES, cluster_findings, short_findings
+from daso_bench.runner.machine.facts import ProcessFacts
+from daso_bench.runner.machine.job_rules import JOB_RULES, cluster_findings, gpus_of, short_findings
+from daso_bench.runner.machine.rules import Finding
 
 SLURM: dict[str, Any] = {"variables__SLURM_JOB_ID": "7"}
 
@@ -24,7 +24,7 @@ def spoil(rows: Sequence[Row], host: str, **changes: Any) -> list[Row]:
     return [changed(entry, **changes) if entry["host"] == host else entry for entry in rows]
 
 
-def visible(rows: Sequence[Row], lists: Sequence[Sequence[str]]) -> list[Row]:
+def with_gpus(rows: Sequence[Row], lists: Sequence[Sequence[str]]) -> list[Row]:
     return [changed(entry, visible_devices=list(names)) for entry, names in zip(rows, lists, strict=True)]
 
 
@@ -39,7 +39,7 @@ HEALTHY: dict[str, list[Row]] = {
     "each rank has cores of its own": [
         changed(entry, cores=[4 * entry["local_rank"] + core for core in range(4)]) for entry in job(2, 2)
     ],
-    "all ranks see all GPUs": visible(job(2, 2), [["0", "1"]] * 4),
+    "all ranks see all GPUs": with_gpus(job(2, 2), [["0", "1"]] * 4),
     "loopback names, and gloo told an interface": job(
         2, 2, host_addresses=["127.0.1.1"], variables__GLOO_SOCKET_IFNAME="eth0"
     ),
@@ -62,36 +62,6 @@ PAIR = {"a": "n1", "b": "n2", "rate_gbit": 9.0, "latency_us": 50.0, "backend": "
 
 # What is spoiled: (rows, options) -> severity, topic, words of what was seen, words of the fix.
 SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
-    "started: one of a node": (
-        job(2, 1, **SLURM), {}, "error", "ranks",
-        "4 ranks asked for (cluster.nodes=2, cluster.ranks_per_node=[2, 2]), 3 started (n1: 2, n2: 1)",
-        "sbatch --nodes=2 --ntasks=4 --ntasks-per-node=2 (or cluster.nodes=2 cluster.ranks_per_node=[2,1])",
-    ),
-    "started: none": ([], {}, "error", "ranks", "0 started (none)", "torchrun --nnodes=2 --nproc-per-node=2"),
-    "started: too many": (
-        job(4, 4), {}, "error", "ranks", "4 ranks asked for", "or cluster.nodes=2 cluster.ranks_per_node=4",
-    ),
-    "started: all are rank 0": (
-        [row("n1", 0, **SLURM) for _ in range(4)], {}, "error", "ranks",
-        "4 processes with the ranks 0, where 0 to 3 are wanted", "srun ",
-    ),
-    "started: no rank has a number": (
-        [changed(entry, rank=None) for entry in job(2, 2)], {}, "error", "ranks",
-        "4 processes with the ranks none", "torchrun --nnodes=2",
-    ),
-    "grouped: other nodes": (
-        job(3, 1, **SLURM), {}, "error", "nodes",
-        "asked for [2, 2] ranks on 2 nodes, started [3, 1] on n1, n2",
-        "sbatch --nodes=2 --ntasks=4 --ntasks-per-node=2",
-    ),
-    "grouped: all on one": (
-        job(4), {"threads": 1}, "error", "nodes", "started [4] on n1",
-        "cluster.nodes=1 cluster.ranks_per_node=4",
-    ),
-    "grouped: dealt out in turn": (
-        [row(f"n{1 + rank % 2}", rank, rank // 2) for rank in range(4)], {}, "error", "nodes",
-        "ranks are dealt out in turn (0: n1, 1: n2, 2: n1, 3: n2, ...)", "srun --distribution=block",
-    ),
     "pinned: all on one core": (
         job(2, 2, cores=[0], usable_cores=1, variables__SLURM_CPU_BIND="quiet,mask_cpu:0x1", **SLURM),
         {"threads": 1}, "error", "affinity",
@@ -118,43 +88,17 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
         {"asked": (3,), "threads": 1}, "error", "affinity",
         "2 ranks x 1 thread share 1 core", "ranks_per_node=1",
     ),
-    "quota": (
-        job(2, 2, usable_cores=1), {"threads": 2}, "warning", "affinity",
-        "2 threads per rank, 1 cores' worth of time", "launcher.threads_per_rank=1",
-    ),
     "devices: fewer than ranks": (
-        visible(job(2, 2), [["0"]] * 4), {}, "error", "devices", "2 ranks see 1 GPU",
+        with_gpus(job(2, 2), [["0"]] * 4), {}, "error", "devices", "2 ranks see 1 GPU",
         "sbatch --gpus-per-node=2 (or cluster.ranks_per_node=1)",
     ),
     "devices: fewer, and they may share": (
-        visible(job(2, 2), [["0"]] * 4), {"share_gpus": True}, "warning", "devices",
+        with_gpus(job(2, 2), [["0"]] * 4), {"share_gpus": True}, "warning", "devices",
         "2 ranks see 1 GPU", "sbatch",
     ),
-    "devices: one a task": (
-        visible(job(2, 2), [["0"], ["1"]] * 2), {}, "note", "devices",
-        "on n1, n2 (2 of 2 hosts): each rank sees one GPU, its own", "sbatch --gpus-per-node=N",
-    ),
     "devices: none on a host": (
-        visible(job(2, 2), [["0", "1"]] * 2 + [[]] * 2), {}, "error", "devices",
+        with_gpus(job(2, 2), [["0", "1"]] * 2 + [[]] * 2), {}, "error", "devices",
         "on n2: 2 of 4 ranks see no GPU", "sbatch --gpus-per-node=2",
-    ),
-    "host_names: no known way": (
-        job(2, 2, host_addresses=["127.0.1.1"], route=None), {}, "warning", "network",
-        "on n1, n2 (2 of 2 hosts): the own host name n1 resolves to 127.0.1.1",
-        "export GLOO_SOCKET_IFNAME=eth0",
-    ),
-    "host_names: the launcher takes the route": (
-        job(2, 2, host_addresses=["127.0.1.1"]), {}, "note", "network",
-        "on n1, n2 (2 of 2 hosts): the own host name n1 resolves to 127.0.1.1",
-        "export GLOO_SOCKET_IFNAME=eth0",
-    ),
-    "routes: none": (
-        spoil(job(2, 2), "n2", route={"to": "n1", "address": None, "interface": None, "error": "down"}),
-        {}, "error", "network", "on n2: no route to n1: down", "export MASTER_ADDR=",
-    ),
-    "routes: to itself": (
-        spoil(job(2, 2), "n2", route={"to": "n1", "address": "127.0.1.1", "interface": "lo", "error": None}),
-        {}, "error", "network", "on n2: the route to n1 is loopback (127.0.1.1)", "export MASTER_ADDR=",
     ),
     "loopback_interface": (
         job(2, 2, variables__GLOO_SOCKET_IFNAME="lo"), {}, "error", "network",
@@ -192,11 +136,11 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
         job(*[8] * 32, open_files={"soft": 1024, "hard": 4096}), {"asked": (8,) * 32, "threads": 1},
         "warning", "limits", "(32 of 32 hosts): a process may open 1024 files", "ulimit -n 4096",
     ),
-    "of_each_rank: one interface is missing on some hosts": (
+    "each_rank: one interface is missing on some hosts": (
         spoil(job(1, 1, 1, variables__GLOO_SOCKET_IFNAME="eth0"), "n3", variables__GLOO_SOCKET_IFNAME="eth1"),
         {"asked": (1, 1, 1)}, "error", "network", "on n3: GLOO_SOCKET_IFNAME=eth1", "GLOO_SOCKET_IFNAME=eth0",
     ),
-    "of_each_rank: the same on all": (
+    "each_rank: the same on all": (
         job(2, 2, folders__results__error="Read-only file system"), {}, "error", "results",
         "on n1, n2 (2 of 2 hosts): results_dir=/home/user/results: Read-only", "results_dir=PATH",
     ),
@@ -211,10 +155,10 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
 def test_what_is_wrong_is_found_with_its_numbers_and_a_fix(name: str) -> None:
     rows, options, severity, topic, seen, fix = SPOILED[name]
     options = dict(options)
-    found = only(findings(rows, *options.pop("asked", (2, 2)), **options))
-    assert (found.severity, found.topic) == (severity, topic)
-    assert seen in found.what
-    assert fix in found.fix
+    finding = only(findings(rows, *options.pop("asked", (2, 2)), **options))
+    assert (finding.severity, finding.topic) == (severity, topic)
+    assert seen in finding.what
+    assert fix in finding.fix
 
 
 def test_every_rule_has_something_that_it_finds() -> None:
@@ -225,7 +169,7 @@ def test_before_a_training_only_errors_and_warnings_are_told() -> None:
     rows = spoil(job(2, 2), "n2", versions__python="3.11.9")
     assert findings(rows, 2, 2) != []
     assert short_findings(rows, (2, 2), 2) == []
-    assert only(short_findings(job(2, 1), (2, 2), 2)).topic == "ranks"
+    assert only(short_findings(spoil(rows, "n2", versions__torch="2.9.0"), (2, 2), 2)).topic == "versions"
 
 
 def mesh(hosts: int, **slow: Any) -> list[dict[str, Any]]:
@@ -243,19 +187,19 @@ def test_links_that_differ_a_little_are_no_trouble() -> None:
 
 
 def test_one_slow_pair_is_told_against_the_median() -> None:
-    found = only(findings(job(1, 1, 1, 1), 1, 1, 1, 1, pairs=mesh(4, n1_n3=1.0)))
-    assert (found.severity, found.topic) == ("warning", "links")
-    assert found.what == "n1 - n3: 1 Gbit/s (gloo), median of 6 pairs 9.25 Gbit/s"
+    finding = only(findings(job(1, 1, 1, 1), 1, 1, 1, 1, pairs=mesh(4, n1_n3=1.0)))
+    assert (finding.severity, finding.topic) == ("warning", "links")
+    assert finding.what == "n1 - n3: 1 Gbit/s (gloo), median of 6 pairs 9.25 Gbit/s"
 
 
 def test_a_host_whose_links_are_all_slow_is_named() -> None:
     rows = job(1, 1, 1, 1, **SLURM)
     for entry in rows:
         del entry["interfaces"]["ib0"]
-    found = only(findings(rows, 1, 1, 1, 1, pairs=mesh(4, n1_n3=1.0, n2_n3=1.1, n3_n4=1.2)))
-    assert found.what.endswith("; 2 more like it")
-    assert found.cause.startswith("n3 is in all of them")
-    assert found.fix == "sbatch --exclude=n3"
+    finding = only(findings(rows, 1, 1, 1, 1, pairs=mesh(4, n1_n3=1.0, n2_n3=1.1, n3_n4=1.2)))
+    assert finding.what.endswith("; 2 more like it")
+    assert finding.cause.startswith("n3 is in all of them")
+    assert finding.fix == "sbatch --exclude=n3"
 
 
 def test_two_hosts_have_no_median_but_a_floor_that_can_be_moved() -> None:
@@ -297,4 +241,4 @@ def test_pairs_without_numbers_say_nothing() -> None:
     ],
 )
 def test_gpus_of_a_host_are_told_apart(changes: dict[str, Any], names: list[str]) -> None:
-    assert devices_of(row(local_rank=1, **changes)) == names
+    assert gpus_of(ProcessFacts.of(row(local_rank=1, **changes))) == names

@@ -1,0 +1,385 @@
+"""The rules of the doctor on the ranks of a job that started: cores, GPUs, network, what must be equal.
+
+A rule is a function of a `Job`. They judge the ranks before every training of `launcher=slurm` and
+`launcher=torchrun` (`short_findings`), and in `daso-bench check launcher=slurm` (`cluster_findings`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from .environment import timing_validity
+from .facts import ProcessFacts
+from .rules import PROCESS_RULES, Finding, Severity, apply, merged, on, outward, troubles
+
+SLOW_SHARE = 0.4  # of the median of its like: far outside what neighbours differ by on a quiet network
+SLOW_TIMES, SLOW_LATENCY_US = 5.0, 500.0
+FLOOR_GBIT = 0.2
+FEWEST_PAIRS = 3  # below, there is no median to be far from
+LARGEST_SKEW_S = 0.5
+CPU_BIND = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_VERBOSE")
+_VERSIONS = {"python": "Python", "torch": "torch", "daso_bench": "daso-bench"}
+Pair = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The facts of all ranks, and what was asked for.
+
+    `threads`: of each rank, None if unknown. `pairs`: links measured between hosts, each {a, b, rate_gbit,
+    latency_us, backend}, a and b being host names. `floor_gbit`: a slower link is an error. `share_gpus`:
+    whether ranks may share a GPU.
+    """
+
+    ranks: Sequence[ProcessFacts]
+    ranks_of_nodes: tuple[int, ...]
+    threads: int | None
+    pairs: Sequence[Pair] = ()
+    floor_gbit: float = FLOOR_GBIT
+    share_gpus: bool = False
+
+    @cached_property
+    def hosts(self) -> dict[str, list[ProcessFacts]]:
+        """The ranks of each host, in the order of their first ranks. Virtual nodes may share a host."""
+        hosts: dict[str, list[ProcessFacts]] = {}
+        for facts in sorted(self.ranks, key=lambda facts: facts.rank or 0):
+            hosts.setdefault(facts.host, []).append(facts)
+        return hosts
+
+    @cached_property
+    def under_slurm(self) -> bool:
+        return any("SLURM_JOB_ID" in facts.variables for facts in self.ranks)
+
+    def on(self, hosts: Iterable[str]) -> str:
+        return on(hosts, len(self.hosts))
+
+
+# ------------------------------------------------------------------ cores and GPUs
+
+
+def pinned(job: Job) -> Iterator[Finding]:
+    """Ranks of a host that may use the same cores, and fewer than they have threads."""
+    short: dict[tuple[int, int, int], list[str]] = {}
+    for host, ranks in job.hosts.items():
+        tightest = _tightest([frozenset(facts.cores) for facts in ranks], job.threads or 1)
+        if tightest is not None:
+            short.setdefault((*tightest, ranks[0].cores_of_machine), []).append(host)
+    for (ranks, cores, all_cores), hosts in short.items():
+        yield _pinned(job, ranks, cores, all_cores, hosts)
+
+
+def _pinned(job: Job, ranks: int, cores: int, all_cores: int, hosts: Sequence[str]) -> Finding:
+    threads = job.threads or 1
+    what = f"{job.on(hosts)}: {timing_validity(ranks, threads, cores)[1][0]} (of {all_cores})"
+    if cores >= ranks:  # only the threads are too many
+        fewer = f"launcher.threads_per_rank={max(1, cores // ranks)}"
+        fix = f"sbatch --cpus-per-task={threads} (or {fewer})" if job.under_slurm else fewer
+        cause = "threads wait for each other's cores; timings are not valid"
+        return Finding("warning", "affinity", what, cause, fix)
+    bindings = (facts.variables.get("SLURM_CPU_BIND", "") for host in hosts for facts in job.hosts[host])
+    binding = next((text for text in bindings if "mask_cpu:" in text or "map_cpu:" in text), None)
+    narrowed = cores < all_cores
+    if binding is not None:
+        cause = f"SLURM_CPU_BIND={binding} pins them (often the submitting shell's own); they run in turn"
+        fix = f"unset {' '.join(CPU_BIND)} (before sbatch)"
+    elif job.under_slurm and narrowed:
+        cause = "Slurm gave the tasks fewer cores than there are ranks; they run in turn"
+        fix = f"sbatch --cpus-per-task={threads} (and srun --cpus-per-task={threads})"
+    else:
+        cause = "there are fewer cores than ranks; they run in turn, and timings are not valid"
+        fix = f"cluster.ranks_per_node={cores}"
+    return Finding("error" if narrowed else "warning", "affinity", what, cause, fix)
+
+
+def _tightest(sets: Sequence[frozenset[int]], threads: int) -> tuple[int, int] | None:
+    """(ranks, cores) of the ranks that are worst off, None if every rank can have cores for its threads.
+
+    Ranks whose cores all lie in a set must get by with that set, for any set: the sets themselves and their
+    union are tried, which finds masks that nest, are equal, or are disjoint: those that Slurm gives.
+    """
+    short: list[tuple[int, int]] = []
+    for allowed in {*sets, frozenset().union(*sets)}:
+        inside = sum(cores <= allowed for cores in sets)
+        if allowed and inside * threads > len(allowed):
+            short.append((inside, len(allowed)))
+    return max(short, key=lambda pair: (pair[0] / pair[1], pair[0]), default=None)
+
+
+def devices(job: Job) -> Iterator[Finding]:
+    """GPUs that ranks of a host share, or that some ranks lack."""
+    gpus = {host: [gpus_of(facts) for facts in ranks] for host, ranks in job.hosts.items()}
+    if not any(names for of_ranks in gpus.values() for names in of_ranks):
+        return
+    without = [host for host, of_ranks in gpus.items() for names in of_ranks if not names]
+    if without:
+        yield Finding(
+            "error",
+            "devices",
+            f"{job.on(without)}: {len(without)} of {len(job.ranks)} ranks see no GPU",
+            "ranks with and without a GPU cannot train together",
+            f"sbatch --gpus-per-node={max(job.ranks_of_nodes)}",
+        )
+    short: dict[tuple[int, int], list[str]] = {}
+    for host, of_ranks in gpus.items():
+        count = len({name for names in of_ranks for name in names})
+        if 0 < count < len(of_ranks):
+            short.setdefault((len(of_ranks), count), []).append(host)
+    for (ranks, count), hosts in short.items():
+        yield Finding(
+            "warning" if job.share_gpus else "error",
+            "devices",
+            f"{job.on(hosts)}: {ranks} ranks see {count} GPU{'s' * (count != 1)}",
+            "ranks share a GPU and slow each other down; NCCL refuses two ranks on one",
+            f"sbatch --gpus-per-node={ranks} (or cluster.ranks_per_node={count})",
+        )
+
+
+def gpus_of(facts: ProcessFacts) -> list[str]:
+    """Names by which the GPUs that a rank sees can be told apart on its host.
+
+    Where Slurm confines each task to GPUs of its own, each calls its first one 0: there the number means
+    nothing, unless torch knows the real identity.
+    """
+    torch = facts.torch or {}
+    if torch.get("devices"):
+        uuids = [uuid for uuid in torch.get("uuids", ()) if uuid]
+        if len(uuids) == torch["devices"]:
+            return uuids
+    variables, visible = facts.variables, facts.visible_devices
+    of_step = [name for name in variables.get("SLURM_STEP_GPUS", "").split(",") if name]
+    if visible and len(of_step) == len(visible):
+        return of_step  # the host's numbers, whatever the task calls them
+    confined = "SLURM_GPUS_PER_TASK" in variables or len(of_step) > len(visible or of_step)
+    prefix = f"task {facts.local_rank}: " if confined else ""
+    names = map(str, range(torch.get("devices") or 0)) if visible is None else visible
+    return [f"{prefix}{name}" for name in names]
+
+
+# ------------------------------------------------------------------ network
+
+
+def loopback_interface(job: Job) -> Iterator[Finding]:
+    """gloo is to use the loopback interface, and the ranks are on several hosts."""
+    wrong: dict[str, ProcessFacts] = {}
+    for facts in job.ranks:
+        name = facts.variables.get("GLOO_SOCKET_IFNAME", "")
+        if facts.interfaces.get(name, {}).get("loopback"):
+            wrong.setdefault(facts.host, facts)
+    if len(job.hosts) > 1 and wrong:
+        facts = next(iter(wrong.values()))
+        yield Finding(
+            "error",
+            "network",
+            f"{job.on(wrong)}: GLOO_SOCKET_IFNAME={facts.variables['GLOO_SOCKET_IFNAME']}",
+            f"that is the loopback; the ranks are on {len(job.hosts)} hosts",
+            f"export GLOO_SOCKET_IFNAME={outward(facts) or 'NAME'}",
+        )
+
+
+def links(job: Job) -> Iterator[Finding]:
+    """Measured links that are far slower than the others, or slower than any network for training."""
+    for backend in dict.fromkeys(pair.get("backend") for pair in job.pairs):
+        yield from _links(job, [pair for pair in job.pairs if pair.get("backend") == backend], backend)
+
+
+def _links(job: Job, pairs: Sequence[Pair], backend: str | None) -> Iterator[Finding]:
+    by = "" if backend is None else f" ({backend})"
+    rated = [pair for pair in pairs if pair.get("rate_gbit") is not None]
+    timed = [pair for pair in pairs if pair.get("latency_us") is not None]
+    enough = len(rated) >= FEWEST_PAIRS
+    usual_gbit = median(pair["rate_gbit"] for pair in rated) if enough else 0.0
+    usual_us = median(pair["latency_us"] for pair in timed) if len(timed) >= FEWEST_PAIRS else float("inf")
+    below = [pair for pair in rated if pair["rate_gbit"] < job.floor_gbit]
+    slow = [pair for pair in rated if job.floor_gbit <= pair["rate_gbit"] < SLOW_SHARE * usual_gbit]
+    kinds: tuple[tuple[Severity, list[Pair], str], ...] = (
+        ("error", below, f"below {job.floor_gbit:g} Gbit/s"),
+        ("warning", slow, f"median of {len(rated)} pairs {usual_gbit:.3g} Gbit/s"),
+    )
+    for severity, slower, limit in kinds:
+        if slower:
+            worst = min(slower, key=lambda pair: pair["rate_gbit"])
+            what = f"{worst['a']} - {worst['b']}: {worst['rate_gbit']:.3g} Gbit/s{by}, {limit}"
+            yield _link_finding(job, severity, what, slower)
+    late = [pair for pair in timed if pair["latency_us"] > max(SLOW_LATENCY_US, SLOW_TIMES * usual_us)]
+    if late:
+        worst = max(late, key=lambda pair: pair["latency_us"])
+        what = f"{worst['a']} - {worst['b']}: {worst['latency_us']:.0f} µs{by}, median {usual_us:.0f} µs"
+        yield _link_finding(job, "warning", what, late)
+
+
+def _link_finding(job: Job, severity: Severity, what: str, pairs: Sequence[Pair]) -> Finding:
+    """`pairs`: the slow ones. The fix is another interface of the host in question, else to leave it out."""
+    if len(pairs) > 1:
+        what += f"; {len(pairs) - 1} more like it"
+    shared = set.intersection(*({pair["a"], pair["b"]} for pair in pairs))
+    who, host = "a slow way", pairs[0]["b"]
+    if len(pairs) > 1 and len(shared) == 1:
+        (host,) = shared
+        who = f"{host} is in all of them: its card or cable, or the interface it uses"
+    cause = f"{who}; a wrong interface, another rack, a busy network; all wait for the slowest"
+    fix = f"sbatch --exclude={host}" if job.under_slurm else "cluster.nodes=N (without the slow host)"
+    for facts in job.hosts.get(host, [])[:1]:
+        used = facts.variables.get("GLOO_SOCKET_IFNAME") or (facts.route or {}).get("interface")
+        others = [
+            name
+            for name, interface in facts.interfaces.items()
+            if interface["up"] and interface["addresses"] and not interface["loopback"] and name != used
+        ]
+        others.sort(key=lambda name: -facts.interfaces[name]["speed_mbit"])
+        if others:
+            has = f"{host} uses {used}, and has also {', '.join(others)}"
+            fix = f"export GLOO_SOCKET_IFNAME={others[0]} ({has})"
+    return Finding(severity, "links", what, cause, fix)
+
+
+# ------------------------------------------------------------------ what must be the same on all hosts
+
+
+def versions(job: Job) -> Iterator[Finding]:
+    """Versions and source code; a patch version of Python may differ."""
+    for key, name in _VERSIONS.items():
+        hosts = _hosts_of(job, [facts.versions[key] for facts in job.ranks])
+        patch = key == "python" and len({str(version).rpartition(".")[0] for version in hosts}) == 1
+        yield from _differ(job, name, hosts, "note" if patch else "error")
+    sources = [
+        facts.versions["commit"] and _source(facts.versions["commit"], facts.versions["dirty"])
+        for facts in job.ranks
+    ]
+    hosts = _hosts_of(job, sources)
+    hosts.pop(None, None)
+    yield from _differ(job, "the source", hosts, "error")
+
+
+def _source(commit: str, dirty: str | None) -> str:
+    return commit[:10] + (f" with changes {dirty[:8]}" if dirty else "")
+
+
+def _hosts_of(job: Job, values: Sequence[str | None]) -> dict[str | None, list[str]]:
+    """The hosts of each value; `values`: one per rank."""
+    hosts: dict[str | None, list[str]] = {}
+    for facts, value in sorted(zip(job.ranks, values, strict=True), key=lambda pair: pair[0].rank or 0):
+        hosts.setdefault(value, []).append(facts.host)
+    return hosts
+
+
+def _differ(
+    job: Job, name: str, hosts: Mapping[str | None, list[str]], severity: Severity
+) -> Iterator[Finding]:
+    if len(hosts) < 2:
+        return
+    executables = sorted({facts.executable for facts in job.ranks})
+    seen = [f"{value or 'none'} {job.on(names)}" for value, names in hosts.items()]
+    yield Finding(
+        severity,
+        "versions",
+        f"{name} differs: {'; '.join(seen)}",
+        "ranks compute with different code"
+        + ("" if len(executables) == 1 else f" ({' and '.join(executables[:3])})"),
+        "source PATH/bin/activate (one environment, on a file system of all nodes, in the batch script)",
+    )
+
+
+def results_folder(job: Job) -> Iterator[Finding]:
+    """Hosts on which the file that rank 0 wrote into the folder of results is not there."""
+    blind = [facts for facts in job.ranks if facts.sees_token is False]
+    if blind:
+        path = blind[0].folders.get("results", {}).get("path", "results_dir")
+        yield Finding(
+            "error",
+            "results",
+            f"{job.on(facts.host for facts in blind)}: rank 0's file in {path} is not there",
+            "it is another folder on these hosts: their records and checkpoints would be lost",
+            "results_dir=PATH (on a file system of all nodes)",
+        )
+
+
+def clocks(job: Job) -> Iterator[Finding]:
+    """Clocks of hosts that are apart."""
+    offsets = {facts.host: facts.clock_offset_s for facts in job.ranks if facts.clock_offset_s is not None}
+    early = min(offsets, key=lambda host: offsets[host], default="")
+    late = max(offsets, key=lambda host: offsets[host], default="")
+    if offsets and (apart := offsets[late] - offsets[early]) > LARGEST_SKEW_S:
+        yield Finding(
+            "warning",
+            "clock",
+            f"the clocks of {early} and {late} are {apart:.2f} s apart",
+            "times in records and ages of files of different hosts cannot be compared",
+            "chronyc makestep (on these hosts; ask the administrator)",
+        )
+
+
+def open_files(job: Job) -> Iterator[Finding]:
+    """The limit of open files: a rank holds connections to all others, in each of its groups."""
+    ranks = sum(job.ranks_of_nodes)
+    needed = 64 + 6 * ranks
+    limits = {facts.host: facts.open_files["soft"] for facts in job.ranks}
+    low = {host: limit for host, limit in limits.items() if limit is not None and limit < needed}
+    if low:
+        yield Finding(
+            "warning",
+            "limits",
+            f"{job.on(low)}: a process may open {min(low.values())} files",
+            f"{ranks} ranks need about {needed}: each holds connections to all others, in several groups",
+            f"ulimit -n {max(4096, needed)} (in the batch script)",
+        )
+
+
+def each_rank(job: Job) -> Iterator[Finding]:
+    """The rules on one process, for every rank; equal findings of several hosts become one."""
+    yield from merged(
+        [
+            (host, finding)
+            for host, ranks in job.hosts.items()
+            for finding in dict.fromkeys(
+                finding for facts in ranks for rule in PROCESS_RULES for finding in rule(facts)
+            )
+        ],
+        len(job.hosts),
+    )
+
+
+JOB_RULES: tuple[Callable[[Job], Iterable[Finding]], ...] = (
+    pinned,
+    devices,
+    loopback_interface,
+    links,
+    versions,
+    results_folder,
+    clocks,
+    open_files,
+    each_rank,
+)
+
+
+def cluster_findings(
+    rows: Sequence[Mapping[str, Any]],
+    ranks_of_nodes: Sequence[int],
+    threads: int | None,
+    *,
+    pairs: Sequence[Pair] = (),
+    floor_gbit: float = FLOOR_GBIT,
+    share_gpus: bool = False,
+) -> list[Finding]:
+    """What is wrong with a job. `rows`: `ProcessFacts.as_row` of every rank; the rest is as of `Job`."""
+    job = Job(
+        ranks=[ProcessFacts.of(row) for row in rows],
+        ranks_of_nodes=tuple(ranks_of_nodes),
+        threads=threads,
+        pairs=pairs,
+        floor_gbit=floor_gbit,
+        share_gpus=share_gpus,
+    )
+    return apply(JOB_RULES, job)
+
+
+def short_findings(
+    rows: Sequence[Mapping[str, Any]],
+    ranks_of_nodes: Sequence[int],
+    threads: int | None,
+    *,
+    share_gpus: bool = False,
+) -> list[Finding]:
+    """Errors and warnings that need no measurement: what is looked at before every training."""
+    return troubles(cluster_findings(rows, ranks_of_nodes, threads, share_gpus=share_gpus))
