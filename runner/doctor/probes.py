@@ -21,7 +21,7 @@ import psutil
 
 from ...strategies.errors import ConfigError, one_of
 from ..launch.emulated.ability import has_netem, impossible
-from ..launch.local import HOST
+from ..launch.venue import HOST
 from ..machine.environment import installed
 from ..machine.facts import rank_facts, torch_facts
 

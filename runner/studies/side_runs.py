@@ -89,7 +89,7 @@ def beside(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: An
 
 def refuse_far(config: RunConfig, what: str) -> None:
     """Raises ConfigError where `what`, which is waited for, would go to a queue."""
-    if config.launcher.far:
+    if config.launcher.external:
         raise ConfigError(
             f"launcher={config.launcher.name}: {what} are waited for; run them where ranks start at once "
             "(launcher=local or simulated), or inside an allocation"

@@ -13,9 +13,7 @@ from typing import Any, Literal, Protocol
 from ...strategies.errors import ConfigError, MachineError
 from ..config.load import from_composed, to_plain
 from ..config.schema import RunConfig, arm_id, run_id
-from ..launch.threads import threads_of
-from ..machine.core_pinning import apart_here
-from ..machine.environment import usable_cores
+from ..launch.launcher import launcher_of
 from ..records.display import duration
 from ..records.exit_codes import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from ..records.json_lines import read_json
@@ -140,7 +138,7 @@ def always(config: RunConfig) -> None:
 
 def run_one(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Ending]:
     """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
-    check_machine(config)
+    launcher_of(config).refuse(config)
     ready(config)
     directory = RunDirectory.create(to_plain(config), config.results_dir)
     return directory, start(directory, config)
@@ -198,20 +196,6 @@ def failures(results: Sequence[Result]) -> list[Result]:
     return [result for result in results if result.failed or result.word not in ("ran", "skipped")]
 
 
-def check_machine(config: RunConfig) -> None:
-    """Raises MachineError when this machine's ranks are more than its cores and that is not allowed, or each
-    is to have cores of its own."""
-    if config.launcher.far or config.launcher.name == "simulated":
-        return
-    ranks, cores = config.cluster.ranks, usable_cores()
-    if not config.launcher.allow_oversubscription and ranks > cores:
-        raise MachineError(
-            f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
-        )
-    if config.launcher.pin:
-        apart_here(ranks, threads_of(config) + config.launcher.loader_workers)
-
-
 def _request(job: Composed, cwd: Path) -> Request:
     if job.config is None:
         return Request(tuple(job.words), None, job.error)
@@ -246,7 +230,7 @@ def _run(
     if request.config is None or request.path is None:
         return Result(request, "refused", str(request.error))
     try:
-        check_machine(request.config)
+        launcher_of(request.config).refuse(request.config)
         state = RunDirectory(request.path).state()
         if state == "finished":
             return Result(request, "skipped", f"{_finished_at(request.path, commit)}: {request.path}")

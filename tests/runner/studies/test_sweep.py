@@ -13,11 +13,13 @@ import pytest
 from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.runner.config.cluster import ClusterConfig
-from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SlurmConfig, TorchrunConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
 from daso_bench.runner.config.load import load
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.config.study import RunInfo, StudyInfo
 from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
@@ -256,7 +258,7 @@ def test_one_run_is_never_started_into_an_existing_one(world: World) -> None:
 def test_more_ranks_than_cores_are_refused_where_not_allowed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "usable_cores", lambda: 3)
+    monkeypatch.setattr(local, "usable_cores", lambda: 3)
     config = world.config("A")
     strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
     with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
@@ -264,9 +266,10 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
     assert world.run([Request((), strict)])[0].word == "impossible"
     run_one(config, world.start)
     assert world.started == ["A0"]
-    for elsewhere in (LauncherConfig(name="simulated"), TorchrunConfig(), SlurmConfig()):
+    for elsewhere in (SimulatedConfig(), TorchrunConfig(), SlurmConfig()):
         asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
-        sweep.check_machine(types.SimpleNamespace(cluster=config.cluster, launcher=asked))  # pyright: ignore[reportArgumentType]
+        run: Any = types.SimpleNamespace(cluster=config.cluster, launcher=asked)
+        launcher_of(run).refuse(run)
 
 
 @dataclass(frozen=True)
