@@ -19,11 +19,12 @@ from ..config.schema import RunConfig
 from ..machine.core_pinning import apart_here
 from ..machine.die_with_parent import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..machine.environment import threads_per_rank, timing_validity, usable_cores
+from ..records.outcome import Outcome
 from ..records.run_directory import RunDirectory
 from .attempt import PATIENCE_S, Ranks, run_attempt
 from .emulated.keep_awake import Awake
+from .failures import Rank
 from .launcher import Launcher, ranks_in_words, threads_of
-from .outcome import Outcome, Rank
 from .rank_process import RankTask, run_rank_process
 from .supervisor import Event
 from .venue import Loopback, Venue, venue_of

@@ -13,10 +13,11 @@ from ...strategies.topology import Topology
 from ..communication.link_costs import Network
 from ..config.reader_config import ORDER_ALONE
 from ..config.schema import RunConfig
+from ..records.outcome import Outcome
 from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime
 from ..training.packed.packed_set import of_run
-from ..training.trainer import Result, Trainer
+from ..training.trainer import Trainer
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
@@ -40,7 +41,7 @@ class Recorded:
 class SimulatedRun:
     """What a run in virtual time leaves: rank by rank results, rows and sessions."""
 
-    results: list[Result]
+    results: list[Outcome]
     metrics: Recorded
     own: list[Recorded]
     contexts: list[TrainContext]
@@ -66,7 +67,7 @@ class Stage:
     timeline: Timeline | None = None
 
 
-def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], list[TrainContext]]:
+def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Outcome], list[TrainContext]]:
     """Train `config` on `data` with every rank in virtual time; deterministic, bit for bit.
 
     Raises OutOfTime where `until_ns` comes before the end of the run.
@@ -78,7 +79,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     criterion = config.task(data.classes).criterion()
     worlds = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
 
-    def body(rank: int) -> Result:
+    def body(rank: int) -> Outcome:
         comm, device = SimulatedCommunicator(simulator, rank), stage.device(rank)
 
         def spend(what: str, samples: int) -> None:

@@ -13,7 +13,7 @@ from ..config.reader_config import PackedReader
 from ..config.schema import RunConfig
 from ..launch.launcher import launcher_of
 from ..records import display
-from ..records.exit_codes import OK, WRONG_REQUEST
+from ..records.outcome import OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
 from ..training.packed.packed_set import look_at
 from . import duration, sweep

@@ -16,7 +16,7 @@ from ..config.compose import compose
 from ..config.schema import RunConfig, strategy_name
 from ..config.study import StudyInfo
 from ..records import display
-from ..records.exit_codes import OK
+from ..records.outcome import OK
 from . import dry_run, start, sweep
 from .prepare_data import Preparation
 

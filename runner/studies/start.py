@@ -18,7 +18,7 @@ from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
-from ..records.exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
 from ..records.run_directory import RunDirectory
 from ..training.data_errors import can_go_on
 from . import duration, plan, sweep
@@ -56,9 +56,9 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     ready = Preparation(console)
     # A requeued batch script says its command again.
     run = sweep.run_or_resume if config.launcher.external else sweep.run_one
-    directory, ending = run(config, _starter(console, ready), ready.check)
-    _tell_end(console, directory, ending)
-    return ending.exit_code
+    directory, outcome = run(config, _starter(console, ready), ready.check)
+    _tell_end(console, directory, outcome)
+    return outcome.exit_code
 
 
 def resume(folder: Path) -> int:
@@ -88,17 +88,17 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
             run.cancel_file.unlink(missing_ok=True)
-            ending = starter(run, config)
+            outcome = starter(run, config)
         except (ConfigError, MachineError) as error:
             if len(runs) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
             code = code or _code_of(error)
             continue
-        _tell_end(console, run, ending)
-        if ending.exit_code == INTERRUPTED:
-            return ending.exit_code
-        code = ending.exit_code or code
+        _tell_end(console, run, outcome)
+        if outcome.exit_code == INTERRUPTED:
+            return outcome.exit_code
+        code = outcome.exit_code or code
     return code
 
 
@@ -163,11 +163,11 @@ def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | 
 
 
 def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
-    def start_and_time(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+    def start_and_time(directory: RunDirectory, config: RunConfig) -> Outcome:
         begin = time.monotonic()
-        ending = start_run(directory, config)
+        outcome = start_run(directory, config)
         pace.took(time.monotonic() - begin)
-        return ending
+        return outcome
 
     return start_and_time
 
@@ -252,40 +252,41 @@ def _code_of(error: ConfigError | MachineError) -> int:
 
 
 def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) -> sweep.Start:
-    def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+    def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
             ready(directory, config)
             with display.progress(console, directory.run_id) as on_event:
-                ending = launcher_of(config).run(directory, config, on_event)
+                outcome = launcher_of(config).run(directory, config, on_event)
         except (ConfigError, MachineError) as error:
             directory.refuse(str(error))
             raise
-        if ending.exit_code and ending.details:
-            display.say(console, ending.details.rstrip(), "dim")
+        if outcome.exit_code and outcome.details:
+            display.say(console, outcome.details.rstrip(), "dim")
         if tell_end:
             display.say(console, f"  {display.one_line(directory.status())}")
-        return ending
+        return outcome
 
     return start_run
 
 
-def _tell_end(console: Console, directory: RunDirectory, ending: sweep.Ending) -> None:
+def _tell_end(console: Console, directory: RunDirectory, outcome: Outcome) -> None:
     console.print(display.run_table(directory.status()))
     display.say(console, f"run directory: {directory.path}")
-    if ending.status in ("failed", "cancelled", "timed_out") and can_go_on(ending.reason):
+    if outcome.status in ("failed", "cancelled", "timed_out") and can_go_on(outcome.reason):
         display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
 
 
 def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
-    done = [r.request.path for r in results if r.request.path is not None and r.word in ("ran", "skipped")]
+    done = [r.request.path for r in results if r.request.path is not None and r.done]
     if done:
         console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))
     failures = sweep.failures(results)
     if failures:
         display.say(console, f"{len(failures)} of {len(results)} did not end in a result:", "red")
     for result in failures:
-        word = result.ending.status if result.ending else result.word
-        display.say(console, f"  {word}: {result.request.title}: {result.reason or 'no reason given'}")
+        outcome = result.outcome
+        reason = outcome.reason or "no reason given"
+        display.say(console, f"  {outcome.status}: {result.request.title}: {reason}")
         if result.request.path is not None:
             display.say(console, f"    {result.request.path}")
 

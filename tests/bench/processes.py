@@ -17,10 +17,10 @@ from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.config.study import RunInfo, StudyInfo
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.launch.venue import venue_of
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
@@ -85,7 +85,7 @@ def launched(
 
 def reported(outcome: Outcome) -> dict[str, Any]:
     """What rank 0 reported. Raises RuntimeError if the run did not finish."""
-    if outcome.status != "finished" or outcome.summary is None:
+    if outcome.status != "finished" or not outcome.summary:
         raise RuntimeError(f"{outcome.status}: {outcome.reason}\n{outcome.details}")
     return outcome.summary
 

@@ -29,11 +29,10 @@ from ...config.overrides import key_of
 from ...config.schema import strategy_name
 from ...launch import local
 from ...launch.launcher import launcher_of, threads_of
-from ...launch.outcome import Outcome
 from ...machine.environment import usable_cores
 from ...records import display
-from ...records.exit_codes import INTERRUPTED
 from ...records.json_lines import write_json
+from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import RunDirectory
 from ...studies.start import ALL_RANKS
 from . import fit, measure
@@ -236,7 +235,7 @@ class Machine:
             )
         if outcome.exit_code == INTERRUPTED:
             raise KeyboardInterrupt
-        if outcome.status != "finished" or outcome.summary is None:
+        if outcome.status != "finished" or not outcome.summary:
             raise Ended(outcome)
         return outcome.summary
 

@@ -13,10 +13,10 @@ from ....strategies.errors import MachineError
 from ...config.launchers import SlurmConfig
 from ...config.schema import RunConfig
 from ...records import display
+from ...records.outcome import Outcome
 from ...records.run_directory import RunDirectory
 from ...training.data_errors import can_go_on
 from ..launcher import Launcher, Runs
-from ..outcome import Outcome
 from ..supervisor import Event
 from . import slurm_status
 from .job import Allocation, run_here

@@ -16,12 +16,12 @@ from daso_bench.runner.config.batch_parts import input_spec
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import Stage, play
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.training.device_model import Profile, Scripted
-from daso_bench.runner.training.trainer import Result
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import WORLD, Topology
 
@@ -33,7 +33,7 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def played(cfg: RunConfig, profile: Profile | None, *, timed: bool) -> list[Result]:
+def played(cfg: RunConfig, profile: Profile | None, *, timed: bool) -> list[Outcome]:
     data = cfg.dataset.load()
     if timed:
         assert profile is not None
