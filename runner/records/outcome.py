@@ -16,7 +16,7 @@ class Outcome:
 
     `status`: finished, diverged, timed_out, cancelled or failed; of a run that was not started: skipped,
     refused, impossible or not started. `reason`: one line; None for a finished run. `summary`: the final
-    numbers of the run, empty if there are none. `details`: the failing rank's traceback and the path of its log.
+    numbers of the run, empty if there are none. `details`: the failing rank's traceback and its log.
     `raised`: an exception in a rank ended the run, not the death of a process or a signal. `run_status`: the
     status of the run where it differs from that of its last attempt ("queued": the run goes on later).
     `attempt`: what status.json keeps of the attempt in addition.
