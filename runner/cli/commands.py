@@ -10,7 +10,7 @@ from ...strategies.errors import ConfigError
 from ..config import groups
 from ..config.overrides import key_of
 from ..machine.folders import check_folder
-from ..records.exit_codes import FAILED, OK
+from ..records.outcome import FAILED, OK
 from .options import add_config_dir, add_dry_run, folder_of, parser_of
 
 

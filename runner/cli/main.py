@@ -17,7 +17,7 @@ from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
 from ..config.overrides import key_of
 from ..launch.interrupts import remembered
-from ..records.exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .commands import COMMANDS
 from .options import Parser, add_config_dir, add_dry_run, folder_of
 

@@ -11,7 +11,10 @@ ON_INVALID = ("refuse", "record")
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherConfig:
-    """How the processes of a run are started and watched. `far`: by another program, perhaps elsewhere.
+    """The keys that every launcher has: how the processes of a run are started and watched.
+
+    A launcher derives its own keys from this class and names in `run_by` the class that starts the ranks
+    (`runner/launch/launcher.py`).
 
     `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
     the rank makes a batch when it needs it. `share_gpus`: more ranks than GPUs may run on a machine, several
@@ -19,9 +22,11 @@ class LauncherConfig:
     and loader workers.
     """
 
-    far: ClassVar[bool] = False
+    run_by: ClassVar[str]  # dotted path of the `Launcher`
+    virtual: ClassVar[bool] = False  # all ranks live in one process, in virtual time
+    external: ClassVar[bool] = False  # another program starts the ranks, perhaps on other machines
 
-    name: str = "local"
+    name: str
     threads_per_rank: int | str = "auto"
     stall_s: float = 300.0
     port: int | None = None
@@ -35,20 +40,14 @@ class LauncherConfig:
     extrapolate: bool = False
 
     def __post_init__(self) -> None:
-        one_of("launcher.name", self.name, tuple(LAUNCHERS))
-        if self.timing_only and self.name != "simulated":
+        if self.timing_only and not self.virtual:
             raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
-        if self.pin and self.name == "simulated":
-            raise ConfigError(
-                "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "
-                "real ones"
-            )
-        if self.timeline and self.name != "simulated":
+        if self.timeline and not self.virtual:
             raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
         above("launcher.stall_s", self.stall_s, 0)
         at_least("launcher.loader_workers", self.loader_workers, 0)
         at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
-        if self.loader_workers and (self.name == "simulated" or self.asked_network != "none"):
+        if self.loader_workers and not self.real_time:
             raise ConfigError(
                 f"launcher.loader_workers={self.loader_workers}: only real time has such (launcher=local "
                 "with launcher.network=none, torchrun, slurm); elsewhere cluster.device says what data cost"
@@ -67,6 +66,29 @@ class LauncherConfig:
         """Who makes the links of `cluster.links`: none, modelled, kernel, or auto of the last two."""
         return "none"
 
+    @property
+    def real_time(self) -> bool:
+        """Whether the run takes the time that this hardware takes: no virtual clock, no modelled links."""
+        return not self.virtual and self.asked_network == "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedConfig(LauncherConfig):
+    """`launcher=simulated`: all ranks in one process, in virtual time."""
+
+    run_by: ClassVar[str] = "daso_bench.runner.launch.local.SimulatedLauncher"
+    virtual: ClassVar[bool] = True
+
+    name: str = "simulated"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pin:
+            raise ConfigError(
+                "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "
+                "real ones"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig(LauncherConfig):
@@ -78,8 +100,10 @@ class LocalConfig(LauncherConfig):
     while such a run goes on, so that no core falls asleep (`emulated.awake`).
     """
 
+    run_by: ClassVar[str] = "daso_bench.runner.launch.local.LocalLauncher"
     networks: ClassVar[tuple[str, ...]] = ("none", "modelled")
 
+    name: str = "local"
     network: str = "none"
     on_invalid: str = "refuse"
     keep_awake: bool = True
@@ -109,14 +133,14 @@ class EmulatedConfig(LocalConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FarConfig(LauncherConfig):
-    """Of launchers whose ranks are processes of another program, on one machine or many.
+class ExternalConfig(LauncherConfig):
+    """The keys of launchers whose ranks another program starts, on one machine or many.
 
     `start_s`: seconds for all ranks to have started. `interface`: of the network between the nodes; null:
     the one by which they reach rank 0.
     """
 
-    far: ClassVar[bool] = True
+    external: ClassVar[bool] = True
 
     start_s: float = 300.0
     interface: str | None = None
@@ -132,20 +156,24 @@ class FarConfig(LauncherConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchrunConfig(FarConfig):
+class TorchrunConfig(ExternalConfig):
     """`launcher=torchrun`: the user, or any batch system, starts torchrun on every node."""
+
+    run_by: ClassVar[str] = "daso_bench.runner.launch.torchrun.TorchrunLauncher"
 
     name: str = "torchrun"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmConfig(FarConfig):
+class SlurmConfig(ExternalConfig):
     """`launcher=slurm`: a batch job per run, or a job array for many.
 
     `auto`: read from the partition's nodes. `sbatch`, `srun`: options of these commands that have no key of
     their own, name -> value ("" for one without a value). `setup`: shell lines before the run. `grace_s`:
     how long before its time limit a job is told. `submit=false`: run in the allocation around the command.
     """
+
+    run_by: ClassVar[str] = "daso_bench.runner.launch.slurm.wait.SlurmLauncher"
 
     name: str = "slurm"
     submit: bool = True
@@ -246,7 +274,8 @@ OWN_STEP_OPTIONS = {
 LAUNCHERS: dict[str, type[LauncherConfig]] = {
     "local": LocalConfig,
     "emulated": EmulatedConfig,
-    "simulated": LauncherConfig,
+    "simulated": SimulatedConfig,
     "slurm": SlurmConfig,
     "torchrun": TorchrunConfig,
 }
+"""The launchers that are built in, by `launcher.name`; another one names its class in `launcher._target_`."""

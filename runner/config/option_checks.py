@@ -24,7 +24,7 @@ def check(
     Args:
         strategy: an instance of `strategy_class.Config`, `name` for people.
     """
-    virtual = launcher.name == "simulated"
+    virtual = launcher.virtual
     if precision == "tf32" and virtual and not launcher.timing_only:
         raise ConfigError(
             "train.precision=tf32: products of TF32 are a GPU's, and launcher=simulated computes on CPUs; "

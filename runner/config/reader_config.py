@@ -245,9 +245,7 @@ def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:
 
 def order_alone(launcher: LauncherConfig) -> str | None:
     """Why a reader gives a run no more than the order of its samples, in words; None where it reads."""
-    if launcher.name == "simulated" or launcher.asked_network != "none":
-        return ORDER_ALONE
-    return None
+    return None if launcher.real_time else ORDER_ALONE
 
 
 def check_reader(

@@ -20,7 +20,7 @@ from ...strategies.progress import Plan
 from ...strategies.topology import Topology
 from . import batch_parts, option_checks
 from .cluster import ClusterConfig
-from .launchers import LauncherConfig
+from .launchers import LAUNCHERS, LauncherConfig
 from .reader_config import NoReader, PackedReader, ReaderConfig, check_reader, order_alone
 from .study import RunInfo, StudyInfo
 from .tasks import task_choice
@@ -88,7 +88,7 @@ class RunConfig:
             raise ConfigError(
                 f"model={self.model.name}: has sizes and no layers; it is for launcher.timing_only=true"
             )
-        if self.launcher.name == "simulated":
+        if self.launcher.virtual:
             self.cluster.check_virtual(extrapolate=self.launcher.extrapolate)
         else:
             self.cluster.check_real(self.launcher.name, self.launcher.asked_network)
@@ -203,13 +203,20 @@ def tree_of(config: RunConfig) -> dict[str, Any]:
         "strategy": _dump_part(config.strategy, config.strategy_class),
         **{group: _dump_part(getattr(config, group)) for group in groups},
         "cluster": _cluster(config.cluster),
-        "launcher": _builtin(dataclasses.asdict(config.launcher)),
+        "launcher": _launcher(config.launcher),
         "train": _builtin(dataclasses.asdict(config.train)),
         "seed": config.seed,
         "run": _builtin(dataclasses.asdict(config.run)),
         "study": _builtin(dataclasses.asdict(config.study)),
         "results_dir": str(config.results_dir),
     }
+
+
+def _launcher(launcher: LauncherConfig) -> dict[str, Any]:
+    """Its keys; `_target_` only of one that is not built in, whose name says nothing."""
+    if LAUNCHERS.get(launcher.name) is type(launcher):
+        return _builtin(dataclasses.asdict(launcher))
+    return _dump_part(launcher)
 
 
 def _cluster(cluster: ClusterConfig) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def _one_core(config: RunConfig) -> dict[str, Any]:
             f"launcher.loader_workers={config.launcher.loader_workers}: must be 0 with study.role=one_core, "
             "which is one process of one thread"
         )
-    if config.launcher.name == "simulated":
+    if config.launcher.virtual:
         raise ConfigError("study.role=one_core: no model tells what cores do; real ranks can")
     return {
         "cluster": dataclasses.replace(cluster, nodes=1, ranks_per_node=(1,)),

@@ -20,6 +20,7 @@ from ..communication.torch_communicator import TorchCommunicator, connect
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
 from ..launch.rank import Link
+from ..launch.venue import HOST
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
 from . import trial
@@ -224,7 +225,7 @@ def walk_rank(
     comm = connect(
         Topology.of(nodes),
         rank,
-        host=local.HOST,
+        host=HOST,
         port=port,
         listener_fd=listener.detach() if listener else None,
         device=CPU,

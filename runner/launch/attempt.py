@@ -1,38 +1,24 @@
-"""The frame of one attempt at a run, whoever starts its ranks: lock, log, watch, verdict, status.json."""
+"""The frame of one attempt at a run, whoever starts its ranks: lock, log, watch, outcome, status.json."""
 
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from ...strategies.errors import ConfigError, MachineError
-from ..records.exit_codes import INTERRUPTED
+from ..records.outcome import INTERRUPTED, Outcome
 from ..records.run_directory import RunDirectory
+from .failures import Rank
 from .interrupts import Interrupts, remembered
-from .outcome import Outcome, Rank
 from .supervisor import Event, Supervisor
 
 STATUS_EVERY_S = 2.0
 PATIENCE_S = 30.0  # after Ctrl-C: for a step, an agreement and the checkpoint of a large model
 _PROGRESS_KEYS = ("step", "steps", "epoch", "epochs", "samples")
 _log = logging.getLogger("daso_bench.supervisor")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conclusion:
-    """What an outcome means for the run. `status`: the run's, where it is not its attempt's.
-
-    `attempt`: more to be kept with the attempt. `then`: what is to be done once status.json says so.
-    """
-
-    outcome: Outcome
-    status: str | None = None
-    attempt: dict[str, Any] = field(default_factory=dict)
-    then: Callable[[], None] = lambda: None
 
 
 class Ranks(ABC):
@@ -62,9 +48,13 @@ class Ranks(ABC):
         """Why no rank can go on, where none of them can tell; None if they can. Asked in every turn."""
         return None
 
-    def conclude(self, outcome: Outcome, interrupts: list[str]) -> Conclusion:
-        """The conclusion from the verdict; `interrupts`: names of the signals that the supervisor got."""
-        return Conclusion(outcome=outcome)
+    def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
+        """`outcome` with what the starter knows; `interrupts`: names of the supervisor's signals."""
+        return outcome
+
+    def recorded(self, outcome: Outcome) -> None:
+        """Called once status.json holds the outcome."""
+        return
 
 
 def run_attempt(
@@ -104,21 +94,21 @@ def run_attempt(
         except KeyboardInterrupt:
             supervisor.kill()
             reason = f"interrupted by {(interrupts.names or ['SIGINT'])[0]} at its start"
-            outcome = Outcome(status="cancelled", reason=reason, exit_code=INTERRUPTED, summary=None)
+            outcome = Outcome(status="cancelled", reason=reason, exit_code=INTERRUPTED)
         except BaseException as error:
             supervisor.kill()
             directory.end_attempt("failed", f"supervisor: {type(error).__name__}: {error}")
             raise
-        conclusion = ranks.conclude(outcome, interrupts.names)
+        outcome = ranks.conclude(outcome, interrupts.names)
         try:
-            reporter.end(conclusion)
+            reporter.end(outcome)
         except (ConfigError, MachineError) as error:  # no folder, no space: it cannot be written down
             if outcome.exit_code != INTERRUPTED:
                 raise
             # A sweep takes those errors for this run's own and would go on with the next.
             raise KeyboardInterrupt(str(error)) from error
-        conclusion.then()
-    return conclusion.outcome
+        ranks.recorded(outcome)
+    return outcome
 
 
 class _Reporter:
@@ -140,24 +130,23 @@ class _Reporter:
         if self._on_event is not None:
             self._on_event(event)
 
-    def end(self, conclusion: Conclusion) -> None:
-        outcome = conclusion.outcome
-        summary = outcome.summary or {}
+    def end(self, outcome: Outcome) -> None:
+        summary = outcome.summary
         self._directory.end_attempt(
             outcome.status,
             outcome.reason,
-            run_status=conclusion.status,
+            run_status=outcome.run_status,
             progress=self._progress,
-            summary=outcome.summary,
+            summary=summary or None,
             reached=summary.get("reached"),
             labels=summary.get("labels", []),
-            attempt=conclusion.attempt,
+            attempt=outcome.attempt,
             timing=self._timing(summary),
         )
         self(
             {
                 "kind": "end",
-                "status": conclusion.status or outcome.status,
+                "status": outcome.run_status or outcome.status,
                 "reason": outcome.reason,
                 "exit_code": outcome.exit_code,
             }

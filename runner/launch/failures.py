@@ -1,13 +1,17 @@
-"""What went wrong in a rank, said in words, and which of several troubles came first.
+"""What the supervisor knows of each rank, which failure of several came first, and the outcome of the run.
 
 When one rank dies the others soon complain about the lost connection, often before the death is seen.
 """
 
+import json
 import re
 import signal
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+from ..records.outcome import FAILED, INTERRUPTED, OK, Outcome
 
 Kind = Literal["signal", "frozen", "exit", "exception"]
 
@@ -29,11 +33,77 @@ _CONSEQUENCE_TYPES = (
 LOST = 254  # the exit code of a process on another machine of whose end nobody knows the reason
 # A rank that aborts (SIGABRT) mostly does so because a helper thread of gloo or NCCL lost its peer.
 _RANKS_OF_KINDS: dict[Kind, int] = {"signal": 0, "frozen": 0, "exit": 1, "exception": 2}
+# The worst of the ranks' words is the run's.
+_WORDS = ("finished", "cancelled", "timed_out", "diverged")
+_FORKSERVER_GONE = 255  # the exit code multiprocessing reports when nobody is left to tell it
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What the kernel says of a process: the states of its threads and the processor time it has used."""
+
+    states: str  # one letter per thread, see proc(5): R running, S asleep, D in the disk, T and t stopped
+    cpu_ticks: int
+
+
+class RankHandle(Protocol):
+    """What the supervisor needs of a process; multiprocessing's processes have it.
+
+    `sentinel` is readable once the process has ended, -1 where only the rank's line can tell that.
+    """
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def sentinel(self) -> int: ...
+    @property
+    def exitcode(self) -> int | None: ...
+    def join(self, timeout: float | None = None) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Rank:
+    """One rank as its supervisor sees it; times are seconds of the supervisor's own clock."""
+
+    number: int
+    process: RankHandle
+    line: socket.socket  # not blocking
+    log: Path
+    host: str | None = None  # of a process on a machine that may not be the supervisor's
+    heard_s: float = 0.0
+    beats: int = 0
+    vitals: Vitals | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    progress_text: str = "[0, {}]"  # of a beat that has nothing to tell
+    call: str = ""
+    silent: bool = False  # given up for want of any sign, on a machine that cannot be asked
+    signals: list[str] = field(default_factory=list)  # what came to the rank itself, beside its supervisor
+    finish: dict[str, Any] | None = None
+    exit_code: int | None = None
+    line_open: bool = True
+    _rest: bytes = b""
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All whole messages that have arrived; a line cut by the rank's death is dropped."""
+        if not self.line_open:
+            return []
+        chunks = [self._rest]
+        try:
+            while chunk := self.line.recv(1 << 16):
+                chunks.append(chunk)
+            self.line_open = False
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.line_open = False
+        *lines, self._rest = b"".join(chunks).split(b"\n")
+        return [json.loads(line) for line in lines]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One rank's trouble. `seen`: its place in the order in which the supervisor learned of all troubles."""
+    """What went wrong in one rank. `seen`: its place in the order in which the supervisor learned of them."""
 
     rank: int
     kind: Kind
@@ -100,12 +170,82 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-@dataclass(frozen=True)
-class Vitals:
-    """What the kernel says of a process: the states of its threads and the processor time it has used."""
+def judge(
+    ranks: list[Rank],
+    faults: list[Fault],
+    *,
+    stall: str | None,
+    interrupts: list[str],
+    interrupted_first: bool,
+) -> Outcome:
+    """The outcome of a run whose ranks have all ended.
 
-    states: str  # one letter per thread, see proc(5): R running, S asleep, D in the disk, T and t stopped
-    cpu_ticks: int
+    `stall`: why it was given up while its ranks were alive (no progress, or no network any more).
+    `interrupts`: names of the signals that came, in order; `interrupted_first`: the ranks were asked to stop
+    before anything went wrong, so faults after that are part of the stopping. After an interrupt the
+    exit code is INTERRUPTED whatever the status: a sweep must not go on.
+    """
+    if interrupted_first:
+        return _interrupted(ranks, interrupts[0])
+    if stall is not None or faults:
+        outcome = _stalled(ranks, stall) if stall is not None else _failed(ranks, faults)
+        return replace(outcome, exit_code=INTERRUPTED) if interrupts else outcome
+    finishes = [rank.finish for rank in ranks if rank.finish is not None]
+    worst = max(finishes, key=lambda finish: _WORDS.index(finish["status"]))
+    status = worst["status"]
+    return Outcome(
+        status=status,
+        reason=worst["reason"],
+        exit_code=OK if status == "finished" else FAILED,
+        summary=_summary(ranks),
+    )
+
+
+def _interrupted(ranks: list[Rank], signal: str) -> Outcome:
+    late = [rank.number for rank in ranks if rank.finish is None]
+    words = [rank.finish["status"] for rank in ranks if rank.finish is not None]
+    status = "cancelled" if late else max(words, key=_WORDS.index)
+    more = f"; {_those(late)} did not stop in good order" if late else ""
+    reason = None if status == "finished" else f"interrupted by {signal}{more}"
+    return Outcome(status=status, reason=reason, exit_code=INTERRUPTED, summary=_summary(ranks))
+
+
+def _stalled(ranks: list[Rank], stall: str) -> Outcome:
+    details = "\n".join(f"stacks of rank {rank.number}: {rank.log}" for rank in ranks)
+    return Outcome(status="failed", reason=stall, exit_code=FAILED, details=details)
+
+
+def _failed(ranks: list[Rank], faults: list[Fault]) -> Outcome:
+    cause = root_cause(faults)
+    if all(rank.exit_code == _FORKSERVER_GONE for rank in ranks):
+        cause = replace(cause, text="died with all others: the forkserver that made them is gone (killed?)")
+    log = next(rank.log for rank in ranks if rank.number == cause.rank)
+    return Outcome(
+        status="failed",
+        reason=cause.reason,
+        exit_code=cause.exit_code,
+        raised=cause.kind == "exception" and cause.suspect,
+        details=f"{cause.traceback.rstrip()}\nlog of rank {cause.rank}: {log}".lstrip(),
+    )
+
+
+def _summary(ranks: list[Rank]) -> dict[str, Any]:
+    return next((rank.finish["summary"] for rank in ranks if rank.finish and rank.finish["summary"]), {})
+
+
+def whereabouts(ranks: list[Rank]) -> str:
+    """Which ranks are in which collective: the odd one out is the one to look at."""
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        places.setdefault(rank.call, []).append(rank.number)
+    return ", ".join(
+        f"{_those(numbers)} {f'last in {call}' if call else 'outside collectives'}"
+        for call, numbers in places.items()
+    )
+
+
+def _those(numbers: list[int]) -> str:
+    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
 
 
 def vitals(pid: int, proc: Path = Path("/proc")) -> Vitals | None:

@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,25 +14,80 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ...strategies.errors import ConfigError, MachineError
+from ...strategies.errors import MachineError
+from ..config.schema import RunConfig
 from ..machine.core_pinning import apart_here
 from ..machine.die_with_parent import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..machine.environment import threads_per_rank, timing_validity, usable_cores
+from ..records.outcome import Outcome
 from ..records.run_directory import RunDirectory
 from .attempt import PATIENCE_S, Ranks, run_attempt
 from .emulated.keep_awake import Awake
-from .emulated.namespaces import NodeEntry
-from .outcome import Outcome, Rank
-from .rank_process import Meeting, RankTask, run_rank_process
+from .failures import Rank
+from .launcher import Launcher, ranks_in_words, threads_of
+from .rank_process import RankTask, run_rank_process
 from .supervisor import Event
+from .venue import Loopback, Venue, venue_of
 
-HOST = "127.0.0.1"
 ENTRY = "daso_bench.runner.launch.rank:run_rank"
+ALL_RANKS = "daso_bench.runner.launch.simulated_run:run_all"  # all ranks in one process
 PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.launch.rank")
 _ALWAYS_PRELOADED = ("daso_bench.runner.machine.die_with_parent", "daso_bench.runner.launch.rank_process")
 # While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
 # not its threads. The ranks set their own number (torch.set_num_threads).
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class LocalLauncher(Launcher):
+    """`launcher=local` and `launcher=emulated`: a process for each rank on this machine."""
+
+    entry = ENTRY
+
+    def refuse(self, config: RunConfig) -> None:
+        ranks, cores = config.cluster.ranks, usable_cores()
+        if not config.launcher.allow_oversubscription and ranks > cores:
+            raise MachineError(
+                f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
+            )
+        if config.launcher.pin:
+            apart_here(ranks, threads_of(config) + config.launcher.loader_workers)
+
+    def describe(self, config: RunConfig) -> list[str]:
+        launcher = config.launcher
+        each = _counted(threads_of(config), "thread")
+        if launcher.loader_workers:
+            each += f" + {_counted(launcher.loader_workers, 'loader worker')}"
+        return [f"{ranks_in_words(config)}, {each} each, {launcher.name}"]
+
+    def run(
+        self, directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None] | None = None
+    ) -> Outcome:
+        return launch(
+            directory,
+            ranks=self.processes(config),
+            threads=threads_of(config),
+            workers=config.launcher.loader_workers,
+            pin=config.launcher.pin,
+            venue=venue_of(config),
+            stall_s=config.launcher.stall_s,
+            entry=self.entry,
+            on_event=on_event,
+        )
+
+
+class SimulatedLauncher(LocalLauncher):
+    """`launcher=simulated`: one process computes all ranks, in virtual time."""
+
+    entry = ALL_RANKS
+
+    def refuse(self, config: RunConfig) -> None:
+        return  # virtual ranks need no cores
+
+    def processes(self, config: RunConfig) -> int:
+        return 1
+
+    def describe(self, config: RunConfig) -> list[str]:
+        return [f"1, for {ranks_in_words(config)} in virtual time"]
 
 
 def warm(preload: Sequence[str] = PRELOAD) -> None:
@@ -55,51 +109,6 @@ def warm(preload: Sequence[str] = PRELOAD) -> None:
                 forkserver.ensure_running()
         except OSError as error:
             raise MachineError(f"cannot start processes (folder for sockets: TMPDIR): {error}") from error
-
-
-class Venue(ABC):
-    """Where the ranks of a run live and meet. Entered before anything changes, left when they have ended."""
-
-    meeting: Meeting
-    port: int
-    listener: socket.socket | None = None  # rank 0's, open; None: rank 0 opens the port itself
-    emulated: bool = False  # devices and links are slower ones than this machine's: other checks apply
-    keep_awake: bool = False  # no core may fall asleep meanwhile
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
-
-    def node(self, rank: int) -> NodeEntry | None:
-        """The emulated node of a rank."""
-        return None
-
-    def broken(self) -> str | None:
-        """Why no rank can reach another any more; None if they can."""
-        return None
-
-
-class Loopback(Venue):
-    """All ranks on the machine's own network. `port`: of the rendezvous, None for a free one."""
-
-    def __init__(
-        self, port: int | None, *, modelled: bool = False, instead_of_kernel: str | None = None
-    ) -> None:
-        """`instead_of_kernel`: why the kernel does not make the links that were asked for."""
-        self._port, self.emulated = port, modelled
-        known = {"network": {"made_by": "ranks", "instead_of_kernel": instead_of_kernel}} if modelled else {}
-        self.meeting = Meeting(network="modelled" if modelled else "none", known=known)
-
-    def __enter__(self) -> Self:
-        self.listener = _listen(self._port)
-        self.port = self.listener.getsockname()[1]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.listener is not None:
-            self.listener.close()
 
 
 def launch(
@@ -219,19 +228,6 @@ def _bear(task: RankTask, listener: socket.socket | None) -> Rank:
     return Rank(number=task.rank, process=process, line=ours, log=Path(task.log))
 
 
-def _listen(port: int | None) -> socket.socket:
-    """An open, listening socket: a port that is ours from now on, so that no other run can take it."""
-    if port is not None and not 1 <= port <= 65535:
-        raise ConfigError(f"launcher.port={port}: must be null (a free one) or between 1 and 65535")
-    try:
-        return socket.create_server((HOST, port or 0), backlog=1024)
-    except OSError as error:
-        raise MachineError(
-            f"launcher.port={port}: cannot be used on {HOST}: {os.strerror(error.errno or 0)}; "
-            "launcher.port=null takes a free one"
-        ) from error
-
-
 @contextmanager
 def _forkserver_environment() -> Iterator[None]:
     """What the forkserver inherits and this process does not keep."""
@@ -270,3 +266,7 @@ def no_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

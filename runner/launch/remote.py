@@ -24,8 +24,7 @@ from ..machine.job_rules import short_findings
 from ..records.json_lines import write_json
 from ..records.run_directory import RunDirectory
 from .attempt import Ranks
-from .failures import LOST, signal_name
-from .outcome import Rank
+from .failures import LOST, Rank, signal_name
 
 ADDRESS = "supervisor.json"
 HELLO_S = 10.0  # a caller that says nothing for so long is no rank

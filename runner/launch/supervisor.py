@@ -14,9 +14,18 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from .failures import Fault, exception_fault, exit_fault, stopped_or_stuck, vitals
+from ..records.outcome import Outcome
+from .failures import (
+    Fault,
+    Rank,
+    exception_fault,
+    exit_fault,
+    judge,
+    stopped_or_stuck,
+    vitals,
+    whereabouts,
+)
 from .interrupts import Interrupts
-from .outcome import Outcome, Rank, judge, whereabouts
 
 TICK_S = 0.25
 LONGEST_TURN_S = 1.0

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         place = place_of(os.environ)
         if options.key is None and place.rank == 0:
-            from .rank0_supervisor import supervise
+            from .torchrun import supervise
 
             sys.exit(supervise(options.run_dir, place.key, [*_again(), str(options.run_dir)]))
         key = options.key or place.key

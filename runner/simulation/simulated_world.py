@@ -13,10 +13,11 @@ from ...strategies.topology import Topology
 from ..communication.link_costs import Network
 from ..config.reader_config import ORDER_ALONE
 from ..config.schema import RunConfig
+from ..records.outcome import Outcome
 from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime
 from ..training.packed.packed_set import of_run
-from ..training.trainer import Result, Trainer
+from ..training.trainer import Trainer
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
@@ -40,7 +41,7 @@ class Recorded:
 class SimulatedRun:
     """What a run in virtual time leaves, rank by rank."""
 
-    results: list[Result]
+    results: list[Outcome]
     contexts: list[TrainContext]
 
     @property
@@ -109,7 +110,7 @@ def simulate(
     criterion = config.task(data.classes).criterion()
     worlds = _timed(setup) if setup.timing_only else _trained(setup, criterion, topology.ranks)
 
-    def body(rank: int) -> Result:
+    def body(rank: int) -> Outcome:
         comm, device = SimulatedCommunicator(simulator, rank), setup.device_of(rank)
 
         def spend(what: str, samples: int) -> None:

@@ -11,10 +11,9 @@ from ..config.compose import compose
 from ..config.load import dump
 from ..config.reader_config import PackedReader
 from ..config.schema import RunConfig
-from ..launch import external_runs
-from ..launch.threads import threads_of
+from ..launch.launcher import launcher_of
 from ..records import display
-from ..records.exit_codes import OK, WRONG_REQUEST
+from ..records.outcome import OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
 from ..training.packed.packed_set import look_at
 from . import duration, sweep
@@ -44,9 +43,8 @@ def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> in
             continue
         display.say(console, f"{count}{request.title}", "bold")
         display.say(console, f"  directory  {request.path}")
-        display.say(console, f"  processes  {_processes(request.config)}")
-        for line in external_runs.describe(request.config):
-            display.say(console, f"             {line}")
+        for line, text in enumerate(launcher_of(request.config).describe(request.config)):
+            display.say(console, f"  {'' if line else 'processes':<9}  {text}")
         would, trouble = intent(RunDirectory(request.path), many=many), None
         if would in STARTED:
             trouble = packed_trouble(request.config)
@@ -95,25 +93,3 @@ def intent(directory: RunDirectory, *, many: bool) -> str:
     if state == "finished" and many:
         return "skip: finished already"
     return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"
-
-
-def _processes(config: RunConfig) -> str:
-    launcher = config.launcher
-    if launcher.name == "simulated":
-        return f"1, for {_ranks(config)} in virtual time"
-    if launcher.far:
-        return f"{_ranks(config)}, started by {launcher.name}"
-    each = _counted(threads_of(config), "thread")
-    if launcher.loader_workers:
-        each += f" + {_counted(launcher.loader_workers, 'loader worker')}"
-    return f"{_ranks(config)}, {each} each, {launcher.name}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _ranks(config: RunConfig) -> str:
-    nodes = config.cluster.ranks_of_nodes
-    shape = f"{len(nodes)} x {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
-    return f"{config.cluster.ranks} ranks on {len(nodes)} nodes ({shape})"

@@ -8,7 +8,7 @@ from statistics import fmean
 from ...strategies.errors import ConfigError
 from ..config.launchers import SlurmConfig
 from ..config.schema import RunConfig, arm_id, run_id
-from ..launch.threads import cores_of
+from ..launch.launcher import cores_of
 from ..records.display import duration
 from ..records.run_directory import RunDirectory
 

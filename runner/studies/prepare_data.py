@@ -27,7 +27,7 @@ from ..config.reader_config import PackedReader, path_of, reads
 from ..config.schema import RunConfig
 from ..records import data_file
 from ..records.display import make_console, say
-from ..records.exit_codes import OK
+from ..records.outcome import OK
 from ..records.run_directory import RunDirectory
 from ..training.data_errors import data_told
 from ..training.packed.packed_set import look_at, memory_needed, open_set, write_set

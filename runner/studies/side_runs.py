@@ -16,7 +16,7 @@ from ..config.compose import compose
 from ..config.schema import RunConfig, strategy_name
 from ..config.study import StudyInfo
 from ..records import display
-from ..records.exit_codes import OK
+from ..records.outcome import OK
 from . import dry_run, start, sweep
 from .prepare_data import Preparation
 
@@ -89,7 +89,7 @@ def beside(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: An
 
 def refuse_far(config: RunConfig, what: str) -> None:
     """Raises ConfigError where `what`, which is waited for, would go to a queue."""
-    if config.launcher.far:
+    if config.launcher.external:
         raise ConfigError(
             f"launcher={config.launcher.name}: {what} are waited for; run them where ranks start at once "
             "(launcher=local or simulated), or inside an allocation"

@@ -14,22 +14,16 @@ from ..config.compose import compose
 from ..config.load import load, to_plain
 from ..config.overrides import key_of
 from ..config.schema import RunConfig
-from ..launch import external_runs, local
-from ..launch.emulated.ranks_location import venue_of
-from ..launch.external_launcher import Handler
-from ..launch.outcome import Outcome
-from ..launch.supervisor import Event
-from ..launch.threads import processes_of, threads_of
+from ..launch import local
+from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
-from ..records.exit_codes import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
 from ..records.run_directory import RunDirectory
 from ..training.data_errors import can_go_on
 from . import duration, plan, sweep
 from .overview import runs_below
 from .prepare_data import Preparation
-
-ALL_RANKS = "daso_bench.runner.launch.simulated_run:run_all"  # all ranks in one process
 
 
 def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
@@ -40,7 +34,7 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     console = display.make_console(goes_on=True)
     composed = compose(words, sweep=many, config_dir=config_dir)
     wanted = sweep.requests(composed, cwd)
-    given_away = external_runs.elsewhere(request.config for request in wanted)
+    given_away = external_launcher(request.config for request in wanted)
     if given_away is None:
         local.warm()  # the processes load torch while this one looks at the requests
     if many:
@@ -61,10 +55,10 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
         return _give_away(console, given_away, wanted, with_report=False)
     ready = Preparation(console)
     # A requeued batch script says its command again.
-    run = sweep.run_or_resume if config.launcher.far else sweep.run_one
-    directory, ending = run(config, _starter(console, ready), ready.check)
-    _tell_end(console, directory, ending)
-    return ending.exit_code
+    run = sweep.run_or_resume if config.launcher.external else sweep.run_one
+    directory, outcome = run(config, _starter(console, ready), ready.check)
+    _tell_end(console, directory, outcome)
+    return outcome.exit_code
 
 
 def resume(folder: Path) -> int:
@@ -76,12 +70,11 @@ def resume(folder: Path) -> int:
     left = [(run, load(run.config)) for run in runs if run.state() != "finished"]
     if not left:
         display.say(console, f"nothing to do: {len(runs)} runs, all finished")
-    away = [(run, config) for run, config in left if external_runs.elsewhere([config]) is not None]
+    away = [(run, config) for run, config in left if external_launcher([config]) is not None]
     code = OK
-    for handler in dict.fromkeys(external_runs.elsewhere([config]) for _, config in away):
-        assert handler is not None
-        mine = [(run, config) for run, config in away if external_runs.elsewhere([config]) is handler]
-        code = handler.give(mine, console) or code
+    for launcher in dict.fromkeys(launcher_of(config) for _, config in away):
+        mine = [(run, config) for run, config in away if launcher_of(config) is launcher]
+        code = launcher.hand_over(mine, console) or code
     here = [run for run in left if run not in away]
     if not here:
         return code
@@ -95,17 +88,17 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
             run.cancel_file.unlink(missing_ok=True)
-            ending = starter(run, config)
+            outcome = starter(run, config)
         except (ConfigError, MachineError) as error:
             if len(runs) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
             code = code or _code_of(error)
             continue
-        _tell_end(console, run, ending)
-        if ending.exit_code == INTERRUPTED:
-            return ending.exit_code
-        code = ending.exit_code or code
+        _tell_end(console, run, outcome)
+        if outcome.exit_code == INTERRUPTED:
+            return outcome.exit_code
+        code = outcome.exit_code or code
     return code
 
 
@@ -170,11 +163,11 @@ def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | 
 
 
 def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
-    def start_and_time(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+    def start_and_time(directory: RunDirectory, config: RunConfig) -> Outcome:
         begin = time.monotonic()
-        ending = start_run(directory, config)
+        outcome = start_run(directory, config)
         pace.took(time.monotonic() - begin)
-        return ending
+        return outcome
 
     return start_and_time
 
@@ -191,7 +184,7 @@ def _tell_refused(console: Console, order: Sequence[sweep.Request]) -> bool:
 
 def _give_away(
     console: Console,
-    handler: Handler,
+    launcher: Launcher,
     wanted: Sequence[sweep.Request],
     *,
     with_report: bool,
@@ -226,9 +219,9 @@ def _give_away(
             display.say(console, f"{request.title}: skipped: {status} already: {request.path}")
         else:
             runs.append((run, request.config))
-    code = (handler.give(runs, console) if runs else 0) or code
+    code = (launcher.hand_over(runs, console) if runs else 0) or code
     folders = list(dict.fromkeys(run.path.parent for run, _ in runs))
-    if with_report and handler.waits([config for _, config in runs]):
+    if with_report and launcher.waits([config for _, config in runs]):
         for folder in folders:
             _build_report(console, folder, config_dir)
     return code
@@ -239,7 +232,7 @@ def _directory_of(config: RunConfig, path: Path, ready: Preparation) -> RunDirec
 
     Raises ConfigError, MachineError where it cannot be run; then there is no new folder.
     """
-    external_runs.check(config)
+    launcher_of(config).refuse(config)
     run = RunDirectory(path)
     state = run.state()
     if state == "finished":
@@ -259,59 +252,41 @@ def _code_of(error: ConfigError | MachineError) -> int:
 
 
 def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) -> sweep.Start:
-    def start_run(directory: RunDirectory, config: RunConfig) -> sweep.Ending:
+    def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
             ready(directory, config)
             with display.progress(console, directory.run_id) as on_event:
-                ending = _launch(directory, config, on_event)
+                outcome = launcher_of(config).run(directory, config, on_event)
         except (ConfigError, MachineError) as error:
             directory.refuse(str(error))
             raise
-        if ending.exit_code and ending.details:
-            display.say(console, ending.details.rstrip(), "dim")
+        if outcome.exit_code and outcome.details:
+            display.say(console, outcome.details.rstrip(), "dim")
         if tell_end:
             display.say(console, f"  {display.one_line(directory.status())}")
-        return ending
+        return outcome
 
     return start_run
 
 
-def _launch(directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None]) -> Outcome:
-    """Run it here and now: processes or virtual ranks of this machine, or the allocation around us."""
-    launcher = config.launcher
-    if launcher.far:
-        return external_runs.launch_here(directory, config, on_event)
-    virtual = launcher.name == "simulated"
-    return local.launch(
-        directory,
-        ranks=processes_of(config),
-        entry=ALL_RANKS if virtual else local.ENTRY,
-        threads=threads_of(config),
-        workers=launcher.loader_workers,
-        pin=launcher.pin,
-        venue=venue_of(config),
-        stall_s=launcher.stall_s,
-        on_event=on_event,
-    )
-
-
-def _tell_end(console: Console, directory: RunDirectory, ending: sweep.Ending) -> None:
+def _tell_end(console: Console, directory: RunDirectory, outcome: Outcome) -> None:
     console.print(display.run_table(directory.status()))
     display.say(console, f"run directory: {directory.path}")
-    if ending.status in ("failed", "cancelled", "timed_out") and can_go_on(ending.reason):
+    if outcome.status in ("failed", "cancelled", "timed_out") and can_go_on(outcome.reason):
         display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
 
 
 def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
-    done = [r.request.path for r in results if r.request.path is not None and r.word in ("ran", "skipped")]
+    done = [r.request.path for r in results if r.request.path is not None and r.done]
     if done:
         console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))
     failures = sweep.failures(results)
     if failures:
         display.say(console, f"{len(failures)} of {len(results)} did not end in a result:", "red")
     for result in failures:
-        word = result.ending.status if result.ending else result.word
-        display.say(console, f"  {word}: {result.request.title}: {result.reason or 'no reason given'}")
+        outcome = result.outcome
+        reason = outcome.reason or "no reason given"
+        display.say(console, f"  {outcome.status}: {result.request.title}: {reason}")
         if result.request.path is not None:
             display.say(console, f"    {result.request.path}")
 

@@ -8,32 +8,17 @@ favour an arm.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.load import from_composed, to_plain
 from ..config.schema import RunConfig, arm_id, run_id
-from ..launch.threads import threads_of
-from ..machine.core_pinning import apart_here
-from ..machine.environment import usable_cores
+from ..launch.launcher import launcher_of
 from ..records.display import duration
-from ..records.exit_codes import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from ..records.json_lines import read_json
+from ..records.outcome import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
 from ..records.run_directory import RunDirectory
 from ..records.seed_ranges import block_of
-
-Word = Literal["ran", "skipped", "refused", "impossible", "not started"]
-
-
-class Ending(Protocol):
-    """How a run ended: what `local.launch` returns."""
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def exit_code(self) -> int: ...
 
 
 class Composed(Protocol):
@@ -47,7 +32,8 @@ class Composed(Protocol):
     def error(self) -> ConfigError | None: ...
 
 
-Start = Callable[[RunDirectory, RunConfig], Ending]
+NOT_STARTED = ("skipped", "refused", "impossible", "not started")
+Start = Callable[[RunDirectory, RunConfig], Outcome]
 Ready = Callable[[RunConfig], None]
 """What is done before a run has a folder; raises ConfigError, MachineError where it cannot be run."""
 
@@ -81,14 +67,17 @@ class Result:
     """What became of a request."""
 
     request: Request
-    word: Word
-    reason: str | None = None
-    ending: Ending | None = None
+    outcome: Outcome
 
     @property
-    def failed(self) -> bool:
-        """A run that ended in no result. A diverged run is a result of its strategy, not a failure."""
-        return self.ending is not None and self.ending.status not in ("finished", "diverged")
+    def ran(self) -> bool:
+        """Whether it was started."""
+        return self.outcome.status not in NOT_STARTED
+
+    @property
+    def done(self) -> bool:
+        """Whether its run directory holds an outcome: it ran, now or before."""
+        return self.ran or self.outcome.status == "skipped"
 
 
 def requests(composed: Iterable[Composed], cwd: Path) -> list[Request]:
@@ -138,15 +127,15 @@ def always(config: RunConfig) -> None:
     """The `Ready` of runs that need nothing."""
 
 
-def run_one(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Ending]:
+def run_one(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
     """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
-    check_machine(config)
+    launcher_of(config).refuse(config)
     ready(config)
     directory = RunDirectory.create(to_plain(config), config.results_dir)
     return directory, start(directory, config)
 
 
-def run_or_resume(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Ending]:
+def run_or_resume(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
     """As `run_one`, and go on with one that has begun. Raises ConfigError if it is finished or being run."""
     directory = RunDirectory(config.results_dir / config.study.name / run_id(config))
     if directory.state() != "resumable":
@@ -171,15 +160,16 @@ def run_all(
     results: list[Result] = []
     for number, request in enumerate(wanted, 1):
         if results and _was_interrupted(results[-1]):
-            results += [Result(rest, "not started", "interrupted before it") for rest in wanted[number - 1 :]]
+            never = Outcome(status="not started", reason="interrupted before it")
+            results += [Result(request, never) for request in wanted[number - 1 :]]
             break
         seconds = left_s(sum(other.config is not None for other in wanted[number - 1 :]))
         count = f"[{number}/{len(wanted)}]"
         after = f"  ({duration(seconds)} left)" if seconds is not None else ""
         result = _run(request, count, after, start, ready, tell, commit)
         results.append(result)
-        if result.word != "ran":
-            tell(f"{count} {request.title}: {result.word}: {result.reason}")
+        if not result.ran:
+            tell(f"{count} {request.title}: {result.outcome.status}: {result.outcome.reason}")
     return results
 
 
@@ -187,29 +177,15 @@ def exit_code(results: Sequence[Result]) -> int:
     """The first that holds: interrupted, a run failed, the machine could not, a request was refused, OK."""
     if any(_was_interrupted(result) for result in results):
         return INTERRUPTED
-    if any(result.failed for result in results):
+    if any(result.outcome.without_result for result in results):
         return FAILED
-    words = {result.word for result in results}
-    return MACHINE if "impossible" in words else WRONG_REQUEST if "refused" in words else OK
+    codes = {result.outcome.exit_code for result in results if not result.ran}
+    return MACHINE if MACHINE in codes else WRONG_REQUEST if WRONG_REQUEST in codes else OK
 
 
 def failures(results: Sequence[Result]) -> list[Result]:
     """Everything that did not end in a result, for the list at the end."""
-    return [result for result in results if result.failed or result.word not in ("ran", "skipped")]
-
-
-def check_machine(config: RunConfig) -> None:
-    """Raises MachineError when this machine's ranks are more than its cores and that is not allowed, or each
-    is to have cores of its own."""
-    if config.launcher.far or config.launcher.name == "simulated":
-        return
-    ranks, cores = config.cluster.ranks, usable_cores()
-    if not config.launcher.allow_oversubscription and ranks > cores:
-        raise MachineError(
-            f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
-        )
-    if config.launcher.pin:
-        apart_here(ranks, threads_of(config) + config.launcher.loader_workers)
+    return [result for result in results if result.outcome.without_result or not result.done]
 
 
 def _request(job: Composed, cwd: Path) -> Request:
@@ -244,12 +220,13 @@ def _run(
     commit: Callable[[], str | None],
 ) -> Result:
     if request.config is None or request.path is None:
-        return Result(request, "refused", str(request.error))
+        return Result(request, _not_run(request.error))
     try:
-        check_machine(request.config)
+        launcher_of(request.config).refuse(request.config)
         state = RunDirectory(request.path).state()
         if state == "finished":
-            return Result(request, "skipped", f"{_finished_at(request.path, commit)}: {request.path}")
+            reason = f"{_finished_at(request.path, commit)}: {request.path}"
+            return Result(request, Outcome(status="skipped", reason=reason))
         ready(request.config)
         if state == "resumable":
             tell(f"{count} {request.title}: goes on after an attempt that did not finish{after}")
@@ -258,11 +235,16 @@ def _run(
             # A run that somebody else has right now is refused by name in here.
             tell(f"{count} {request.title}{after}")
             directory = RunDirectory.create(to_plain(request.config), request.config.results_dir)
-        ending = start(directory, request.config)
+        return Result(request, start(directory, request.config))
     except (ConfigError, MachineError) as error:
         RunDirectory(request.path).refuse(str(error))
-        return Result(request, "refused" if isinstance(error, ConfigError) else "impossible", str(error))
-    return Result(request, "ran", ending.reason, ending)
+        return Result(request, _not_run(error))
+
+
+def _not_run(error: ConfigError | MachineError | None) -> Outcome:
+    if isinstance(error, MachineError):
+        return Outcome(status="impossible", reason=str(error), exit_code=MACHINE)
+    return Outcome(status="refused", reason=str(error), exit_code=WRONG_REQUEST)
 
 
 def _finished_at(path: Path, commit: Callable[[], str | None]) -> str:
@@ -277,4 +259,4 @@ def _finished_at(path: Path, commit: Callable[[], str | None]) -> str:
 
 
 def _was_interrupted(result: Result) -> bool:
-    return result.ending is not None and result.ending.exit_code == INTERRUPTED
+    return result.outcome.exit_code == INTERRUPTED

@@ -17,8 +17,8 @@ from ...strategies.errors import ConfigError
 from ..config.compose import compose
 from ..config.schema import RunConfig, strategy_name
 from ..records import display, tuning_trials
-from ..records.exit_codes import FAILED, OK, WRONG_REQUEST
 from ..records.json_lines import crossing, read_records, surviving, write_json
+from ..records.outcome import FAILED, OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
 from ..report.statistics import search
 from ..report.statistics.guard import choose_baseline

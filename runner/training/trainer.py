@@ -1,6 +1,6 @@
 """The train loop. It names no strategy, and reads like the papers: gradients, step, mix, record."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -8,21 +8,13 @@ import torch
 
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.topology import WORLD
+from ..records.outcome import FAILED, OK, Outcome
 from . import checkpoint
 from .context import TrainContext
 from .evaluator import Evaluator
 from .precision import is_lost
 from .state import restore, snapshot
 from .time_accounting import Ledger
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a rank's run ended; `summary` is equal on all ranks but for rank 0's own times."""
-
-    status: str
-    reason: str | None
-    summary: dict[str, Any]
 
 
 class Trainer:
@@ -34,7 +26,7 @@ class Trainer:
         self.evaluator = Evaluator(context, self.ledger)
         self.ended: tuple[str, str | None] | None = None
 
-    def run(self) -> Result:
+    def run(self) -> Outcome:
         """Train to the end of the schedule, the target, a limit or a stop request.
 
         All ranks leave at the same step.
@@ -338,7 +330,7 @@ class Trainer:
         context.clock.enter("train")
         self.evaluator.begun_ns = self._stretch_started = context.clock.total()
 
-    def _end(self) -> Result:
+    def _end(self) -> Outcome:
         context, clock = self.context, self.context.clock
         status, reason = self.ended or ("finished", None)
         if clock.segment == "train":
@@ -364,4 +356,9 @@ class Trainer:
                 context.metrics.write(
                     {"kind": "summary", **self.ledger.where(), **summary, **self.ledger.times()}
                 )
-        return Result(status, reason, {**summary, **self.ledger.times()})
+        return Outcome(
+            status=status,
+            reason=reason,
+            exit_code=OK if status == "finished" else FAILED,
+            summary={**summary, **self.ledger.times()},
+        )

@@ -27,8 +27,8 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.config.typed import locate_target
 from daso_bench.runner.launch import rank
-from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.records.json_lines import read_records
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP

@@ -11,16 +11,16 @@ from daso_bench.models.small import MLP
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig
-from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.config.study import RunInfo, StudyInfo
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.emulated.ranks_location import venue_of
-from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event
+from daso_bench.runner.launch.venue import venue_of
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
@@ -40,7 +40,7 @@ def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
         optimizer=SGD(lr=1e-3),
         schedule=Constant(),
         cluster=ClusterConfig(nodes=1, ranks_per_node=(ranks,)),
-        launcher=LauncherConfig(),
+        launcher=LocalConfig(),
         train=TrainConfig(epochs=1),
         seed=0,
         run=RunInfo(),
@@ -85,7 +85,7 @@ def launched(
 
 def reported(outcome: Outcome) -> dict[str, Any]:
     """What rank 0 reported. Raises RuntimeError if the run did not finish."""
-    if outcome.status != "finished" or outcome.summary is None:
+    if outcome.status != "finished" or not outcome.summary:
         raise RuntimeError(f"{outcome.status}: {outcome.reason}\n{outcome.details}")
     return outcome.summary
 

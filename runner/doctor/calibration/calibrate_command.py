@@ -24,19 +24,17 @@ from ....strategies.errors import ConfigError
 from ...config import groups, load, schema
 from ...config.cluster import ClusterConfig
 from ...config.compose import compose
-from ...config.launchers import LauncherConfig
+from ...config.launchers import SimulatedConfig
 from ...config.overrides import key_of
 from ...config.schema import strategy_name
 from ...launch import local
-from ...launch.outcome import Outcome
-from ...launch.threads import threads_of
+from ...launch.launcher import launcher_of, threads_of
+from ...launch.local import ALL_RANKS
 from ...machine.environment import usable_cores
 from ...records import display
-from ...records.exit_codes import INTERRUPTED
 from ...records.json_lines import write_json
+from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import RunDirectory
-from ...studies.start import ALL_RANKS
-from ...studies.sweep import check_machine
 from . import fit, measure
 from .calibration_results import About, Calibration, HoldOut, Link, Overlap, Steps
 from .measure import Task
@@ -194,7 +192,7 @@ class Machine:
             _step_s(self._launch(f"4/4 hold-out, run {number + 1}", real, self.ranks, local.ENTRY))
             for number in range(_runs(self._effort))
         ]
-        launcher = LauncherConfig(name="simulated", timing_only=True)
+        launcher = SimulatedConfig(timing_only=True)
         virtual = dataclasses.replace(real, cluster=cluster, launcher=launcher)
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, ALL_RANKS))
         task = Task(part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS)
@@ -237,7 +235,7 @@ class Machine:
             )
         if outcome.exit_code == INTERRUPTED:
             raise KeyboardInterrupt
-        if outcome.status != "finished" or outcome.summary is None:
+        if outcome.status != "finished" or not outcome.summary:
             raise Ended(outcome)
         return outcome.summary
 
@@ -350,7 +348,7 @@ def _config(
             f"strategy={strategy_name(config)}: calibrate measures the machine by plain ddp, for all "
             "strategies; leave strategy and its keys out"
         )
-    check_machine(config)
+    launcher_of(config).refuse(config)
     _, model, dataset, *_ = schema.run_id(config).split("-")
     return config, (model, dataset)
 

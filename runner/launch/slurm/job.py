@@ -20,9 +20,10 @@ from ...config.launchers import SlurmConfig
 from ...config.load import load
 from ...config.schema import RunConfig
 from ...records.json_lines import read_json
+from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import SUPERVISOR_GONE, RunDirectory
-from ..attempt import Conclusion, run_attempt
-from ..outcome import Outcome, Rank
+from ..attempt import run_attempt
+from ..failures import Rank
 from ..remote import RemoteProcess, RemoteRanks
 from ..supervisor import Event
 from . import provenance, queue
@@ -233,31 +234,33 @@ class SlurmRanks(RemoteRanks):
                 f"--ntasks-per-node={max(shape)}"
             ) from None
 
-    def conclude(self, outcome: Outcome, interrupts: list[str]) -> Conclusion:
+    def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
         if outcome.status in ("finished", "diverged"):
-            return Conclusion(outcome=outcome)
+            return outcome
         if self.directory.cancel_file.exists():
-            return Conclusion(
-                outcome=replace(outcome, status="cancelled", reason="by daso-bench cancel", exit_code=130)
-            )
+            return replace(outcome, status="cancelled", reason="by daso-bench cancel", exit_code=INTERRUPTED)
         cause = None if outcome.raised else self._cause(outcome, interrupts)
         if cause is None:
-            return Conclusion(outcome=outcome)
+            return outcome
         status, reason, now = cause
         outcome = replace(outcome, status=status, reason=reason, exit_code=outcome.exit_code or 1)
         if now == "over":
-            return Conclusion(outcome=outcome)
+            return outcome
         if now == "waits":
-            return Conclusion(outcome=outcome, status="queued")
+            return replace(outcome, run_status="queued")
         if not self._allocation.batch:  # a shell in an allocation cannot begin again
-            return Conclusion(outcome=outcome)
+            return outcome
         attempts = self.directory.status()["attempts"]
         mine = [attempt for attempt in attempts if attempt.get("job") == self._allocation.id]
         done = sum(bool(attempt.get("requeued")) for attempt in mine)
         if done >= self._launcher.max_requeues:
             spent = f"after {done} requeues (launcher.max_requeues)"
-            return Conclusion(outcome=replace(outcome, reason=f"{reason}, {spent}"))
-        return Conclusion(outcome=outcome, status="queued", attempt={"requeued": True}, then=self._requeue)
+            return replace(outcome, reason=f"{reason}, {spent}")
+        return replace(outcome, run_status="queued", attempt={"requeued": True})
+
+    def recorded(self, outcome: Outcome) -> None:
+        if outcome.attempt.get("requeued"):
+            self._requeue()
 
     def _cause(self, outcome: Outcome, interrupts: list[str]) -> Cause | None:
         """Slurm's hand in the end of this attempt; None if it had none."""

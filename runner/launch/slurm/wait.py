@@ -3,19 +3,24 @@
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ....strategies.errors import MachineError
 from ...config.launchers import SlurmConfig
 from ...config.schema import RunConfig
 from ...records import display
+from ...records.outcome import Outcome
 from ...records.run_directory import RunDirectory
 from ...training.data_errors import can_go_on
-from ..external_launcher import Handler, Runs
+from ..launcher import Launcher, Runs
+from ..supervisor import Event
 from . import slurm_status
+from .job import Allocation, run_here
+from .request import request_of
 from .submit import submit
 
 POLL_S = 2.0
@@ -23,10 +28,25 @@ PROGRESS_EVERY_S = 15.0
 _ENTRY = re.compile(r"^(?=\S+ \S+ supervisor [A-Z]+: )", re.MULTILINE)  # of the supervisor's log
 
 
-class Queue(Handler):
-    """Slurm's."""
+class SlurmLauncher(Launcher):
+    """`launcher=slurm`: submits batch jobs, or runs in the allocation around this process."""
 
-    def give(self, runs: Runs, console: Console) -> int:
+    def describe(self, config: RunConfig) -> list[str]:
+        lines = super().describe(config)
+        try:
+            return [*lines, *request_of(config).describe()]
+        except MachineError as error:  # a laptop may look at what a cluster would be asked
+            return [*lines, f"what it asks of Slurm is not known here: {str(error).splitlines()[0]}"]
+
+    def run(
+        self, directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None] | None = None
+    ) -> Outcome:
+        return run_here(directory, config, Allocation.around(), on_event)
+
+    def hands_over(self, config: RunConfig) -> bool:
+        return isinstance(config.launcher, SlurmConfig) and config.launcher.submit
+
+    def hand_over(self, runs: Runs, console: Console) -> int:
         for run, _ in runs:
             run.cancel_file.unlink(missing_ok=True)
         display.say(console, f"slurm: {len(runs)} run{'s' * (len(runs) != 1)}", "bold")
@@ -44,7 +64,7 @@ class Queue(Handler):
         return 3 if done.refused else 0
 
     def waits(self, configs: Sequence[RunConfig]) -> bool:
-        return any(isinstance(one.launcher, SlurmConfig) and one.launcher.wait for one in configs)
+        return any(isinstance(config.launcher, SlurmConfig) and config.launcher.wait for config in configs)
 
 
 def follow(runs: Sequence[RunDirectory], console: Console) -> int:

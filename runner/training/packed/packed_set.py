@@ -131,7 +131,7 @@ def memory_needed(config: RunConfig) -> str | None:
         slots = Geometry.of(packed, records, depth=reader.prefetch_batches + 1)
         each = slots.depth * slots.slot_bytes + reader.own_bytes(packed, slots.content_bytes)
     by_node = [1 if reader.by_node else ranks for ranks in ranks_of_nodes]
-    readers = sum(by_node) if config.launcher.name == "local" else max(by_node)  # of the fullest machine
+    readers = max(by_node) if config.launcher.external else sum(by_node)  # of the fullest machine
     start = f"reader={reader.name}: {readers} on a machine, each up to {each / 1e6:.0f} MB for what is read"
     total = psutil.virtual_memory().total
     if each * readers > total:

@@ -46,7 +46,11 @@ class Machine:
             directory.end_attempt(outcome, reason, summary=summary, labels=["no asynchronous phase"])
         code = {"finished": 0, "cancelled": 130}.get(outcome, 1)
         return local.Outcome(
-            status=outcome, reason=reason, exit_code=code, summary=summary, details="Traceback of rank 1"
+            status=outcome,
+            reason=reason,
+            exit_code=code,
+            summary=summary or {},
+            details="Traceback of rank 1",
         )
 
 
@@ -412,7 +416,7 @@ def test_start_hands_events_to_the_display(
     def launch(directory: RunDirectory, *, on_event: Any, **_: Any) -> local.Outcome:
         progress = {"step": 1, "steps": 9, "epoch": 0, "epochs": 3, "loss": 2.5}
         on_event({"kind": "progress", "rank": 0, "progress": progress, "call": ""})
-        return local.Outcome(status="finished", reason=None, exit_code=0, summary=None)
+        return local.Outcome(status="finished", reason=None, exit_code=0)
 
     monkeypatch.setattr(start.local, "launch", launch)
     assert code_of() == 0

@@ -16,8 +16,8 @@ from daso_bench.runner.communication import gpus, torch_communicator
 from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Topology

@@ -9,7 +9,7 @@ import pytest
 from runs import config
 
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.strategies.errors import ConfigError
 
 NAN = math.nan
@@ -204,7 +204,7 @@ def test_virtual_time_says_which_number_it_lacks(given: dict[str, Any], says: st
     assert "daso-bench list clusters" in str(error.value)
     # Batch 16 is enough for all of these.
     with pytest.raises(ConfigError) as whole:
-        dataclasses.replace(config(), cluster=incomplete, launcher=LauncherConfig(name="simulated"))
+        dataclasses.replace(config(), cluster=incomplete, launcher=SimulatedConfig())
     assert str(whole.value) == str(error.value)
 
 

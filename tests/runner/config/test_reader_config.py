@@ -13,7 +13,7 @@ from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small_fcn import SmallFCN
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.groups import CONF
-from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, load, to_plain
 from daso_bench.runner.config.reader_config import (
     ChunkedShuffle,
@@ -60,10 +60,10 @@ def test_where_nothing_is_read_no_cache_is_cold() -> None:
     cold, plain = replace(HERE, cold=True), config()
     others = plain.strategy_class, plain.strategy
     with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=simulated"):
-        check_reader(cold, *others, LauncherConfig(name="simulated"), plain.dataset)
+        check_reader(cold, *others, SimulatedConfig(), plain.dataset)
     warm = replace(HERE, warm=True)
     with pytest.raises(ConfigError, match=r"^reader\.warm=true: nothing is read with launcher=simulated"):
-        check_reader(warm, *others, LauncherConfig(name="simulated"), plain.dataset)
+        check_reader(warm, *others, SimulatedConfig(), plain.dataset)
     with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=local"):
         check_reader(cold, *others, LocalConfig(network="modelled"), plain.dataset)
     for asked in (cold, warm):
@@ -71,7 +71,7 @@ def test_where_nothing_is_read_no_cache_is_cold() -> None:
     with pytest.raises(ConfigError, match=r"^reader\.cold=true, reader\.warm=true: .*take one$"):
         replace(cold, warm=True)
     with pytest.raises(ConfigError, match=r"^reader=node_batch: launcher\.timing_only=true has no samples"):
-        check_reader(HERE, *others, LauncherConfig(name="simulated", timing_only=True), plain.dataset)
+        check_reader(HERE, *others, SimulatedConfig(timing_only=True), plain.dataset)
 
 
 @pytest.mark.parametrize("keys", [{"prefetch_batches": 0}, {"prefetch_batches": 10**9}, {"shuffle_seed": -1}])

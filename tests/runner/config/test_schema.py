@@ -18,7 +18,7 @@ from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.config import groups, schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, from_composed, load, to_plain
 from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
 from daso_bench.runner.config.study import RunInfo, StudyInfo
@@ -313,9 +313,7 @@ def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> Non
         path.write_text(content)
         links = LinksConfig(intra=LinkConfig(rate_gbit=1.0), inter=LinkConfig(rate_gbit=1.0))
         cluster = ClusterConfig(links=links, device=DeviceConfig(trace=str(path)))
-        return run_id(
-            dataclasses.replace(config(), cluster=cluster, launcher=LauncherConfig(name="simulated"))
-        )
+        return run_id(dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig()))
 
     first = id_of("a.csv", "rank,step_s\n0,0.1\n")
     assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first

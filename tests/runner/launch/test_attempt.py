@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from daso_bench.runner.launch.attempt import Ranks, run_attempt
-from daso_bench.runner.launch.outcome import Rank
+from daso_bench.runner.launch.failures import Rank
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError
 

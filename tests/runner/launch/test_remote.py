@@ -14,12 +14,12 @@ import pytest
 from test_local import alive
 
 from daso_bench.runner.launch import remote, supervisor, worker
-from daso_bench.runner.launch.attempt import Conclusion, run_attempt
-from daso_bench.runner.launch.failures import LOST
-from daso_bench.runner.launch.outcome import Outcome, Rank
+from daso_bench.runner.launch.attempt import run_attempt
+from daso_bench.runner.launch.failures import LOST, Rank
 from daso_bench.runner.launch.remote import ADDRESS, RemoteRanks, threads_of, timing_of
 from daso_bench.runner.machine.facts import process_facts
 from daso_bench.runner.machine.rules import Finding
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Topology
@@ -242,7 +242,7 @@ def test_a_signal_to_the_ranks_stops_them_in_good_order_and_is_told(tmp_path: Pa
             self.born = born
             return super().start(born, attempt)
 
-        def conclude(self, outcome: Outcome, interrupts: list[str]) -> Conclusion:
+        def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
             told.extend(rank.signals for rank in self.born)
             return super().conclude(outcome, interrupts)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from daso_bench.runner.launch import supervisor as module
-from daso_bench.runner.launch.failures import Vitals
+from daso_bench.runner.launch.failures import Rank, Vitals, judge, whereabouts
 from daso_bench.runner.launch.interrupts import Interrupts
-from daso_bench.runner.launch.outcome import Outcome, Rank, judge, whereabouts
 from daso_bench.runner.launch.supervisor import Supervisor
+from daso_bench.runner.records.outcome import Outcome
 
 
 class MadeUp:

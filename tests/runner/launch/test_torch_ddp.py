@@ -9,7 +9,7 @@ from runs import Dies, config, dies_after
 
 from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training import checkpoint

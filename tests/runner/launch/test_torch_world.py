@@ -14,9 +14,9 @@ from runs import Awkward, config
 
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.launch.rank import evaluate
 from daso_bench.runner.records.json_lines import read_json, read_records, surviving
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training import checkpoint

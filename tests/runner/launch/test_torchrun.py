@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def torchrun(directory: RunDirectory, processes: int, **environ: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [
             *command,

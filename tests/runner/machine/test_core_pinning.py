@@ -18,7 +18,6 @@ from daso_bench.runner.machine.core_pinning import Room, apart, apart_here, keep
 from daso_bench.runner.machine.environment import usable_cores
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies import sweep
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
@@ -66,10 +65,10 @@ def test_loader_workers_have_cores_beside_the_threads(monkeypatch: pytest.Monkey
     monkeypatch.setattr(core_pinning, "affinity", lambda: list(range(6)))
     monkeypatch.setattr(core_pinning, "usable_cores", lambda: 6)
     launcher = {"pin": True, "threads_per_rank": 2, "loader_workers": 1}
-    sweep.check_machine(config(ranks=[2], launcher=launcher))
+    local.LocalLauncher().refuse(config(ranks=[2], launcher=launcher))
     with pytest.raises(MachineError, match="3 ranks want 9 cores of their own, 6 are usable"):
-        sweep.check_machine(config(ranks=[3], launcher=launcher))
-    sweep.check_machine(config(ranks=[3], launcher={**launcher, "pin": False}))
+        local.LocalLauncher().refuse(config(ranks=[3], launcher=launcher))
+    local.LocalLauncher().refuse(config(ranks=[3], launcher={**launcher, "pin": False}))
     assert apart_here(2, 3) == [(0, 1, 2), (3, 4, 5)]
 
 

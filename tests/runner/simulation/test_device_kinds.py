@@ -12,10 +12,9 @@ from daso_bench.runner.communication.gpus import device_of
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig
+from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.doctor.calibration import measure
-from daso_bench.runner.launch import local
-from daso_bench.runner.launch.emulated import ranks_location
+from daso_bench.runner.launch import local, venue
 from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -150,9 +149,9 @@ def test_nccl_passes_by_the_kernel_network_and_is_not_taken_for_it(monkeypatch: 
     on_gpus.check_real("emulated", "modelled")
     both = dataclasses.replace(cluster("cuda", "cpu"), links=links)  # joined by gloo, through the host
     both.check_real("emulated", "kernel")
-    monkeypatch.setattr(ranks_location, "impossible", lambda: None)  # a kernel that has all it takes
+    monkeypatch.setattr(venue, "impossible", lambda: None)  # a kernel that has all it takes
     cfg = dataclasses.replace(config(), cluster=on_gpus, launcher=EmulatedConfig())
-    assert ranks_location.venue_of(cfg).meeting.network == "modelled"
+    assert venue.venue_of(cfg).meeting.network == "modelled"
 
 
 def test_calibrate_measures_the_devices_that_the_cluster_names(
@@ -201,7 +200,7 @@ def test_a_word_for_people_stays_one_word_and_moves_no_run_id(tmp_path: Path):
     cfg = dataclasses.replace(
         cfg,
         cluster=dataclasses.replace(cluster("V100", samples_per_second=100.0), links=links),
-        launcher=LauncherConfig(name="simulated"),
+        launcher=SimulatedConfig(),
     )
     text = load.dump(cfg)
     assert "\n    kind: V100\n" in text

@@ -13,7 +13,7 @@ from runs import config
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import to_plain
 from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.launch.simulated_run import NodeLost, run_all
@@ -204,9 +204,9 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
     made = dataclasses.replace(
         config(max_steps=STEPS, results=tmp_path, dataset=Synthetic(samples=96)),
         cluster=cluster,
-        launcher=LauncherConfig(name="simulated", timeline=True),
+        launcher=SimulatedConfig(timeline=True),
     )
-    assert run_id(made) == run_id(dataclasses.replace(made, launcher=LauncherConfig(name="simulated")))
+    assert run_id(made) == run_id(dataclasses.replace(made, launcher=SimulatedConfig()))
     directory = RunDirectory.create(to_plain(made), tmp_path)
     for fails in (True, False):
         directory.begin_attempt()
@@ -225,6 +225,6 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
 
 
 def test_only_virtual_time_is_drawn():
-    assert LauncherConfig(name="simulated", timeline=True).timeline
+    assert SimulatedConfig(timeline=True).timeline
     with pytest.raises(ConfigError, match=r"launcher\.timeline=true: only launcher=simulated draws one"):
-        LauncherConfig(timeline=True)
+        LocalConfig(timeline=True)

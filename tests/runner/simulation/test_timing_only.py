@@ -14,14 +14,14 @@ from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.batch_parts import input_spec
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.training.device_model import Profile
-from daso_bench.runner.training.trainer import Result
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import WORLD, Topology
 
@@ -33,7 +33,7 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def played(cfg: RunConfig, profile: Profile | None, *, timed: bool) -> list[Result]:
+def played(cfg: RunConfig, profile: Profile | None, *, timed: bool) -> list[Outcome]:
     data = cfg.dataset.load()
     if timed:
         assert profile is not None
@@ -71,7 +71,7 @@ def test_bytes_of_a_large_model_are_its_own():
         (Sized(parameters=10**11, tensors=16_000), 10**11),
     )
     for model, numel in models:
-        launcher = LauncherConfig(name="simulated", timing_only=True)
+        launcher = SimulatedConfig(timing_only=True)
         described = ClusterConfig(
             nodes=2,
             ranks_per_node=(2,),

@@ -7,7 +7,7 @@ import pytest
 from asking import code_of, requests
 
 from daso_bench.runner.config.schema import RunConfig
-from daso_bench.runner.records.exit_codes import WRONG_REQUEST
+from daso_bench.runner.records.outcome import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import FRESH, PILOT, REFERENCE, SEEDS, TRIAL
 from daso_bench.runner.studies import start
 from daso_bench.runner.studies.pilot import pilots

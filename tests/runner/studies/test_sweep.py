@@ -13,12 +13,15 @@ import pytest
 from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.runner.config.cluster import ClusterConfig
-from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SlurmConfig, TorchrunConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
 from daso_bench.runner.config.load import load
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.config.study import RunInfo, StudyInfo
 from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import sweep
@@ -40,13 +43,6 @@ class Part(Dataset):
 
 class Strategy:
     Config = Part
-
-
-@dataclass(frozen=True)
-class Ending:
-    status: str = "finished"
-    reason: str | None = None
-    exit_code: int = 0
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +83,9 @@ class World:
     def requests(self, *kinds: str, seeds: int = 1) -> list[Request]:
         return [Request((kind,), self.config(kind, seed)) for kind in kinds for seed in range(seeds)]
 
-    def start(self, directory: RunDirectory, config: RunConfig) -> Ending:
+    def start(self, directory: RunDirectory, config: RunConfig) -> Outcome:
         self.started.append(f"{config.strategy.kind}{config.seed}")
-        ending = self.fate.get(config.strategy.kind, Ending())
+        ending = self.fate.get(config.strategy.kind, Outcome(status="finished"))
         if isinstance(ending, Exception):
             raise ending
         directory.begin_attempt()
@@ -173,13 +169,13 @@ def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:
 
 def test_repeating_a_sweep_runs_only_what_is_missing_or_failed(world: World) -> None:
     wanted = world.requests("A", "B", "C")
-    world.fate = {"B": Ending("failed", "rank 1 died", 1)}
+    world.fate = {"B": Outcome(status="failed", reason="rank 1 died", exit_code=1)}
     assert exit_code(world.run(wanted[:2])) == 1
     world.fate = {}
     world.started.clear()
     results = world.run(wanted)
     assert world.started == ["B0", "C0"]
-    assert [result.word for result in results] == ["skipped", "ran", "ran"]
+    assert [result.outcome.status for result in results] == ["skipped", "finished", "finished"]
     assert exit_code(results) == 0
     assert any("skipped: finished already" in line for line in world.said)
     assert any("goes on after an attempt that did not finish" in line for line in world.said)
@@ -198,17 +194,17 @@ def test_a_skip_across_commits_says_so(world: World) -> None:
 
 def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
     world.fate = {
-        "A": Ending("failed", "rank 2: SIGKILL", 1),
+        "A": Outcome(status="failed", reason="rank 2: SIGKILL", exit_code=1),
         "B": MachineError("launcher.port=80: taken"),
-        "D": Ending("timed_out", "train.max_seconds", 1),
+        "D": Outcome(status="timed_out", reason="train.max_seconds", exit_code=1),
     }
     bad = Request(("strategy=nosuch",), None, ConfigError("strategy=nosuch: unknown"))
     results = world.run([*world.requests("A", "B", "C", "D"), bad])
     assert world.started == ["A0", "B0", "C0", "D0"]
-    assert [(result.word, result.reason) for result in failures(results)] == [
-        ("ran", "rank 2: SIGKILL"),
+    assert [(result.outcome.status, result.outcome.reason) for result in failures(results)] == [
+        ("failed", "rank 2: SIGKILL"),
         ("impossible", "launcher.port=80: taken"),
-        ("ran", "train.max_seconds"),
+        ("timed_out", "train.max_seconds"),
         ("refused", "strategy=nosuch: unknown"),
     ]
     assert exit_code(results) == 1
@@ -217,29 +213,31 @@ def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
 def test_the_exit_code_says_which_kind_of_failure_there_was(world: World) -> None:
     refused = world.run([*world.requests("A"), Request(("x",), None, ConfigError("x"))])
     assert exit_code(refused) == 2
-    world.fate = {"B": MachineError("no"), "C": Ending("diverged", "loss is NaN", 1)}
+    world.fate = {"B": MachineError("no"), "C": Outcome(status="diverged", reason="loss is NaN", exit_code=1)}
     assert exit_code(world.run(world.requests("B"))) == 3
     diverged = world.run(world.requests("C"))
     assert exit_code(diverged) == 0  # a result of its strategy
-    assert world.run(world.requests("C"))[0].word == "skipped"
+    assert world.run(world.requests("C"))[0].outcome.status == "skipped"
 
 
 def test_an_interrupt_ends_the_sweep(world: World) -> None:
-    world.fate = {"B": Ending("cancelled", "interrupted (SIGINT)", 130)}
+    world.fate = {"B": Outcome(status="cancelled", reason="interrupted (SIGINT)", exit_code=130)}
     results = world.run(world.requests("A", "B", "C", "D"))
     assert world.started == ["A0", "B0"]
-    assert [result.word for result in results] == ["ran", "ran", "not started", "not started"]
+    assert [result.outcome.status for result in results] == [
+        *("finished", "cancelled", "not started", "not started"),
+    ]
     assert exit_code(results) == 130
 
 
 def test_a_run_that_is_being_run_elsewhere_is_refused_by_name(world: World) -> None:
     wanted = world.requests("A", "B")
     assert wanted[0].config is not None
-    directory, _ = run_one(wanted[0].config, lambda directory, config: Ending())
+    directory, _ = run_one(wanted[0].config, lambda directory, config: Outcome(status="finished"))
     with directory.lock():
         results = world.run(wanted)
-    assert results[0].word == "refused"
-    assert "is being run by pid" in str(results[0].reason)
+    assert results[0].outcome.status == "refused"
+    assert "is being run by pid" in str(results[0].outcome.reason)
     assert world.started == ["B0"]
     assert exit_code(results) == 2
 
@@ -256,17 +254,18 @@ def test_one_run_is_never_started_into_an_existing_one(world: World) -> None:
 def test_more_ranks_than_cores_are_refused_where_not_allowed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "usable_cores", lambda: 3)
+    monkeypatch.setattr(local, "usable_cores", lambda: 3)
     config = world.config("A")
     strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
     with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
         run_one(strict, world.start)
-    assert world.run([Request((), strict)])[0].word == "impossible"
+    assert world.run([Request((), strict)])[0].outcome.status == "impossible"
     run_one(config, world.start)
     assert world.started == ["A0"]
-    for elsewhere in (LauncherConfig(name="simulated"), TorchrunConfig(), SlurmConfig()):
+    for elsewhere in (SimulatedConfig(), TorchrunConfig(), SlurmConfig()):
         asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
-        sweep.check_machine(types.SimpleNamespace(cluster=config.cluster, launcher=asked))  # pyright: ignore[reportArgumentType]
+        run: Any = types.SimpleNamespace(cluster=config.cluster, launcher=asked)
+        launcher_of(run).refuse(run)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from asking import code_of
 
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.compose import compose
-from daso_bench.runner.records.exit_codes import WRONG_REQUEST
 from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.records.outcome import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.report.statistics.search import Trial
 from daso_bench.runner.studies import sweep

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.runner.training.evaluation import Score
 from daso_bench.runner.training.evaluator import Evaluator
-from daso_bench.runner.training.trainer import Result, Trainer
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.asynchronous import AsynchronousStrategy
 
 EPOCH, EPOCHS, BATCH = 96, 4, 16
@@ -118,7 +119,7 @@ class Watch:
                 context.strategy.averaged_model, self.evaluator._score = averaged_model, score
                 watch.resumed[rank].append(context.comm.now())
 
-            def _end(self) -> Result:
+            def _end(self) -> Outcome:
                 finish = self.context.strategy.finalize
 
                 def noted() -> None:

@@ -23,11 +23,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.machine import gpu_facts
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.context import Backend, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.trainer import Result, Trainer
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Done, Operation, Work
 from daso_bench.strategies.lasgd import LASGD
 from daso_bench.strategies.topology import Topology
@@ -110,7 +111,7 @@ def _write_for_all(path: Path, content: Any, write: Any = checkpoint.write_file)
             shutil.copy(path, path.with_name(checkpoint.rank_file(other)))
 
 
-def run(mirror: Mirror, folder: Path, loop: type[Trainer] = Trainer, *arguments: Any, **keys: Any) -> Result:
+def run(mirror: Mirror, folder: Path, loop: type[Trainer] = Trainer, *arguments: Any, **keys: Any) -> Outcome:
     """A run of 3 epochs of 4 steps, judged after every other one, saved after every fourth."""
     cfg = config(
         *arguments,

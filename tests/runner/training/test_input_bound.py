@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
+from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.training.context import TrainContext
 from daso_bench.runner.training.time_accounting import Ledger
 
@@ -42,7 +42,7 @@ def test_waiting_for_the_reader_and_work_of_the_rank_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     "launcher",
-    [LauncherConfig(name="simulated"), LocalConfig(network="modelled")],
+    [SimulatedConfig(), LocalConfig(network="modelled")],
     ids=["virtual", "emulated"],
 )
 def test_where_the_cost_of_data_is_said_no_process_would_lower_it(launcher: LauncherConfig) -> None:

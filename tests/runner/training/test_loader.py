@@ -20,7 +20,7 @@ from daso_bench.datasets.data import Split
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.config import load, schema
-from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -285,7 +285,7 @@ def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cls", "fields"),
-    [(LauncherConfig, {"name": "simulated"}), (LocalConfig, {"network": "modelled"})],
+    [(SimulatedConfig, {}), (LocalConfig, {"network": "modelled"})],
 )
 def test_where_time_is_modelled_there_are_no_workers(cls: Any, fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^launcher\.loader_workers=2: only real time has such"):

@@ -15,7 +15,7 @@ from daso_bench.runner.config.cluster import (
     LinksConfig,
     StragglerConfig,
 )
-from daso_bench.runner.config.launchers import LauncherConfig
+from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.load import dump, load
 from daso_bench.runner.config.schema import RunConfig, run_id
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
@@ -97,7 +97,7 @@ def run(straggler: StragglerConfig) -> RunConfig:
         links=LinksConfig(intra=LinkConfig(rate_gbit=100.0), inter=LinkConfig(rate_gbit=10.0)),
         device=DeviceConfig(samples_per_second=100.0, straggler=straggler),
     )
-    return dataclasses.replace(config(), cluster=cluster, launcher=LauncherConfig(name="simulated"))
+    return dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig())
 
 
 def test_a_straggler_is_part_of_a_run_and_of_its_id(tmp_path: Path):

@@ -485,9 +485,7 @@ def test_a_cluster_that_is_there_is_not_replaced(
 
 
 def outcome(status: str, code: int) -> local.Outcome:
-    return local.Outcome(
-        status=status, reason="rank 1 died", exit_code=code, summary=None, details="Traceback of rank 1"
-    )
+    return local.Outcome(status=status, reason="rank 1 died", exit_code=code, details="Traceback of rank 1")
 
 
 @pytest.mark.parametrize(

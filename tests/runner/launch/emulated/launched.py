@@ -19,9 +19,9 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.emulated.ranks_location import venue_of
-from daso_bench.runner.launch.outcome import Outcome
+from daso_bench.runner.launch.venue import venue_of
 from daso_bench.runner.records.json_lines import read_records, surviving
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training import checkpoint
 

@@ -23,12 +23,12 @@ from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkCo
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated import validity_checks
-from daso_bench.runner.launch.emulated.ranks_location import venue_of
 from daso_bench.runner.launch.emulated.validity_checks import Apparatus, Cores, LinkCheck
-from daso_bench.runner.launch.outcome import Outcome
 from daso_bench.runner.launch.rank_process import Meeting
+from daso_bench.runner.launch.venue import venue_of
 from daso_bench.runner.machine.environment import usable_cores
 from daso_bench.runner.machine.run_queue import RunQueue
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.context import TrainContext
 from daso_bench.strategies.errors import MachineError

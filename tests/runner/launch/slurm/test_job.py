@@ -8,22 +8,20 @@ from typing import Any, cast
 import pytest
 from slurm_cases import a_run
 
-from daso_bench.runner.launch.attempt import Conclusion
-from daso_bench.runner.launch.outcome import Outcome, Rank
+from daso_bench.runner.launch.failures import Rank
 from daso_bench.runner.launch.remote import RemoteProcess
 from daso_bench.runner.launch.slurm import job as module
 from daso_bench.runner.launch.slurm import provenance, queue
 from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
 from daso_bench.runner.launch.slurm.queue import Job, SlurmError
 from daso_bench.runner.launch.slurm.request import request_of
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
 
-STOPPED = Outcome(status="cancelled", reason="interrupted by SIGUSR2", exit_code=130, summary=None)
-FAILED = Outcome(
-    status="failed", reason="rank 1: RuntimeError: boom", exit_code=1, summary=None, details="Traceback"
-)
+STOPPED = Outcome(status="cancelled", reason="interrupted by SIGUSR2", exit_code=130)
+FAILED = Outcome(status="failed", reason="rank 1: RuntimeError: boom", exit_code=1, details="Traceback")
 DAY_MIN = 24 * 60
 
 
@@ -68,17 +66,14 @@ def ranks_of(folder: Path, *, id: str = "7", **keys: Any) -> SlurmRanks:
     return ranks
 
 
-def concluded(ranks: SlurmRanks, outcome: Outcome, *signals: str) -> tuple[Conclusion, dict[str, Any]]:
-    """The conclusion, and status.json after all that follows from it."""
-    conclusion = ranks.conclude(outcome, list(signals))
+def concluded(ranks: SlurmRanks, outcome: Outcome, *signals: str) -> tuple[Outcome, dict[str, Any]]:
+    """The outcome, and status.json after all that follows from it."""
+    outcome = ranks.conclude(outcome, list(signals))
     ranks.directory.end_attempt(
-        conclusion.outcome.status,
-        conclusion.outcome.reason,
-        run_status=conclusion.status,
-        attempt=conclusion.attempt,
+        outcome.status, outcome.reason, run_status=outcome.run_status, attempt=outcome.attempt
     )
-    conclusion.then()
-    return conclusion, ranks.directory.status()
+    ranks.recorded(outcome)
+    return outcome, ranks.directory.status()
 
 
 def born(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number: int = 0) -> Rank:
@@ -176,12 +171,12 @@ def test_a_job_out_of_requeues_is_timed_out_and_says_so(slurm: Slurm, tmp_path: 
     for _ in range(2):
         assert concluded(ranks, STOPPED, "SIGUSR2")[1]["status"] == "queued"
         ranks.directory.begin_attempt(**ranks.about())
-    conclusion, status = concluded(ranks, STOPPED, "SIGUSR2")
+    outcome, status = concluded(ranks, STOPPED, "SIGUSR2")
     assert status["status"] == status["attempts"][-1]["status"] == "timed_out"
     assert status["reason"] == (
         "time limit of 10 min (launcher.timeout_min), after 2 requeues (launcher.max_requeues)"
     )
-    assert conclusion.outcome.exit_code != 0
+    assert outcome.exit_code != 0
     assert slurm.requeued == ["7", "7"]
 
 
@@ -206,18 +201,18 @@ def test_a_requeue_that_slurm_refuses_leaves_the_run_where_it_stopped_with_its_w
 def test_a_requeue_by_slurm_at_the_same_moment_is_no_failure(slurm: Slurm, tmp_path: Path) -> None:
     slurm.jobs["7"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path)
-    conclusion = ranks.conclude(STOPPED, ["SIGUSR2"])
-    ranks.directory.end_attempt("timed_out", "x", run_status=conclusion.status)
+    outcome = ranks.conclude(STOPPED, ["SIGUSR2"])
+    ranks.directory.end_attempt("timed_out", "x", run_status=outcome.run_status)
     slurm.jobs["7"], slurm.refusal = told("PENDING"), SlurmError(["scontrol"], "no")
-    conclusion.then()
+    ranks.recorded(outcome)
     assert ranks.directory.status()["status"] == "queued"
 
 
 def test_a_rank_that_fails_stays_failed_and_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
     ranks = ranks_of(tmp_path)
     ranks._born = [born("n1"), born("n2")]
-    conclusion, status = concluded(ranks, FAILED)
-    assert conclusion.outcome is FAILED
+    outcome, status = concluded(ranks, FAILED)
+    assert outcome is FAILED
     assert (status["status"], status["reason"]) == ("failed", "rank 1: RuntimeError: boom")
     assert slurm.requeued == []
 
@@ -236,9 +231,9 @@ def test_a_run_that_was_cancelled_by_name_does_not_come_back(
     ranks = ranks_of(tmp_path)
     ranks.directory.cancel_file.touch()
     slurm.jobs["7"] = told("PENDING", 600.0)
-    conclusion, status = concluded(ranks, STOPPED if signals else FAILED, *signals)
+    outcome, status = concluded(ranks, STOPPED if signals else FAILED, *signals)
     assert (status["status"], status["reason"]) == ("cancelled", "by daso-bench cancel")
-    assert conclusion.outcome.exit_code == 130
+    assert outcome.exit_code == 130
     assert slurm.requeued == []
 
 
@@ -346,7 +341,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
 
     def run_here(directory: RunDirectory, *_: object, **__: object) -> Outcome:
         found.append(directory)
-        return Outcome(status="finished", reason=None, exit_code=0, summary=None)
+        return Outcome(status="finished", reason=None, exit_code=0)
 
     inside(monkeypatch)
     monkeypatch.setattr(module, "run_here", run_here)

@@ -1,24 +1,59 @@
-"""Rank 0's process as the supervisor of its run, where nobody else is: under torchrun, or plain srun.
+"""`launcher=torchrun`: prints the line to start on every node, and has rank 0 supervise the run.
 
-The ranks are the starter's processes; rank 0 alone is a child of this one.
+The user, or any batch system, starts the processes with torchrun or plain srun (`worker`). The process of
+rank 0 is the supervisor: rank 0 itself is its child, all other ranks belong to whoever started them.
 """
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
-from ..config.launchers import FarConfig
+from ..config.launchers import ExternalConfig
 from ..config.load import load
+from ..config.schema import RunConfig
+from ..records import display
 from ..records.run_directory import RunDirectory
 from .attempt import run_attempt
+from .launcher import Launcher, Runs
 from .remote import RemoteRanks
 
 
-class _Elsewhere:
-    """Torchrun, or srun, started all processes; this one's rank is its child."""
+class TorchrunLauncher(Launcher):
+    """Prints the torchrun command of each run."""
+
+    def refuse(self, config: RunConfig) -> None:
+        nodes = config.cluster.ranks_of_nodes
+        if len(set(nodes)) > 1:
+            raise ConfigError(f"cluster.ranks_per_node={list(nodes)}: torchrun starts as many on every node")
+
+    def hands_over(self, config: RunConfig) -> bool:
+        return True
+
+    def hand_over(self, runs: Runs, console: Console) -> int:
+        for run, config in runs:
+            self.refuse(config)
+            run.cancel_file.unlink(missing_ok=True)
+            nodes = config.cluster.ranks_of_nodes
+            where = (
+                "--standalone"
+                if len(nodes) == 1
+                else f"--nnodes={len(nodes)} --rdzv-backend=c10d --rdzv-endpoint=FIRST_HOST:29400"
+            )
+            display.say(console, f"run directory: {run.path}")
+            display.say(console, f"start on {'this machine' if len(nodes) == 1 else 'every node'}:")
+            command = f"torchrun {where} --nproc-per-node={nodes[0]} -m daso_bench.runner.launch.worker"
+            display.say(console, f"  {command} {shlex.quote(str(run.path))}")
+        return 0
+
+
+class _RankZero:
+    """The `Starter` of a run whose other ranks were started elsewhere: starts the process of rank 0."""
 
     def __init__(self, command: Sequence[str], key: str) -> None:
         self._command, self._key = command, key
@@ -56,7 +91,7 @@ def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
             return 0
         config = load(directory.config)
         launcher = config.launcher
-        if not isinstance(launcher, FarConfig):
+        if not isinstance(launcher, ExternalConfig):
             raise ConfigError(
                 f"launcher={launcher.name}: {run_dir} is not for processes that torchrun or srun start; "
                 "prepare it with launcher=torchrun"
@@ -65,7 +100,7 @@ def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
         ranks = RemoteRanks(
             directory,
             Topology.of(config.cluster.ranks_of_nodes),
-            _Elsewhere(command, key),
+            _RankZero(command, key),
             key=key,
             start_s=launcher.start_s,
             threads=None if isinstance(threads, str) else threads,

@@ -1,0 +1,169 @@
+"""Launchers: a plug-in runs from a folder outside the tree; processes and cores are the same in --dry-run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import config
+
+from daso_bench.runner import PACKAGE
+from daso_bench.runner.cli.main import run
+from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import load
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.launcher import cores_of, external_launcher, launcher_of, threads_of
+from daso_bench.runner.machine import environment
+from daso_bench.runner.studies import duration, sweep
+from daso_bench.strategies.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def twelve_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "usable_cores", lambda: 12)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "threads", "cores"),
+    [
+        ({}, 3, 12),
+        ({"loader_workers": 1}, 2, 12),
+        ({"loader_workers": 5}, 1, 24),
+        ({"loader_workers": 1, "threads_per_rank": 2}, 2, 12),
+    ],
+)
+def test_auto_leaves_a_core_to_each_loader_worker(launcher: dict[str, Any], threads: int, cores: int) -> None:
+    cfg = config(ranks=[2, 2], launcher=launcher)
+    assert (launcher_of(cfg).processes(cfg), threads_of(cfg), cores_of(cfg)) == (4, threads, cores)
+
+
+def test_virtual_ranks_are_one_process(tmp_path: Path) -> None:
+    composed = compose(
+        ["launcher=simulated", "cluster=ethernet_1g", "launcher.threads_per_rank=auto"], sweep=False
+    )
+    cfg = sweep.only(sweep.requests(composed, tmp_path))
+    assert (launcher_of(cfg).processes(cfg), threads_of(cfg), cores_of(cfg)) == (1, 12, 12)
+
+
+def test_core_hours_count_loader_workers() -> None:
+    found = duration._estimate([config(launcher={"loader_workers": 5})], [3600.0], "tried")
+    assert found.core_s == 24 * 3600
+
+
+@pytest.mark.parametrize(("workers", "said"), [(0, "12 threads"), (1, "11 threads + 1 loader worker")])
+def test_a_dry_run_tells_the_threads_that_the_run_takes(
+    workers: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    def launch(directory: Any, **settings: Any) -> local.Outcome:
+        started.append(settings)
+        return local.Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "launch", launch)
+    monkeypatch.setattr(local, "warm", lambda: None)
+    words = ["cluster.nodes=1", "cluster.ranks_per_node=1", f"launcher.loader_workers={workers}"]
+    assert run(["--dry-run", *words]) == 0
+    assert f"1 ranks on 1 nodes (1 x 1), {said} each, local" in capsys.readouterr().out
+    assert run(words) == 0
+    assert [(one["threads"], one["workers"]) for one in started] == [(12 - workers, workers)]
+
+
+PLUG_IN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.launch.local import LocalLauncher
+from daso_bench.runner.records.display import say
+from daso_bench.strategies.errors import ConfigError
+
+@dataclass(frozen=True, kw_only=True)
+class QueueConfig(LocalConfig):
+    run_by: ClassVar[str] = "launcher_from_outside.QueueLauncher"
+    name: str = "queue_of_mine"
+    most_ranks: int = 4
+    later: bool = False
+
+class QueueLauncher(LocalLauncher):
+    def refuse(self, config):
+        most, ranks = config.launcher.most_ranks, config.cluster.ranks
+        if ranks > most:
+            raise ConfigError(f"launcher.most_ranks={most}: {ranks} ranks")
+
+    def describe(self, config):
+        return [f"{self.processes(config)} of mine"]
+
+    def hands_over(self, config):
+        return config.launcher.later
+
+    def hand_over(self, runs, console):
+        for run, _ in runs:
+            say(console, f"later: {run.run_id}")
+        return 0
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for --config-dir with a launcher of its own; its module is on Python's path."""
+    conf = tmp_path / "conf"
+    (conf / "launcher").mkdir(parents=True)
+    keys = yaml.safe_load((PACKAGE / "conf" / "launcher" / "local.yaml").read_text())
+    own = {"_target_": "launcher_from_outside.QueueConfig", "name": "queue_of_mine", "most_ranks": 4}
+    text = "# A queue of mine\n" + yaml.safe_dump({**keys, **own, "later": False, "threads_per_rank": 1})
+    (conf / "launcher" / "queue_of_mine.yaml").write_text(text)
+    (tmp_path / "launcher_from_outside.py").write_text(PLUG_IN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return conf
+
+
+def test_a_launcher_from_outside_the_tree_is_listed_described_refuses_and_runs(
+    outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--config-dir", str(outside), "launcher=queue_of_mine", "model=mlp", "train.epochs=1"]
+    words += ["cluster.nodes=1", "cluster.ranks_per_node=2", "results_dir=results"]
+    assert run(["list", "launchers", "--config-dir", str(outside)]) == 0
+    assert "queue_of_mine  A queue of mine" in capsys.readouterr().out
+    assert run(["--dry-run", *words]) == 0
+    assert "processes  2 of mine" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"launcher\.most_ranks=1: 2 ranks"):
+        run([*words, "launcher.most_ranks=1"])
+    assert not Path("results").exists()
+
+    assert run(words) == 0
+    (file,) = Path("results").glob("*/*/config.yaml")
+    assert load(file).launcher.name == "queue_of_mine"
+    environment = json.loads((file.parent / "environment.json").read_text())
+    assert (environment["world"], len(environment["ranks"])) == ("queue_of_mine", 2)
+
+    capsys.readouterr()
+    assert run([*words, "launcher.later=true", "seed=1"]) == 0
+    assert "later: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("daso_bench.strategies.ddp.DDP", "must be a subclass of daso_bench.runner.config.launchers"),
+        ("launcher_from_outside.None_such", "cannot be imported"),
+    ],
+)
+def test_a_target_that_is_no_launcher_is_refused(outside: Path, target: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^launcher\._target_={target}: {message}"):
+        run(["--config-dir", str(outside), "launcher=queue_of_mine", f"launcher._target_={target}"])
+
+
+def test_runs_of_one_sweep_have_one_launcher() -> None:
+    here, torchrun = config(), config(launcher={"name": "torchrun"})
+    assert external_launcher([here, None]) is None
+    assert external_launcher([torchrun]) is launcher_of(torchrun)
+    with pytest.raises(ConfigError, match="a sweep goes to one launcher alone"):
+        external_launcher([here, torchrun])
