@@ -1,12 +1,13 @@
 """What a run is called, and its place in a study: the keys below `run` and `study`."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...strategies.errors import ConfigError, above, at_least, one_of, within
-from ..records.tuning_trials import TRIALS, check_trials
 
 ROLES = ("", "same_seeds", "fresh_seeds", "placebo", "one_core")
 INTERVALS = ("welch", "paired")
+TRIALS, FEWEST_TRIALS = 16, 4  # of each arm, when a study is tuned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +66,21 @@ class StudyInfo:
                 f"study.name={self.name}: must be the name of one folder (not empty, no slash); "
                 "where studies go is results_dir"
             )
+
+
+def check_trials(trials: int, key: str = "study.tune_trials") -> None:
+    """Raises ConfigError unless `trials` is a power of two, 4 or more: other numbers of points are uneven."""
+    if trials < FEWEST_TRIALS or trials & (trials - 1):
+        raise ConfigError(f"{key}={trials}: must be a power of two, {FEWEST_TRIALS} or more")
+
+
+def check_fair(
+    trials: Mapping[str, int], tuning_seeds: Collection[int], scored_seeds: Collection[int]
+) -> None:
+    """Raises ConfigError unless every arm had the same number of trials and no tuning seed is scored."""
+    if len(set(trials.values())) > 1:
+        counts = ", ".join(f"{arm} {count}" for arm, count in trials.items())
+        raise ConfigError(f"study.tune_trials: {counts}; must be equal for all arms")
+    shared = sorted(set(tuning_seeds) & set(scored_seeds))
+    if shared:
+        raise ConfigError(f"seeds {shared} were tuned on and are scored: choose others for one of the two")

@@ -1,4 +1,4 @@
-"""Which seeds are whose in a study: scored runs share none with what sets targets, tunes or tells the noise.
+"""Ranges of seeds in a study: scored runs share none with runs that set targets, tune or measure noise.
 
 Scored runs have seeds below `SEEDS`, one per repetition, the same for all arms. Each other use has a range of
 that size of its own, and the number within it says which repetition it belongs to.
@@ -11,6 +11,11 @@ from ...strategies.seeds import derive
 SEEDS = 10**6
 FRESH, PILOT, TRIAL = SEEDS, 2 * SEEDS, 3 * SEEDS  # where the ranges of the other uses begin
 REFERENCE = 4 * SEEDS  # of runs whose samples to target are stored (conf/convergence)
+
+
+def trial_seeds(trials: int) -> list[int]:
+    """The seed of each trial of `daso-bench tune`, the same for all arms."""
+    return [TRIAL + number for number in range(trials)]
 
 
 def repetition_of(seed: Any) -> Any:

@@ -12,10 +12,9 @@ from typing import Any
 
 from .data.arms import Arm, Comparison, settings, text
 from .data.load import Run
-from .statistics import reached, tuning
+from .statistics import reached
 from .statistics.estimate import Interval
-from .statistics.ratio import Times
-from .statistics.tuning import Regret
+from .statistics.ratio import Regret, Times, regret
 from .target import budget_s, study_of, way
 
 EQUALLY, OWN = "equally tuned", "paper's settings"
@@ -147,13 +146,13 @@ def _regret(others: Comparison, default: Arm, tuned: Arm, level: float) -> tuple
         times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in (default, tuned)]
         if not all(one.seconds for one in times):
             return None, "", "no run did all its work"
-        return tuning.regret(*times, level=level), "", ""
+        return regret(*times, level=level), "", ""
     limit = budget_s(others)
     if limit is None:
         return None, "", "no budget is known"
     base, arm = way(default.counted, limit), way(tuned.counted, limit)
     if base.all_reached and arm.all_reached:
-        return tuning.regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
+        return regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
     said = f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
     found = reached.compare(base, arm, level=level)
     if found is None:

@@ -1,73 +1,128 @@
-"""What `daso-bench tune` searches of a run, and a run with other settings.
+"""The space that `daso-bench tune` searches, its Sobol points, and a run with the settings of one point.
 
-Common to all arms, from each arm's own values: the peak learning rate, the warm-up as a share of the
-schedule, and the weight decay. A strategy adds at most three keys of its own (`Strategy.tuned`). Source:
-docs/method.md, "Tuning and pilot".
+Three dimensions are common to all arms and start from each arm's own values: the peak learning rate, the
+warm-up as a share of the schedule, and the weight decay. A strategy adds at most three keys of its own
+(`Strategy.tuned`). The points are scrambled Sobol points, which cover the space evenly also when they are
+few. Source: docs/method.md, "Tuning and pilot".
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...strategies.errors import ConfigError
-from ..config.schema import RunConfig, strategy_name
-from ..report.statistics.search import OWN, Key
+import numpy as np
+from scipy.stats import qmc
 
+from ...strategies.errors import ConfigError
+from ...strategies.seeds import derive
+from ..config.schema import RunConfig, strategy_name
+
+COMMON_KEYS = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
+MOST_STRATEGY_KEYS = 3
 RATE_TIMES = 8.0  # the peak rate: an eighth to eight times
 LONGEST_WARMUP = 0.25  # of the schedule
 DECAY_TIMES = 10.0  # the weight decay: a tenth to ten times
-# Where none is the default there is nothing to multiply: a quarter of the dimension stays at none.
+# A default of 0 cannot be multiplied: a quarter of the dimension stays at 0.
 ZERO_SHARE, LEAST_DECAY, MOST_DECAY = 0.25, 1e-6, 1e-2
-COMMON_KEYS = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
+_DIGITS = 4  # of a value: nobody types more
 
 
-def space_of(config: RunConfig) -> tuple[list[Key | None], list[Key]]:
-    """The keys of the dimensions that all arms have, None where this run has no such key; and its own.
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A dimension of the space: `name` (dotted) takes one of `values`, or a number in [low, high].
 
-    Raises ConfigError for an optimizer without `lr`, and for a strategy whose `tuned` cannot be.
+    `zero`: this share of the dimension is 0. `log`: even in ratios, else in differences. `words`: the range,
+    the same for arms that are searched alike.
+    """
+
+    name: str
+    words: str
+    values: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    zero: float = 0.0
+
+    def at(self, u: float) -> Any:
+        """The value at `u`, in [0, 1)."""
+        if self.values:
+            return self.values[int(u * len(self.values))]
+        if u < self.zero:
+            return 0.0
+        u = (u - self.zero) / (1 - self.zero)
+        value = self.low * (self.high / self.low) ** u if self.log else self.low + (self.high - self.low) * u
+        return float(f"{value:.{_DIGITS}g}")
+
+
+def space_of(config: RunConfig) -> list[Key | None]:
+    """The dimensions: the common ones, None where this run has no such key, then those of its strategy.
+
+    Raises ConfigError for an optimizer without `lr`, and for a wrong `tuned` of the strategy.
     """
     rate, decay = getattr(config.optimizer, "lr", None), getattr(config.optimizer, "weight_decay", None)
     if not isinstance(rate, float):
         name = type(config.optimizer).__name__
         raise ConfigError(f"optimizer={name}: has no number lr to tune; give it one, or tune by hand")
-    warmup = getattr(config.schedule, "warmup_epochs", None)
-    common = [
-        Key(
-            name=COMMON_KEYS[0],
-            said=f"x 1/{RATE_TIMES:g} to {RATE_TIMES:g}",
-            low=rate / RATE_TIMES,
-            high=rate * RATE_TIMES,
-            log=True,
-        ),
-        None
-        if warmup is None
-        else Key(
-            name=COMMON_KEYS[1],
-            said=f"0 to {LONGEST_WARMUP:g} of the schedule",
-            high=LONGEST_WARMUP * config.train.epochs,
-        ),
+    lr_key = Key(
+        name=COMMON_KEYS[0],
+        words=f"x 1/{RATE_TIMES:g} to {RATE_TIMES:g}",
+        low=rate / RATE_TIMES,
+        high=rate * RATE_TIMES,
+        log=True,
+    )
+    warmup_key = Key(
+        name=COMMON_KEYS[1],
+        words=f"0 to {LONGEST_WARMUP:g} of the schedule",
+        high=LONGEST_WARMUP * config.train.epochs,
+    )
+    return [
+        lr_key,
+        warmup_key if hasattr(config.schedule, "warmup_epochs") else None,
         None if decay is None else _decay(float(decay)),
+        *_strategy_keys(config),
     ]
-    return common, _own(config)
 
 
 def described(config: RunConfig) -> str:
-    """The space that all arms share, in words: equal for arms that are searched alike."""
-    return ", ".join(f"{key.name} {key.said}" for key in space_of(config)[0] if key is not None)
+    """The common dimensions in words: equal for arms that are searched alike."""
+    common = space_of(config)[: len(COMMON_KEYS)]
+    return ", ".join(f"{key.name} {key.words}" for key in common if key is not None)
 
 
-def changed(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The run with `settings`, by dotted key, instead of its own. Raises ConfigError where it cannot be."""
+def sobol_points(study: str, trials: int) -> list[tuple[float, ...]]:
+    """A point in [0, 1)^6 for each trial, fixed by the study's name; the point of trial 0 is not used.
+
+    The points of fewer trials are the first of those of more. `trials`: a power of two.
+    """
+    chance = np.random.default_rng(derive(0, "tune", study))
+    dimensions = len(COMMON_KEYS) + MOST_STRATEGY_KEYS
+    # scipy has called this argument `seed` from the start; newer stubs know only its later name `rng`.
+    sobol = qmc.Sobol(dimensions, scramble=True, seed=chance)  # pyright: ignore[reportCallIssue] (see above)
+    return [tuple(float(u) for u in point) for point in sobol.random(trials)]
+
+
+def settings_of(space: Sequence[Key | None], points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    """What each trial changes, by dotted key; trial 0 nothing.
+
+    A dimension that is None moves no other one: each key stays at its coordinate.
+    """
+    changes = [{key.name: key.at(u) for key, u in zip(space, point, strict=False) if key} for point in points]
+    return [{}, *changes[1:]]
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The run with `settings`, by dotted key, instead of its own. Raises ConfigError where a check fails."""
     parts: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
         group, _, key = name.partition(".")
         parts.setdefault(group, {})[key] = value
-    new = {group: dataclasses.replace(getattr(config, group), **values) for group, values in parts.items()}
-    return dataclasses.replace(config, **new)
+    changed = {group: dataclasses.replace(getattr(config, group), **keys) for group, keys in parts.items()}
+    return dataclasses.replace(config, **changed)
 
 
 def value_of(config: RunConfig, name: str) -> Any:
-    """What `config` has for a dotted key."""
+    """The value of a dotted key in `config`."""
     group, _, key = name.partition(".")
     return getattr(getattr(config, group), key)
 
@@ -75,25 +130,25 @@ def value_of(config: RunConfig, name: str) -> Any:
 def _decay(default: float) -> Key:
     name = COMMON_KEYS[2]
     if default == 0:
-        said = f"0 or {LEAST_DECAY:g} to {MOST_DECAY:g}"
-        return Key(name=name, said=said, low=LEAST_DECAY, high=MOST_DECAY, log=True, zero=ZERO_SHARE)
+        words = f"0 or {LEAST_DECAY:g} to {MOST_DECAY:g}"
+        return Key(name=name, words=words, low=LEAST_DECAY, high=MOST_DECAY, log=True, zero=ZERO_SHARE)
     low, high = default / DECAY_TIMES, default * DECAY_TIMES
-    return Key(name=name, said=f"x 1/{DECAY_TIMES:g} to {DECAY_TIMES:g}", low=low, high=high, log=True)
+    return Key(name=name, words=f"x 1/{DECAY_TIMES:g} to {DECAY_TIMES:g}", low=low, high=high, log=True)
 
 
-def _own(config: RunConfig) -> list[Key]:
-    """Keys of a strategy; one that somebody else wrote, by another contract, has none to declare."""
-    declared: tuple[tuple[str, tuple[Any, ...]], ...] = getattr(config.strategy_class, "tuned", ())
-    name = strategy_name(config)
+def _strategy_keys(config: RunConfig) -> list[Key]:
+    """The keys that `Strategy.tuned` declares."""
+    declared: tuple[tuple[str, tuple[Any, ...]], ...] = config.strategy_class.tuned
+    name, most = strategy_name(config), MOST_STRATEGY_KEYS
     known = {field.name for field in dataclasses.fields(config.strategy)}
-    if len(declared) > OWN:
-        raise ConfigError(f"strategy={name}: `tuned` declares {len(declared)} keys; must be {OWN} at most")
+    if len(declared) > most:
+        raise ConfigError(f"strategy={name}: `tuned` declares {len(declared)} keys; must be {most} at most")
     for key, values in declared:
         if key not in known or not values:
             raise ConfigError(
                 f"strategy={name}: `tuned` declares {key}={list(values)}: no such key, or no value"
             )
     return [
-        Key(name=f"strategy.{key}", said=", ".join(map(str, values)), values=tuple(values))
+        Key(name=f"strategy.{key}", words=", ".join(map(str, values)), values=tuple(values))
         for key, values in declared
     ]

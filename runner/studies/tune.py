@@ -8,31 +8,95 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ...strategies.errors import ConfigError
 from ..config.compose import compose
 from ..config.schema import RunConfig, strategy_name
-from ..records import display, tuning_trials
+from ..config.study import RunInfo, check_fair, check_trials
+from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.outcome import FAILED, OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
-from ..report.statistics import search
+from ..records.seed_ranges import TRIAL, phase_of, trial_seeds
 from ..report.statistics.guard import choose_baseline
 from ..report.statistics.ratio import Times
-from ..report.statistics.search import Trial
-from . import start, sweep, tuned_study, tuning_plan
+from . import dry_run, start, sweep
 from .prepare_data import Preparation
-from .search_space import described, space_of
-from .tuned_study import Tuned
-from .tuning_arms import StudyArm, arms_of
-from .tuning_plan import Plan, Tuning
+from .search_space import described, settings_of, sobol_points, space_of, value_of, with_settings
+from .side_runs import beside, refuse_far
+from .tuned_study import SUFFIX as TUNED_SUFFIX
+from .tuned_study import StudyArm, TuningResult, arms_of, tuned_name, write_study
 
-FILE = "tune.json"
-_IDLE = ("refused", "not run", "queued")
+FILE, SUFFIX = "tune.json", "_tune"
+_NOT_STARTED = ("refused", "not run", "queued")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial of an arm: what it changes, and the run that shows what that is worth, or why there is none."""
+
+    arm: StudyArm
+    number: int
+    settings: Mapping[str, Any]
+    request: sweep.Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """How a trial ended. `state`: of its run, or `refused`. `reason`: why there is no result.
+
+    `crossed_s`: scored crossing time, seconds of T_train, None without one. `metric`: of the last evaluation.
+    `train_s`: seconds of T_train used.
+    """
+
+    number: int
+    state: str
+    reason: str = ""
+    crossed_s: float | None = None
+    metric: float | None = None
+    train_s: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """True of a run without a result, a diverged one included."""
+        return self.state != "finished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """A study that is to be tuned, with `count` trials of each arm in `searched`.
+
+    `arms`: all of it, second baselines and placebo included. `seeds`: of the scored runs.
+    """
+
+    arms: Sequence[StudyArm]
+    searched: Sequence[StudyArm]
+    count: int
+    seeds: Sequence[int]
+    trials: Sequence[Trial]
+
+    @property
+    def base(self) -> RunConfig:
+        return self.searched[0].config
+
+    @property
+    def folder(self) -> Path:
+        """Where the trials and their result go."""
+        return self.base.results_dir / f"{self.base.study.name}{SUFFIX}"
+
+    def trials_of(self, arm: StudyArm) -> list[Trial]:
+        return [trial for trial in self.trials if trial.arm is arm]
+
+
+Results = Mapping[str, Sequence[TrialResult]]
+"""By arm, the results of its trials in their order."""
 
 
 def tune(
@@ -43,165 +107,283 @@ def tune(
     cwd: Path,
     dry_run: bool = False,
 ) -> int:
-    """Tune the study that `words` ask for with `count` trials an arm, and say what came out; the exit code.
+    """Tune the study that `words` ask for with `count` trials an arm, and show the result; the exit code.
 
     `count`: None is `study.tune_trials`. `dry_run`: only show the trials. Raises ConfigError where the study
     cannot be tuned.
     """
     composed = compose(words, sweep=True, config_dir=config_dir)
     requests = sweep.requests(composed, cwd)
-    tuning = tuning_plan.tuning_of(arms_of(composed, requests), requests, count, words)
+    tuning = tuning_of(arms_of(composed, requests), requests, count, words)
     console = display.make_console(goes_on=True)
     for request in requests:
         if request.error is not None:
             display.say(console, f"not tuned: {request.error}", "red")
-    counts = f"{len(tuning.own)} arms x {tuning.trials} trials = {len(tuning.plans)} runs"
-    display.say(console, f"{counts}, seeds {tuning_trials.seeds(1)[0]} and on: {tuning.folder}", "bold")
+    counts = f"{len(tuning.searched)} arms x {tuning.count} trials = {len(tuning.trials)} runs"
+    display.say(console, f"{counts}, seeds {TRIAL} and on: {tuning.folder}", "bold")
     if dry_run:
-        tuning_plan.show(console, tuning)
+        show_trials(console, tuning)
         return OK
     ready = Preparation(console)
-    for arm in tuning.own:
+    for arm in tuning.searched:
         ready.check(arm.config)
-    wanted = [plan.request for plan in tuning.plans]
-    code = start.run_sweep(console, wanted, with_report=False, words=words, ready=ready)
-    # A trial that the strategy refuses is an outcome; a run that broke down could be repeated.
+    runs = [trial.request for trial in tuning.trials]
+    code = start.run_sweep(console, runs, with_report=False, words=words, ready=ready)
+    # A trial that the strategy refuses counts; a run that the machine broke off can be repeated.
     if code not in (OK, FAILED, WRONG_REQUEST):
         return code
-    _refuse_idle(tuning)
-    _conclude(console, tuning, config_dir)
+    results = {arm.name: [result_of(trial) for trial in tuning.trials_of(arm)] for arm in tuning.searched}
+    _check_started(results)
+    _write_results(console, tuning, results, config_dir)
     return FAILED if code == FAILED else OK
 
 
-def _refuse_idle(tuning: Tuning) -> None:
-    """Raises ConfigError where no trial of an arm has run: nothing is known of it, so nothing is written."""
-    for arm in tuning.own:
-        found = [outcome(plan) for plan in tuning.of(arm)]
-        if all(trial.state in _IDLE for trial in found):
-            raise ConfigError(
-                f"{arm.name}: none of its {len(found)} trials could be started ({found[0].reason}); mend "
-                "that, or leave the arm out with study.arm=NAME,NAME of the others; nothing is written"
-            )
+def tuning_of(
+    arms: Sequence[StudyArm], requests: Sequence[sweep.Request], count: int | None, words: Sequence[str]
+) -> Tuning:
+    """The trials for the arms of a study's `requests`, `count` of each; None: `study.tune_trials`.
+
+    Raises ConfigError where nothing is to be tuned, where it would be unfair, and for a cluster.
+    """
+    searched = [arm for arm in arms if not arm.role]
+    if not searched:
+        raise ConfigError(
+            "study.role: all arms are second baselines or the placebo; there is nothing to tune"
+        )
+    refuse_far(searched[0].config, "trials")
+    number = searched[0].config.study.tune_trials if count is None else count
+    check_trials(number, "study.tune_trials" if count is None else "--trials")
+    scored = (r.config.seed for r in requests if r.config is not None and not r.config.study.role)
+    seeds = list(dict.fromkeys(scored))
+    check_fair({arm.name: number for arm in searched}, trial_seeds(number), seeds)
+    trials = trials_of(searched, number, words)
+    return Tuning(arms=arms, searched=searched, count=number, seeds=seeds, trials=trials)
 
 
-def _conclude(console: Console, tuning: Tuning, config_dir: Path | None) -> None:
-    """Choose, write what came out and the study of the winners, and say so."""
-    folder = tuning.folder
-    outcomes = {arm.name: [outcome(plan) for plan in tuning.of(arm)] for arm in tuning.own}
-    baseline = baseline_of(tuning.own, outcomes)
-    tuned = [_tuned(arm, outcomes[arm.name], tuning) for arm in tuning.own]
-    file = tuned_study.write(
-        folder, tuning.arms, tuned, seeds=tuning.seeds, baseline=baseline, config_dir=config_dir
+def trials_of(arms: Sequence[StudyArm], count: int, words: Sequence[str] = ()) -> list[Trial]:
+    """`count` trials of each arm; the order of the arms moves on by one from trial to trial."""
+    points = sobol_points(arms[0].config.study.name, count)
+    changes = {arm.name: settings_of(space_of(arm.config), points) for arm in arms}
+    trials: list[Trial] = []
+    for number, seed in enumerate(trial_seeds(count)):
+        turn = number % len(arms)
+        for arm in [*arms[turn:], *arms[:turn]]:
+            settings = changes[arm.name][number]
+            request = _request(arm, number, seed, settings, words)
+            trials.append(Trial(arm=arm, number=number, settings=settings, request=request))
+    return trials
+
+
+def _request(
+    arm: StudyArm, number: int, seed: int, settings: Mapping[str, Any], words: Sequence[str]
+) -> sweep.Request:
+    trial_words = (*words, f"study.arm={arm.name}", *(f"{key}={value}" for key, value in settings.items()))
+    try:
+        changed = with_settings(arm.config, settings)
+        run = beside(changed, SUFFIX, seed=seed, phase=phase_of(seed), eval_split="validation")
+        run = dataclasses.replace(
+            run, run=RunInfo(name=f"trial {number}"), study=dataclasses.replace(run.study, arm=arm.name)
+        )
+    except ConfigError as error:
+        return sweep.Request(trial_words, None, ConfigError(f"{arm.name}, trial {number}: {error}"))
+    return sweep.Request(trial_words, run)
+
+
+def show_trials(console: Console, tuning: Tuning) -> None:
+    """Show a table of each arm with the settings of its trials, then how long all will take."""
+    for arm in tuning.searched:
+        trials = tuning.trials_of(arm)
+        console.print(_table(arm, trials))
+        for trial in trials:
+            if trial.request.error is not None:
+                display.say(console, f"refused: {trial.request.error}", "red")
+        display.say(console, "")
+    configs = [trial.request.config for trial in tuning.trials if trial.request.config is not None]
+    dry_run.tell_time(console, configs)
+
+
+def _table(arm: StudyArm, trials: Sequence[Trial]) -> Table:
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
+    table = Table(
+        title=arm.name, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
     )
-    write_json(folder / FILE, _record(tuning, outcomes, tuned, baseline))
-    _tell(console, outcomes, tuned, baseline)
-    display.say(console, f"kept in {folder / FILE} and {file}")
-    name = f"{tuning.base.study.name}{tuned_study.SUFFIX}"
-    again = shlex.join(["daso-bench", "--config-dir", str(folder), f"+study={name}"])
-    display.say(console, f"both rows, on scored seeds: {again}", "bold")
+    for header in ("trial", *keys, "would"):
+        table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
+    for trial in trials:
+        values = [_text(trial.settings.get(key, value_of(arm.config, key))) for key in keys]
+        table.add_row(*(Text(cell) for cell in (str(trial.number), *values, _intent(trial))))
+    return table
 
 
-def outcome(plan: Plan) -> Trial:
-    """What became of a trial, from its run directory."""
-    config, path = plan.request.config, plan.request.path
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _intent(trial: Trial) -> str:
+    path = trial.request.path
+    return "count as failed: refused" if path is None else dry_run.intent(RunDirectory(path), many=True)
+
+
+def result_of(trial: Trial) -> TrialResult:
+    """The result of a trial, from its run directory."""
+    config, path = trial.request.config, trial.request.path
     if config is None or path is None:
-        return Trial(number=plan.number, state="refused", reason=str(plan.request.error))
+        return TrialResult(number=trial.number, state="refused", reason=str(trial.request.error))
     if not path.is_dir():
-        return Trial(number=plan.number, state="not run", reason="this machine could not start it")
+        reason = "this machine could not start it"
+        return TrialResult(number=trial.number, state="not run", reason=reason)
     directory = RunDirectory(path)
-    status = directory.status()
+    status, train = directory.status(), config.train
     rows = surviving(read_records(directory.metrics).rows) if directory.metrics.exists() else []
     evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    train, times = (
-        config.train,
-        [float(row["train_s"]) for row in rows if isinstance(row.get("train_s"), int | float)],
+    times = [float(row["train_s"]) for row in rows if isinstance(row.get("train_s"), int | float)]
+    crossed = (
+        None if train.target is None else crossing(evaluations, train.target, metric=train.target_metric)
     )
-    found = None if train.target is None else crossing(evaluations, train.target, metric=train.target_metric)
-    return Trial(
-        number=plan.number,
+    return TrialResult(
+        number=trial.number,
         state=str(status["status"]),
         reason=str(status.get("reason") or ""),
-        crossed_s=found.scored_s if found else None,
+        crossed_s=crossed.scored_s if crossed else None,
         metric=evaluations[-1].get(train.target_metric) if evaluations else None,
         train_s=max(times, default=0.0),
     )
 
 
-def baseline_of(arms: Sequence[StudyArm], outcomes: Mapping[str, Sequence[Trial]]) -> str:
-    """The arm whose tuned row the others are held against; "" for none.
+def _check_started(results: Results) -> None:
+    """Raises ConfigError where no trial of an arm has run: without a result nothing is written."""
+    for arm, trials in results.items():
+        if all(trial.state in _NOT_STARTED for trial in trials):
+            raise ConfigError(
+                f"{arm}: none of its {len(trials)} trials could be started ({trials[0].reason}); mend "
+                "that, or leave the arm out with study.arm=NAME,NAME of the others; nothing is written"
+            )
+
+
+def winner(trials: Sequence[TrialResult], *, lower: bool = False) -> TrialResult | None:
+    """The trial with the smallest crossing time; where none crossed, with the best last metric.
+
+    One that crossed is better than all that did not; of equals the first. None if all failed. `lower`: the
+    metric is a loss.
+    """
+    return min((t for t in trials if not t.failed), key=lambda trial: _rank(trial, lower), default=None)
+
+
+def _rank(trial: TrialResult, lower: bool) -> tuple[bool, float]:
+    if trial.crossed_s is not None:
+        return False, trial.crossed_s
+    if trial.metric is None or math.isnan(trial.metric):
+        return True, math.inf
+    return True, trial.metric if lower else -trial.metric
+
+
+def _winner_of(arm: StudyArm, results: Results) -> TrialResult | None:
+    return winner(results[arm.name], lower=arm.config.train.target_metric == "loss")
+
+
+def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
+    """The arm that the tuned rows are compared with; "" for none.
 
     Of the study's plain `ddp` arms (flat, hierarchical) the better on the tuning seeds, also where the study
     names one of them; another arm that the study names stays. Without a trial that gave a time in all of them
     the one that is named, else the first.
     """
     asked = arms[0].config.study.baseline
-    named = next((arm.name for arm in arms if arm.name == asked), "")
-    plain = [arm.name for arm in arms if _plain_ddp(arm.config)]
+    named = asked if asked in [arm.name for arm in arms] else ""
+    plain = [arm.name for arm in arms if _is_plain_ddp(arm.config)]
     if not plain or (named and named not in plain):
         return named
-    seconds = search.in_common({name: outcomes[name] for name in plain})
+    seconds = common_times({name: results[name] for name in plain})
     if not all(seconds.values()):
         return named or plain[0]
     return choose_baseline([(name, Times(tuple(times))) for name, times in seconds.items()])
 
 
-def _plain_ddp(config: RunConfig) -> bool:
+def _is_plain_ddp(config: RunConfig) -> bool:
+    if strategy_name(config) != "ddp":
+        return False
     strategy = config.strategy
-    changes = strategy_name(config) == "ddp" and (strategy.hook != "none" or not strategy.overlap)
-    return strategy_name(config) == "ddp" and not changes and strategy.algorithm != "best"
+    return strategy.hook == "none" and strategy.overlap and strategy.algorithm != "best"
 
 
-def _tuned(arm: StudyArm, outcomes: Sequence[Trial], tuning: Tuning) -> Tuned:
-    won = _winner(arm, outcomes)
-    settings = next((plan.settings for plan in tuning.of(arm) if won and plan.number == won.number), {})
-    return Tuned(
+def common_times(results: Results) -> dict[str, list[float]]:
+    """By arm the seconds of the trials that gave a time in every arm, so that all have the same seeds and
+    points: crossing times if some trial crossed everywhere, else the time of the whole schedule.
+    """
+    for field in ("crossed_s", "train_s"):
+        times = [
+            [None if trial.failed else getattr(trial, field) for trial in trials]
+            for trials in results.values()
+        ]
+        complete = [number for number, row in enumerate(zip(*times, strict=True)) if all(row)]
+        if complete:
+            return {
+                arm: [float(seconds[number] or 0) for number in complete]
+                for arm, seconds in zip(results, times, strict=True)
+            }
+    return {arm: [] for arm in results}
+
+
+def _write_results(console: Console, tuning: Tuning, results: Results, config_dir: Path | None) -> None:
+    """Choose the winners, write tune.json and the study of the winners, and show them."""
+    folder = tuning.folder
+    baseline = baseline_of(tuning.searched, results)
+    tuned = [_tuning_result(arm, results, tuning) for arm in tuning.searched]
+    file = write_study(
+        folder, tuning.arms, tuned, seeds=tuning.seeds, baseline=baseline, config_dir=config_dir
+    )
+    write_json(folder / FILE, _record(tuning, results, tuned, baseline))
+    _show(console, results, tuned, baseline)
+    display.say(console, f"kept in {folder / FILE} and {file}")
+    name = f"{tuning.base.study.name}{TUNED_SUFFIX}"
+    command = shlex.join(["daso-bench", "--config-dir", str(folder), f"+study={name}"])
+    display.say(console, f"both rows, on scored seeds: {command}", "bold")
+
+
+def _tuning_result(arm: StudyArm, results: Results, tuning: Tuning) -> TuningResult:
+    won = _winner_of(arm, results)
+    settings = next((t.settings for t in tuning.trials_of(arm) if won and t.number == won.number), {})
+    return TuningResult(
         arm=arm,
         settings=settings,
         study={
-            "tune_trials": tuning.trials,
+            "tune_trials": tuning.count,
             "tune_space": described(arm.config),
-            "tune_failed": sum(trial.failed for trial in outcomes),
-            "tune_device_hours": float(f"{_device_s(arm, outcomes) / 3600:.4g}"),
+            "tune_failed": sum(trial.failed for trial in results[arm.name]),
+            "tune_device_hours": float(f"{_device_s(arm, results) / 3600:.4g}"),
         },
     )
 
 
-def _winner(arm: StudyArm, outcomes: Sequence[Trial]) -> Trial | None:
-    return search.winner(outcomes, lower=arm.config.train.target_metric == "loss")
-
-
-def _device_s(arm: StudyArm, outcomes: Sequence[Trial]) -> float:
+def _device_s(arm: StudyArm, results: Results) -> float:
     """Seconds of training times ranks."""
-    return math.fsum(trial.train_s for trial in outcomes) * arm.config.cluster.ranks
+    return math.fsum(trial.train_s for trial in results[arm.name]) * arm.config.cluster.ranks
 
 
-def _record(
-    tuning: Tuning, outcomes: Mapping[str, Sequence[Trial]], tuned: Sequence[Tuned], baseline: str
-) -> dict[str, Any]:
+def _record(tuning: Tuning, results: Results, tuned: Sequence[TuningResult], baseline: str) -> dict[str, Any]:
     """What tune.json holds; fields: docs/records.md."""
     arms: dict[str, Any] = {}
-    for arm, found in zip(tuning.own, tuned, strict=True):
-        common, more = space_of(arm.config)
-        won = _winner(arm, outcomes[arm.name])
+    for row in tuned:
+        arm, won = row.arm, _winner_of(row.arm, results)
         arms[arm.name] = {
-            "space": {key.name: key.said for key in (*common, *more) if key is not None},
+            "space": {key.name: key.words for key in space_of(arm.config) if key is not None},
             "trials": [
-                dataclasses.asdict(trial)
+                dataclasses.asdict(result)
                 | {
-                    "settings": dict(plan.settings),
-                    "run": plan.request.path.name if plan.request.path else None,
+                    "settings": dict(trial.settings),
+                    "run": trial.request.path.name if trial.request.path else None,
                 }
-                for trial, plan in zip(outcomes[arm.name], tuning.of(arm), strict=True)
+                for result, trial in zip(results[arm.name], tuning.trials_of(arm), strict=True)
             ],
-            "failed": found.study["tune_failed"],
+            "failed": row.study["tune_failed"],
             "winner": won.number if won else None,
-            "settings": dict(found.settings),
-            "device_s": _device_s(arm, outcomes[arm.name]),
+            "settings": dict(row.settings),
+            "device_s": _device_s(arm, results),
         }
     return {
         "of": tuning.base.study.name,
-        "trials": tuning.trials,
-        "seeds": tuning_trials.seeds(tuning.trials),
+        "trials": tuning.count,
+        "seeds": trial_seeds(tuning.count),
         "split": "validation",
         "target": tuning.base.train.target,
         "metric": tuning.base.train.target_metric,
@@ -210,29 +392,21 @@ def _record(
     }
 
 
-def _tell(
-    console: Console,
-    outcomes: Mapping[str, Sequence[Trial]],
-    tuned: Sequence[Tuned],
-    baseline: str,
-) -> None:
-    for one in tuned:
-        found = outcomes[one.arm.name]
-        won = _winner(one.arm, found)
-        failed = sum(trial.failed for trial in found)
-        what = ", ".join(f"{key}={value}" for key, value in one.settings.items()) or "the default settings"
-        said = (
-            f"trial {won.number} wins{_worth(won, one.arm.config)}: {what}"
-            if won
-            else "no trial gave a result"
-        )
-        more = f" ({failed} of {len(found)} trials failed)" if failed else ""
-        display.say(console, f"{one.arm.name}: {said}{more}")
+def _show(console: Console, results: Results, tuned: Sequence[TuningResult], baseline: str) -> None:
+    for row in tuned:
+        arm, won = row.arm, _winner_of(row.arm, results)
+        failed, count = row.study["tune_failed"], len(results[arm.name])
+        settings = ", ".join(f"{key}={value}" for key, value in row.settings.items())
+        words = "no trial gave a result"
+        if won:
+            words = f"trial {won.number} wins{_worth(won, arm.config)}: {settings or 'the default settings'}"
+        failures = f" ({failed} of {count} trials failed)" if failed else ""
+        display.say(console, f"{arm.name}: {words}{failures}")
     if baseline:
-        display.say(console, f"baseline of the tuned rows: {tuned_study.tuned_name(baseline)}")
+        display.say(console, f"baseline of the tuned rows: {tuned_name(baseline)}")
 
 
-def _worth(won: Trial, config: RunConfig) -> str:
+def _worth(won: TrialResult, config: RunConfig) -> str:
     if won.crossed_s is not None:
         return f" with {won.crossed_s:.4g} s to the target"
     metric = "no number" if won.metric is None else f"{won.metric:.4g}"

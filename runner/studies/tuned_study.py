@@ -1,43 +1,147 @@
-"""The study that `daso-bench tune` leaves: a study's own settings beside equally tuned ones, on scored seeds.
+"""The arms of a study that is tuned, and the study file that `daso-bench tune` writes.
 
-The file says all by itself: the choice of each group, every value that differs from that choice's own, and
-the arms. What was typed when tuning stands in it.
+In that file every arm has its own settings in one row and the tuned ones in another, on the seeds that are
+scored. The file needs no other words: it holds the choice of each group, every value that differs from that
+choice's own, and the arms.
 """
 
+import dataclasses
 import json
 import re
 import shlex
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
-from ..config.compose import compose
+from ..config.compose import Composed, compose
 from ..config.load import GROUPS
 from ..config.overrides import quote
-from ..config.schema import strategy_name
+from ..config.schema import RunConfig, arm_id, strategy_name
 from ..config.typed import TARGET, plain
 from ..records import plain_yaml
 from ..records.nested_keys import below, flatten, nested
 from ..report.claims import convergence_points, paper_claims
-from .tuning_arms import StudyArm
+from . import sweep
 
 SUFFIX = "_tuned"
-SECOND = {"same_seeds": "same seeds", "fresh_seeds": "fresh seeds"}
+SECOND_BASELINES = {"same_seeds": "same seeds", "fresh_seeds": "fresh seeds"}
+SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may differ in
+NOT_THE_ARM = ("seed", "run", "study", "hydra", "train.eval_phase")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_OTHERS = ("null", "true", "false", "nan", "inf")  # words that are no text
+_NO_TEXT = ("null", "true", "false", "nan", "inf")
 _COMMON_STUDY = ("size", "same_seeds_share", "interval", "level")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """What tuning an arm came to: the winner's `settings` by dotted key, and the `study.*` keys that tell."""
+class StudyArm:
+    """One arm. `values`: its configuration by dotted key; `choices`: the file of each group.
+
+    `config`: its run with the first seed, checked.
+    """
+
+    name: str
+    values: dict[str, Any]
+    choices: dict[str, str]
+    config: RunConfig
+
+    @property
+    def role(self) -> str:
+        return self.config.study.role
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The choices of GROUPS, in that order."""
+        return tuple(self.choices[group] for group in GROUPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningResult:
+    """An arm with the winner's `settings` by dotted key, and the `study.*` keys of its tuned row."""
 
     arm: StudyArm
     settings: Mapping[str, Any]
     study: Mapping[str, Any]
+
+
+def arms_of(composed: Sequence[Composed], requests: Sequence[sweep.Request]) -> list[StudyArm]:
+    """The arms of a study's jobs, in their order, second baselines and the placebo included.
+
+    Departures from what the study assumes (`study.assumption`) are left out. Raises ConfigError where no job
+    can run, for several sizes, and for jobs that differ in more than what makes an arm: what is tuned at one
+    place is not tuned at another.
+    """
+    jobs = [
+        StudyArm(
+            name=request.config.study.arm,
+            values=flatten({key: value for key, value in plain(job.config).items() if key != "hydra"}),
+            choices={group: str(job.config.hydra.runtime.choices[group]) for group in GROUPS},
+            config=request.config,
+        )
+        for job, request in zip(composed, requests, strict=True)
+        if job.config is not None and request.config is not None and not request.config.study.assumption
+    ]
+    if not jobs:
+        raise ConfigError(next((str(r.error) for r in requests if r.error is not None), "no run to tune"))
+    _check_jobs(jobs)
+    if not all(job.name for job in jobs):
+        jobs = _named(jobs)
+    arms: dict[str, StudyArm] = {}
+    for job in jobs:
+        first = arms.setdefault(job.name, job)
+        if arm_id(first.config) != arm_id(job.config):
+            raise _not_one_arm(_differing([first.values, job.values]), [first.values, job.values])
+    return list(arms.values())
+
+
+def _differing(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The dotted keys in which configurations differ, but for those that name, place or repeat a run."""
+    keys = dict.fromkeys(key for tree in values for key in tree if not below(key, NOT_THE_ARM))
+    return [key for key in keys if any(tree.get(key) != values[0].get(key) for tree in values)]
+
+
+def _check_jobs(jobs: Sequence[StudyArm]) -> None:
+    sizes = list(dict.fromkeys(job.config.study.size for job in jobs))
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"study.size: the study has {', '.join(sizes)}; tune one: add study.size='{sizes[0]}'"
+        )
+    for job in jobs:
+        if job.config.study.tuned:
+            raise ConfigError(
+                f"study.tuned={job.config.study.tuned}: is tuned already; tune the study it is from"
+            )
+        if job.config.run.arm not in ("", job.role):
+            raise ConfigError(
+                f"run.arm={job.config.run.arm}: tuned arms have names of their own; leave it empty"
+            )
+
+
+def _named(jobs: Sequence[StudyArm]) -> list[StudyArm]:
+    """Jobs of a study without arm names, named by their strategy and by the keys that differ within it."""
+    unsearched = [key for key in _differing([job.values for job in jobs]) if not below(key, SEARCHED)]
+    if unsearched:
+        raise _not_one_arm(unsearched, [job.values for job in jobs])
+    values: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for job in jobs:
+        values[job.choices["strategy"]].append(job.values)
+    named = []
+    for job in jobs:
+        strategy = job.choices["strategy"]
+        words = [f"{key.rpartition('.')[2]}={job.values.get(key)}" for key in _differing(values[strategy])]
+        named.append(dataclasses.replace(job, name=" ".join([strategy, *words])))
+    return named
+
+
+def _not_one_arm(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> ConfigError:
+    key = keys[0] if keys else "run.repeat"
+    given = dict.fromkeys(str(tree.get(key)) for tree in values)
+    return ConfigError(
+        f"{key}: the study has {', '.join(given)} for one arm; tune one: add {key}={next(iter(given))}"
+    )
 
 
 def tuned_name(arm: str) -> str:
@@ -45,10 +149,10 @@ def tuned_name(arm: str) -> str:
     return f"{arm} tuned"
 
 
-def write(
+def write_study(
     folder: Path,
     arms: Sequence[StudyArm],
-    tuned: Sequence[Tuned],
+    results: Sequence[TuningResult],
     *,
     seeds: Sequence[int],
     baseline: str,
@@ -56,113 +160,117 @@ def write(
 ) -> Path:
     """Write `folder`/study/<study>_tuned.yaml and return its path; the folder is for --config-dir.
 
-    Files of the user's own folder are copied beside it, since only one such folder can be named.
+    Files of the user's own folder are copied into it, since --config-dir names only one folder.
 
     Args:
         arms: the rows with the study's own settings, second baselines and placebo included.
-        tuned: the rows with tuned settings.
+        results: the rows with tuned settings.
         seeds: of the scored runs.
-        baseline: the arm whose tuned row the other tuned rows are held against; "" for none.
+        baseline: the arm whose tuned row the other tuned rows are compared with; "" for none.
 
     Raises ConfigError where a tuned row would have the name of an arm.
     """
     if config_dir is not None and config_dir.resolve() != folder.resolve():
         _copy(config_dir, folder)
     first = arms[0].config.study
-    body, own = _split(arms, config_dir)
-    told = _told_of_all(tuned)
-    rows = {arm.name: [*own[arm.name], *_words({"study.role": arm.role} if arm.role else {})] for arm in arms}
-    for name, words in _tuned_rows(arms, tuned, own, baseline, told).items():
+    common_values, arm_words = _split(arms, config_dir)
+    rows = {arm.name: arm_words[arm.name] + _role_words(arm) for arm in arms}
+    common_keys = _common_study_keys(results)
+    for name, words in _tuned_rows(arms, results, arm_words, baseline, common_keys).items():
         if name in rows:
             raise ConfigError(f"study.arm={name}: is the name of a tuned row; call the study's arm otherwise")
         rows[name] = words
-    common = {group: arms[0].choices[group] for group in GROUPS[1:] if _same(arms, group)}
+    choices = {group: arms[0].choices[group] for group in GROUPS[1:] if _same_choice(arms, group)}
     study = {key: getattr(first, key) for key in _COMMON_STUDY}
     name = f"{first.name}{SUFFIX}"
-    # A baseline that was left out when tuning is none to hold the others against.
-    named = next((arm.name for arm in arms if arm.name == first.baseline), "")
+    # Where the study's baseline was left out when tuning, the new study names none.
+    own_baseline = first.baseline if first.baseline in [arm.name for arm in arms] else ""
     tree = {
-        "defaults": [{f"override /{group}": choice} for group, choice in common.items()],
-        "study": {"name": name, "baseline": named, **study, **told},
-        **nested(body),
+        "defaults": [{f"override /{group}": choice} for group, choice in choices.items()],
+        "study": {"name": name, "baseline": own_baseline, **study, **common_keys},
+        **nested(common_values),
         "hydra": {
             "mode": "MULTIRUN",
             "sweeper": {
                 "params": {"seed": ",".join(map(str, seeds))},
-                "sets": {"arm": {name: shlex.join(words) for name, words in rows.items()}},
+                "sets": {"arm": {arm: shlex.join(words) for arm, words in rows.items()}},
             },
         },
     }
     file = folder / "study" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    head = f"The settings of +study={first.name} beside equally tuned ones; made by daso-bench tune"
-    file.write_text(f"# @package _global_\n# {head}\n{plain_yaml.dump(tree)}", encoding="utf-8")
+    title = f"The settings of +study={first.name} beside equally tuned ones; made by daso-bench tune"
+    file.write_text(f"# @package _global_\n# {title}\n{plain_yaml.dump(tree)}", encoding="utf-8")
     return file
 
 
 def _tuned_rows(
     arms: Sequence[StudyArm],
-    tuned: Sequence[Tuned],
-    own: Mapping[str, list[str]],
+    results: Sequence[TuningResult],
+    arm_words: Mapping[str, list[str]],
     baseline: str,
-    told: Mapping[str, Any],
+    common_keys: Mapping[str, Any],
 ) -> dict[str, list[str]]:
     """The words of each tuned row: the arms, and second baselines and the placebo of the tuned baseline."""
     rows: dict[str, list[str]] = {}
-    against = {"study.baseline": tuned_name(baseline)} if baseline else {}
-    for one in tuned:
-        about = {f"study.{key}": value for key, value in one.study.items() if key not in told}
-        study = {"study.tuned": one.arm.name, **against, **about}
-        words = [*_without(own[one.arm.name], one.settings), *_words(one.settings)]
-        rows[tuned_name(one.arm.name)] = [*words, *_words(study)]
-        if one.arm.name != baseline:
+    baseline_key = {"study.baseline": tuned_name(baseline)} if baseline else {}
+    for result in results:
+        arm, settings = result.arm, result.settings
+        keys = {f"study.{key}": value for key, value in result.study.items() if key not in common_keys}
+        study = {"study.tuned": arm.name, **baseline_key, **keys}
+        kept = [word for word in arm_words[arm.name] if word.partition("=")[0] not in settings]
+        words = [*kept, *_words(settings)]
+        rows[tuned_name(arm.name)] = [*words, *_words(study)]
+        if arm.name != baseline:
             continue
-        for role, said in SECOND.items():
-            label = f"{tuned_name(baseline)}, {said}"
-            rows[label] = [*words, *_words({**study, "study.role": role})]
+        for role, label in SECOND_BASELINES.items():
+            rows[f"{tuned_name(baseline)}, {label}"] = [*words, *_words({**study, "study.role": role})]
         placebo = next((arm for arm in arms if arm.role == "placebo"), None)
-        if placebo is not None and strategy_name(one.arm.config) == "ddp":
-            strategy = {k: v for k, v in one.arm.values.items() if below(k, ["strategy"]) and not _target(k)}
-            others = [word for word in words if not word.startswith(("strategy=", "strategy."))]
-            settings = {**strategy, **{k: v for k, v in one.settings.items() if below(k, ["strategy"])}}
-            choice = f"strategy={placebo.choices['strategy']}"
-            role = {**study, "study.role": "placebo"}
-            rows[tuned_name(placebo.name)] = [choice, *others, *_words(settings), *_words(role)]
+        if placebo is not None and strategy_name(arm.config) == "ddp":
+            rows[tuned_name(placebo.name)] = [
+                f"strategy={placebo.choices['strategy']}",
+                *(word for word in words if not word.startswith(("strategy=", "strategy."))),
+                *_words({**_strategy_values(arm.values), **_strategy_values(settings)}),
+                *_words({**study, "study.role": "placebo"}),
+            ]
     return rows
 
 
-def _told_of_all(tuned: Sequence[Tuned]) -> dict[str, Any]:
+def _strategy_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if below(key, ["strategy"]) and not _is_target(key)}
+
+
+def _common_study_keys(results: Sequence[TuningResult]) -> dict[str, Any]:
     """The `study.*` keys that are the same for all tuned rows."""
-    first = tuned[0].study
-    return {key: value for key, value in first.items() if all(one.study[key] == value for one in tuned)}
+    first = results[0].study
+    return {key: value for key, value in first.items() if all(row.study[key] == value for row in results)}
 
 
 def _split(arms: Sequence[StudyArm], config_dir: Path | None) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """(values that all arms have beyond their choices, words of each arm: its choices, the other values)."""
-    plains = _plain_choices(arms, config_dir)
+    defaults = _defaults_of_choices(arms, config_dir)
     changes = {
         arm.name: {
             key: value
             for key, value in arm.values.items()
-            if not below(key, ("seed", "run", "study")) and not _target(key)
-            if key not in (usual := plains[_place(arm)]) or usual[key] != value
+            if not below(key, ("seed", "run", "study")) and not _is_target(key)
+            if key not in defaults[arm.place] or defaults[arm.place][key] != value
         }
         for arm in arms
     }
-    first = changes[arms[0].name]
     common = {
         key: value
-        for key, value in first.items()
-        if all(key in own and own[key] == value for own in changes.values())
+        for key, value in changes[arms[0].name].items()
+        if all(key in values and values[key] == value for values in changes.values())
         and not below(key, ["strategy"])
-        and (key.split(".")[0] not in GROUPS or _same(arms, key.split(".")[0]))
+        and (key.split(".")[0] not in GROUPS or _same_choice(arms, key.split(".")[0]))
     }
     words = {
         arm.name: [
             *(
                 f"{group}={arm.choices[group]}"
                 for group in GROUPS
-                if group == "strategy" or not _same(arms, group)
+                if group == "strategy" or not _same_choice(arms, group)
             ),
             *_words({key: value for key, value in changes[arm.name].items() if key not in common}),
         ]
@@ -171,53 +279,49 @@ def _split(arms: Sequence[StudyArm], config_dir: Path | None) -> tuple[dict[str,
     return common, words
 
 
-def _plain_choices(
+def _defaults_of_choices(
     arms: Sequence[StudyArm], config_dir: Path | None
 ) -> dict[tuple[str, ...], dict[str, Any]]:
     """What the choices of each arm hold by themselves, by dotted key."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    rest: dict[tuple[str, ...], dict[str, None]] = {}
+    defaults: dict[tuple[str, ...], dict[str, Any]] = {}
+    strategies: dict[tuple[str, ...], dict[str, None]] = {}  # by the choices of the other groups
     for arm in arms:
-        strategy, *others = _place(arm)
-        rest.setdefault(tuple(others), {})[strategy] = None
-    for others, strategies in rest.items():
+        strategy, *others = arm.place
+        strategies.setdefault(tuple(others), {})[strategy] = None
+    for others, names in strategies.items():
         chosen = [f"{group}={choice}" for group, choice in zip(GROUPS[1:], others, strict=True)]
-        jobs = compose([f"strategy={','.join(strategies)}", *chosen], sweep=True, config_dir=config_dir)
-        for strategy, job in zip(strategies, jobs, strict=True):
+        jobs = compose([f"strategy={','.join(names)}", *chosen], sweep=True, config_dir=config_dir)
+        for strategy, job in zip(names, jobs, strict=True):
             if job.config is None:
                 raise job.error or ConfigError(f"strategy={strategy}: does not compose by itself")
-            found[strategy, *others] = flatten(plain(job.config))
-    return found
+            defaults[strategy, *others] = flatten(plain(job.config))
+    return defaults
 
 
-def _place(arm: StudyArm) -> tuple[str, ...]:
-    return tuple(arm.choices[group] for group in GROUPS)
-
-
-def _same(arms: Sequence[StudyArm], group: str) -> bool:
+def _same_choice(arms: Sequence[StudyArm], group: str) -> bool:
     return len({arm.choices[group] for arm in arms}) == 1
 
 
-def _target(key: str) -> bool:
+def _is_target(key: str) -> bool:
     return key.rpartition(".")[2] == TARGET
 
 
+def _role_words(arm: StudyArm) -> list[str]:
+    return _words({"study.role": arm.role} if arm.role else {})
+
+
 def _words(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={_typed(value)}" for key, value in values.items()]
+    return [f"{key}={_in_grammar(value)}" for key, value in values.items()]
 
 
-def _without(words: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
-    return [word for word in words if word.partition("=")[0] not in settings]
-
-
-def _typed(value: Any) -> str:
+def _in_grammar(value: Any) -> str:
     """`value` in Hydra's grammar."""
     if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) and value.lower() not in _OTHERS else quote(value)
+        return value if _PLAIN.fullmatch(value) and value.lower() not in _NO_TEXT else quote(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_typed(entry)}" for key, entry in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_in_grammar(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(_typed(entry) for entry in value) + "]"
+        return "[" + ",".join(_in_grammar(entry) for entry in value) + "]"
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 

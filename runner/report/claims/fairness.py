@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....strategies.errors import ConfigError
-from ...records import tuning_trials
+from ...config.study import check_fair
 from ...records.nested_keys import below
+from ...records.seed_ranges import trial_seeds
 from ..data.arms import settings, text
 from ..data.load import Run
-from ..statistics.tuning import check_fair
 from . import recorded
 from .declared import may_differ
 from .interleaving import order_of_execution
@@ -219,7 +219,7 @@ def _tuned_on(pair: _Pair) -> str:
     """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
     tuned = [known.run for known in pair.all if known.run.tuned]
     counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
-    tried = [seed for count in set(counts.values()) for seed in tuning_trials.seeds(count)]
+    tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
     try:
         check_fair(counts, tried, [run.seed for run in tuned])
     except ConfigError as error:

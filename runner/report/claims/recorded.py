@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ...records import tuning_trials
+from ...records.seed_ranges import trial_seeds
 from ..data.load import Run
 
 
@@ -244,7 +244,7 @@ def _tuning(run: Run) -> str | None:
         return None
     if not run.tuned:
         return "none: the study's own settings"
-    seeds = tuning_trials.seeds(int(study["tune_trials"]))
+    seeds = trial_seeds(int(study["tune_trials"]))
     return f"{len(seeds)} trials, seeds {seeds[0]} to {seeds[-1]}: {study['tune_space']}"
 
 

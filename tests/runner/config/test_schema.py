@@ -21,7 +21,7 @@ from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkCo
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, from_composed, load, to_plain
 from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
-from daso_bench.runner.config.study import RunInfo, StudyInfo
+from daso_bench.runner.config.study import RunInfo, StudyInfo, check_fair, check_trials
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.config.typed import typed
 from daso_bench.strategies.errors import ConfigError
@@ -318,3 +318,17 @@ def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> Non
     first = id_of("a.csv", "rank,step_s\n0,0.1\n")
     assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first
     assert id_of("a.csv", "rank,step_s\n0,0.2\n") != first
+
+
+@pytest.mark.parametrize("count", [0, 2, 6, 15, -4])
+def test_other_numbers_of_trials_than_powers_of_two_are_refused(count: int):
+    with pytest.raises(ConfigError, match=f"study.tune_trials={count}: must be a power of two, 4 or more"):
+        check_trials(count)
+
+
+def test_unequal_trials_and_seeds_that_are_tuned_on_and_scored_are_refused():
+    check_fair({"ddp": 16, "daso": 16}, [1, 2], [3, 4])
+    with pytest.raises(ConfigError, match="ddp 16, daso 32; must be equal"):
+        check_fair({"ddp": 16, "daso": 32}, [1, 2], [3, 4])
+    with pytest.raises(ConfigError, match=r"seeds \[2\]"):
+        check_fair({"ddp": 16, "daso": 16}, [1, 2], [2, 3])

@@ -1,6 +1,7 @@
 """`daso-bench tune`: equal trials for all arms, and a study of the winners, run in virtual time."""
 
 import csv
+import math
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,14 @@ from asking import code_of
 
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import to_plain
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.outcome import WRONG_REQUEST
+from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.seed_ranges import TRIAL
-from daso_bench.runner.report.statistics.search import Trial
-from daso_bench.runner.studies import sweep
-from daso_bench.runner.studies.tune import baseline_of
-from daso_bench.runner.studies.tuning_arms import StudyArm, arms_of
+from daso_bench.runner.studies import start, sweep
+from daso_bench.runner.studies.tune import Trial, TrialResult, baseline_of, common_times, trials_of, winner
+from daso_bench.runner.studies.tuned_study import StudyArm, arms_of
 
 STUDY = """\
 # @package _global_
@@ -37,29 +39,160 @@ hydra:
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory: pytest.TempPathFactory) -> list[StudyArm]:
-    words = ["+study=mission", "study.arm=ddp by nodes,ddp flat,daso", "seed=0"]
+    words = ["+study=mission", "study.arm=ddp by nodes,ddp flat,daso", "seed=0", "train.max_seconds=9"]
     composed = compose(words, sweep=True)
     return arms_of(composed, sweep.requests(composed, tmp_path_factory.mktemp("arms")))
 
 
-def trials(*crossed_s: float | None) -> list[Trial]:
-    return [Trial(number=n, state="finished", crossed_s=s, train_s=9.0) for n, s in enumerate(crossed_s)]
+@pytest.fixture(scope="module")
+def trials(arms: list[StudyArm]) -> list[Trial]:
+    return trials_of(arms, 16)
+
+
+def of(trials: list[Trial], name: str) -> list[Trial]:
+    return [trial for trial in trials if trial.arm.name == name]
+
+
+def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_split(trials: list[Trial]):
+    for name in ("ddp by nodes", "ddp flat", "daso"):
+        runs = [trial.request.config for trial in of(trials, name)]
+        assert [trial.number for trial in of(trials, name)] == list(range(16))
+        assert [run and run.seed for run in runs] == [TRIAL + number for number in range(16)]
+        for run in runs:
+            assert run is not None
+            train = run.train
+            assert (train.eval_split, train.stop, train.max_seconds) == ("validation", "budget", None)
+            assert (train.target, train.epochs, run.study.name) == (0.95, 8, "mission_tune")
+
+
+def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(trials: list[Trial]):
+    flat, daso = of(trials, "ddp flat"), of(trials, "daso")
+    assert [trial.settings for trial in (flat[0], daso[0])] == [{}, {}]
+    common = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
+    for one, other in zip(flat[1:], daso[1:], strict=True):
+        assert [one.settings[key] for key in common] == [other.settings[key] for key in common]
+        assert one.request.config is not None
+        assert one.request.config.optimizer.lr == one.settings["optimizer.lr"]
+    assert len({trial.settings["optimizer.lr"] for trial in flat[1:]}) == 15
+
+
+def test_trials_are_interleaved_and_the_order_of_the_arms_moves_on(trials: list[Trial]):
+    order = sweep.arrange([trial.request for trial in trials])
+    names = [request.config.study.arm for request in order if request.config is not None]
+    first, second, third = names[0:3], names[3:6], names[6:9]
+    assert first == ["ddp by nodes", "ddp flat", "daso"]
+    assert second == [*first[1:], first[0]]
+    assert third == [first[2], *first[:2]]
+    assert [r.config.seed - TRIAL for r in order if r.config is not None] == [n // 3 for n in range(48)]
+
+
+GOSSIP = (
+    *("+study=mission", "study.arm=ddp flat,sgp", "seed=0", "--trials", "4"),
+    *("cluster.nodes=2", "cluster.ranks_per_node=1"),
+)
+
+
+def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "run_sweep", lambda *_, **__: pytest.fail("a run was started"))
+    assert code_of("tune", *GOSSIP, "--dry-run") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert " ".join(lines[0]).startswith(f"2 arms x 4 trials = 8 runs, seeds {TRIAL} and on:")
+    common = ["optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay"]
+    flat, gossip = lines.index(["ddp", "flat"]), lines.index(["sgp"])
+    assert lines[flat + 1] == ["trial", *common, "strategy.bucket_mib", "would"]
+    assert lines[gossip + 1] == ["trial", *common, "strategy.num_peers", "strategy.graph", "would"]
+    assert lines[flat + 2] == ["0", "0.05", "1", "0.0001", "25", "run"], "trial 0 has the default settings"
+    for one, other in zip(lines[flat + 3 : flat + 6], lines[gossip + 3 : gossip + 6], strict=True):
+        assert one[:4] == other[:4], "all arms have the same common coordinates"
+        assert other[6:] == (["run"] if other[4] == "1" else ["count", "as", "failed:", "refused"])
+    refused = [line for line in lines if line[:2] == ["refused:", "sgp,"]]
+    assert len(refused) == sum(line[4] == "2" for line in lines[gossip + 2 : gossip + 6]) > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["+study=mission", "study.arm=ddp flat", "seed=0"]
+    composed = compose(words, sweep=True)
+    first = trials_of(arms_of(composed, sweep.requests(composed, tmp_path)), 4)[0].request.config
+    assert first is not None
+    directory = RunDirectory.create(to_plain(first), first.results_dir)
+    directory.begin_attempt()
+    directory.end_attempt("finished", None)
+    assert code_of("tune", *words, "--trials", "4", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    trials = [line.split() for line in shown.splitlines() if line[:4] in ("0   ", "1   ")]
+    assert [trial[5:] for trial in trials] == [["skip:", "finished", "already"], ["run"]]
+    assert "3 runs to do: about " in shown
+    assert "core-hours (from 1 finished run)" in shown
+
+
+def result(number: int, crossed_s: float | None = None, metric: float | None = 0.9, state: str = "finished"):
+    return TrialResult(number=number, state=state, crossed_s=crossed_s, metric=metric, train_s=10.0)
+
+
+def test_the_shortest_time_to_the_target_wins_and_any_is_better_than_none():
+    found = winner([result(0, None, 0.99), result(1, 8.0, 0.91), result(2, 7.0, 0.9), result(3, 7.0, 0.99)])
+    assert found is not None
+    assert found.number == 2, "of equals the first"
+
+
+def test_where_none_crossed_the_best_last_metric_wins_and_no_number_is_the_worst():
+    trials = [result(number, metric=metric) for number, metric in enumerate((math.nan, 0.7, 0.8, None))]
+    highest, lowest = winner(trials), winner(trials, lower=True)
+    assert highest is not None
+    assert lowest is not None
+    assert (highest.number, lowest.number) == (2, 1)
+
+
+def test_what_failed_or_diverged_never_wins():
+    found = winner([result(0, 5.0, state="diverged"), result(1, 6.0, state="failed"), result(2, 9.0)])
+    assert found is not None
+    assert found.number == 2
+    assert winner([result(0, state="refused")]) is None
+
+
+def test_baselines_are_compared_by_the_trials_that_crossed_in_both():
+    flat = [result(0, 110.0), result(1, 50.0), result(2), result(3, 121.0)]
+    nodes = [result(0, 100.0), result(1), result(2, 10.0), result(3, 110.0)]
+    assert common_times({"flat": flat, "nodes": nodes}) == {"flat": [110.0, 121.0], "nodes": [100.0, 110.0]}
+
+
+def test_without_a_common_crossing_the_time_of_all_work_counts_and_failed_trials_do_not():
+    flat = [result(0), result(1, 3.0), result(2, state="failed")]
+    assert common_times({"flat": flat, "nodes": [result(0), result(1), result(2)]}) == {
+        "flat": [10.0, 10.0],
+        "nodes": [10.0, 10.0],
+    }
+    assert common_times({"flat": [result(0, state="refused")], "nodes": [result(0)]}) == {
+        "flat": [],
+        "nodes": [],
+    }
+
+
+def results(*crossed_s: float | None) -> list[TrialResult]:
+    return [result(number, seconds) for number, seconds in enumerate(crossed_s)]
 
 
 def test_the_better_ddp_on_the_tuning_seeds_is_the_baseline_whichever_the_study_names(arms: list[StudyArm]):
     """Flat 110 s and hierarchical 100 s: hierarchical is A."""
-    daso = trials(1.0, 1.0)
-    nodes_wins = {"ddp flat": trials(110.0, None), "ddp by nodes": trials(100.0, 9.0), "daso": daso}
-    flat_wins = {"ddp flat": trials(99.0, None), "ddp by nodes": trials(100.0, 9.0), "daso": daso}
+    daso = results(1.0, 1.0)
+    nodes_wins = {"ddp flat": results(110.0, None), "ddp by nodes": results(100.0, 9.0), "daso": daso}
+    flat_wins = {"ddp flat": results(99.0, None), "ddp by nodes": results(100.0, 9.0), "daso": daso}
     assert baseline_of(arms, nodes_wins) == "ddp by nodes"
     assert baseline_of(arms, flat_wins) == "ddp flat"
 
 
 def test_without_a_trial_that_worked_in_both_the_study_names_the_baseline(arms: list[StudyArm]):
-    lost = [Trial(number=0, state="failed")]
-    assert baseline_of(arms, {"ddp flat": trials(1.0), "ddp by nodes": lost, "daso": lost}) == "ddp by nodes"
-    assert baseline_of(arms[2:], {"daso": trials(1.0)}) == ""
-    left = {"ddp flat": trials(1.0), "daso": trials(1.0)}
+    lost = [TrialResult(number=0, state="failed")]
+    assert baseline_of(arms, {"ddp flat": results(1.0), "ddp by nodes": lost, "daso": lost}) == "ddp by nodes"
+    assert baseline_of(arms[2:], {"daso": results(1.0)}) == ""
+    left = {"ddp flat": results(1.0), "daso": results(1.0)}
     assert baseline_of(arms[1:], left) == "ddp flat", "the one that the study names was left out"
 
 

@@ -10,9 +10,8 @@ from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.studies import sweep
-from daso_bench.runner.studies.search_space import changed
-from daso_bench.runner.studies.tuned_study import Tuned, write
-from daso_bench.runner.studies.tuning_arms import StudyArm, arms_of
+from daso_bench.runner.studies.search_space import with_settings
+from daso_bench.runner.studies.tuned_study import StudyArm, TuningResult, arms_of, write_study
 from daso_bench.strategies.errors import ConfigError
 
 SETTINGS = {"optimizer.lr": 0.2, "schedule.warmup_epochs": 0.5, "optimizer.weight_decay": 1e-05}
@@ -33,9 +32,9 @@ def written(
     config_dir: Path | None = None,
 ) -> dict[str, RunConfig]:
     """The runs of the new study with its first seed, by the name of their arm."""
-    tuned = [Tuned(arm=arm, settings=settings, study=TOLD) for arm in found if not arm.role]
+    tuned = [TuningResult(arm=arm, settings=settings, study=TOLD) for arm in found if not arm.role]
     folder = cwd / "made"
-    write(folder, found, tuned, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
+    write_study(folder, found, tuned, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
     name = f"{found[0].config.study.name}_tuned"
     requests = sweep.requests(compose([f"+study={name}"], sweep=True, config_dir=folder), cwd)
     assert [str(request.error) for request in requests if request.error is not None] == []
@@ -65,7 +64,7 @@ def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_sett
         if arm.role:
             continue
         tuned = runs[f"{arm.name} tuned"]
-        wanted = changed(arm.config, SETTINGS)
+        wanted = with_settings(arm.config, SETTINGS)
         assert (tuned.strategy, tuned.optimizer, tuned.schedule, tuned.cluster) == (
             *(wanted.strategy, wanted.optimizer, wanted.schedule, wanted.cluster),
         )

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from daso_bench.runner.report.statistics.ratio import Times, holm, paired, welch
+from daso_bench.runner.report.statistics.ratio import Times, holm, paired, regret, welch
 from daso_bench.strategies.errors import ConfigError
 
 BASE = Times((100.0, 104.0, 96.0, 108.0, 92.0))
@@ -130,3 +130,22 @@ def test_widths_for_some_runs_only_or_below_0_are_refused() -> None:
         Times((1.0, 2.0), (0.1,))
     with pytest.raises(ConfigError, match=r"log_widths=-0\.1"):
         Times((1.0, 2.0), (0.1, -0.1))
+
+
+def test_a_default_of_120_s_against_a_tuned_100_s_is_a_regret_of_20_percent() -> None:
+    one = regret(Times((120.0,)), Times((100.0,)))
+    assert one.point == pytest.approx(0.20)
+    assert one.interval is None
+
+
+def test_the_interval_of_the_regret_is_that_of_the_ratio_minus_1() -> None:
+    found = regret(Times((100.0, 104.0, 96.0, 108.0, 92.0)), Times((80.0, 84.0, 76.0, 86.0, 75.0)))
+    assert found.interval is not None
+    assert (found.point, found.interval.low, found.interval.high) == pytest.approx(
+        (0.2467, 0.1393, 0.3642), abs=1e-4
+    )
+
+
+def test_a_regret_needs_both_sides() -> None:
+    with pytest.raises(ConfigError, match="no runs"):
+        regret(Times(()), Times((100.0,)))
