@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from ...strategies.errors import ConfigError, one_of
-from ..launch.emulated.ability import has_netem, impossible
+from ..launch.emulated.nodes import has_netem, impossible
 from ..launch.venue import HOST
 from ..machine.environment import installed
 from ..machine.facts import rank_facts, torch_facts
