@@ -173,7 +173,7 @@ class SlurmConfig(ExternalConfig):
     how long before its time limit a job is told. `submit=false`: run in the allocation around the command.
     """
 
-    run_by: ClassVar[str] = "daso_bench.runner.launch.slurm.wait.SlurmLauncher"
+    run_by: ClassVar[str] = "daso_bench.runner.launch.slurm.submit.SlurmLauncher"
 
     name: str = "slurm"
     submit: bool = True

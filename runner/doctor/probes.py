@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, one_of
-from ..launch.emulated.ability import has_netem, impossible
+from ..launch.emulated.nodes import has_netem, impossible
 from ..launch.venue import HOST
 from ..machine.environment import installed
 from ..machine.facts import MachineFacts, process_facts, torch_facts

@@ -10,9 +10,8 @@ from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
 from ..config.schema import RunConfig
-from .emulated.ability import has_netem, impossible
 from .emulated.namespaces import NodeEntry
-from .emulated.nodes import Nodes
+from .emulated.nodes import Nodes, has_netem, impossible
 from .rank_process import Meeting
 
 HOST = "127.0.0.1"

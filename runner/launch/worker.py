@@ -50,12 +50,26 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             from .torchrun import supervise
 
             sys.exit(supervise(options.run_dir, place.key, [*_again(), str(options.run_dir)]))
+        if options.key is None and _is_finished(options.run_dir):  # rank 0 says so and ends
+            sys.exit(0)
         key = options.key or place.key
         line, address = find(options.run_dir, key)
         _serve(options.run_dir, place, line, address, options.entry)
     except (LookupError, OSError) as error:
         print(f"daso-bench worker on {socket.gethostname()}: {error}", file=sys.stderr)
         sys.exit(3)
+
+
+def _is_finished(run_dir: Path) -> bool:
+    """Whether no supervisor will come: the run has its result, and is not trained again.
+
+    Reads the file alone: to ask `RunDirectory.state` tries the run's lock, which rank 0 may be taking now.
+    """
+    try:
+        status = json.loads((run_dir / "status.json").read_text(encoding="utf-8"))["status"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return status in ("finished", "diverged")
 
 
 def place_of(environ: Mapping[str, str]) -> Place:

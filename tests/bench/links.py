@@ -28,7 +28,7 @@ from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
 from daso_bench.runner.config.study import RunInfo
 from daso_bench.runner.config.train import TrainConfig
-from daso_bench.runner.launch.emulated.ability import impossible
+from daso_bench.runner.launch.emulated.nodes import impossible
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.topology import WORLD

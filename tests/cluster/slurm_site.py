@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import daso_bench
-from daso_bench.runner.launch.slurm.host_list import expand
 
 BENCH = Path(sys.executable).parent / "daso-bench"
 DEV_CLUSTER = Path(daso_bench.__file__).parent / "scripts" / "slurm" / "dev_cluster"
@@ -259,5 +258,6 @@ def queue_of(results: Path) -> list[dict[str, str]]:
         )
         for line in text.splitlines():
             id, state, *nodes = line.split()
-            found.append({"id": id, "state": state, "nodes": ",".join(expand(nodes[0])) if nodes else ""})
+            hosts = slurm("scontrol", "show", "hostnames", nodes[0]).split() if nodes else []
+            found.append({"id": id, "state": state, "nodes": ",".join(hosts)})
     return found

@@ -1,9 +1,9 @@
 """A Slurm for tests: `install` puts its commands into a folder, one Python script that goes by its name.
 
-What is real: jobs and their tasks are processes of this machine, with the variables, signals, exit codes,
-file names and refusals of Slurm. What is not: nodes are names (n1, n2, ...), nothing is bound to cores,
-memory is not watched, and the cluster is ours alone. Texts come from Slurm 22.05.8; what other versions do
-differently is encoded where it happens, with its source. Tests import it as `from fake_slurm import fake`.
+Batch scripts are processes of this machine, with the variables, exit codes, file names and refusals of
+Slurm. Nodes are names (n1, n2, ...); there are no time limits, no preemption and no srun: tests/cluster has
+those, on a real Slurm. Texts come from Slurm 22.05.8; what other versions do differently is encoded where it
+happens, with its source. Tests import it as `from fake_slurm import fake`.
 """
 
 import contextlib
@@ -21,12 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fake_jobs
 import fake_queries
 import fake_sbatch
-import fake_srun
 from fake_state import DEFAULTS, locked, peek
 
 COMMANDS = {
     "sbatch": fake_sbatch.main,
-    "srun": fake_srun.main,
     "squeue": fake_queries.squeue,
     "sacct": fake_queries.sacct,
     "scancel": fake_queries.scancel,
@@ -90,24 +88,8 @@ def release(env: dict[str, str]) -> None:
     change(env, hold=False)
 
 
-def preempt(env: dict[str, str], id: str) -> None:
-    """Preempt a running job: requeued if it may be, PREEMPTED otherwise."""
-    with _at(env):
-        fake_jobs.wish(id, "PREEMPTED")
-
-
-def fail_node(env: dict[str, str], node: str) -> None:
-    """Lose a node: its jobs die at once, and go back into the queue if they may."""
-    with _at(env):
-        with locked() as state:
-            state["settings"]["down"] = sorted({*state["settings"]["down"], node})
-        for key, job in peek()["jobs"].items():
-            if node in job["nodes"]:
-                fake_jobs.wish(key, "NODE_FAIL")
-
-
 def jobs(env: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What the cluster remembers of every job: options, attempts, steps and their layout."""
+    """What the cluster remembers of every job: options, attempts."""
     with _at(env):
         return peek()["jobs"]
 
@@ -125,7 +107,7 @@ def script(env: dict[str, str], base: int | str) -> str:
 
 def wait(env: dict[str, str], *states: str, timeout_s: float = 90.0) -> dict[str, dict[str, Any]]:
     """Wait until every job is in one of `states` (default: over); returns `jobs`."""
-    over = states or ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL")
+    over = states or ("COMPLETED", "FAILED", "CANCELLED")
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         found = jobs(env)
@@ -142,7 +124,7 @@ def stop(env: dict[str, str], timeout_s: float = 10.0) -> None:
             state["settings"] |= {"hold": True, "kill_wait_s": 0}
         for key in peek()["jobs"]:
             fake_jobs.wish(key, "CANCELLED")
-            fake_jobs.send(key, signal.SIGKILL, "all")
+            fake_jobs.send(key, signal.SIGKILL)
     end = time.monotonic() + timeout_s
     while time.monotonic() < end and any(job["state"] == "RUNNING" for job in jobs(env).values()):
         time.sleep(0.05)
@@ -154,7 +136,7 @@ def main(arguments: list[str]) -> int:
     name, rest = arguments[1], arguments[2:]
     with open(Path(os.environ["FAKE_SLURM_STATE"]) / "calls.jsonl", "a") as file:
         file.write(json.dumps([name, *rest]) + "\n")
-    if name not in ("sacct", "srun", "sacctmgr") and "--version" not in rest:
+    if name not in ("sacct", "sacctmgr") and "--version" not in rest:
         fake_queries.unreachable(name)
     return COMMANDS[name](rest)
 

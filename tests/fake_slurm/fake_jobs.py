@@ -7,6 +7,7 @@ names only: all processes run here.
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fake_state import LIVE, Job, compressed, folder, locked, stamp, version
+from fake_state import Job, compressed, folder, locked, version
 
 POLL_S = 0.05
 
@@ -41,8 +42,6 @@ def _why_not(state: dict[str, Any], job: Job) -> str | None:
         return "JobHeldUser"
     if state["settings"]["hold"]:
         return "Priority"
-    if job["eligible"] > time.time():
-        return "BeginTime"
     siblings = [other for other in state["jobs"].values() if other["base"] == job["base"]]
     if job["throttle"] and sum(other["state"] == "RUNNING" for other in siblings) >= job["throttle"]:
         return "JobArrayTaskLimit"
@@ -92,7 +91,7 @@ def _begin(state: dict[str, Any], job: Job) -> None:
             job["id"] = job["base"]
     job |= {
         "state": "RUNNING", "nodes": _free(state, job)[: job["checked"]["nodes"]], "start": time.time(),
-        "end": None, "wish": None, "exit": "0:0", "steps": {}, "batch": None, "runner": None,
+        "end": None, "wish": None, "exit": "0:0", "batch": None,
     }  # fmt: skip
 
 
@@ -100,94 +99,55 @@ def run(key: str) -> int:
     """The life of one attempt, from the allocation to its end."""
     with locked() as state:
         job = state["jobs"][key]
-        job["runner"] = os.getpid()
         settings, environment = state["settings"], batch_environment(state, job)
-    process, log = _launch(job, environment, version(state))
+    process = _launch(job, environment, version(state))
     if process is None:
         _finish(key, ("FAILED", "NonZeroExitCode", "0:53"))
         return 0
     with locked() as state:
         state["jobs"][key]["batch"] = process.pid
-    try:
-        _finish(key, _watch(key, process, log, settings))
-    finally:
-        if log:
-            log.close()
+    _finish(key, _watch(key, process, settings))
     return 0
 
 
-def _launch(job: Job, environment: dict[str, str], at: tuple[int, int]) -> tuple[Any, Any]:
-    home = folder() / "jobs" / str(job["base"])
-    options = job["options"]
-    array = job["index"] is not None
-    output = pattern(options.get("output", "slurm-%A_%a.out" if array else "slurm-%j.out"), job)
-    error = pattern(options["error"], job) if "error" in options else None
+def _launch(job: Job, environment: dict[str, str], at: tuple[int, int]) -> subprocess.Popen[bytes] | None:
+    home, options = folder() / "jobs" / str(job["base"]), job["options"]
+    default = "slurm-%j.out" if job["index"] is None else "slurm-%A_%a.out"
+    output = Path(job["cwd"], pattern(options.get("output", default), job))
     mode = "ab" if options.get("open-mode", "t").startswith("a") else "wb"
     script = home / f"script.{job['key']}.{job['restarts']}"
     script.write_bytes((home / "script").read_bytes())
     script.chmod(0o700)
     try:
         if at >= (23, 2):  # "Automatically create directories for stdout/stderr" (CHANGELOG/slurm-23.02.md)
-            for path in (output, error):
-                Path(job["cwd"], path or output).parent.mkdir(parents=True, exist_ok=True)
-        log = open(Path(job["cwd"], output), mode, buffering=0)  # noqa: SIM115
-        errors = subprocess.STDOUT
-        if error:
-            errors = open(Path(job["cwd"], error), mode, buffering=0)  # noqa: SIM115
-        process = subprocess.Popen(
-            [str(script), *job["arguments"]], cwd=job["cwd"], env=environment, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=errors, start_new_session=True,
-        )  # fmt: skip
+            output.parent.mkdir(parents=True, exist_ok=True)
+        with open(output, mode, buffering=0) as log:
+            return subprocess.Popen(
+                [str(script), *job["arguments"]], cwd=job["cwd"], env=environment, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
     except OSError:
-        return None, None
-    if errors is not subprocess.STDOUT:
-        log.close()
-        log = errors
-    return process, log
+        return None
 
 
-def _watch(key: str, process: Any, log: Any, settings: dict[str, Any]) -> tuple[str, str, str]:
+def _watch(key: str, process: Any, settings: dict[str, Any]) -> tuple[str, str, str]:
     """State, reason and exit code of the attempt."""
-    with locked() as state:
-        job = state["jobs"][key]
-    limit_s = job["checked"]["limit_min"] * settings["minute_s"]
-    warning = job["checked"]["signal"]
-    warn_at = limit_s - warning["before_s"] * settings["minute_s"] / 60 if warning else math.inf
-    began, ending, verdict, why = time.monotonic(), None, None, ""
+    verdict, kill_at = None, math.inf
     while process.poll() is None:
-        ran = time.monotonic() - began
-        if warning and ran >= warn_at:
-            send(key, warning["number"], "batch" if warning["batch"] else "steps")
-            warning = None
-        with locked() as state:
-            wish = state["jobs"][key]["wish"]
-        if verdict is None and (wish or ran >= limit_s):
-            verdict = wish or "TIMEOUT"
-            why = {
-                "TIMEOUT": " DUE TO TIME LIMIT",
-                "PREEMPTED": " DUE TO PREEMPTION",
-                "NODE_FAIL": " DUE TO NODE FAILURE",
-            }
-            text = (
-                f"slurmstepd-{job['nodes'][0]}: error: *** JOB {job['id']} ON {job['nodes'][0]} CANCELLED AT "
-            )
-            log.write(f"{text}{stamp(time.time())}{why.get(verdict, '')} ***\n".encode())
-            ending = time.monotonic() + (0 if verdict == "NODE_FAIL" else settings["kill_wait_s"])
-            if verdict != "NODE_FAIL":
-                send(key, signal.SIGCONT, "all")
-                send(key, signal.SIGTERM, "all")
-        if ending is not None and time.monotonic() >= ending:
-            send(key, signal.SIGKILL, "all")
+        if verdict is None:
+            with locked() as state:
+                verdict = state["jobs"][key]["wish"]
+            if verdict is not None:
+                kill_at = time.monotonic() + settings["kill_wait_s"]
+                send(key, signal.SIGTERM)
+        if time.monotonic() >= kill_at:
+            send(key, signal.SIGKILL)
         time.sleep(POLL_S)
-    send(key, signal.SIGKILL, "all")  # nothing of a job outlives its batch script
+    send(key, signal.SIGKILL)  # nothing of a job outlives its batch script
     code = process.returncode
     pair = f"{code}:0" if code >= 0 else f"0:{-code}"
     if verdict is not None:
-        return (
-            verdict,
-            "TimeLimit" if verdict == "TIMEOUT" else "None",
-            "0:15" if verdict == "REQUEUED" else pair,
-        )
+        return verdict, "None", "0:15" if verdict == "REQUEUED" else pair
     if code == 0:
         return "COMPLETED", "None", "0:0"
     return "FAILED", "NonZeroExitCode" if code > 0 else f"RaisedSignal:{-code}", pair
@@ -195,42 +155,29 @@ def _watch(key: str, process: Any, log: Any, settings: dict[str, Any]) -> tuple[
 
 def _finish(key: str, result: tuple[str, str, str]) -> None:
     with locked() as state:
-        job, settings = state["jobs"][key], state["settings"]
-        verdict, job["reason"], job["exit"] = result
+        job = state["jobs"][key]
+        job["state"], job["reason"], job["exit"] = result
         job["end"] = time.time()
-        again = verdict == "REQUEUED" or (verdict in ("PREEMPTED", "NODE_FAIL") and job["requeue"])
-        job["attempts"].append(
-            {name: job[name] for name in ("start", "end", "nodes", "exit", "submitted", "reason")}
-            | {"state": verdict}
-        )  # fmt: skip
-        job["state"] = verdict
-        if again:
-            delay = settings["requeue_delay_s"]
+        names = ("start", "end", "nodes", "exit", "submitted", "reason", "state")
+        job["attempts"].append({name: job[name] for name in names})
+        if job["state"] == "REQUEUED":
             job |= {
-                "state": "PENDING", "reason": "BeginTime" if delay else "None",
-                "restarts": job["restarts"] + 1, "nodes": [], "start": None, "end": None,
-                "exit": "0:0", "eligible": time.time() + delay,
+                "state": "PENDING", "reason": "None", "restarts": job["restarts"] + 1, "nodes": [],
+                "start": None, "end": None, "submitted": time.time(),
             }  # fmt: skip
-    if again and settings["requeue_delay_s"]:
-        time.sleep(settings["requeue_delay_s"])
     schedule()
 
 
-def send(key: str, number: int, to: str) -> None:
-    """A signal to the tasks of all steps, the batch shell alone ("batch"), or everything ("all")."""
+def send(key: str, number: int) -> None:
+    """A signal to the batch script and all that it has started."""
     with locked() as state:
-        job = state["jobs"].get(key)
-        if job is None or job["state"] != "RUNNING":
-            return
-        tasks = [pid for step in job["steps"].values() if not step["over"] for pid in step["pids"]]
-        batch = job["batch"]
-    if to in ("steps", "all"):
-        for pid in tasks:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-    if batch and to in ("batch", "all"):
+        job = state["jobs"][key]
+        batch = (
+            job["batch"] if job["state"] == "RUNNING" else None
+        )  # else its number may be another process's
+    if batch:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(batch, number) if to == "batch" else os.killpg(batch, number)
+            os.killpg(batch, number)
 
 
 def wish(key: str, verdict: str) -> None:
@@ -246,19 +193,9 @@ def wish(key: str, verdict: str) -> None:
     schedule()
 
 
-def wait_for(base: int) -> int:
-    """`sbatch --wait`: the highest exit code of the job."""
-    while True:
-        with locked() as state:
-            jobs = [job for job in state["jobs"].values() if job["base"] == base]
-        if all(job["state"] not in LIVE for job in jobs):
-            return max(int(job["exit"].split(":")[0]) for job in jobs)
-        time.sleep(0.1)
-
-
 def batch_environment(state: dict[str, Any], job: Job) -> dict[str, str]:
     """What a batch script finds (22.05, seen on a cluster), on top of what sbatch was started with."""
-    settings, checked, at = state["settings"], job["checked"], version(state)
+    checked, at = job["checked"], version(state)
     text = (folder() / "jobs" / str(job["base"]) / "environment").read_text()
     inherited = dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
     nodes, tasks = job["nodes"], tasks_per_node(job)
@@ -286,7 +223,7 @@ def batch_environment(state: dict[str, Any], job: Job) -> dict[str, str]:
         if at >= (23, 11):  # "Requesting --cpus-per-task will now set SLURM_TRES_PER_TASK" (slurm-23.11.md)
             found["SLURM_TRES_PER_TASK"] = f"cpu:{checked['cpus_per_task']}"
     if at >= (23, 2):  # "Add SLURM_JOB_START_TIME and SLURM_JOB_END_TIME" (CHANGELOG/slurm-23.02.md)
-        limit = checked["limit_min"] * settings["minute_s"]
+        limit = checked["limit_min"] * 60
         found["SLURM_JOB_START_TIME"] = int(job["start"])
         found["SLURM_JOB_END_TIME"] = int(job["start"] + min(limit, 365 * 86400))
     if at < (23, 11):  # "Remove SLURM_NODE_ALIASES env variable" (CHANGELOG/slurm-23.11.md)
@@ -299,8 +236,6 @@ def batch_environment(state: dict[str, Any], job: Job) -> dict[str, str]:
         found["SLURM_OPEN_MODE"] = job["options"]["open-mode"][0]
     if "gpus-per-node" in job["options"]:
         found["SLURM_GPUS_PER_NODE"] = job["options"]["gpus-per-node"]
-    if "gpus-per-task" in job["options"]:
-        found["SLURM_GPUS_PER_TASK"] = job["options"]["gpus-per-task"]
     if checked["gpus_per_node"]:
         shown = ",".join(map(str, range(checked["gpus_per_node"])))
         found |= {"SLURM_GPUS_ON_NODE": checked["gpus_per_node"], "SLURM_JOB_GPUS": shown}
@@ -318,20 +253,13 @@ def batch_environment(state: dict[str, Any], job: Job) -> dict[str, str]:
     return inherited | {name: str(value) for name, value in found.items()}
 
 
-def pattern(text: str, job: Job, *, task: int = 0, node: str = "", step: str = "batch") -> str:
+def pattern(text: str, job: Job) -> str:
     """A file name pattern (`man sbatch`, "FILENAME PATTERN") filled in; a number pads to that width."""
-    values = {
-        "A": job["base"], "a": 4294967294 if job["index"] is None else job["index"], "j": job["id"],
-        "J": f"{job['id']}.{step}", "N": node or (job["nodes"] or [""])[0], "n": 0, "s": step, "t": task,
-        "u": job["user"], "x": job["name"], "%": "%",
-    }  # fmt: skip
-    if "\\" in text:
-        return text.replace("\\", "")
-    filled, rest = "", text
-    while "%" in rest:
-        before, _, rest = rest.partition("%")
-        width = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-        letter, rest = rest[len(width) : len(width) + 1], rest[len(width) + 1 :]
-        value = values.get(letter, f"%{width}{letter}")
-        filled += before + (f"{value:0{int(width)}}" if width and isinstance(value, int) else str(value))
-    return filled + rest
+    index = 4294967294 if job["index"] is None else job["index"]
+    values = {"A": job["base"], "a": index, "j": job["id"], "x": job["name"], "%": "%"}
+
+    def value(match: re.Match[str]) -> str:
+        width, known = match[1], values.get(match[2], match[0])
+        return f"{known:0{int(width)}}" if width and isinstance(known, int) else str(known)
+
+    return re.sub(r"%(\d*)([A-Za-z%])", value, text)

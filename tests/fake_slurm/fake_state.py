@@ -29,14 +29,12 @@ DEFAULTS: dict[str, Any] = {
     "max_array_size": 1001,
     "max_submit": None,
     "kill_wait_s": 2,
-    "minute_s": 60.0,  # how long a minute of a time limit lasts
-    "requeue_delay_s": 0.0,
     "min_job_age_s": 300.0,
     "unreachable": 0,  # so many commands get no answer from the controller
     "accounts": None,  # the accounts that exist; None: any
     "down": [],  # nodes that are down
 }
-LIVE = ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING")
+LIVE = ("PENDING", "RUNNING")
 
 
 def folder() -> Path:

@@ -1,16 +1,35 @@
-"""The nodes of one run: made on entering, gone after leaving."""
+"""Emulated nodes: the process that holds their network namespaces, and why a machine cannot have them."""
 
+import json
 import math
+import os
+import select
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Self
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, Self
 
 from ....strategies.errors import ConfigError, MachineError
 from ...config.cluster import LinkConfig
-from .ability import WAY_OUT, explain, has_netem, switches
+from ...machine.die_with_parent import LEFT_TO_THE_SUPERVISOR
+from ..failures import signal_name
 from .addresses import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, Shape
-from .hold_nodes import Holder
 from .namespaces import NodeEntry
+
+ANSWER_S, ANSWER_S_PER_NODE = 20.0, 1.0
+WAY_OUT = "launcher.network=modelled needs none of this"
+# Which value forbids, and one that allows.
+SWITCHES = {
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "user.max_user_namespaces": ("0", "10000"),
+    "user.max_net_namespaces": ("0", "10000"),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+}
 
 
 class Nodes:
@@ -84,6 +103,125 @@ class Nodes:
         if self._holder is not None:
             self._holder.end()
             self._holder = None
+
+
+class Holder:
+    """A running holder. `answer`: see `holder`; one with "error" if there are no nodes.
+
+    The kernel ends it with the thread that made it: make it in the main thread.
+    """
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        # It ignores these signals once it can; until then a Ctrl-C must not end it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
+        try:
+            # Unbuffered: the one line is written at once, and `select` sees all there is to read.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", f"{__package__}.holder", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            self.answer = self._ask(shapes)
+        except BaseException:
+            self.end()
+            raise
+        if "error" in self.answer:
+            self.end()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ended(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        return f"was killed by {signal_name(-code)}" if code < 0 else f"ended (exit code {code})"
+
+    def end(self) -> None:
+        """End it if it runs; what it held goes with the last rank inside. May be called again."""
+        self._process.kill()  # it has nothing to tidy up
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _ask(self, shapes: Sequence[Shape]) -> dict[str, Any]:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        limit_s = ANSWER_S + ANSWER_S_PER_NODE * len(shapes)
+        until = time.monotonic() + limit_s
+        line = json.dumps([astuple(shape) for shape in shapes]).encode() + b"\n"
+        with suppress(BrokenPipeError):  # it has ended, and what it said of that is read below
+            process.stdin.write(line)
+        said = b""
+        while not said.endswith(b"\n"):
+            if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                return {"error": f"no answer within {limit_s:g} s", "cause": "other"}
+            if not (more := os.read(process.stdout.fileno(), 65536)):
+                lines = process.stderr.read().decode(errors="replace").strip().splitlines()
+                return {"error": (lines or ["it ended without a word"])[-1], "cause": "other"}
+            said += more
+        return json.loads(said)
+
+
+def impossible() -> str | None:
+    """Why no nodes can be had here and what would help, None if they can. Takes about 0.2 s: it makes one."""
+    if sys.platform != "linux":
+        return f"emulated nodes are network namespaces, which are Linux's; this is {sys.platform}; {WAY_OUT}"
+    answer = _tried(Shape(bytes_per_s=1e6))
+    return explain(answer, switches()) if "error" in answer else None
+
+
+def has_netem() -> bool:
+    """Whether this kernel can delay packets; False too where no nodes can be had."""
+    return sys.platform == "linux" and "error" not in _tried(Shape(latency_us=2.0))
+
+
+def explain(answer: Mapping[str, Any], values: Mapping[str, str]) -> str:
+    """A holder's failure in words. `values`: of those `SWITCHES` that this kernel has."""
+    error, cause = answer["error"], answer["cause"]
+    if cause == "missing":
+        return f"emulated nodes: {error}; install iproute2 (package iproute2 or iproute); {WAY_OUT}"
+    refused = cause in ("unshare", "map") or "not permitted" in error or "denied" in error
+    if not refused:
+        return f"emulated nodes: {error}; {WAY_OUT}"
+    for name, (forbidding, allowing) in SWITCHES.items():
+        if values.get(name) == forbidding:
+            return (
+                f"emulated nodes: user namespaces are forbidden ({error}): {name} is {forbidding}; "
+                f"`sysctl -w {name}={allowing}` as root allows them; {WAY_OUT}"
+            )
+    return (
+        f"emulated nodes: user namespaces are forbidden ({error}), and by no sysctl: a container forbids "
+        "them by its seccomp profile or keeps capabilities back (Docker: --security-opt seccomp=unconfined, "
+        f"or --privileged); {WAY_OUT}"
+    )
+
+
+def switches() -> dict[str, str]:
+    """The values of `SWITCHES` here; a kernel without one is left out."""
+    values: dict[str, str] = {}
+    for name in SWITCHES:
+        try:
+            values[name] = Path("/proc/sys", *name.split(".")).read_text().strip()
+        except OSError:
+            continue
+    return values
+
+
+def _tried(shape: Shape) -> dict[str, Any]:
+    holder = Holder([shape])
+    holder.end()
+    return holder.answer
 
 
 def shapes(nodes: int, inter: LinkConfig, node_speeds: Sequence[float] | None) -> list[Shape]:

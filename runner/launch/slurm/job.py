@@ -28,7 +28,6 @@ from ..remote import RemoteProcess, RemoteRanks
 from ..supervisor import Event
 from . import provenance, queue
 from .clean_environment import for_step
-from .host_list import expand
 from .request import Request, request_of
 from .srun import Srun
 
@@ -60,6 +59,8 @@ class Allocation:
     @classmethod
     def around(cls) -> Self:
         """Raises ConfigError where this is no job's batch step or interactive shell."""
+        from submitit.slurm.slurm import SlurmJobEnvironment  # takes a moment to load
+
         environ = os.environ
         if "SLURM_JOB_ID" not in environ or "SLURM_JOB_NODELIST" not in environ:
             raise ConfigError(
@@ -71,7 +72,7 @@ class Allocation:
         return cls(
             id=job,
             name=environ.get("SLURM_JOB_NAME", ""),
-            hosts=tuple(expand(environ["SLURM_JOB_NODELIST"])),
+            hosts=tuple(SlurmJobEnvironment().hostnames),
             restarts=int(environ.get("SLURM_RESTART_COUNT", 0)),
             batch=environ.get("ENVIRONMENT") == "BATCH",
         )

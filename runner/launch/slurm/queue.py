@@ -46,7 +46,7 @@ class Job:
     """One job or array element as Slurm tells it; None: this source does not say.
 
     `id`: "123" or "123_4". `state`: Slurm's word (`words` translates it). `time_left_s`: infinity without a
-    limit. `nodes`: compressed list (`host_list.expand`), "" before the start. `exit_code`: "code:signal".
+    limit. `nodes`: compressed list ("n[1-2]"), "" before the start. `exit_code`: "code:signal".
     """
 
     id: str
@@ -187,12 +187,6 @@ def accounted(ids: Collection[str]) -> dict[str, list[Job]]:
     return found
 
 
-def have_accounting() -> bool:
-    """Whether `sacct` can say anything here."""
-    kind = _config().get("AccountingStorageType", "")
-    return shutil.which("sacct") is not None and kind not in ("", "(null)", "accounting_storage/none")
-
-
 def cancel(ids: Collection[str]) -> None:
     """End these jobs; one that is over or unknown is not an error."""
     for chunk in _chunks(ids, whole_arrays=False):
@@ -201,12 +195,6 @@ def cancel(ids: Collection[str]) -> None:
         except SlurmError as error:
             if [line for line in error.words.splitlines() if not _OVER.search(line)]:
                 raise
-
-
-def signal_job(id: str, name: str, to: Literal["steps", "batch", "all"] = "steps") -> None:
-    """Send a signal ("USR1") to the steps of a job, to its batch script alone, or to both."""
-    target = {"steps": [], "batch": ["--batch"], "all": ["--full"]}[to]
-    call("scancel", f"--signal={name}", *target, id)
 
 
 def requeue(id: str) -> None:

@@ -1,4 +1,4 @@
-"""Submits runs: one job array for many, cut to the site's limits; every run at most once, whatever dies when.
+"""`launcher=slurm`: submits runs as job arrays within the site's limits, each run at most once.
 
 Each array has a folder, `<study>/.slurm/<job name>`, that lists its runs before sbatch is called: whoever
 comes later finds by that name what is in the queue, even if this process ended right after sbatch's yes.
@@ -15,18 +15,65 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from ....strategies.errors import ConfigError, MachineError
+from ...config.launchers import SlurmConfig
 from ...config.schema import RunConfig
+from ...records import display
+from ...records.outcome import Outcome
 from ...records.run_directory import RunDirectory
+from ..launcher import Launcher, Runs
+from ..supervisor import Event
 from . import job, provenance, queue
 from .clean_environment import scrubbed
 from .request import Request, request_of
 from .slurm_status import LIVE
+from .wait import follow
 
 FOLDER = ".slurm"
 RUNS = job.RUNS
 IDS = "jobs.txt"
 KNOWN_S = 10.0  # from sbatch's yes to squeue's knowing, on a busy controller
+
+
+class SlurmLauncher(Launcher):
+    """`launcher=slurm`: submits batch jobs, or runs in the allocation around this process."""
+
+    def describe(self, config: RunConfig) -> list[str]:
+        lines = super().describe(config)
+        try:
+            return [*lines, *request_of(config).describe()]
+        except MachineError as error:  # a laptop may look at what a cluster would be asked
+            return [*lines, f"what it asks of Slurm is not known here: {str(error).splitlines()[0]}"]
+
+    def run(
+        self, directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None] | None = None
+    ) -> Outcome:
+        return job.run_here(directory, config, job.Allocation.around(), on_event)
+
+    def hands_over(self, config: RunConfig) -> bool:
+        return isinstance(config.launcher, SlurmConfig) and config.launcher.submit
+
+    def hand_over(self, runs: Runs, console: Console) -> int:
+        for run, _ in runs:
+            run.cancel_file.unlink(missing_ok=True)
+        display.say(console, f"slurm: {len(runs)} run{'s' * (len(runs) != 1)}", "bold")
+        done = submit(runs, lambda text: display.say(console, text))
+        for id, job_id in done.present.items():
+            display.say(console, f"{id}: in the queue already, as job {job_id}")
+        for id, why in done.refused.items():
+            display.say(console, f"{id}: not submitted: {why}", "red")
+        if self.waits([config for _, config in runs]):
+            followed = [run for run, _ in runs if run.run_id not in done.refused]
+            return max(follow(followed, console), 3 if done.refused else 0)
+        for folder in dict.fromkeys(run.path.parent for run, _ in runs):
+            where = runs[0][0].path if len(runs) == 1 else folder
+            display.say(console, f"look: daso-bench status {shlex.quote(str(where))}")
+        return 3 if done.refused else 0
+
+    def waits(self, configs: Sequence[RunConfig]) -> bool:
+        return any(isinstance(config.launcher, SlurmConfig) and config.launcher.wait for config in configs)
 
 
 @dataclass

@@ -1,70 +1,22 @@
-"""The queue as the command line meets it: hands runs over, tells what became of them, follows them."""
+"""Follows submitted runs to their end, for `launcher.wait=true`, and reads a failed run's traceback."""
 
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ....strategies.errors import MachineError
-from ...config.launchers import SlurmConfig
-from ...config.schema import RunConfig
 from ...records import display
-from ...records.outcome import Outcome
 from ...records.run_directory import RunDirectory
 from ...training.data_errors import can_go_on
-from ..launcher import Launcher, Runs
-from ..supervisor import Event
 from . import slurm_status
-from .job import Allocation, run_here
-from .request import request_of
-from .submit import submit
 
 POLL_S = 2.0
 PROGRESS_EVERY_S = 15.0
 _ENTRY = re.compile(r"^(?=\S+ \S+ supervisor [A-Z]+: )", re.MULTILINE)  # of the supervisor's log
-
-
-class SlurmLauncher(Launcher):
-    """`launcher=slurm`: submits batch jobs, or runs in the allocation around this process."""
-
-    def describe(self, config: RunConfig) -> list[str]:
-        lines = super().describe(config)
-        try:
-            return [*lines, *request_of(config).describe()]
-        except MachineError as error:  # a laptop may look at what a cluster would be asked
-            return [*lines, f"what it asks of Slurm is not known here: {str(error).splitlines()[0]}"]
-
-    def run(
-        self, directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None] | None = None
-    ) -> Outcome:
-        return run_here(directory, config, Allocation.around(), on_event)
-
-    def hands_over(self, config: RunConfig) -> bool:
-        return isinstance(config.launcher, SlurmConfig) and config.launcher.submit
-
-    def hand_over(self, runs: Runs, console: Console) -> int:
-        for run, _ in runs:
-            run.cancel_file.unlink(missing_ok=True)
-        display.say(console, f"slurm: {len(runs)} run{'s' * (len(runs) != 1)}", "bold")
-        done = submit(runs, lambda text: display.say(console, text))
-        for id, job in done.present.items():
-            display.say(console, f"{id}: in the queue already, as job {job}")
-        for id, why in done.refused.items():
-            display.say(console, f"{id}: not submitted: {why}", "red")
-        if self.waits([config for _, config in runs]):
-            followed = [run for run, _ in runs if run.run_id not in done.refused]
-            return max(follow(followed, console), 3 if done.refused else 0)
-        for folder in dict.fromkeys(run.path.parent for run, _ in runs):
-            where = runs[0][0].path if len(runs) == 1 else folder
-            display.say(console, f"look: daso-bench status {shlex.quote(str(where))}")
-        return 3 if done.refused else 0
-
-    def waits(self, configs: Sequence[RunConfig]) -> bool:
-        return any(isinstance(config.launcher, SlurmConfig) and config.launcher.wait for config in configs)
 
 
 def follow(runs: Sequence[RunDirectory], console: Console) -> int:

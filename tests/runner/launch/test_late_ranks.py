@@ -4,51 +4,28 @@ from pathlib import Path
 
 import pytest
 from gloo_entries_late import BEHIND_S
+from real_runs import final_model, finished, launch
 from runs import config
 
-from daso_bench.runner.config import load, schema
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
-
-
-def launch(
-    tmp_path: Path,
-    entry: str,
-    cfg: schema.RunConfig | None = None,
-    directory: RunDirectory | None = None,
-    stall_s: float = 60,
-) -> Outcome:
-    cfg = cfg or config(ranks=[1, 1], results=tmp_path)
-    directory = directory or RunDirectory.create(load.to_plain(cfg), tmp_path)
-    return local.launch(
-        directory,
-        ranks=cfg.cluster.ranks,
-        threads=1,
-        port=None,
-        stall_s=stall_s,
-        entry=f"gloo_entries_late:{entry}",
-    )
 
 
 def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communication(tmp_path: Path):
-    outcome = launch(tmp_path, "behind")
+    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_late:behind")
     assert outcome.status == "finished", outcome.details
-    for overlap, told in (outcome.summary or {}).items():
+    for overlap, told in outcome.summary.items():
         assert told["waits"] == 1, f"overlap={overlap}: for the last gradient, and not for each bucket"
         assert 0 < told["blocked_s"] < BEHIND_S, overlap
 
 
 def test_tensors_of_a_gpus_operations_are_kept_until_they_are_waited_for(tmp_path: Path):
-    outcome = launch(tmp_path, "kept")
+    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_late:kept")
     assert outcome.status == "finished", outcome.details
 
 
 def test_a_hang_of_gpus_names_the_operation_that_the_others_are_at(tmp_path: Path):
     cfg = config("local_sgd", keys={"sync_every": 4}, ranks=[1, 1], results=tmp_path)
-    outcome = launch(tmp_path, "asleep", cfg, stall_s=4)
+    _, outcome = launch(cfg, entry="gloo_entries_late:asleep", stall_s=4)
     assert outcome.status == "failed"
     reason = outcome.reason or ""
     assert "rank 1 outside collectives" in reason
@@ -73,10 +50,7 @@ def test_ranks_that_are_told_late_train_the_same_and_do_not_say_how_long_they_we
     tmp_path: Path, strategy: str
 ):
     cfg = config(strategy, keys=LATE[strategy], ranks=[1, 1], results=tmp_path, epochs=3)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    outcome = launch(tmp_path, "run", cfg, directory=directory)
-    assert outcome.status == "finished", outcome.details
-    summary = outcome.summary or {}
+    directory, summary = finished(cfg, entry="gloo_entries_late:run")
     assert sum(summary["parts_s"].values()) == pytest.approx(summary["train_s"], rel=0.2)
     assert summary["blocked_s"] is None
     told = summary["strategy"]
@@ -86,6 +60,5 @@ def test_ranks_that_are_told_late_train_the_same_and_do_not_say_how_long_they_we
     if strategy not in TIMED:
         assert summary["steps"] == 18
         theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
-        model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-        for name, value in model.items():
+        for name, value in final_model(directory).items():
             assert (value - theirs[name]).abs().max() <= 1e-5, name

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_runs import alive, members
 
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import Outcome, launch
@@ -53,13 +54,6 @@ def run(directory: RunDirectory, entry: str, ranks: int = 2, **settings: Any) ->
     with directory.lock():
         pass
     return outcome, events
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def kill_when_going(bad: int, number: int) -> Callable[[dict[str, Any], Events], None]:
@@ -319,25 +313,13 @@ class Supervised:
                 return json.loads(line)
         raise AssertionError(f"no event {kind}")
 
-    def members(self) -> list[int]:
-        """All processes of the session: supervisor, forkserver, ranks, and what else was started."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and alive(int(folder.name)):
-                try:
-                    if os.getsid(int(folder.name)) == self.process.pid:
-                        found.append(int(folder.name))
-                except ProcessLookupError:
-                    continue
-        return found
-
     def ends(self, limit_s: float = LIMIT_S) -> int:
         """The exit code, once no process of the session is left, within the limit."""
         end = time.monotonic() + limit_s
         code = self.process.wait(limit_s)
-        while self.members() and time.monotonic() < end:
+        while members(self.process.pid) and time.monotonic() < end:
             time.sleep(0.05)
-        assert self.members() == []
+        assert members(self.process.pid) == set()
         return code
 
 
@@ -353,7 +335,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
 
     yield start
     for each in made:
-        for pid in each.members():
+        for pid in members(each.process.pid):
             os.kill(pid, signal.SIGKILL)
         each.process.communicate()
 
@@ -397,7 +379,7 @@ def test_an_interrupt_while_the_forkserver_loads_does_not_wait_for_it(
     supervised: Callable[..., Supervised],
 ) -> None:
     one = supervised("run", "works", preload="slow_preload")
-    while len(one.members()) < 3:  # supervisor, resource tracker, forkserver
+    while len(members(one.process.pid)) < 3:  # supervisor, resource tracker, forkserver
         time.sleep(0.05)
     time.sleep(0.5)
     os.killpg(one.process.pid, signal.SIGINT)

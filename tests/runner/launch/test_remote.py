@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_local import alive
+from real_runs import alive
 
 from daso_bench.runner.launch import remote, supervisor, worker
 from daso_bench.runner.launch.attempt import run_attempt

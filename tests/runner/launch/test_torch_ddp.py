@@ -5,21 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from real_runs import entry, final_model, finished
 from runs import Dies, config, dies_after
 
-from daso_bench.runner.config import load
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
-
-
-def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
-    directory = RunDirectory.create(load.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
-    return local.launch(
-        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_ddp:{name}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -37,12 +26,12 @@ def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
     ],
 )
 def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
-    outcome = entry(tmp_path, name, ranks)
+    outcome = entry(f"gloo_entries_ddp:{name}", ranks, tmp_path)
     assert outcome.status == "finished", outcome.details
 
 
 def test_one_ranks_failing_sum_ends_the_run_and_is_told(tmp_path: Path):
-    outcome = entry(tmp_path, "raises_alone", 2)
+    outcome = entry("gloo_entries_ddp:raises_alone", 2, tmp_path)
     assert outcome.status == "failed"
     assert "rank 1" in (outcome.reason or "")
     assert "this bucket does not add up" in f"{outcome.reason}{outcome.details}"
@@ -57,14 +46,12 @@ def test_one_ranks_failing_sum_ends_the_run_and_is_told(tmp_path: Path):
 )
 def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[str, Any], ranks: list[int]):
     cfg = config("ddp", keys=keys, ranks=ranks, precision="fp64", results=tmp_path, epochs=2)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
-    assert outcome.status == "finished", outcome.details
+    directory, ours = finished(cfg)
     simulated = simulate(cfg, cfg.dataset.load())
     theirs = simulated.contexts[0].replica.model.state_dict()
-    for name, value in checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"].items():
+    for name, value in final_model(directory).items():
         assert (value - theirs[name]).abs().max() <= 1e-10, name
-    ours, virtual = outcome.summary or {}, simulated.results[0].summary
+    virtual = simulated.results[0].summary
     for counted in ("strategy", "payload_bytes", "ring_bytes"):
         assert ours[counted] == virtual[counted]
 

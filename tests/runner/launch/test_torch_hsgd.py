@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from real_runs import entry, final_model, finished, history, launch, same_model
 from runs import Awkward, config
 
-from daso_bench.runner.config import load, schema
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.json_lines import read_records, surviving
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.config import schema
+from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 
 SEGMENTS = Path("/dev/shm")
 
@@ -33,26 +29,6 @@ def left_behind() -> set[str]:
     return {name for name in names if not Path("/proc", name.split("-")[2]).exists()}
 
 
-def entry(tmp_path: Path, name: str, ranks: int) -> Outcome:
-    directory = RunDirectory.create(load.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
-    return local.launch(
-        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_hsgd:{name}"
-    )
-
-
-def launch(
-    cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
-) -> tuple[RunDirectory, Outcome]:
-    directory = directory or RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    return directory, local.launch(
-        directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60, **more
-    )
-
-
-def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
-    return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-
-
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
@@ -61,12 +37,12 @@ def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
     ],
 )
 def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
-    outcome = entry(tmp_path, name, ranks)
+    outcome = entry(f"gloo_entries_hsgd:{name}", ranks, tmp_path)
     assert outcome.status == "finished", outcome.details
 
 
 def test_h18_a_rank_killed_while_memory_is_made_leaves_none(tmp_path: Path):
-    outcome = entry(tmp_path, "killed", 2)
+    outcome = entry("gloo_entries_hsgd:killed", 2, tmp_path)
     assert outcome.status == "failed"
     assert "rank 0" in (outcome.reason or "")
 
@@ -105,21 +81,10 @@ def test_h18_a_killed_rank_ends_all_and_the_run_resumes_bit_for_bit(
             os.kill(pid, 0)
     if not resume:
         return
-    broken, outcome = launch(make(tmp_path / "broken"), broken)
-    assert outcome.status == "finished", outcome.details
-    whole, outcome = launch(make(tmp_path / "whole"))
-    assert outcome.status == "finished", outcome.details
-    mine, theirs = final_model(broken), final_model(whole)
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-    history = [
-        [
-            (row["step"], row["accuracy"], row["loss"], row["train_loss"])
-            for row in surviving(read_records(d.metrics).rows)
-            if row["kind"] == "evaluation"
-        ]
-        for d in (broken, whole)
-    ]
-    assert history[0] == history[1]
+    finished(make(tmp_path / "broken"), broken)
+    whole, _ = finished(make(tmp_path / "whole"))
+    assert same_model(broken, whole)
+    assert history(broken) == history(whole)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +97,7 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[s
         "hsgd", keys=keys, ranks=ranks, model=Awkward(), precision="fp64", clip_norm=0.5, results=tmp_path,
         global_batch_size=20,
     )  # fmt: skip
-    directory, outcome = launch(cfg)
-    assert outcome.status == "finished", outcome.details
+    directory, ours = finished(cfg)
     simulated = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path / "virtual")
     model = final_model(directory)
     for name, value in simulated.contexts[0].replica.model.named_parameters():
@@ -144,7 +108,7 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, keys: dict[s
         for rows in (read_records(directory.metrics).rows, simulated.metrics.rows)
     ]
     assert scores[0] == scores[1]
-    ours, virtual = outcome.summary or {}, simulated.results[0].summary
+    virtual = simulated.results[0].summary
     assert ours["payload_bytes"] == virtual["payload_bytes"]
     assert ours["calls"] == virtual["calls"]
     assert ours["collectives"]["shared.barrier"] == virtual["collectives"]["shared.barrier"]

@@ -1,7 +1,4 @@
-"""Real processes over gloo:
-
-the communicator's verbs, the gradient hook, and whole runs against virtual time.
-"""
+"""Real processes over gloo: verbs of the communicator, the gradient hook, whole runs against virtual time."""
 
 import os
 import signal
@@ -9,42 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+import real_runs
+from real_runs import final_model, finished, history, launch, same_model
 from runs import Awkward, config
 
-from daso_bench.runner.config import load, schema
-from daso_bench.runner.launch import local
+from daso_bench.runner.config import schema
 from daso_bench.runner.launch.rank import evaluate
-from daso_bench.runner.records.json_lines import read_json, read_records, surviving
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.clock import PARTS
 
 CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 
 
-def launch(
-    cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
-) -> tuple[RunDirectory, Outcome]:
-    directory = directory or RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60, **more)
-    return directory, outcome
-
-
 def entry(tmp_path: Path, name: str, ranks: int) -> dict[str, Any]:
-    cfg = config(ranks=[ranks], results=tmp_path)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    outcome = local.launch(
-        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries:{name}"
-    )
+    outcome = real_runs.entry(f"gloo_entries:{name}", ranks, tmp_path)
     assert outcome.status == "finished", outcome.details
-    return outcome.summary or {}
-
-
-def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
-    return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+    return outcome.summary
 
 
 def test_every_verb(tmp_path: Path):
@@ -80,8 +58,7 @@ def test_one_all_reduce_per_bucket_and_step_and_nothing_else(tmp_path: Path):
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-6), ("fp64", 1e-12)])
 def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, strategy, keys, precision, tolerance):
     cfg = config(strategy, keys=keys, precision=precision, results=tmp_path, global_batch_size=20)
-    directory, outcome = launch(cfg)
-    assert outcome.status == "finished", outcome.details
+    directory, ours = finished(cfg)
     simulated = simulate(cfg, cfg.dataset.load())
     theirs = simulated.contexts[0].replica.model.state_dict()
     for name, value in final_model(directory).items():
@@ -90,7 +67,7 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, strategy, ke
     wanted = [row["correct"] for row in simulated.metrics.rows if row["kind"] == "evaluation"]
     assert [row["correct"] for row in rows] == wanted
     # The same events and the same counted bytes: one strategy source, two worlds.
-    ours, virtual = outcome.summary or {}, simulated.results[0].summary
+    virtual = simulated.results[0].summary
     assert ours["strategy"].get("steps_of_phase") == virtual["strategy"].get("steps_of_phase")
     for link in ("intra", "inter"):
         assert ours["payload_bytes"][link] == virtual["payload_bytes"][link]
@@ -115,8 +92,7 @@ def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path: Path, strategy
             eval_every_samples=480,
         )
 
-    whole, outcome = launch(make(tmp_path / "whole"))
-    assert outcome.status == "finished", outcome.details
+    whole, _ = finished(make(tmp_path / "whole"))
     pids: list[int] = []
 
     def kill(event: dict[str, Any]) -> None:
@@ -130,21 +106,11 @@ def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path: Path, strategy
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert "rank 2" in (outcome.reason or "")
     assert "SIGKILL" in (outcome.reason or "")
-    broken, outcome = launch(make(tmp_path / "broken"), broken)
-    assert outcome.status == "finished", outcome.details
-    mine, theirs = final_model(broken), final_model(whole)
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    finished(make(tmp_path / "broken"), broken)
+    assert same_model(broken, whole)
     start = [row for row in read_records(broken.metrics).rows if row["kind"] == "start"][1]
     assert start["resumed_from"] is not None
-    history = [
-        [
-            (row["step"], row["accuracy"], row["loss"], row["train_loss"])
-            for row in surviving(read_records(d.metrics).rows)
-            if row["kind"] == "evaluation"
-        ]
-        for d in (broken, whole)
-    ]
-    assert history[0] == history[1]
+    assert history(broken) == history(whole)
     assert not list(broken.checkpoints.glob(".partial*"))
 
 
@@ -153,8 +119,7 @@ def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, str
     cfg = config(
         strategy, keys=CYCLING if strategy == "daso" else {}, results=tmp_path, model=Awkward(), epochs=30
     )
-    directory, outcome = launch(cfg)
-    assert outcome.status == "finished", outcome.details
+    directory, _ = finished(cfg)
     for rank in range(4):
         rows = read_records(directory.rank_records(rank)).rows
         stretches = [row for row in rows if row["kind"] == "stretch"]

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from runs import Awkward, config
 from daso_bench.runner.cli import main
 from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import TorchrunConfig
-from daso_bench.runner.launch import local
+from daso_bench.runner.launch import local, worker
 from daso_bench.runner.records.json_lines import read_json, read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
 
@@ -63,8 +64,10 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     assert [row["rank"] for row in environment["ranks"]] == [0, 1]
     assert not pin or [len(row["cores"]) for row in environment["ranks"]] == [1, 1]
     assert not pin or environment["ranks"][0]["cores"] != environment["ranks"][1]["cores"]
-    again = torchrun(directory, 2)  # a finished run is not trained again, and nobody waits for ever
-    assert "finished already" in again.stderr
+    begin = time.monotonic()
+    again = torchrun(directory, 2)  # a finished run is not trained again, and rank 1 looks for no supervisor
+    assert (again.returncode, "finished already" in again.stderr) == (0, True)
+    assert time.monotonic() - begin < worker.FIND_S
 
 
 def test_a_failing_rank_fails_torchrun_and_the_run(tmp_path: Path):

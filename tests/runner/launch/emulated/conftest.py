@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from people import Person, may_administer, nobody, this_user
 
-from daso_bench.runner.launch.emulated.ability import impossible
+from daso_bench.runner.launch.emulated.nodes import impossible
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Short runs on emulated nodes for tests: their configuration, their start here or in another process."""
+"""Short runs on emulated nodes for tests: their configuration, and a supervisor in another process."""
 
 import os
 import signal
@@ -11,19 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from leftovers import members
+from real_runs import members
 from runs import config
 
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.launch.venue import venue_of
-from daso_bench.runner.records.json_lines import read_records, surviving
-from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training import checkpoint
 
 PROGRAM = "from daso_bench.runner.cli.main import main; main()"
 SAMPLES_PER_SECOND = 1600.0  # a batch of 8 is 5 ms
@@ -58,17 +52,6 @@ def emulated(
     )
 
 
-def launch(
-    cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
-) -> tuple[RunDirectory, Outcome]:
-    """Run it as the command does, with this process as its supervisor."""
-    directory = directory or RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    outcome = local.launch(
-        directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60, **more
-    )
-    return directory, outcome
-
-
 @contextmanager
 def supervised(directory: RunDirectory) -> Iterator[subprocess.Popen[str]]:
     """A supervisor in a session of its own, as a terminal would start it, that takes up the run."""
@@ -96,21 +79,3 @@ def wait_for_checkpoint(directory: RunDirectory) -> None:
     while not list(directory.checkpoints.glob("step_*")):
         assert time.monotonic() < until, directory.status()
         time.sleep(0.02)
-
-
-def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
-    """What the run would give a user."""
-    return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-
-
-def same_model(one: RunDirectory, other: RunDirectory) -> bool:
-    """Whether two runs came to the same bits."""
-    mine, theirs = final_model(one), final_model(other)
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in theirs)
-
-
-def history(directory: RunDirectory) -> list[tuple[Any, ...]]:
-    """All evaluations of a run, without their times."""
-    keys = ("step", "epoch", "samples", "accuracy", "correct", "loss", "train_loss", "learning_rate")
-    rows = surviving(read_records(directory.metrics).rows)
-    return [tuple(row[key] for key in keys) for row in rows if row["kind"] == "evaluation"]

@@ -7,21 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from real_runs import alive
+
 GONE_S = 10.0
-
-
-def members(session: int) -> set[int]:
-    """The processes of a session: a supervisor, its forkserver, its ranks, the holder of its nodes.
-
-    Not by their environment: a process that gives itself a title writes over that.
-    """
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        pid = int(path.name)
-        with suppress(OSError):
-            if os.getsid(pid) == session and _alive(pid):
-                found.add(pid)
-    return found
 
 
 def holders() -> set[int]:
@@ -52,12 +40,4 @@ def all_gone(pids: Callable[[], set[int]]) -> None:
 
 def living(pids: set[int]) -> set[int]:
     """Those of `pids` that have not ended."""
-    return {pid for pid in pids if _alive(pid)}
-
-
-def _alive(pid: int) -> bool:
-    """Not gone, and no zombie that nobody has buried yet: that has no namespaces any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return {pid for pid in pids if alive(pid)}

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import PROGRAM, STARTS_S, emulated, history, launch, same_model
+from launched import PROGRAM, STARTS_S, emulated
 from people import may_administer, nobody, this_user
+from real_runs import finished, history, same_model
 from runs import Awkward, config
 
 from daso_bench.datasets.digits import Digits
@@ -20,7 +21,7 @@ from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch import venue
-from daso_bench.runner.launch.emulated.ability import has_netem
+from daso_bench.runner.launch.emulated.nodes import has_netem
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
 
@@ -70,11 +71,9 @@ def test_a_run_on_emulated_nodes_trains_what_it_trains_without_and_records_its_a
     tmp_path: Path, strategy: str, keys: dict[str, Any], ranks: list[int], more: dict[str, Any]
 ):
     settings = {"epochs": 2, "eval_every_samples": 48, **more}
-    plain, outcome = launch(config(strategy, keys=keys, ranks=ranks, results=tmp_path / "plain", **settings))
-    assert outcome.status == "finished", outcome.details
+    plain, _ = finished(config(strategy, keys=keys, ranks=ranks, results=tmp_path / "plain", **settings))
     cfg = emulated(strategy, keys=keys, ranks=ranks, results=tmp_path / "emulated", **settings)
-    directory, outcome = launch(cfg)
-    assert outcome.status == "finished", outcome.details
+    directory, summary = finished(cfg)
     assert len(history(directory)) >= 4
     assert history(directory) == history(plain)
     assert same_model(directory, plain)
@@ -82,8 +81,7 @@ def test_a_run_on_emulated_nodes_trains_what_it_trains_without_and_records_its_a
     network = read_json(directory.environment)["network"]
     assert network["made_by"] == "kernel"
     assert sum(" tbf rate " in line for line in network["commands"]) == 4
-    summary, status = outcome.summary or {}, directory.status()
-    apparatus = summary["apparatus"]
+    apparatus, status = summary["apparatus"], directory.status()
     assert status["timing"] == {key: apparatus[key] for key in ("valid", "reasons")}
     assert apparatus["network"] == "kernel"
     assert 0 < apparatus["floor_s"] < 1
@@ -114,8 +112,7 @@ def test_an_ordinary_users_run_and_this_users_train_the_same_side_by_side(tmp_pa
             if event["kind"] == "start":
                 running.append(process.poll() is None)
 
-        mine, outcome = launch(replace(cfg, results_dir=tmp_path), on_event=look)
-        assert outcome.status == "finished", outcome.details
+        mine, _ = finished(replace(cfg, results_dir=tmp_path), on_event=look)
         said, _ = process.communicate(timeout=60)
         assert process.returncode == 0, said
         assert running == [True]
@@ -164,8 +161,7 @@ def test_what_the_kernel_does_not_shape_is_refused_as_a_wrong_request(
 def test_with_auto_the_ranks_make_links_that_the_kernel_cannot(tmp_path: Path):
     cfg = emulated(ranks=[2, 2], epochs=1, results=tmp_path, launcher={"network": "auto"})
     links = replace(cfg.cluster.links, intra=LinkConfig(rate_gbit=1.0))
-    directory, outcome = launch(replace(cfg, cluster=replace(cfg.cluster, links=links)))
-    assert outcome.status == "finished", outcome.details
+    directory, _ = finished(replace(cfg, cluster=replace(cfg.cluster, links=links)))
     why = "cluster.links.intra: the kernel network shapes links between nodes alone"
     assert read_json(directory.environment)["network"] == {"made_by": "ranks", "instead_of_kernel": why}
     assert {"modelled network", f"no kernel network: {why}"} <= set(directory.status()["labels"])

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import emulated, history, launch, same_model, supervised, wait_for_checkpoint
-from leftovers import all_gone, holders, living, members, networks
+from launched import emulated, supervised, wait_for_checkpoint
+from leftovers import all_gone, holders, living, networks
+from real_runs import finished, history, launch, members, same_model
 from runs import Raises, config
 
 from daso_bench.runner.config import load
@@ -134,12 +135,9 @@ def test_a_run_that_was_interrupted_twice_goes_on_bit_for_bit_where_its_jitter_s
     assert 0 < stood[0] < stood[2] < 60
 
     assert directory is not None
-    _, outcome = launch(cfg, directory)
-    assert outcome.status == "finished", outcome.details
-    unbroken, outcome = launch(
-        config("daso", keys=CYCLING, ranks=[1, 1], epochs=10, results=tmp_path / "unbroken")
-    )
-    assert outcome.status == "finished", outcome.details
+    finished(cfg, directory)
+    whole = config("daso", keys=CYCLING, ranks=[1, 1], epochs=10, results=tmp_path / "unbroken")
+    unbroken, _ = finished(whole)
     assert len(history(directory)) == 10
     assert history(directory) == history(unbroken)
     assert same_model(directory, unbroken)

@@ -3,10 +3,10 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launched import emulated, launch
+from launched import emulated
+from real_runs import finished
 
 from daso_bench.datasets.digits import Digits
 from daso_bench.models.small import MLP
@@ -49,9 +49,7 @@ def exposed(rate_gbit: float, results: Path, *, samples_per_second: float, steps
         device={"samples_per_second": samples_per_second, "forward_share": FORWARD_SHARE},
         results=results,
     )
-    _, outcome = launch(cfg)
-    assert outcome.status == "finished", outcome.details
-    summary: dict[str, Any] = outcome.summary or {}
+    _, summary = finished(cfg)
     assert summary["steps"] == steps
     profile = Profile.of(lambda: WIDE.build(InputSpec(1, 8, 8, 10)), InputSpec(1, 8, 8, 10))
     backward_s = (1 - FORWARD_SHARE) * BATCH / 2 / samples_per_second
@@ -86,9 +84,8 @@ def test_heterogeneous_gives_a_device_half_as_fast_half_the_samples_and_idles_le
             device={"samples_per_second": 1280.0, "speeds": (1.0, 0.5)},
             results=tmp_path / balancing,
         )
-        directory, outcome = launch(cfg)
-        assert outcome.status == "finished", outcome.details
-        fast, slow = (outcome.summary or {})["strategy"]["batches"]
+        directory, summary = finished(cfg)
+        fast, slow = summary["strategy"]["batches"]
         assert fast + slow == BATCH
         assert 1.6 < fast / slow < 2.5 if balancing == "static" else fast == slow
         # Both ranks, in steps 3 to 10: a stretch ends with an evaluation, and the first has the calibration.

@@ -1,32 +1,51 @@
-"""Building nodes, what they are made of, and that nothing is left of them, whoever ends first."""
+"""Nodes: what they are made of, how ranks enter them, what forbids them, and that nothing is left of them."""
 
 import json
 import os
+import platform
+import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from people import Person
+from leftovers import all_gone, living, networks
+from people import HERE, Person
+from real_runs import members
 
 from daso_bench.runner.config.cluster import LinkConfig
-from daso_bench.runner.launch.emulated import hold_nodes, holder
-from daso_bench.runner.launch.emulated.ability import has_netem
+from daso_bench.runner.launch.emulated import holder, nodes
 from daso_bench.runner.launch.emulated.addresses import Batch
-from daso_bench.runner.launch.emulated.nodes import Nodes
+from daso_bench.runner.launch.emulated.namespaces import NodeEntry, enter
+from daso_bench.runner.launch.emulated.nodes import SWITCHES, Nodes, explain, has_netem, impossible, switches
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 RATE = LinkConfig(rate_gbit=0.1)
-GONE_S = 10.0
+REFUSED = {"error": "[Errno 1] unshare: Operation not permitted", "cause": "unshare"}
+ASK = "from daso_bench.runner.launch.emulated.nodes import impossible; print(impossible())"
+# Has the kernel refuse `unshare` to this process and its children, as a container's profile does.
+FORBID = """
+import ctypes, struct
+number = {number}
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Program(len(code), ctypes.addressof(packed))), 0, 0) == 0
+"""
+
+
+def children() -> str:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
 
 
 def in_node(nodes: Nodes, node: int, *command: str) -> str:
@@ -130,7 +149,7 @@ def test_a_holder_that_cannot_start_is_told_with_its_last_word(
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'No module named nothing' >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(hold_nodes.sys, "executable", str(broken))
+    monkeypatch.setattr(nodes.sys, "executable", str(broken))
     with pytest.raises(MachineError, match="No module named nothing"), Nodes((1, 1), RATE):
         pass
 
@@ -139,9 +158,9 @@ def test_a_holder_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: 
     silent = tmp_path / "python"
     silent.write_text("#!/bin/sh\nexec sleep 60\n")
     silent.chmod(0o755)
-    monkeypatch.setattr(hold_nodes.sys, "executable", str(silent))
-    monkeypatch.setattr(hold_nodes, "ANSWER_S", 0.2)
-    monkeypatch.setattr(hold_nodes, "ANSWER_S_PER_NODE", 0.0)
+    monkeypatch.setattr(nodes.sys, "executable", str(silent))
+    monkeypatch.setattr(nodes, "ANSWER_S", 0.2)
+    monkeypatch.setattr(nodes, "ANSWER_S_PER_NODE", 0.0)
     before = children()
     with pytest.raises(MachineError, match=r"no answer within 0\.2 s"), Nodes((1, 1), RATE):
         pass
@@ -174,111 +193,52 @@ def test_a_latency_is_had_once_per_way_or_refused_with_both_ways_out():
 
 
 @contextmanager
-def held(person: Person, mode: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any], str]]:
-    """`holds.py` once its ranks are in their nodes: the process, what it said, and the mark of all of it."""
-    mark = uuid.uuid4().hex
+def held(person: Person, mode: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`holds.py` in a session of its own, once its ranks are in their nodes, and what it said."""
     process = subprocess.Popen(
         person.command("holds.py", mode),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "DASO_BENCH_TEST_MARK": mark},
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
-        alive = marked(mark)
-        assert {said["holder"], *said["ranks"]} <= alive
+        assert {said["holder"], *said["ranks"]} <= members(process.pid)
         own = os.stat("/proc/self/ns/net").st_ino
         for pid, expected in zip(said["ranks"], said["namespaces"], strict=True):
             assert os.stat(f"/proc/{pid}/ns/net").st_ino == expected != own
-        yield process, said, mark
+        yield process, said
     finally:
-        for pid in marked(mark):
+        for pid in members(process.pid):
             os.kill(pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def marked(mark: str) -> set[int]:
-    """The processes, zombies left out (their environment is gone), that were born of a test's program."""
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"DASO_BENCH_TEST_MARK={mark}".encode() in path.read_bytes():
-                found.add(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-
-def mounted_namespaces() -> list[str]:
-    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - nsfs " in line]
-
-
-def named_namespaces() -> set[str]:
-    folder = Path("/run/netns")
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-
-
-def links() -> set[str]:
-    return {name for _, name in socket.if_nameindex()}
-
-
-def nothing_left(mark: str) -> None:
-    """No process, so no namespace: these have no name, no mount, and no other process has them open."""
-    until = time.monotonic() + GONE_S
-    while marked(mark) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert marked(mark) == set()
+        process.communicate()
 
 
 @pytest.mark.parametrize("end", ["end", "raise", "supervisor killed", "holder killed"])
 def test_nothing_is_left_behind_after(end: str, person: Person):
-    before = links(), mounted_namespaces(), named_namespaces()
-    with held(person, "raise" if end == "raise" else "end") as (process, said, mark):
-        assert (links(), mounted_namespaces(), named_namespaces()) == before
-        assert process.stdin is not None
+    before = networks()
+    with held(person, "raise" if end == "raise" else "end") as (process, said):
+        assert networks() == before
+        pids = {said["holder"], *said["ranks"]}
         if end == "supervisor killed":
-            os.kill(parent_of(said["holder"]), signal.SIGKILL)
+            (parent,) = re.findall(r"PPid:\t(\d+)", Path(f"/proc/{said['holder']}/status").read_text())
+            os.kill(int(parent), signal.SIGKILL)
         elif end == "holder killed":
             os.kill(said["holder"], signal.SIGKILL)
-            wait_until_gone(said["holder"])
-            assert set(said["ranks"]) <= marked(mark)  # they are told by the end of their work, not by this
+            all_gone(lambda: living({said["holder"]}))
+            assert living(pids) == set(said["ranks"])  # they are told by the end of their work, not by this
         if end != "supervisor killed":
+            assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
         expected = {"end": 0, "raise": 1, "holder killed": 0}
         code = process.wait(20)
         assert code == expected[end] if end in expected else code != 0
-        nothing_left(mark)
-        for pid in (said["holder"], *said["ranks"]):
-            wait_until_gone(pid)
-    assert (links(), mounted_namespaces(), named_namespaces()) == before
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def wait_until_gone(pid: int) -> None:
-    """Gone, or a zombie that nobody has buried yet: that has no namespaces any more."""
-    until = time.monotonic() + GONE_S
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"process {pid} lives")
+        all_gone(lambda: members(process.pid) | living(pids))
+    assert networks() == before
 
 
 def test_signals_that_are_the_supervisors_to_answer_leave_the_holder_alone():
@@ -289,3 +249,105 @@ def test_signals_that_are_the_supervisors_to_answer_leave_the_holder_alone():
             os.kill(pid, number)
         time.sleep(0.2)
         assert stat.S_ISREG(os.stat(nodes.entries[0].net).st_mode)
+
+
+def test_a_rank_in_its_node_keeps_files_memory_statistics_and_its_tie_to_the_forkserver(person: Person):
+    rows = json.loads(person.run("inside.py", str(person.folder)))
+    for row in rows:
+        assert row["uid"] == 0
+        assert row["interfaces"] == ["e0", "f0", "lo"]
+        assert row["tied"] == ["SIGKILL", "SIGKILL"]
+        assert row["tied_again"] == "SIGKILL"
+        assert set(row["schedstat"]) == {3}
+        assert row["watched"]
+        written = person.folder / f"rank_{row['rank']}"
+        assert written.read_text() == "written"
+        assert written.stat().st_uid == person.uid
+        assert "cannot be entered (Invalid argument)" in row["again"]
+    assert rows[0]["memory"] == 7.0
+    assert rows[0]["peers"] == ["10.99.0.1", "10.99.0.2"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root's power over others' files")
+def test_root_in_a_node_still_writes_into_folders_of_other_users(tmp_path: Path):
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, 12345, 12345)
+    with_root = Person((sys.executable,), folder, HERE, 0)
+    with_root.run("inside.py", str(folder))
+    assert (folder / "rank_0").stat().st_uid == 0
+
+
+def test_a_node_that_is_gone_is_told_with_its_path():
+    gone = NodeEntry("/proc/1/ns/nothing", "/proc/1/fd/nothing", "10.99.0.1", "e0", "f0")
+    with pytest.raises(MachineError, match=r"/proc/1/ns/nothing: .*No such file.*ended"):
+        enter(gone)
+
+
+def asked(*before: str, program: str = ASK) -> str:
+    command = [*before, sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_nodes_can_be_had_here_and_trying_leaves_no_process():
+    before = children()
+    assert impossible() is None
+    assert has_netem() in (True, False)
+    assert children() == before
+
+
+def test_the_sysctl_that_forbids_them_is_named_with_the_way_out():
+    # The limit of a user namespace of the test's own.
+    shell = 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"'
+    said = asked("unshare", "--user", "--map-root-user", "sh", "-c", shell, "sh")
+    assert "user.max_user_namespaces is 0" in said
+    assert "`sysctl -w user.max_user_namespaces=10000`" in said
+    assert "launcher.network=modelled" in said
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the system call's number")
+def test_a_container_that_forbids_them_is_named():
+    number = {"x86_64": 272, "aarch64": 97}[platform.machine()]
+    said = asked(program=FORBID.format(number=number) + ASK)
+    assert "Operation not permitted" in said
+    assert "seccomp" in said
+    assert "launcher.network=modelled" in said
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_each_switch_is_named_if_it_forbids_and_only_then(switch: str):
+    forbidding, allowing = SWITCHES[switch]
+    assert f"{switch} is {forbidding}" in explain(REFUSED, {switch: forbidding})
+    assert switch not in explain(REFUSED, {switch: allowing})
+    assert "seccomp" in explain(REFUSED, {switch: allowing})
+    # AppArmor lets `unshare` succeed and refuses what comes after it.
+    late = {"error": "ip link add b0 type bridge: RTNETLINK answers: Operation not permitted", "cause": "ip"}
+    assert f"{switch} is {forbidding}" in explain(late, {switch: forbidding})
+
+
+def test_a_failure_that_is_no_refusal_blames_no_switch():
+    said = explain({"error": "tc qdisc add: Error: no", "cause": "tc"}, {"user.max_user_namespaces": "0"})
+    assert said == "emulated nodes: tc qdisc add: Error: no; launcher.network=modelled needs none of this"
+
+
+def test_switches_of_this_kernel_are_numbers():
+    assert all(value.isdecimal() for value in switches().values())
+    assert "user.max_user_namespaces" in switches()
+
+
+def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(holder, "SEARCHED", "/nowhere")
+    with pytest.raises(holder.Failed, match="no command ip and tc") as failed:
+        holder.build([])
+    said = explain({"error": str(failed.value), "cause": failed.value.cause}, {})
+    assert "no command ip and tc on the PATH; install iproute2" in said
+
+
+def test_elsewhere_than_on_linux_the_reason_is_the_system(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "this is darwin; launcher.network=modelled" in str(impossible())
+    assert nodes.has_netem() is False
+    with pytest.raises(MachineError, match="this is darwin"), Nodes((1, 1), LinkConfig()):
+        pass
+    with pytest.raises(MachineError, match="this is darwin"):
+        enter(NodeEntry("u", "n", "10.99.0.1", "e0", "f0"))

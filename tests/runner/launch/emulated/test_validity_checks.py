@@ -12,20 +12,18 @@ from typing import Any, cast
 
 import pytest
 import torch
+from real_runs import launch
 from runs import MLP, config
 from test_run_queue import threads
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
-from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated import validity_checks
 from daso_bench.runner.launch.emulated.validity_checks import Apparatus, Cores, LinkCheck
 from daso_bench.runner.launch.rank_process import Meeting
-from daso_bench.runner.launch.venue import venue_of
 from daso_bench.runner.machine.environment import usable_cores
 from daso_bench.runner.machine.run_queue import RunQueue
 from daso_bench.runner.records.outcome import Outcome
@@ -410,23 +408,19 @@ def launched(
         cluster=dataclasses.replace(cfg.cluster, links=LinksConfig(inter=LinkConfig(rate_gbit=rate_gbit))),
         launcher=LocalConfig(network="modelled", on_invalid=on_invalid),
     )
-    directory = RunDirectory.create(load.to_plain(cfg), results)
-    outcome = local.launch(
-        directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=stall_s
-    )
-    return directory, outcome
+    return launch(cfg, stall_s=stall_s)
 
 
 def test_what_a_run_found_stands_in_its_status(tmp_path: Path):
     directory, outcome = launched(tmp_path, rate_gbit=0.0005, ranks=[1, 1], epochs=1)
     assert outcome.status == "finished", outcome.details
-    found = (outcome.summary or {})["apparatus"]
+    found = outcome.summary["apparatus"]
     assert directory.status()["timing"] == {"valid": found["valid"], "reasons": found["reasons"]}
     assert found["valid"] is not bool(found["reasons"])
     assert found["floor_s"] > 0
     assert found["sum_s"] == pytest.approx(256 * 4 / (0.0005e9 / 8))
     assert len(found["run_queue_share"]) == len(found["overrun_share"]) == 2
-    worst = (outcome.summary or {})["run_queue_share"]
+    worst = outcome.summary["run_queue_share"]
     assert worst == pytest.approx(max(found["run_queue_share"]), rel=0.05)
     for link in found["links"]:
         assert link["achieved_s"] >= link["asked_s"] - 1e-4, "nothing is faster than it was asked for"
@@ -446,7 +440,7 @@ def test_ranks_that_send_other_sizes_than_others_check_the_same(tmp_path: Path):
     model = MLP(hidden=[64, 64])
     _, outcome = launched(tmp_path, rate_gbit=0.01, epochs=1, keys=keys, model=model, stall_s=20)
     assert outcome.status == "finished", outcome.details
-    assert len((outcome.summary or {})["apparatus"]["links"]) >= 2
+    assert len(outcome.summary["apparatus"]["links"]) >= 2
 
 
 def test_a_busy_machine_makes_a_run_invalid(tmp_path: Path):

@@ -1,12 +1,6 @@
-"""What a job or a step may inherit from the job around it (landscape 3.2, rows 17 to 19)."""
-
-import os
-import subprocess
-from pathlib import Path
+"""What a job or a step may inherit from the job around it."""
 
 import pytest
-from fake_slurm import fake
-from fake_slurm.fake import Cluster
 
 from daso_bench.runner.launch.slurm.clean_environment import for_step, scrubbed
 
@@ -68,21 +62,3 @@ def test_a_step_inherits_its_job_but_no_layout_or_binding() -> None:
     }  # fmt: skip
     dropped = dict.fromkeys(STEP, "x")
     assert for_step(HOME | kept | dropped) == HOME | kept
-
-
-@pytest.mark.parametrize("version", fake.VERSIONS)
-def test_a_step_bound_by_its_own_words_alone_is_the_same_in_every_version(
-    cluster: Cluster, version: str, tmp_path: Path
-) -> None:
-    """Without the cleaning, the outer binding and core count reach the tasks in some versions."""
-    env = cluster(version)
-    leaked = {"SLURM_CPU_BIND": "quiet,mask_cpu:0xF", "SRUN_CPUS_PER_TASK": "4"}
-    job = "#!/bin/sh\n#SBATCH --cpus-per-task=2 --ntasks-per-node=1\n{clean}srun --cpus-per-task=2 true\n"
-    names = " ".join(name for name in OUTER if name not in for_step(OUTER))
-    for clean in ("", f"unset {names}\n"):
-        (tmp_path / "job.sh").write_text(job.format(clean=clean))
-        subprocess.run(["sbatch", "job.sh"], env=os.environ | leaked, check=True, capture_output=True)
-    found = fake.wait(env)
-    assert found["1"]["steps"]["0"]["cpu_bind"] == "quiet,mask_cpu:0xF"
-    assert found["2"]["steps"]["0"]["cpu_bind"] is None
-    assert found["2"]["steps"]["0"]["cpus_per_task"] == 2

@@ -84,34 +84,57 @@ def born(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number
     )
 
 
-@pytest.mark.parametrize("limit_min", [1, 5, 10, 60, 3 * DAY_MIN])
-@pytest.mark.parametrize("early_s", [0, 59])
-def test_a_warning_near_the_limit_is_a_time_limit_and_the_job_goes_back_into_the_queue(
-    slurm: Slurm, tmp_path: Path, limit_min: int, early_s: int
-) -> None:
-    """Slurm looks at its warnings once a minute, so one may come almost a minute early."""
-    ranks = ranks_of(tmp_path, timeout_min=limit_min)
-    notice_s = ranks._launcher.notice_s
-    slurm.jobs["7"] = told(left_s=min(60.0 * limit_min, notice_s + early_s))
-    _, status = concluded(ranks, STOPPED, "SIGUSR2")
-    (attempt,) = status["attempts"]
-    assert (status["status"], attempt["status"], attempt["requeued"]) == ("queued", "timed_out", True)
-    assert attempt["reason"] == f"time limit of {limit_min} min (launcher.timeout_min)"
-    assert slurm.requeued == ["7"]
+LIMIT = "time limit of {} min (launcher.timeout_min)"
+REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
 
 
-@pytest.mark.parametrize("limit_min", [5, 10, 60, 3 * DAY_MIN])
-@pytest.mark.parametrize("ran_s", [1, 60])
-def test_a_warning_with_much_time_left_is_a_preemption_also_in_a_short_job(
-    slurm: Slurm, tmp_path: Path, limit_min: int, ran_s: int
+@pytest.mark.parametrize(
+    ("signal", "limit_min", "state", "left_s", "status", "attempt", "reason", "requeues"),
+    [
+        # A warning near the limit. Slurm looks at its warnings once a minute: one may come that much early.
+        ("SIGUSR2", 1, "RUNNING", 15.0, "queued", "timed_out", LIMIT, 1),
+        ("SIGUSR2", 1, "RUNNING", 60.0, "queued", "timed_out", LIMIT, 1),
+        ("SIGUSR2", 10, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
+        ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
+        # One with much time left is a preemption, also in a short job, where submitit counts a time limit.
+        ("SIGUSR2", 5, "RUNNING", 299.0, "queued", "cancelled", TOLD, 1),
+        ("SIGUSR2", 10, "RUNNING", 540.0, "queued", "cancelled", TOLD, 1),
+        ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 3 * DAY_MIN * 60.0 - 60, "queued", "cancelled", TOLD, 1),
+        # SIGTERM means what Slurm says of the job; one that Slurm has requeued is not requeued again.
+        ("SIGTERM", 10, "PENDING", 600.0, "queued", "cancelled", REQUEUED, 0),
+        ("SIGTERM", 10, "REQUEUED", 600.0, "queued", "cancelled", REQUEUED, 0),
+        ("SIGTERM", 10, "COMPLETING", 600.0, "queued", "cancelled", REQUEUED, 0),
+        ("SIGTERM", 10, "COMPLETING", 400.0, "cancelled", "cancelled", "by scancel", 0),
+        ("SIGTERM", 10, "CANCELLED", 400.0, "cancelled", "cancelled", "by scancel", 0),
+        ("SIGTERM", 10, "COMPLETING", 0.0, "queued", "timed_out", LIMIT, 1),
+        ("SIGTERM", 10, "TIMEOUT", 0.0, "queued", "timed_out", "time limit", 1),
+        ("SIGTERM", 10, "PREEMPTED", 400.0, "queued", "cancelled", "preempted", 1),
+        ("SIGTERM", 10, "RUNNING", 400.0, "queued", "cancelled", f"{TOLD} to stop by SIGTERM", 1),
+        ("SIGTERM", 10, "RUNNING", -3.0, "queued", "timed_out", LIMIT, 1),
+        ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", TOLD, 1),
+        ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", TOLD, 1),
+        ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", TOLD, 1),
+        ("SIGTERM", 10, None, None, "queued", "cancelled", TOLD, 1),  # no answer from Slurm
+    ],
+)
+def test_what_a_signal_means_for_the_run_and_its_job(
+    slurm: Slurm,
+    tmp_path: Path,
+    signal: str,
+    limit_min: int,
+    state: str | None,
+    left_s: float | None,
+    status: str,
+    attempt: str,
+    reason: str,
+    requeues: int,
 ) -> None:
-    """submitit counts every preemption of a job of ten minutes or less as its time limit."""
-    slurm.jobs["7"] = told(left_s=60.0 * limit_min - ran_s)
-    _, status = concluded(ranks_of(tmp_path, timeout_min=limit_min), STOPPED, "SIGUSR2")
-    (attempt,) = status["attempts"]
-    assert (status["status"], attempt["status"], attempt["requeued"]) == ("queued", "cancelled", True)
-    assert attempt["reason"].startswith("preempted, or told to stop by SIGUSR2")
-    assert slurm.requeued == ["7"]
+    slurm.jobs["7"] = None if state is None else told(state, left_s)
+    _, found = concluded(ranks_of(tmp_path, timeout_min=limit_min), STOPPED, signal)
+    assert (found["status"], found["attempts"][0]["status"]) == (status, attempt)
+    assert found["attempts"][0]["reason"].startswith(reason.format(limit_min))
+    assert found["attempts"][0].get("requeued", False) == (requeues > 0)
+    assert slurm.requeued == ["7"] * requeues
 
 
 def test_a_warning_that_only_the_ranks_heard_counts_as_well(slurm: Slurm, tmp_path: Path) -> None:
@@ -120,48 +143,6 @@ def test_a_warning_that_only_the_ranks_heard_counts_as_well(slurm: Slurm, tmp_pa
     ranks = ranks_of(tmp_path)
     ranks._born = [born("n1"), born("n2", signals=("SIGUSR2",))]
     assert concluded(ranks, STOPPED)[1]["attempts"][0]["status"] == "timed_out"
-    assert slurm.requeued == ["7"]
-
-
-@pytest.mark.parametrize(
-    ("state", "left_s", "status", "attempt", "reason", "requeues"),
-    [
-        ("PENDING", 600.0, "queued", "cancelled", "requeued by Slurm", 0),
-        ("REQUEUED", 600.0, "queued", "cancelled", "requeued by Slurm", 0),
-        ("COMPLETING", 600.0, "queued", "cancelled", "requeued by Slurm", 0),
-        ("COMPLETING", 400.0, "cancelled", "cancelled", "by scancel", 0),
-        ("CANCELLED", 400.0, "cancelled", "cancelled", "by scancel", 0),
-        ("COMPLETING", 0.0, "queued", "timed_out", "time limit of 10 min", 1),
-        ("TIMEOUT", 0.0, "queued", "timed_out", "time limit", 1),
-        ("PREEMPTED", 400.0, "queued", "cancelled", "preempted", 1),
-        ("RUNNING", 400.0, "queued", "cancelled", "preempted, or told to stop by SIGTERM", 1),
-        ("RUNNING", -3.0, "queued", "timed_out", "time limit of 10 min", 1),
-        ("RUNNING", math.inf, "queued", "cancelled", "preempted, or told to stop by SIGTERM", 1),
-    ],
-)
-def test_a_sigterm_means_what_slurm_says_of_the_job(
-    slurm: Slurm,
-    tmp_path: Path,
-    state: str,
-    left_s: float,
-    status: str,
-    attempt: str,
-    reason: str,
-    requeues: int,
-) -> None:
-    """The limit is 10 minutes. A job that Slurm has requeued is not requeued a second time."""
-    slurm.jobs["7"] = told(state, left_s)
-    _, found = concluded(ranks_of(tmp_path), STOPPED, "SIGTERM")
-    assert (found["status"], found["attempts"][0]["status"]) == (status, attempt)
-    assert found["attempts"][0]["reason"].startswith(reason)
-    assert found["attempts"][0].get("requeued", False) == (requeues > 0)
-    assert slurm.requeued == ["7"] * requeues
-
-
-def test_a_slurm_that_does_not_answer_does_not_lose_the_run(slurm: Slurm, tmp_path: Path) -> None:
-    slurm.jobs["7"] = None
-    _, status = concluded(ranks_of(tmp_path), STOPPED, "SIGTERM")
-    assert status["status"] == "queued"
     assert slurm.requeued == ["7"]
 
 
@@ -395,19 +376,20 @@ def test_a_run_directory_that_no_node_sees_is_told(
     assert launched == []
 
 
+@pytest.mark.parametrize("attempts", [0, 1])
 def test_changed_code_is_refused_and_the_run_says_why(
-    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch, attempts: int
 ) -> None:
     run, _ = a_run(tmp_path / "results")
     provenance.record(run, provenance.present())
+    for _ in range(attempts):  # one that was lost
+        run.begin_attempt()
     monkeypatch.setattr(provenance, "code_hash", lambda _: "0123456789abcdef")
     with pytest.raises(JobFailedError, match="changed since the run was submitted: code"):
         module.run_alone(run.path)
-    assert launched == []
     status = run.status()
-    assert status["status"] == "failed"
+    assert (launched, status["status"], len(status["attempts"])) == ([], "failed", attempts)
     assert "0123456789ab" in status["reason"]
-    assert status["attempts"] == []
 
 
 def test_a_run_that_fails_makes_the_job_fail_with_the_traceback(
@@ -429,15 +411,6 @@ def test_a_job_that_goes_back_into_the_queue_does_not_fail(
     assert run.status()["status"] == "queued"
 
 
-@pytest.mark.parametrize("limit_min", [1, 2, 5])
-def test_a_sigterm_well_before_the_limit_of_a_short_job_is_a_preemption(
-    slurm: Slurm, tmp_path: Path, limit_min: int
-) -> None:
-    slurm.jobs["7"] = told("RUNNING", 60.0 * limit_min * 0.45)
-    _, found = concluded(ranks_of(tmp_path, timeout_min=limit_min), STOPPED, "SIGTERM")
-    assert found["attempts"][0]["status"] == "cancelled"
-
-
 def test_a_configuration_that_the_changed_code_cannot_read(tmp_path: Path, launched: Any) -> None:
     run, _ = a_run(tmp_path / "results")
     text = run.config.read_text()
@@ -445,18 +418,6 @@ def test_a_configuration_that_the_changed_code_cannot_read(tmp_path: Path, launc
     with pytest.raises(JobFailedError, match="nosuch"):
         module.run_alone(run.path)
     assert run.status()["status"] == "failed"
-
-
-def test_a_refusal_after_a_lost_attempt_is_written_down(
-    tmp_path: Path, launched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    provenance.record(run, provenance.present())
-    run.begin_attempt()
-    monkeypatch.setattr(provenance, "code_hash", lambda _: "0123456789abcdef")
-    with pytest.raises(JobFailedError):
-        module.run_alone(run.path)
-    assert "changed since" in run.status()["reason"]
 
 
 def test_a_failure_before_the_signal(slurm: Slurm, tmp_path: Path) -> None:

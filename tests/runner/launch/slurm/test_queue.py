@@ -211,15 +211,12 @@ def test_without_accounting_nothing_is_accounted_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster()
-    assert queue.have_accounting()
     cluster(accounting=False)
     id = submit()
     assert queue.accounted([id]) == {}
-    assert not queue.have_accounting()
     cluster(without=("sacct",))
     monkeypatch.setenv("PATH", os.environ["PATH"].split(os.pathsep)[0])
     assert queue.accounted([submit()]) == {}
-    assert not queue.have_accounting()
 
 
 def test_cancelled_jobs_end_and_one_that_is_over_or_unknown_is_no_error(cluster: Cluster) -> None:
@@ -245,25 +242,6 @@ def test_a_job_that_may_not_be_cancelled_is_an_error(tmp_path: Path, monkeypatch
         queue.cancel(["7", "8"])
 
 
-@pytest.mark.parametrize(
-    ("to", "expected"), [("steps", {"step"}), ("batch", {"batch"}), ("all", {"step", "batch"})]
-)
-def test_a_signal_reaches_the_steps_the_batch_script_or_both(
-    cluster: Cluster, to: str, expected: set[str], tmp_path: Path
-) -> None:
-    cluster()
-    loop = "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.3; done"
-    (tmp_path / "step.sh").write_text(f"trap 'echo step >> got' USR1\ntouch ready\n{loop}\n")
-    id = submit(script="trap 'echo batch >> got' USR1\nsrun sh step.sh &\nwait; wait")
-    for _ in range(200):
-        if (tmp_path / "ready").exists():
-            break
-        time.sleep(0.05)
-    queue.signal_job(id, "USR1", to)  # pyright: ignore[reportArgumentType]
-    time.sleep(1)
-    assert set((tmp_path / "got").read_text().split()) == expected
-
-
 @every_version
 def test_orders_that_slurm_refuses_are_errors_with_its_words(cluster: Cluster, version: str) -> None:
     cluster(version)
@@ -273,8 +251,6 @@ def test_orders_that_slurm_refuses_are_errors_with_its_words(cluster: Cluster, v
         queue.requeue(fixed)
     with pytest.raises(SlurmError, match="Invalid job id specified"):
         queue.requeue("999")
-    with pytest.raises(SlurmError, match="Invalid job id specified"):
-        queue.signal_job("999", "USR1")
     queue.requeue(submit("--hold"))  # already where it should go
 
 

@@ -337,7 +337,7 @@ def test_a_run_that_is_not_let_in_does_not_spoil_the_others_and_the_code_is_3(
         ends(runs[0][0], "finished")
 
     monkeypatch.setattr(module.time, "sleep", finish)
-    assert module.SlurmLauncher().hand_over(runs, display.make_console()) == 3
+    assert submit.SlurmLauncher().hand_over(runs, display.make_console()) == 3
     shown = capsys.readouterr().out
     assert f"{runs[1][0].run_id}: not submitted: more than the site lets you submit at once" in shown
     assert f"{runs[0][0].run_id}: finished" in shown
