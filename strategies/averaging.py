@@ -208,11 +208,8 @@ class PeriodicStrategy(Strategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.since, self.period, self.stop_requested = (
-            state["since"],
-            state["period"],
-            state["stop_requested"],
-        )
+        self.since, self.period = state["since"], state["period"]
+        self.stop_requested = state["stop_requested"]
         self.lengths = Counter(state["lengths"])
         self.steps_of_phase = Counter(state["steps_of_phase"])
         self.first_average = state["first_average"]
@@ -257,9 +254,8 @@ class PeriodicStrategy(Strategy):
         """End the round: by the mean alone without `progress`, else as `outer` says."""
         flat, m = self.payload, self.replica.numel
         self.model.pack(flat)
-        flat[-1].fill_(
-            float(self.stop_requested or self.replica.stop_requested)
-        )  # assigned, it would wait for a GPU
+        # An assignment would wait for a GPU.
+        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))
         self.mean(flat)
         mean = flat[:m]
         off = self.replica.flat().to(mean.dtype)
