@@ -25,7 +25,7 @@ bench: $(VENV)/.base ## one line per figure; `make bench only=NAME` for one; exi
 bench-gpu: $(VENV)/.base ## our loop against a bare one, and what runs, on one GPU, in ten minutes; `make bench-gpu with="KEY=VALUE ..."`
 	$(BIN)/python tests/bench gpu json=results/bench_gpu.json $(with)
 
-mutants: $(VENV)/.dev ## faults planted in strategies and the loop, and how many the conformance kit or their tests find
+mutants: $(VENV)/.dev ## faults planted in strategies and the loop, and how many the proofs, the contract or their tests find
 	$(BIN)/python tests/mutants/run.py
 
 placebo: $(VENV)/.dev ## 100 whole studies of ddp against itself under another name: how many say that it is faster

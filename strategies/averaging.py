@@ -254,9 +254,8 @@ class PeriodicStrategy(Strategy):
         """End the round: by the mean alone without `progress`, else as `outer` says."""
         flat, m = self.payload, self.replica.numel
         self.model.pack(flat)
-        flat[-1].fill_(
-            float(self.stop_requested or self.replica.stop_requested)
-        )  # assigned, it would wait for a GPU
+        # An assignment would wait for a GPU.
+        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))
         self.mean(flat)
         mean = flat[:m]
         off = self.replica.flat().to(mean.dtype)

@@ -81,19 +81,6 @@ class Strategy(ABC):
         """
 
     @classmethod
-    def expected_traffic(
-        cls, config: Any, plan: Plan, rank: int, numel: int, buffer_numel: int
-    ) -> dict[str, tuple[int, int]] | None:
-        """(calls, bytes) of each `channel.verb` that `rank` makes in a whole run, or None: not stated.
-
-        The module's docstring states it in words; this states it so that `daso-bench check` can count. Calls
-        of steps, `after_epoch` and `finalize` alone, without evaluations and checkpoints, on a model of
-        `numel` trainable and `buffer_numel` floating-point buffer elements of 4 bytes; groups of one rank do
-        nothing.
-        """
-        return None
-
-    @classmethod
     def needs_numbers(cls, config: Any) -> str | None:
         """The `key=value` by which what is sent depends on numbers that were trained; None: sizes tell it."""
         return None

@@ -531,9 +531,8 @@ class DASO(Strategy):
     def _filled(self, pack: Any) -> Tensor:
         flat = self.replica.parameters.empty(extra=1)
         pack(flat)
-        flat[-1].fill_(
-            float(self.stop_requested or self.replica.stop_requested)
-        )  # assigned, it would wait for a GPU
+        # An assignment would wait for a GPU.
+        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))
         return flat
 
     def _advance(self) -> int:

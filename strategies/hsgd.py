@@ -50,7 +50,7 @@ from .communicator import Communicator, Link
 from .errors import ConfigError, one_of
 from .progress import Plan, Progress
 from .replica import Replica
-from .topology import LEADERS, NODE, peers
+from .topology import NODE, peers
 
 # Elements of a row that are summed at once: the partial sum stays in the cache while rows stream by. Smaller
 # pieces lose more to the calls than they gain (measured with rows far larger than all caches, 2 to 8 ranks:
@@ -133,24 +133,6 @@ class HSGD(Strategy):
                 "strategy.partition=tensor: needs the same number of ranks on every node, got "
                 f"{list(plan.topology.ranks_of_nodes)}; column does not"
             )
-
-    @classmethod
-    def expected_traffic(
-        cls, config: HSGDConfig, plan: Plan, rank: int, numel: int, buffer_numel: int
-    ) -> dict[str, tuple[int, int]] | None:
-        if config.partition == "tensor" or plan.steps is None:  # its messages are cut at tensors
-            return None
-        topology, steps, numbytes = plan.topology, plan.steps, 4 * (numel + 1)
-        in_node = topology.ranks_of_nodes[topology.node_of_rank[rank]] > 1
-        leads = topology.local_ranks[rank] == 0 and topology.nodes > 1
-        calls: Counter[str] = Counter()
-        if leads and config.level2_algorithm == "linear":
-            calls["parameters.send"] = topology.nodes - 1 if rank == topology.members(LEADERS, rank)[0] else 1
-        elif leads:
-            calls["parameters.all_reduce"] = 1
-        if in_node and config.level1 == "collective":
-            calls["parameters.reduce"] = calls["parameters.broadcast"] = 1
-        return {verb: (steps * n, steps * n * numbytes) for verb, n in calls.items()}
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, 0))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
-for name in ("strategies", "datasets", "bench", "../scripts", "runner"):
+for name in ("strategies", "datasets", "bench", "../scripts", "runner", "conformance", "mutants"):
     sys.path.insert(0, str(TESTS / name))
 for folder in sorted((TESTS / "runner").rglob("*/")):
     if folder.name != "__pycache__":

@@ -141,13 +141,7 @@ def test_the_runner_has_its_rooms_and_no_loose_file():
 
 
 # Several modules may have one name only for a reason.
-REFERENCE = "conformance/references recomputes in NumPy what the module of that name does"
 SAME_NAME = {
-    "asynchronous": REFERENCE,
-    "daso": REFERENCE,
-    "heterogeneous": REFERENCE,
-    "optimizers": REFERENCE,
-    "traffic": "conformance/traffic states what communication/traffic is to have counted",
     "comparison": "of two histories in conformance, of arms in the report",
     "load": "of a configuration, and of run directories",
     "facts": "of a machine, and of the runs on a page",

@@ -111,9 +111,9 @@ def _tensorboard(arguments: list[str]) -> int:
 
 _CHECK_HELP = """\
 Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, hears
-stop requests, traffic and time as stated), the update rule against a second implementation, identities
-between strategies, and the same steps by real processes over gloo. A strategy may refuse ranks: that is no
-failure.
+stop requests, equal calls on all ranks), and the same steps by real processes over gloo. A strategy may
+refuse ranks: that is no failure. That the built-in strategies follow their equations is proven by the tests
+of the repository (tests/conformance), not by this command.
 
   daso-bench check                                   all built-in strategies
   daso-bench check strategy=daso,ddp                 some

@@ -76,9 +76,6 @@ def table(findings: Sequence[Finding]) -> Table:
     last = ""
     for layer in LAYERS:
         found = [finding for finding in findings if finding.layer == layer]
-        if not found:
-            shown.add_row(layer, Text("no entries for it", style="dim"), "", "", "")
-            continue
         for same in _gathered(found):
             first = same[0]
             result = Text(first.status, style=_STYLES[first.status])

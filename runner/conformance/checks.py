@@ -37,16 +37,14 @@ class Check:
     Args:
         name: two or three words for the table.
         says: the property, in one sentence.
-        run: tries it on the given ranks of nodes; returns None or a remark worth showing ("no formula").
-            Raises Failed, and ConfigError where the strategy refuses these ranks or the run: that is shown
+        run: tries it on the given ranks of nodes; returns None or a remark ("no key bucket_mib"). Raises
+            Failed, and ConfigError where the strategy refuses these ranks or the run: that is shown
             and is no failure.
-        ranks: the only sets of ranks it makes sense on; None: those that the user asks for.
     """
 
     name: str
     says: str
     run: Callable[[Candidate, RanksOfNodes], str | None]
-    ranks: tuple[RanksOfNodes, ...] | None = None
 
 
 Layer = Callable[[Candidate], list[Check]]

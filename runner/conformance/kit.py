@@ -11,21 +11,18 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ...strategies.errors import ConfigError, MachineError
 from ..launch import local
 from ..machine.die_with_parent import die_with_parent
-from . import contract, equations, identities, real_processes
+from . import contract, real_processes
 from .checks import Candidate, Check, Failed, Finding, Layer, RanksOfNodes
 
 CONTRACT, PROCESSES = "contract", "real processes"
 LAYERS: dict[str, Layer] = {
     CONTRACT: contract.checks,
-    "equations": equations.checks,
-    "identities": identities.checks,
     PROCESSES: real_processes.checks,
 }
 
@@ -54,8 +51,8 @@ def tasks(candidate: Candidate, ranks: Sequence[RanksOfNodes]) -> list[Task]:
     return [
         Task(candidate, layer, number, nodes)
         for layer, checks in LAYERS.items()
-        for number, check in enumerate(checks(candidate))
-        for nodes in (ranks if check.ranks is None else check.ranks)
+        for number in range(len(checks(candidate)))
+        for nodes in ranks
     ]
 
 
@@ -92,12 +89,11 @@ def _started(
 ) -> tuple[list[Task], list[tuple[list[Task], Wait]]]:
     """All tasks of a candidate in the order in which they are shown, and those in virtual time begun."""
     order = tasks(candidate, ranks)
-    together: dict[Any, list[Task]] = {}
+    together: dict[RanksOfNodes, list[Task]] = {}
     for task in order:
         if task.layer != PROCESSES:
             # The contract's checks on one set of ranks read the same few runs: they share a process.
-            key = (task.layer, task.ranks) if task.layer == CONTRACT else task
-            together.setdefault(key, []).append(task)
+            together.setdefault(task.ranks, []).append(task)
     largest_first = sorted(together.values(), key=lambda some: -len(some) * sum(some[0].ranks))
     return order, [(some, submit(some)) for some in largest_first]
 

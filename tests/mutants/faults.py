@@ -1,9 +1,9 @@
 # ruff: noqa: E501 (what is replaced stands here as it stands in the code)
 """The faults that `make mutants` plants: one replacement each.
 
-Faults of strategies must be found by `daso-bench check`. Faults of the train loop, and of what no check of a
-strategy can see, name the `test` that must fail. `timing` faults change no number that is trained: they show
-as counted calls, bytes and virtual deadlines.
+Faults of strategies must be found by the proofs of the strategy (`tests/conformance/`) or by its contract.
+Faults of the train loop, and those that no proof can see, name the `test` that must fail. `timing` faults
+change no number that is trained: they show in calls, bytes and virtual time.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from pathlib import Path
 class Fault:
     """`old` occurs exactly once in `file` and is replaced by `new`.
 
-    strategy: what `daso-bench check` is run on; with `test`, what the fault is in. file: a path in the package,
-    or a name in strategies/ (default: the strategy's). test: the pytest node that must fail, instead of the kit.
+    strategy: what is proven and checked; with `test`, what the fault is in. file: a path in the package, or a
+    name in strategies/ (default: the strategy's). test: the pytest node that must fail, instead of a proof.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Runs the virtual layers of the conformance kit on one strategy, and stops at the first check that fails.
+"""Runs the proofs and the contract of one built-in strategy, and stops at the first that fails.
 
 Started by run.py with a mutated copy of the package first on the path. Exit code 0: everything held (the
 fault survived); 1: something did not, its name is the last line. SIGXCPU ends what takes `CPU_S` seconds of
@@ -7,34 +7,45 @@ processor time: a busy machine is no fault.
 
 import resource
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
-from daso_bench.runner.conformance.candidates import RANKS, candidates
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
+
+from proof import builtin
+from proofs import proofs_of
+
+from daso_bench.runner.conformance.candidates import RANKS
 from daso_bench.runner.conformance.kit import PROCESSES, attempt, tasks
 
-QUICK = ("traffic by step", "time", "hears stop requests")
-"""Checks of the contract that find what equations do not."""
 CPU_S = 120
 
 
-def main(name: str, first: str = "equations") -> int:
-    """The exit code for the strategy `name`; the layer `first` is tried first."""
+def failures(strategy: str) -> Iterator[str]:
+    """A line for each proof and each check of the contract that does not hold."""
+    for proof in proofs_of(strategy):
+        try:
+            proof.run()
+        except Exception as error:  # a broken strategy may raise anything
+            yield f"{proof.name}: {error}"
+    for task in tasks(builtin(strategy), RANKS):
+        if task.layer != PROCESSES:
+            finding = attempt(task)
+            if finding.status == "FAILED":
+                yield f"{finding.check} on {list(finding.ranks)}: {finding.text}"
+
+
+def main(strategy: str) -> int:
+    """The exit code."""
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
-    ((candidate, _),) = candidates([f"strategy={name}"], None)
-    order = sorted(
-        tasks(candidate, RANKS), key=lambda task: (task.layer != first, task.check.name not in QUICK)
-    )
-    for task in order:
-        if task.layer == PROCESSES:
-            continue
-        found = attempt(task)
-        if found.status == "FAILED":
-            print(f"{found.layer}: {found.check} on {list(found.ranks)}: {found.text}".splitlines()[0])
-            return 1
+    for failure in failures(strategy):
+        print(failure.splitlines()[0])
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

@@ -1,10 +1,10 @@
-"""`make mutants`: breaks strategies on purpose, one fault at a time, and counts what the kit finds.
+"""`make mutants`: breaks strategies on purpose, one fault at a time, and counts what their proofs find.
 
     python tests/mutants/run.py [NAME-PART] [jobs=2]
 
-Each fault is a small replacement in a copy of the package; the kit runs on the strategy it belongs to, or the
-one test that the fault names. Prints a line per fault, then `mutants killed K of M` and the survivors. Exit
-code 1 if fewer than 95 % were killed.
+Each fault is a small replacement in a copy of the package; the proofs and the contract of its strategy run
+on it, or the one test that it names. Prints a line per fault, then `mutants killed K of M` and the survivors.
+Exit code 1 if fewer than 95 % were killed.
 """
 
 import os
@@ -41,12 +41,11 @@ def copy_of_the_package(folder: Path) -> Path:
 
 
 def kills(fault: Fault, path: Path) -> tuple[bool, str]:
-    """Whether the package at `path` fails the fault's test, or the kit on its strategy; and how."""
+    """Whether the package at `path` fails the fault's test, or a proof of its strategy; and how."""
     if fault.test:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", fault.test]
     else:
-        one = Path(__file__).parent / "one.py"
-        command = [sys.executable, str(one), fault.strategy, "contract" if fault.timing else "equations"]
+        command = [sys.executable, str(Path(__file__).parent / "one.py"), fault.strategy]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -60,13 +59,13 @@ def kills(fault: Fault, path: Path) -> tuple[bool, str]:
         return True, "does not end"
     said = (done.stdout or done.stderr).strip().splitlines()
     if done.returncode not in (0, 1) or (done.returncode and not done.stdout.strip()):
-        # The kit itself broke, or there is no such test: that says nothing about the fault.
+        # The proofs themselves broke, or there is no such test: that says nothing about the fault.
         raise RuntimeError(f"{fault.name}: {(done.stderr or done.stdout)[-2000:]}")
     return done.returncode == 1, said[-1] if said else ""
 
 
 def try_fault(fault: Fault) -> tuple[Fault, bool, str, float]:
-    """Plant one fault and let the kit or its test look for it."""
+    """Plant one fault and run what must find it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         package = copy_of_the_package(Path(folder))

@@ -12,7 +12,7 @@ from torch import Tensor
 from daso_bench.strategies.asynchronous import AsynchronousStrategy
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
-from daso_bench.strategies.daso import DASO, Transfer
+from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.lasgd import LASGD
@@ -31,14 +31,6 @@ class Averager(Strategy):
         every: int = 3
 
     config: Config
-
-    @classmethod
-    def expected_traffic(
-        cls, config: Any, plan: Plan, rank: int, numel: int, buffer_numel: int
-    ) -> dict[str, tuple[int, int]] | None:
-        assert plan.steps is not None
-        rounds = -(-plan.steps // config.every)
-        return {"parameters.all_reduce": (rounds, rounds * 4 * (numel + 1))}
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
@@ -129,21 +121,6 @@ class MeetsAnywhere(Averager):
         return True
 
 
-class ExtraBarrier(DDP):
-    """Meets once more than it says, in its fifth step."""
-
-    def after_step(self, progress: Progress) -> None:
-        if progress.step == 4:
-            self.comm.barrier(WORLD)
-
-
-class ByteTooMany(DDP):
-    """Sends two elements where nothing is to be sent."""
-
-    def after_epoch(self, progress: Progress) -> None:
-        self.comm.all_reduce(torch.zeros(2), WORLD).wait()
-
-
 class Alone(Averager):
     """Rank 0 alone waits for everybody."""
 
@@ -183,15 +160,6 @@ class OwnBuffers(Averager):
 
     def average_buffers(self) -> None:
         return
-
-
-class WaitsAtOnce(DASO):
-    """Waits for a transfer where it starts: the asynchronous phase is none."""
-
-    def _start(self, batch: int, wait: int) -> None:
-        super()._start(batch, wait)
-        transfer: Transfer = self.pending[-1]
-        transfer.wait_pending()
 
 
 class Raises(Averager):

@@ -5,10 +5,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-
-from ..twins import Array
-from .synchronous import weights_of
-from .world import NoReference, World, mean
+from identities import keeps_still
+from numpy_models import Array
+from numpy_optimizers import ADAMW, NESTEROV
+from proof import EVERY, RAGGED, Case, Identity, Mixing, brief, skewed, usual
+from world import NoReference, World, mean
 
 
 def heterogeneous(
@@ -58,7 +59,7 @@ def heterogeneous(
         if weighting == "speed":
             world.update(mean(gradients, np.where(world.sizes > 0, real, 0.0)))
         else:
-            world.update(weights_of(world, weighting) @ gradients)
+            world.update(world.weights(weighting) @ gradients)
         yield
     world.mix_buffers("average", full)
 
@@ -102,3 +103,31 @@ def timing(world: World) -> tuple[Array, Array]:
         raise NoReference("no reference for shares from measured times, without times")
     one, two = (np.array([time(rank, n) for rank in range(world.ranks)], dtype=float) for n in (1, 2))
     return 2 * one - two, two - one
+
+
+SHARES = {"balancing": "manual", "shares": (0.7, 0.25, 0.05)}
+
+CASES = (
+    *usual(SHARES, ((2, 1),)),
+    Case(keys={"balancing": "equal"}),
+    brief(keys={**SHARES, "weighting": "speed"}, ranks=((2, 1),)),
+    brief(keys={**SHARES, "weighting": "uniform"}, ranks=((2, 1),)),
+    brief(keys={**SHARES, "max_batch": (4,)}, ranks=((2, 1),)),
+    Case(step_ns=skewed, ranks=((2, 2),)),
+    Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2), (2, 1))),
+)
+IDENTITIES = (
+    Identity(keys={"balancing": "equal"}, ranks=RAGGED, recipes=EVERY, samples="uneven"),
+    Identity(
+        keys=SHARES,
+        right=None,
+        ranks=((2, 1),),
+        recipes=(NESTEROV, ADAMW),
+        samples="uneven",
+    ),
+)
+MIXING = (Mixing(keeps_still, {"balancing": "equal"}, ((2, 2),)),)
+VARIANTS = (
+    {"balancing": "dynamic", "weighting": "speed"},
+    {"balancing": "manual", "shares": (4.0, 3.0, 2.0, 2.0)},
+)

@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from daso_bench.runner.conformance.references import REFERENCES, NoReference, Setting, World
-from daso_bench.runner.conformance.references.daso import DEFAULTS as DASO
-from daso_bench.runner.conformance.references.daso import Schedule
-from daso_bench.runner.conformance.references.gossip import mixing
-from daso_bench.runner.conformance.references.heterogeneous import integers, level
-from daso_bench.runner.conformance.references.optimizers import PLAIN, Recipe
-from daso_bench.runner.conformance.references.synchronous import Compressor
-from daso_bench.runner.conformance.references.world import bfloat16, float16, narrow_sum
-from daso_bench.runner.conformance.twins import Array, Part, Slope, Springs, Twin
+from equations import reference_of
+from numpy_models import Array, NumpyModel, Part, Slope, Springs
+from numpy_optimizers import PLAIN, Recipe
+from references.daso import DEFAULTS as DASO
+from references.daso import Schedule
+from references.ddp import Compressor
+from references.heterogeneous import integers, level
+from references.sgp import mixing
+from world import NoReference, Setting, World, bfloat16, float16, narrow_sum
 
 
 def springs_on(*springs: tuple[float, float]) -> Callable[[int, int], tuple[Array, Array]]:
@@ -31,7 +30,7 @@ def walk(
     ranks: Sequence[int],
     steps: int,
     *,
-    twin: Twin | None = None,
+    model: NumpyModel | None = None,
     piece: Callable[[int, int], tuple[Array, Array]] = TEST_PROBLEM,
     lr: float = 0.5,
     start: Sequence[float] | None = None,
@@ -42,7 +41,7 @@ def walk(
     """(the first parameter of all ranks after each step; in the end)."""
     world = World(
         Setting(
-            twin=twin or Springs(),
+            model=model or Springs(),
             piece=piece,
             recipe=Recipe(lr=lr),
             ranks_of_nodes=ranks,
@@ -52,7 +51,7 @@ def walk(
             **setting,
         )
     )
-    seen = [world.theta[:, 0].tolist() for _ in REFERENCES[name](world, **(keys or {}))]
+    seen = [world.theta[:, 0].tolist() for _ in reference_of(name)(world, **(keys or {}))]
     return seen, world.theta[:, 0].tolist()
 
 
@@ -86,7 +85,7 @@ def test_weights_of_uneven_batches(name: str, keys: dict[str, Any], gradient: fl
         x = np.array([[1.0], [2.0], [3.0]] if rank == 0 else [[10.0]])
         return x, np.zeros(len(x))
 
-    final = walk(name, [1, 1], 1, twin=Slope(), piece=piece, lr=1.0, keys=keys)[1]
+    final = walk(name, [1, 1], 1, model=Slope(), piece=piece, lr=1.0, keys=keys)[1]
     assert final == exactly([1 - gradient] * 2)
 
 
@@ -97,7 +96,7 @@ def test_half_precision_rounds_the_sum():
     assert float16(np.array([1 + 2**-11, 1 + 2**-10])).tolist() == [1.0, 1 + 2**-10]
 
 
-class Square(Twin):
+class Square(NumpyModel):
     """One 2×2 matrix."""
 
     parts = (Part("m", (2, 2)),)
@@ -113,7 +112,7 @@ class Square(Twin):
 def compressor(ranks: int, rank: int, factor: Array) -> Compressor:
     world = World(
         Setting(
-            twin=Square(),
+            model=Square(),
             piece=TEST_PROBLEM,
             recipe=PLAIN,
             ranks_of_nodes=[ranks],
@@ -216,7 +215,7 @@ def test_diloco_by_hand():
         return np.array([[(0.2, 0.4)[rank] if step == 0 else 0.1]]), np.zeros(1)
 
     keys = {"sync_every": 1, "outer_lr": 0.7, "outer_momentum": 0.9}
-    seen, _ = walk("diloco", [1, 1], 2, twin=Slope(), piece=piece, lr=1.0, keys=keys)
+    seen, _ = walk("diloco", [1, 1], 2, model=Slope(), piece=piece, lr=1.0, keys=keys)
     assert seen[0] == exactly([0.601] * 2)
     assert seen[1] == exactly([0.2979] * 2)
 
@@ -234,7 +233,7 @@ def test_a_partial_round_is_averaged_only(name: str):
 def test_ednncomm_by_hand(ranks: Sequence[int], period: int, final: float):
     springs = [(1.0, 0.0)] * ranks[0] + [(3.0, 0.0)] * ranks[1]
     keys = {"sync_every": period, "sync_at_epoch_end": False}
-    got = walk("ednncomm", ranks, 2, twin=Springs(4.0), piece=springs_on(*springs), lr=0.25, keys=keys)[1]
+    got = walk("ednncomm", ranks, 2, model=Springs(4.0), piece=springs_on(*springs), lr=0.25, keys=keys)[1]
     assert got == exactly([final] * sum(ranks))
 
 
@@ -304,7 +303,7 @@ def constant(nodes: int, steps: int, **keys: Any) -> list[float]:
         return np.ones((1, 1)), np.zeros(1)
 
     keys = {"warmup_epochs": 0, "cooldown_epochs": 0, **keys}
-    seen, _ = walk("daso", [1] * nodes, steps, twin=Slope((0.0,)), piece=piece, lr=1.0, keys=keys)
+    seen, _ = walk("daso", [1] * nodes, steps, model=Slope((0.0,)), piece=piece, lr=1.0, keys=keys)
     return [row[0] for row in seen]
 
 
@@ -322,7 +321,7 @@ def test_daso_merges_by_hand():
         return np.array([[0.0 if step == 0 else -1.0]]), np.zeros(1)
 
     keys = {"warmup_epochs": 0, "cooldown_epochs": 0}
-    seen, _ = walk("daso", [1, 1], 5, twin=Slope(), piece=piece, lr=1.0, start=[0, 2], keys=keys)
+    seen, _ = walk("daso", [1, 1], 5, model=Slope(), piece=piece, lr=1.0, start=[0, 2], keys=keys)
     assert seen[1] == exactly([1, 2])
 
 
@@ -334,7 +333,7 @@ def test_daso_narrows_differences_only(narrow: str):
         return np.ones((1, 1)), np.zeros(1)
 
     keys = {"warmup_epochs": 1, "cooldown_epochs": 0, "transport_dtype": narrow}
-    final = walk("daso", [1, 1], 100, twin=Slope(), piece=piece, lr=1e-4, keys=keys)[1]
+    final = walk("daso", [1, 1], 100, model=Slope(), piece=piece, lr=1e-4, keys=keys)[1]
     assert final == pytest.approx([0.99] * 2, abs=5e-5)
 
 
@@ -371,7 +370,7 @@ def test_lasgd_keeps_what_was_learnt_in_flight():
         return np.array([[0.0 if step == 0 else (0.5, -0.25)[rank]]]), np.zeros(1)
 
     times: dict[str, Any] = {"step_time": lambda rank, samples: 1, "round_time": 1}
-    seen, _ = walk("lasgd", [1, 1], 2, twin=Slope(), piece=piece, lr=1.0, start=[1, 3], **times)
+    seen, _ = walk("lasgd", [1, 1], 2, model=Slope(), piece=piece, lr=1.0, start=[1, 3], **times)
     assert seen[1] == [1.0, 3.0]
     assert seen[3] == exactly([1.5, 2.25])
 
@@ -384,7 +383,7 @@ def test_lasgd_in_virtual_time():
 
     world = World(
         Setting(
-            twin=Slope(),
+            model=Slope(),
             piece=piece,
             recipe=PLAIN,
             ranks_of_nodes=[1] * 4,
@@ -394,7 +393,7 @@ def test_lasgd_in_virtual_time():
         )
     )
     steps = [0] * 4
-    for ranks in REFERENCES["lasgd"](world):
+    for ranks in reference_of("lasgd")(world):
         assert ranks is not None
         for rank in ranks:
             steps[rank] += 1

@@ -1,12 +1,14 @@
-"""References of strategies that average gradients over all ranks in every step."""
+"""DDP: gradients averaged over all ranks in every step, in full, in 16 bits or by PowerSGD."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-
-from ..twins import Array
-from .world import NoReference, World, narrow_sum
+from identities import keeps_still
+from numpy_models import Array
+from numpy_optimizers import LARS_RECIPE, MOMENTUM, NESTEROV
+from proof import EVERY, RAGGED, Case, Identity, Mixing, brief, falling, usual
+from world import NoReference, World, narrow_sum
 
 
 def ddp(
@@ -30,7 +32,7 @@ def ddp(
     )
     for k in world.steps():
         gradients = world.gradients()
-        shares = weights_of(world, weighting)
+        shares = world.weights(weighting)
         if hook == "powersgd" and world.ranks > 1:
             world.update(compressor.sum(shares[:, None] * gradients, k))
         elif hook != "none" and world.ranks > 1:
@@ -62,7 +64,7 @@ class Compressor:
         if k <= self.start:
             return total
         at = 0
-        for part in self.world.setting.twin.parts:
+        for part in self.world.setting.model.parts:
             here = slice(at, at + part.numel)
             at += part.numel
             if len(part.shape) > 1 and part.numel:
@@ -90,28 +92,57 @@ class Compressor:
         return left @ self.factors[name].T
 
 
-def placebo(world: World, **keys: Any) -> Iterator[None]:
-    """ddp, where rank r gets piece (r + 1) mod R of each global batch."""
-    for _ in world.steps():
-        pieces = world.pieces()
-        gradients = world.gradients(pieces[1:] + pieces[:1])
-        world.update(weights_of(world, keys.get("weighting", "samples")) @ gradients)
-        yield
+SMALL_BUCKETS = {"bucket_mib": 1e-4}  # 104 bytes: several buckets
+POWERSGD = {"hook": "powersgd", "powersgd_start_steps": 3}
 
-
-def hsgd(world: World, **keys: Any) -> Iterator[None]:
-    """Two levels, one result: Σ b_i·g_i / Σ b_i over all ranks."""
-    for _ in world.steps():
-        node_sums, samples = [], []
-        gradients = world.gradients()
-        for ranks in world.nodes:
-            node_sums.append(sum(world.sizes[rank] * gradients[rank] for rank in ranks))
-            samples.append(world.sizes[ranks].sum())
-        world.update(np.sum(node_sums, axis=0) / sum(samples))
-        yield
-
-
-def weights_of(world: World, weighting: str) -> Array:
-    """w_r [R] of the step: by samples, or uniform over ranks that have any."""
-    weights = world.sizes if weighting == "samples" else (world.sizes > 0).astype(float)
-    return weights / weights.sum()
+CASES = (
+    *usual({}),
+    Case(recipe=MOMENTUM, ranks=((2, 1),), rate=falling(15)),
+    brief(recipe=LARS_RECIPE, ranks=((2, 1),)),
+    brief(keys={"weighting": "uniform"}, ranks=((2, 1),)),
+    brief(keys=SMALL_BUCKETS, ranks=((2, 1),)),
+    brief(keys={"algorithm": "hierarchical", **SMALL_BUCKETS}, ranks=((2, 2), (2, 1), (3, 1))),
+    brief(keys={"algorithm": "sliced", **SMALL_BUCKETS}, ranks=((2, 2),)),
+    brief(keys={"algorithm": "best"}, ranks=((2, 2),)),
+    brief(keys={"hook": "bf16", **SMALL_BUCKETS}, ranks=((2, 1),)),
+    brief(keys={"hook": "fp16", "algorithm": "hierarchical"}, ranks=((2, 1),)),
+    brief(keys=POWERSGD, ranks=((1, 1), (2, 1))),
+    brief(
+        keys={**POWERSGD, **SMALL_BUCKETS, "powersgd_rank": 2, "powersgd_min_compression": 1.0},
+        ranks=((2, 1),),
+    ),
+    brief(keys={**POWERSGD, "error_feedback": False}, ranks=((2, 1),)),
+    brief(keys={**POWERSGD, "warm_start": False}, ranks=((2, 1),)),
+    brief(keys={**POWERSGD, "weighting": "uniform", "algorithm": "hierarchical"}, ranks=((2, 2),)),
+)
+IDENTITIES = (
+    Identity(right=None, ranks=((1,),), recipes=EVERY, bitwise=True),
+    Identity(right=None, ranks=RAGGED, recipes=EVERY, samples="uneven"),
+    Identity(
+        keys={"algorithm": "hierarchical"},
+        ranks=((2, 2), (4, 2), (2, 1), (3, 1)),
+        recipes=(NESTEROV,),
+        samples="uneven",
+    ),
+    Identity(keys={"algorithm": "sliced"}, ranks=((2, 2), (3, 3)), recipes=(NESTEROV,), samples="uneven"),
+    Identity(
+        keys={
+            "hook": "powersgd",
+            "powersgd_rank": 5,
+            "powersgd_start_steps": 2,
+            "powersgd_min_compression": 0.1,
+        },
+        ranks=((1, 1), (2, 1)),
+        recipes=(NESTEROV,),
+        samples="uneven",
+        tolerance=1e-9,
+    ),
+)
+MIXING = (Mixing(keeps_still, {}, ((2, 2),)),)
+VARIANTS = (
+    {"algorithm": "hierarchical"},
+    {"algorithm": "sliced"},
+    {"algorithm": "best"},
+    {"algorithm": "hierarchical", "hook": "bf16"},
+    {"hook": "powersgd", "powersgd_start_steps": 2, "powersgd_min_compression": 1.0, "bucket_mib": 1e-4},
+)

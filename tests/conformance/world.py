@@ -1,13 +1,12 @@
-"""R replicas in NumPy: what every reference moves. Rows are ranks; a reference reads like its update rule."""
+"""R replicas in NumPy: what the reference of every strategy moves. Rows are ranks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-
-from ..twins import Array, Twin
-from .optimizers import Recipe
+from numpy_models import Array, NumpyModel
+from numpy_optimizers import Recipe
 
 Piece = Callable[[int, int], tuple[Array, Array]]
 """(rank, step from 0) -> inputs [b, …], targets [b, …]."""
@@ -24,7 +23,7 @@ class Setting:
     Args:
         rate: learning rate of a step (from 0); None: the recipe's.
         clip_norm: largest norm of a gradient that is applied.
-        start: rank -> θ [m]; None: the twin's.
+        start: rank -> θ [m]; None: the model's.
         losses: epoch -> its loss, instead of the true one.
         step_time: (rank, samples) -> time of a step on so many samples.
         round_time: time from the last launch of an asynchronous round to its completion.
@@ -32,7 +31,7 @@ class Setting:
             begin with, draw k that of step k where each step begins anew.
     """
 
-    twin: Twin
+    model: NumpyModel
     piece: Piece
     recipe: Recipe
     ranks_of_nodes: Sequence[int]
@@ -59,11 +58,11 @@ class World:
         self.ranks = sum(setting.ranks_of_nodes)
         edges = np.cumsum([0, *setting.ranks_of_nodes])
         self.nodes = [list(range(a, b)) for a, b in pairwise(edges)]
-        twin = setting.twin
-        start = setting.start or (lambda rank: twin.start)
+        model = setting.model
+        start = setting.start or (lambda rank: model.start)
         self.theta = np.stack([start(rank) for rank in range(self.ranks)]).astype(np.float64)
-        self.buffers = np.tile(twin.buffers, (self.ranks, 1))
-        self.optimizers = [setting.recipe.build(twin.parts) for _ in range(self.ranks)]
+        self.buffers = np.tile(model.buffers, (self.ranks, 1))
+        self.optimizers = [setting.recipe.build(model.parts) for _ in range(self.ranks)]
         self.sizes = self.losses = np.zeros(self.ranks)
         self.samples = 0
         self.step = 0
@@ -113,7 +112,7 @@ class World:
         self.losses = np.zeros(self.ranks)
         for rank, (x, t) in enumerate(pieces):
             if len(x):
-                self.losses[rank], gradients[rank], self.buffers[rank] = self.setting.twin.descend(
+                self.losses[rank], gradients[rank], self.buffers[rank] = self.setting.model.descend(
                     self.theta[rank], self.buffers[rank], x, t
                 )
         return gradients
@@ -145,16 +144,27 @@ class World:
         elif policy == "broadcast":
             self.buffers[:] = self.buffers[0]
 
+    def weights(self, weighting: str) -> Array:
+        """w_r [R] of the step: by samples, or uniform over ranks that have any."""
+        weights = self.sizes if weighting == "samples" else (self.sizes > 0).astype(float)
+        return weights / weights.sum()
+
+    def average(self, buffers: str, optimizer_state: str) -> None:
+        """Every rank gets the uniform mean of all parameters; buffers and optimizer state as the keys say."""
+        self.theta[:] = mean(self.theta)
+        self.mix_buffers(buffers)
+        self.mix_optimizers(optimizer_state)
+
     def mix_optimizers(self, policy: str, weights: Array | None = None) -> None:
         """`average`: every state vector becomes the ranks' mean; `reset`: all is forgotten; `keep`."""
         if policy == "reset":
-            for one in self.optimizers:
-                one.reset()
+            for optimizer in self.optimizers:
+                optimizer.reset()
         elif policy == "average":
             for place in range(self.optimizers[0].vectors):
-                whole = mean(np.stack([one.moments[place] for one in self.optimizers]), weights)
-                for one in self.optimizers:
-                    one.moments[place] = whole.copy()
+                moments = np.stack([optimizer.moments[place] for optimizer in self.optimizers])
+                for optimizer in self.optimizers:
+                    optimizer.moments[place] = mean(moments, weights)
 
 
 Reference = Callable[..., Iterator[Sequence[int] | None]]

@@ -1,31 +1,33 @@
-"""Layer (b): after every step every rank holds what the update rule says, worked out in NumPy float64."""
+"""A strategy compared with its NumPy reference: parameters and buffers of every rank after every step."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+from numpy_models import Array, Part
+from proof import Case, Slow
 from torch import Tensor
+from world import NoReference, Reference, Setting, World
 
-from ...strategies.base import Strategy
-from ...strategies.seeds import derive
-from .cases import CASES, Case, Slow, skewed
-from .checks import Candidate, Check, Failed, RanksOfNodes
-from .driver import drive
-from .references import REFERENCES, NoReference, Setting, World
-from .scenario import Course, History
-from .twins import Array, Part
+from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
+from daso_bench.runner.conformance.driver import drive
+from daso_bench.runner.conformance.scenario import Course, History
+from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.seeds import derive
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
 
 @dataclass(frozen=True)
-class Walk:
-    """What a reference says: θ [K+1, m] and buffers [K+1, F] of each rank after 0 … K steps.
+class Expected:
+    """What a reference computes: θ [K+1, m] and buffers [K+1, F] of each rank after 0 … K steps.
 
-    final, judged: θ [R, m] at the end, and the buffers [R, F] with which that model is judged.
+    final, judged: θ [R, m] at the end, and the buffers [R, F] with which that model is evaluated.
     """
 
     theta: list[Array]
@@ -34,32 +36,42 @@ class Walk:
     judged: Array
 
 
-def wanted(name: str, keys: Mapping[str, Any], setting: Setting) -> Walk:
-    """Let the reference of strategy `name` walk through `setting`.
+def reference_of(name: str) -> Reference:
+    """The function that `references/<name>.py` names as its file.
+
+    Raises:
+        NoReference: there is no such file.
+    """
+    if find_spec(f"references.{name}") is None:
+        raise NoReference(f"no reference for {name}")
+    return getattr(import_module(f"references.{name}"), name)
+
+
+def expected(name: str, keys: Mapping[str, Any], setting: Setting) -> Expected:
+    """What the reference of strategy `name` computes in `setting`.
 
     Raises:
         NoReference: there is none for this strategy or these keys.
     """
-    if name not in REFERENCES:
-        raise NoReference(f"no reference for {name}")
+    reference = reference_of(name)
     world = World(setting)
     theta = [[start.copy()] for start in world.theta]
     buffers = [[start.copy()] for start in world.buffers]
-    for stepped in REFERENCES[name](world, **keys):
+    for stepped in reference(world, **keys):
         for rank in range(world.ranks) if stepped is None else stepped:
             theta[rank].append(world.theta[rank].copy())
             buffers[rank].append(world.buffers[rank].copy())
-    # References that weigh ranks have left them equal; a model to be judged has one set in any case.
+    # References that weight ranks leave buffers equal; an evaluated model has one set of buffers in any case.
     world.mix_buffers("broadcast" if keys.get("buffers") == "broadcast" else "average")
-    walked = [np.stack(rows) for rows in theta], [np.stack(rows) for rows in buffers]
-    return Walk(*walked, world.theta, world.buffers)
+    histories = [np.stack(rows) for rows in theta], [np.stack(rows) for rows in buffers]
+    return Expected(*histories, world.theta, world.buffers)
 
 
 def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
-    """The case as references see it."""
+    """The case as references get it."""
     problem = case.problem(ranks)
     return Setting(
-        twin=problem.twin,
+        model=problem.numpy_model,
         piece=problem.samples.piece,
         recipe=problem.recipe,
         ranks_of_nodes=ranks,
@@ -75,13 +87,13 @@ def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
 
 
 def first_factor(draw: int, n: int, m: int, rank: int) -> Array:
-    """The random numbers with which PowerSGD begins on a matrix [n, m]: no part of its update rule."""
+    """The random factor with which PowerSGD begins on a matrix [n, m], as the product draws it."""
     generator = torch.Generator().manual_seed(derive(0, "powersgd", draw, n, m))
     return torch.randn(m, rank, generator=generator, dtype=torch.float64).numpy()
 
 
-def follow(strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes) -> list[History]:
-    """Let the strategy itself walk through the case."""
+def run(strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes) -> list[History]:
+    """The strategy itself in the case: the ranks' histories."""
     course = Course(
         strategy_class=strategy_class,
         config=config,
@@ -96,33 +108,6 @@ def follow(strategy_class: type[Strategy], config: Any, case: Case, ranks: Ranks
     return drive(course, network=Slow(case.round_ns), step_time=case.step_ns)
 
 
-def checks(candidate: Candidate) -> list[Check]:
-    """The candidate's own keys on the ranks asked for, then every case of its strategy."""
-    name = candidate.builtin
-    if name not in REFERENCES:
-        return []
-    says = "after each step every rank holds what the update rule says"
-    found = [Check("as configured", says, _own)]
-    return found + [Check(case.name, f"{says}: {case.name}", _try(case), case.ranks) for case in CASES[name]]
-
-
-def _own(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    case = Case(step_ns=skewed, round_ns=2900)
-    try:
-        require(candidate.builtin or "", candidate.strategy_class, candidate.config, case, ranks)
-    except NoReference as missing:
-        return str(missing)
-    return None
-
-
-def _try(case: Case) -> Callable[[Candidate, RanksOfNodes], None]:
-    def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
-        strategy_class = candidate.strategy_class
-        require(candidate.builtin or "", strategy_class, strategy_class.Config(**case.keys), case, ranks)
-
-    return run
-
-
 def require(name: str, strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes) -> None:
     """Raise Failed where the strategy leaves the update rule of `name`.
 
@@ -130,26 +115,27 @@ def require(name: str, strategy_class: type[Strategy], config: Any, case: Case, 
         ConfigError: the strategy refuses.
         NoReference: the update rule with these keys is not written down.
     """
-    histories = follow(strategy_class, config, case, ranks)
+    histories = run(strategy_class, config, case, ranks)
     setting = setting_of(case, ranks)
-    require_walk(histories, wanted(name, dataclasses.asdict(config), setting), setting.twin.parts)
+    _compare(histories, expected(name, dataclasses.asdict(config), setting), setting.model.parts)
 
 
-def require_walk(histories: Sequence[History], walk: Walk, parts: Sequence[Part]) -> None:
-    """Raise Failed at the first step, rank and parameter at which the strategy leaves its update rule."""
+def _compare(histories: Sequence[History], reference: Expected, parts: Sequence[Part]) -> None:
     order, names, allowed = _order(histories[0].names, parts)
-    found: list[tuple[int, int, str]] = []
-    for rank, (history, theta, buffers) in enumerate(zip(histories, walk.theta, walk.buffers, strict=True)):
+    differences: list[tuple[int, int, str]] = []
+    for rank, (history, theta, buffers) in enumerate(
+        zip(histories, reference.theta, reference.buffers, strict=True)
+    ):
         steps = len(theta) - 1
         if history.steps != steps:
             raise Failed(f"rank {rank} takes {history.steps} steps, must take {steps}")
         sides = [
             (_stack(history.parameters, steps), theta[:, order], names, allowed, 0),
             (_stack(history.buffers, steps), buffers, _buffer_names(buffers), np.max(allowed), 0),
-            (_row(history.final), walk.final[rank][order][None], names, allowed, steps + 1),
+            (_row(history.final), reference.final[rank][order][None], names, allowed, steps + 1),
             (
                 _row(history.given[len(history.final) :]),
-                walk.judged[rank][None],
+                reference.judged[rank][None],
                 _buffer_names(buffers),
                 np.max(allowed),
                 steps + 1,
@@ -158,10 +144,10 @@ def require_walk(histories: Sequence[History], walk: Walk, parts: Sequence[Part]
         for got, must, elements, tolerance, first_step in sides:
             off = _first(got, must, elements, tolerance)
             if off is not None:
-                found.append((first_step + off[0], rank, off[1]))
-    if found:
-        step, rank, what = min(found)
-        when = f"after step {step}" if step < max(len(theta) for theta in walk.theta) else "at the end"
+                differences.append((first_step + off[0], rank, off[1]))
+    if differences:
+        step, rank, what = min(differences)
+        when = f"after step {step}" if step < max(len(theta) for theta in reference.theta) else "at the end"
         raise Failed(f"{when}, rank {rank}: {what}")
 
 
@@ -178,7 +164,7 @@ def _buffer_names(buffers: Array) -> list[str]:
 
 
 def _order(names: Sequence[tuple[str, int]], parts: Sequence[Part]) -> tuple[Any, list[str], Array]:
-    """(places of the strategy's elements in the twin's vector, their names, their tolerances)."""
+    """(places of the strategy's elements in the NumPy model's vector, their names, their tolerances)."""
     known, begin = {}, 0
     for part in parts:
         known[part.name] = (begin, part)

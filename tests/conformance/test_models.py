@@ -1,57 +1,50 @@
-"""Torch models and NumPy twins are the same functions; gradients are right; parameters are awkward."""
+"""Models in torch and in NumPy are the same functions; gradients are right; parameters are awkward."""
 
 import numpy as np
 import pytest
 import torch
-
-from daso_bench.runner.conformance.problems import DTYPES, TwinProblem, autoencoder, springs
-from daso_bench.runner.conformance.references.optimizers import (
-    ADAMW,
-    DECAYED,
-    LARS,
-    LARS_RECIPE,
-    MOMENTUM,
-    NESTEROV,
-    PLAIN,
-    SGD,
-    Recipe,
-)
-from daso_bench.runner.conformance.twins import Autoencoder, Part, Springs, Twin, uneven
+from numpy_models import Autoencoder, NumpyModel, Part, Springs, uneven
+from numpy_optimizers import ADAMW, DECAYED, LARS, LARS_RECIPE, MOMENTUM, NESTEROV, PLAIN, SGD, Recipe
+from torch_models import DTYPES, ModelProblem, autoencoder, springs
 
 TYPES = [("float64", "float64"), ("float32", "float32"), ("float64", "float32"), ("float32", "float64")]
 
 
 @pytest.mark.parametrize(
-    "twin", [Autoencoder("float64", "float64"), Springs(0.3)], ids=["autoencoder", "springs"]
+    "numpy_model", [Autoencoder("float64", "float64"), Springs(0.3)], ids=["autoencoder", "springs"]
 )
-def test_gradients_by_hand_are_slopes(twin: Twin):
-    x, t = twin.draw(np.random.default_rng(3), 1, 4)
-    theta = twin.start + 0.1
-    _, gradient, _ = twin.descend(theta, twin.buffers, x, t)
+def test_gradients_by_hand_are_slopes(numpy_model: NumpyModel):
+    x, t = numpy_model.draw(np.random.default_rng(3), 1, 4)
+    theta = numpy_model.start + 0.1
+    _, gradient, _ = numpy_model.descend(theta, numpy_model.buffers, x, t)
     slopes = np.empty_like(gradient)
     for place in range(len(theta)):
         step = np.zeros_like(theta)
         step[place] = 1e-6
-        above, below = (twin.descend(theta + sign * step, twin.buffers, x, t)[0] for sign in (1, -1))
+        above, below = (
+            numpy_model.descend(theta + sign * step, numpy_model.buffers, x, t)[0] for sign in (1, -1)
+        )
         slopes[place] = (above - below) / 2e-6
     assert gradient == pytest.approx(slopes, abs=1e-8)
     assert np.abs(gradient).min() > 1e-4, "every element has a gradient worth the name"
 
 
 @pytest.mark.parametrize(("dtype", "odd"), TYPES)
-def test_torch_and_twin_agree_on_loss_gradient_and_buffers(dtype: str, odd: str):
+def test_torch_and_numpy_agree_on_loss_gradient_and_buffers(dtype: str, odd: str):
     problem = autoencoder(2, dtype=dtype, odd=odd)
-    model, twin = problem.model().train(), problem.twin
+    model, numpy_model = problem.model().train(), problem.numpy_model
     inputs, targets = problem.data(1, 3)
     loss = problem.criterion()(model(inputs), targets)
     loss.backward()
-    wanted, gradient, buffers = twin.descend(twin.start, twin.buffers, *problem.samples.piece(1, 3))
+    wanted, gradient, buffers = numpy_model.descend(
+        numpy_model.start, numpy_model.buffers, *problem.samples.piece(1, 3)
+    )
     close = {"float64": 1e-14, "float32": 1e-6}
-    parts = {part.name: part for part in twin.parts}
+    parts = {part.name: part for part in numpy_model.parts}
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert named.keys() == parts.keys()
     assert loss.item() == pytest.approx(wanted, abs=max(close[dtype], close[odd]))
-    for name, view in twin.views(gradient).items():
+    for name, view in numpy_model.views(gradient).items():
         grad = named[name].grad
         assert grad is not None
         assert grad.dtype == DTYPES[parts[name].dtype]
@@ -62,17 +55,17 @@ def test_torch_and_twin_agree_on_loss_gradient_and_buffers(dtype: str, odd: str)
 def test_the_odd_parameter_spoils_no_other_one():
     """A float32 parameter in a float64 model: all others follow NumPy to the last bits."""
     problem = autoencoder(1, dtype="float64", odd="float32", recipe=PLAIN)
-    model, twin = problem.model().train(), problem.twin
+    model, numpy_model = problem.model().train(), problem.numpy_model
     optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
-    theta, buffers = twin.start.copy(), twin.buffers
+    theta, buffers = numpy_model.start.copy(), numpy_model.buffers
     for step in range(30):
         inputs, targets = problem.data(0, step)
         optimizer.zero_grad()
         problem.criterion()(model(inputs), targets).backward()
         optimizer.step()
-        _, gradient, buffers = twin.descend(theta, buffers, *problem.samples.piece(0, step))
+        _, gradient, buffers = numpy_model.descend(theta, buffers, *problem.samples.piece(0, step))
         theta -= PLAIN.lr * gradient
-    for name, view in twin.views(theta).items():
+    for name, view in numpy_model.views(theta).items():
         off = np.abs(dict(model.named_parameters())[name].detach().double().numpy() - view).max(initial=0)
         assert 1e-10 < off < 1e-6 if name == "odd" else off < 1e-14, name
 
@@ -100,15 +93,15 @@ def test_samples_are_uneven_repeatable_and_short_at_epoch_ends():
 
 @pytest.mark.parametrize("recipe", [PLAIN, MOMENTUM, DECAYED, NESTEROV, ADAMW, LARS_RECIPE], ids=str)
 def test_optimizers_in_torch_and_numpy_step_alike(recipe: Recipe):
-    problem: TwinProblem = autoencoder(1, recipe=recipe)
-    model, twin = problem.model(), problem.twin
+    problem: ModelProblem = autoencoder(1, recipe=recipe)
+    model, numpy_model = problem.model(), problem.numpy_model
     named = dict(model.named_parameters())
     optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
-    theta, ours = twin.start.copy(), recipe.build(twin.parts)
+    theta, ours = numpy_model.start.copy(), recipe.build(numpy_model.parts)
     generator = np.random.default_rng(1)
     for step in range(20):
         gradient = generator.normal(size=len(theta))
-        for name, view in twin.views(gradient).items():
+        for name, view in numpy_model.views(gradient).items():
             # In the parameter's own strides, as backward leaves it: fused kernels read memory as it lies.
             named[name].grad = torch.empty_like(named[name]).copy_(torch.from_numpy(view.copy()))
         lr = recipe.lr * (1 if step < 10 else 0.5)
@@ -116,7 +109,7 @@ def test_optimizers_in_torch_and_numpy_step_alike(recipe: Recipe):
             group["lr"] = lr
         optimizer.step()
         ours.step(theta, gradient, lr)
-        for name, view in twin.views(theta).items():
+        for name, view in numpy_model.views(theta).items():
             assert named[name].detach().numpy() == pytest.approx(view, abs=1e-13), (step, name)
 
 

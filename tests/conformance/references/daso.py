@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from ..twins import Array
-from .world import World, narrow_sum
+from identities import keeps_still
+from numpy_models import Array
+from numpy_optimizers import ADAMW
+from proof import EPOCHS, EVERY, NODES, Case, Identity, Mixing, usual
+from world import World, narrow_sum
 
 
 @dataclass
@@ -141,3 +143,68 @@ class Mixer:
     def nodes_of(self, rows: Array) -> Array:
         """[N, m]: one row of each node; its ranks' rows are equal."""
         return rows[[ranks[0] for ranks in self.world.nodes]]
+
+
+CYCLING = {"warmup_epochs": 0, "cooldown_epochs": 0}
+BLOCKING = {"warmup_epochs": EPOCHS, "cooldown_epochs": 0, "allow_no_cycling": True}
+
+CASES = (
+    *usual({}, NODES),
+    Case(keys={"wait_batches": 2, "sync_every": 3, "warmup_epochs": 2}, ranks=((2, 2),)),
+    Case(keys={"wait_batches": 2, "sync_every": 2, **CYCLING}, ranks=((2, 2), (1, 1, 1))),
+    Case(keys={"wait_batches": 1, "sync_every": 1}, ranks=((2, 2),)),
+    Case(keys={"wait_batches": 0, "sync_every": 3}, ranks=((2, 2),)),
+    Case(keys={"staleness_weight": 0.5, "wait_batches": 3}, ranks=((1, 1),)),
+    Case(keys={"transport_dtype": "bfloat16"}, ranks=((2, 2),), epochs=3),
+    Case(keys={"transport_dtype": "float16", "warmup_epochs": 2}, ranks=((1, 1, 1),), epochs=4),
+    Case(keys={"blocking": "gradients", "warmup_epochs": 2}, ranks=((2, 2),), recipe=ADAMW),
+    Case(keys={"buffers": "broadcast"}, ranks=((2, 2),), epochs=3),
+    Case(keys={"buffers": "none"}, ranks=((2, 2),), epochs=3),
+    Case(
+        keys={**CYCLING, "sync_every": 6, "wait_batches": 3, "plateau_patience": 0},
+        ranks=((2, 2),),
+        losses=lambda epoch: 1.0,
+    ),
+    Case(
+        keys={**CYCLING, "sync_every": 2, "plateau_patience": 0, "max_sync_every": 8},
+        ranks=((1, 1),),
+        losses=lambda epoch: 1.0,
+    ),
+    Case(keys={**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.5}, ranks=((2, 2),)),
+    Case(
+        keys={**CYCLING, "plateau_patience": 1},
+        ranks=((1, 1),),
+        losses=lambda epoch: (1.0, 0.97, 0.9, 0.9, 0.9)[epoch],
+    ),
+    # Between the best loss and the one of a plateau is no improvement.
+    Case(
+        keys={**CYCLING, "sync_every": 8, "plateau_patience": 0},
+        ranks=((1, 1),),
+        losses=lambda epoch: (1.0, 1.2, 1.1, 1.1, 1.1)[epoch],
+    ),
+    # Long enough for `auto` to be more than one epoch, and for B to be reset.
+    Case(ranks=((1, 1),), losses=lambda epoch: 1.0, epochs=36, steps_per_epoch=4),
+)
+IDENTITIES = (
+    Identity(
+        keys=CYCLING,
+        ranks=((1,), (3,)),
+        recipes=EVERY,
+        samples="uneven",
+        bitwise=True,
+    ),
+    Identity(keys=BLOCKING, ranks=NODES, breaks=(ADAMW,)),
+    Identity(keys={**BLOCKING, "blocking": "gradients"}, ranks=NODES, recipes=EVERY),
+    Identity(
+        keys={**CYCLING, "sync_every": 1, "wait_batches": 0},
+        ranks=NODES,
+        breaks=(ADAMW,),
+    ),
+)
+MIXING = (Mixing(keeps_still, {"warmup_epochs": 1, "cooldown_epochs": 0}, ((2, 2),)),)
+VARIANTS = (
+    {"sync_every": 2, "wait_batches": 2, "buffers": "none"},
+    {"wait_batches": 0, "sync_every": 3},
+    {"blocking": "gradients"},
+    {"transport_dtype": "bfloat16", "buffers": "broadcast"},
+)

@@ -1,7 +1,7 @@
-"""Small problems in NumPy float64: values, gradients worked out by hand, samples. No torch, no autograd.
+"""Small models in NumPy float64 with gradients derived by hand, and their samples. No torch, no autograd.
 
-Their torch models are in `problems.py` and share no code with them. All drawn numbers are exact in float32,
-so that models of either precision start alike and see the same samples.
+The same models in torch are in `torch_models.py` and share no code with these. All random numbers are exact
+in float32: models of both precisions start from the same values and see the same samples.
 """
 
 import math
@@ -33,7 +33,7 @@ class Part:
         return math.prod(self.shape)
 
 
-class Twin(ABC):
+class NumpyModel(ABC):
     """A model and its loss. θ is a vector [m] of `parts` one after the other, `buffers` a vector [F]."""
 
     parts: tuple[Part, ...]
@@ -42,11 +42,11 @@ class Twin(ABC):
 
     def views(self, theta: Array) -> dict[str, Array]:
         """θ's parts by name, in their shapes, as views."""
-        found, at = {}, 0
+        views, at = {}, 0
         for part in self.parts:
-            found[part.name] = theta[at : at + part.numel].reshape(part.shape)
+            views[part.name] = theta[at : at + part.numel].reshape(part.shape)
             at += part.numel
-        return found
+        return views
 
     @abstractmethod
     def descend(self, theta: Array, buffers: Array, x: Array, t: Array) -> tuple[float, Array, Array]:
@@ -57,7 +57,7 @@ class Twin(ABC):
         """`size` random samples (inputs [b, …], targets [b, …]) that `rank` sees; ranks see unlike ones."""
 
 
-class Autoencoder(Twin):
+class Autoencoder(NumpyModel):
     """h = tanh((x + shift)·W + b1), y = s·h·Wᵀ + b2, squared error against t, W in both places.
 
     Beside it stands z = x·odd against the last target column: nothing else depends on `odd`, so that its
@@ -110,7 +110,7 @@ class Autoencoder(Twin):
         return _float32(x), _float32(t)
 
 
-class Springs(Twin):
+class Springs(NumpyModel):
     """½·a·(θ - c)² for samples (a, c): gradients a·(θ - c), one parameter `theta`. Hand values are on it."""
 
     def __init__(self, start: float = 0.0) -> None:
@@ -130,7 +130,7 @@ class Springs(Twin):
         return _float32(x), np.zeros(size)
 
 
-class Slope(Twin):
+class Slope(NumpyModel):
     """The mean of x·w: the gradient is the mean x, whatever w is."""
 
     def __init__(self, start: Sequence[float] = (1.0,)) -> None:
@@ -148,7 +148,7 @@ class Slope(Twin):
 class Samples:
     """What each rank sees in each step: `full` samples, but `short` ones in the last step of an epoch."""
 
-    twin: Twin
+    model: NumpyModel
     full: tuple[int, ...]
     short: tuple[int, ...]
     steps_per_epoch: int
@@ -158,12 +158,12 @@ class Samples:
         """(inputs [b, …], targets [b, …]) of `rank` in `step` from 0; always the same ones."""
         last = step % self.steps_per_epoch == self.steps_per_epoch - 1
         size = (self.short if last else self.full)[rank]
-        return _piece(self.twin, self.seed, rank, step, size)
+        return _piece(self.model, self.seed, rank, step, size)
 
 
 @cache
-def _piece(twin: Twin, seed: int, rank: int, step: int, size: int) -> tuple[Array, Array]:
-    return twin.draw(np.random.default_rng([seed, rank, step]), rank, size)
+def _piece(model: NumpyModel, seed: int, rank: int, step: int, size: int) -> tuple[Array, Array]:
+    return model.draw(np.random.default_rng([seed, rank, step]), rank, size)
 
 
 def uneven(ranks: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

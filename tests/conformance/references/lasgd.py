@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from ..twins import Array
-from .world import NoReference, World
+from identities import keeps_mean, keeps_still, weighs_ranks
+from numpy_models import Array
+from numpy_optimizers import ADAMW, DECAYED
+from proof import EVERY, Case, Identity, Mixing, brief, step_times
+from world import NoReference, World
 
 
 class Worker:
@@ -29,7 +31,7 @@ class Worker:
         """One local step."""
         world, rank = self.world, self.rank
         x, t = world.setting.piece(rank, self.steps)
-        _, gradient, world.buffers[rank] = world.setting.twin.descend(
+        _, gradient, world.buffers[rank] = world.setting.model.descend(
             world.theta[rank], world.buffers[rank], x, t
         )
         world.step_of(rank, gradient)
@@ -143,3 +145,29 @@ class Round:
     def complete(self) -> bool:
         """Whether all have launched it."""
         return len(self.handed) == self.workers
+
+
+MOMENTA = {"sync_every": 3, "optimizer_state": "average"}
+UNEVEN_PACE = step_times(1000, 1700, 2300)
+
+CASES = (
+    Case(step_ns=UNEVEN_PACE, round_ns=2900),
+    Case(step_ns=UNEVEN_PACE, round_ns=1900, ranks=((2, 1),), recipe=ADAMW),
+    Case(step_ns=UNEVEN_PACE, round_ns=1900, ranks=((2, 1),), dtype="float32", odd="float64"),
+    Case(step_ns=UNEVEN_PACE, round_ns=1900, ranks=((2, 1),), odd="float32", recipe=DECAYED),
+    Case(step_ns=step_times(1000, 1000, 1000, 2000), round_ns=1000, ranks=((2, 2),)),
+    Case(step_ns=step_times(1000, 1700, 2300, 4100), round_ns=2900, ranks=((2, 2),), clip_norm=0.2),
+    Case(keys={"sync_every": 4}, step_ns=UNEVEN_PACE, round_ns=2900, ranks=((2, 1),)),
+    brief(keys=MOMENTA, step_ns=UNEVEN_PACE, round_ns=1900, ranks=((2, 1),)),
+    brief(keys=MOMENTA, step_ns=UNEVEN_PACE, round_ns=1900, ranks=((1, 1),), recipe=ADAMW),
+)
+IDENTITIES = (Identity(right=None, ranks=((1,),), samples="same", recipes=EVERY, bitwise=True),)
+MIXING = (
+    Mixing(keeps_still, {"sync_every": 3}, ((2, 2),)),
+    Mixing(keeps_mean, {"sync_every": 3}, ((2, 2), (2, 1))),
+    Mixing(weighs_ranks, {"sync_every": 3}, ((3, 1),)),
+)
+VARIANTS = (
+    {"sync_every": 3},
+    {"sync_every": 2, "optimizer_state": "average"},
+)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from ..twins import Array, Part
+from numpy_models import Array, Part
 
 
 @dataclass(frozen=True)

@@ -1,64 +1,40 @@
-"""Layer (c): where two strategies must be the same thing, they are; and where they must not, they are not.
-
-The table is in `identity_table.py`. `PROPERTIES` are what mixing alone must do, with learning rate 0.
-"""
+"""Where a strategy must equal another one, and what it must do to parameters that no gradient moves."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 import yaml
+from numpy_models import uneven
+from numpy_optimizers import PLAIN, Recipe
+from proof import EPOCHS, STEPS_PER_EPOCH, Identity
 from torch import Tensor
+from torch_models import ModelProblem, autoencoder, springs
 
-from ...strategies.base import Strategy
-from ..config.groups import CONF
-from ..config.typed import locate_target
-from .checks import Candidate, Check, Failed, RanksOfNodes
-from .comparison import require_equal, require_same_walk, spread
-from .driver import drive
-from .identity_table import EPOCHS, IDENTITIES, STEPS_PER_EPOCH, Identity
-from .problems import TwinProblem, autoencoder, springs
-from .references.optimizers import PLAIN, Recipe
-from .scenario import Course, History
-from .twins import uneven
+from daso_bench.runner.config.groups import CONF
+from daso_bench.runner.config.typed import locate_target
+from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
+from daso_bench.runner.conformance.comparison import require_equal, require_same_walk, spread
+from daso_bench.runner.conformance.driver import drive
+from daso_bench.runner.conformance.scenario import Course, History
+from daso_bench.strategies.base import Strategy
 
 APART = 1e-3  # what must differ, differs by more than this
 
 
-# ------------------------------------------------------------------ running the table
-
-
-def checks(candidate: Candidate) -> list[Check]:
-    """The identities and properties of a built-in strategy; none for a plug-in."""
-    found = [
-        Check(one.name, one.says, _try(one), one.ranks) for one in IDENTITIES if one.left == candidate.builtin
-    ]
-    for one in PROPERTIES:
-        if candidate.builtin in one.strategies:
-            found.append(Check(one.name, one.says, _try_property(one), one.ranks))
-    return found
-
-
-def _try(identity: Identity) -> Callable[[Candidate, RanksOfNodes], None]:
-    def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
-        for recipe in (*identity.recipes, *identity.breaks):
-            require(identity, candidate.strategy_class, ranks, recipe)
-
-    return run
-
-
-def require(identity: Identity, strategy_class: type[Strategy], ranks: RanksOfNodes, recipe: Recipe) -> None:
-    """Raise Failed where the identity does not hold, or holds with an optimizer that must break it."""
+def require(
+    name: str, identity: Identity, strategy_class: type[Strategy], ranks: RanksOfNodes, recipe: Recipe
+) -> None:
+    """Raise Failed where the identity of strategy `name` does not hold, or holds where it must break."""
     problem = problem_of(identity, ranks, recipe)
     left = drive(course(strategy_class, identity.keys, ranks, problem))
-    what = f"{identity.says}; with {recipe.kind}, momentum {recipe.momentum}"
+    what = f"{identity.sentence(name)}; with {recipe.kind}, momentum {recipe.momentum}"
     if identity.right is None:
         right: Sequence[Mapping[int, Tensor]] = [plain(problem, sum(ranks))] * sum(ranks)
     else:
-        others = other(identity.right, tuple(identity.right_keys.items()), ranks, problem)
-        right = [history.parameters for history in others]
+        histories = right_side(identity.right, tuple(identity.right_keys.items()), ranks, problem)
+        right = [history.parameters for history in histories]
     if recipe in identity.breaks:
         require_apart(left, right, what)
         return
@@ -68,7 +44,7 @@ def require(identity: Identity, strategy_class: type[Strategy], ranks: RanksOfNo
 
 
 def require_apart(histories: Sequence[History], wanted: Sequence[Mapping[int, Tensor]], what: str) -> None:
-    """Raise Failed unless the last parameters differ clearly: an identity that may not hold was "mended"."""
+    """Raise Failed unless the last parameters differ clearly."""
     for history, parameters in zip(histories, wanted, strict=True):
         last = history.steps
         if last in parameters and (history.parameters[last] - parameters[last]).abs().max() <= APART:
@@ -79,7 +55,7 @@ def course(
     strategy_class: type[Strategy],
     keys: Mapping[str, Any],
     ranks: RanksOfNodes,
-    problem: TwinProblem,
+    problem: ModelProblem,
     **changes: Any,
 ) -> Course:
     """The run of one side: `EPOCHS` x `STEPS_PER_EPOCH` steps."""
@@ -94,7 +70,7 @@ def course(
     return Course(**{**fields, **changes})
 
 
-def problem_of(identity: Identity, ranks: RanksOfNodes, recipe: Recipe) -> TwinProblem:
+def problem_of(identity: Identity, ranks: RanksOfNodes, recipe: Recipe) -> ModelProblem:
     """The float64 autoencoder with the identity's samples."""
     total = sum(ranks)
     full, short = uneven(total)
@@ -109,15 +85,15 @@ def problem_of(identity: Identity, ranks: RanksOfNodes, recipe: Recipe) -> TwinP
 
 
 @cache
-def other(
-    strategy: str, keys: tuple[tuple[str, Any], ...], ranks: RanksOfNodes, problem: TwinProblem
+def right_side(
+    strategy: str, keys: tuple[tuple[str, Any], ...], ranks: RanksOfNodes, problem: ModelProblem
 ) -> list[History]:
-    """The right side's run; several identities share one."""
+    """The run of an identity's right side; several identities share one."""
     return drive(course(builtin(strategy), dict(keys), ranks, problem))
 
 
 @cache
-def plain(problem: TwinProblem, ranks: int) -> dict[int, Tensor]:
+def plain(problem: ModelProblem, ranks: int) -> dict[int, Tensor]:
     """Training without a strategy: one model on all ranks' samples. Parameters after so many steps."""
     model, criterion = problem.model().train(), problem.criterion()
     trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -144,17 +120,6 @@ def builtin(name: str) -> type[Strategy]:
 
 
 # ------------------------------------------------------------------ mixing alone
-
-
-@dataclass(frozen=True, kw_only=True)
-class Property:
-    """What a strategy does to parameters at learning rate 0. `strategies`: keys by name."""
-
-    name: str
-    says: str
-    holds: Callable[[type[Strategy], Mapping[str, Any], RanksOfNodes], None]
-    strategies: Mapping[str, Mapping[str, Any]]
-    ranks: tuple[RanksOfNodes, ...]
 
 
 def still(
@@ -202,7 +167,7 @@ def weighs_ranks(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks:
 
 
 def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:
-    """After so many steps (of the number of ranks) all hold the same."""
+    """All ranks hold the same after `steps(ranks)` steps, and not before."""
 
     def holds(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
         histories = still(strategy_class, keys, ranks, lambda rank: float(rank * rank))
@@ -214,70 +179,3 @@ def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:
             raise Failed(f"ranks agree after {after - 1} steps already")
 
     return holds
-
-
-AVERAGING: dict[str, Mapping[str, Any]] = {
-    "local_sgd": {"sync_every": 3},
-    "post_local_sgd": {"switch_samples": 0, "sync_every": 3},
-    "lasgd": {"sync_every": 3},
-    "sgp": {},
-}
-PROPERTIES: tuple[Property, ...] = (
-    Property(
-        name="stands still",
-        says="equal models and learning rate 0: nothing changes",
-        holds=keeps_still,
-        strategies=AVERAGING
-        | {
-            "ddp": {},
-            "placebo": {},
-            "hsgd": {},
-            "heterogeneous": {"balancing": "equal"},
-            "ednncomm": {"sync_every": 3},
-            "slowmo": {"sync_every": 3},
-            "diloco": {"sync_every": 3},
-            "daso": {"warmup_epochs": 1, "cooldown_epochs": 0},
-        },
-        ranks=((2, 2),),
-    ),
-    Property(
-        name="keeps the mean",
-        says="unequal models and learning rate 0: their mean stays, and all hold it in the end",
-        holds=keeps_mean,
-        strategies=AVERAGING,
-        ranks=((2, 2), (2, 1)),
-    ),
-    Property(
-        name="weighs ranks",
-        says="nodes of three ranks at 0 and of one at 4 meet at 1",
-        holds=weighs_ranks,
-        strategies=AVERAGING
-        | {
-            "ednncomm": {"sync_every": 3},
-            "post_local_sgd": {"switch_samples": 0, "sync_every": 3, "unit": "node"},
-        },
-        ranks=((3, 1),),
-    ),
-    Property(
-        name="consensus in log2 R",
-        says="1-peer exponential graphs of 2^m ranks agree after m steps, not before",
-        holds=agrees_in(lambda ranks: ranks.bit_length() - 1),
-        strategies={"sgp": {}},
-        ranks=((1, 1), (2, 2), (4, 4)),
-    ),
-    Property(
-        name="consensus at once",
-        says="a complete graph agrees after one step",
-        holds=agrees_in(lambda ranks: 1),
-        strategies={"sgp": {"graph": "complete"}},
-        ranks=((1, 1), (2, 1), (3, 3)),
-    ),
-)
-
-
-def _try_property(one: Property) -> Callable[[Candidate, RanksOfNodes], None]:
-    def run(candidate: Candidate, ranks: RanksOfNodes) -> None:
-        assert candidate.builtin is not None
-        one.holds(candidate.strategy_class, one.strategies[candidate.builtin], ranks)
-
-    return run

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-
-from ..twins import Array
-from .world import World
+from identities import agrees_in, keeps_mean, keeps_still, weighs_ranks
+from numpy_models import Array
+from numpy_optimizers import ADAMW
+from proof import EVERY, RAGGED, Case, Identity, Mixing, brief, usual
+from world import World
 
 
 def sgp(
@@ -55,3 +57,42 @@ def _matrix(ranks: int, hops: list[int], direction: str) -> Array:
         for hop in [0, *steps]:
             matrix[(rank + hop) % ranks, rank] += 1 / (len(steps) + 1)
     return matrix
+
+
+CASES = (
+    *usual({}),
+    brief(keys={"send_weight": "true"}, ranks=((2, 2),)),
+    Case(ranks=((4, 4),)),
+    brief(ranks=((3, 3),)),
+    brief(keys={"num_peers": 2}, ranks=((4, 4), (3, 3), (2, 2))),
+    brief(keys={"num_peers": 3}, ranks=((4, 4),)),
+    brief(keys={"graph": "ring"}, ranks=((2, 2),)),
+    brief(keys={"graph": "ring", "num_peers": 2}, ranks=((3, 2),)),
+    brief(keys={"graph": "complete"}, ranks=((2, 1),)),
+    brief(keys={"direction": "push_pull"}, ranks=((4, 4), (2, 1))),
+    brief(keys={"direction": "push_pull", "graph": "ring"}, ranks=((2, 2),)),
+)
+IDENTITIES = (
+    Identity(ranks=((1, 1), (2,)), breaks=(ADAMW,)),
+    Identity(keys={"graph": "complete"}, ranks=RAGGED, breaks=(ADAMW,)),
+    Identity(
+        keys={"graph": "ring"},
+        right="sgp",
+        right_keys={"send_weight": "true"},
+        ranks=((1, 1),),
+        recipes=EVERY,
+    ),
+    Identity(right=None, ranks=((1,),), recipes=EVERY, bitwise=True),
+)
+MIXING = (
+    Mixing(keeps_still, {}, ((2, 2),)),
+    Mixing(keeps_mean, {}, ((2, 2), (2, 1))),
+    Mixing(weighs_ranks, {}, ((3, 1),)),
+    Mixing(agrees_in(lambda ranks: ranks.bit_length() - 1), {}, ((1, 1), (2, 2), (4, 4))),
+    Mixing(agrees_in(lambda ranks: 1), {"graph": "complete"}, ((1, 1), (2, 1), (3, 3))),
+)
+VARIANTS = (
+    {"num_peers": 2},
+    {"graph": "ring", "send_weight": "true"},
+    {"graph": "complete", "direction": "push_pull"},
+)

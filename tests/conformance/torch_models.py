@@ -1,4 +1,4 @@
-"""The torch models of the problems in `twins.py`, with optimizers of two parameter groups."""
+"""The models of `numpy_models.py` in torch, with the product's optimizers in two parameter groups."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,38 +6,41 @@ from functools import cache
 from typing import Any
 
 import torch
+from numpy_models import HIDDEN, Autoencoder, NumpyModel, Samples, Springs, uneven
+from numpy_optimizers import PLAIN, Recipe
 from torch import Tensor, nn
 
-from ..config import optimizers
-from .references.optimizers import PLAIN, Recipe
-from .scenario import Problem
-from .twins import HIDDEN, Autoencoder, Samples, Springs, Twin, uneven
+from daso_bench.runner.config import optimizers
+from daso_bench.runner.conformance.scenario import Problem
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwinProblem(Problem):
-    """A problem whose gradients NumPy knows too."""
+class ModelProblem(Problem):
+    """A problem whose model exists in NumPy too."""
 
     samples: Samples
     recipe: Recipe
 
     @property
-    def twin(self) -> Twin:
-        """The NumPy side of the model."""
-        return self.samples.twin
+    def numpy_model(self) -> NumpyModel:
+        """The model in NumPy."""
+        return self.samples.model
 
 
 class AutoencoderModel(nn.Module):
-    """`twins.Autoencoder` in torch: frozen, tied, non-contiguous, scalar, empty and mixed-type parameters."""
+    """`numpy_models.Autoencoder` in torch.
 
-    def __init__(self, twin: Autoencoder) -> None:
+    It has frozen, tied, non-contiguous, scalar, empty and mixed-type parameters.
+    """
+
+    def __init__(self, model: Autoencoder) -> None:
         super().__init__()
-        values = {name: torch.from_numpy(value.copy()) for name, value in twin.views(twin.start).items()}
-        dtypes = {part.name: DTYPES[part.dtype] for part in twin.parts}
+        values = {name: torch.from_numpy(value.copy()) for name, value in model.views(model.start).items()}
+        dtypes = {part.name: DTYPES[part.dtype] for part in model.parts}
         dtype = dtypes["weight"]
-        self.shift = nn.Parameter(torch.from_numpy(twin.shift.copy()).to(dtype), requires_grad=False)
+        self.shift = nn.Parameter(torch.from_numpy(model.shift.copy()).to(dtype), requires_grad=False)
         # Stored transposed: the parameter is not contiguous.
         self.weight = nn.Parameter(values["weight"].to(dtype).t().contiguous().t())
         self.decoder = self.weight
@@ -62,11 +65,11 @@ class AutoencoderModel(nn.Module):
 
 
 class SpringsModel(nn.Module):
-    """`twins.Springs` in torch: samples (a, c) -> ½·a·(θ - c)²."""
+    """`numpy_models.Springs` in torch: samples (a, c) -> ½·a·(θ - c)²."""
 
-    def __init__(self, twin: Springs) -> None:
+    def __init__(self, model: Springs) -> None:
         super().__init__()
-        self.theta = nn.Parameter(torch.from_numpy(twin.start.copy()))
+        self.theta = nn.Parameter(torch.from_numpy(model.start.copy()))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[b, 2] -> [b]."""
@@ -130,7 +133,7 @@ def autoencoder(
     steps_per_epoch: int = 10,
     seed: int = 0,
     sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-) -> TwinProblem:
+) -> ModelProblem:
     """The autoencoder; `odd` is the type of one parameter (default: as the others).
 
     `sizes`: samples of each rank in a full and in an epoch's last batch; default `uneven`.
@@ -138,7 +141,7 @@ def autoencoder(
     odd = odd or dtype
     samples = Samples(_autoencoder(dtype, odd), *(sizes or uneven(ranks)), steps_per_epoch, seed)
     mixed = "" if odd == dtype else f" with one {odd}"
-    return TwinProblem(
+    return ModelProblem(
         name=f"autoencoder in {dtype}{mixed}, {recipe.kind}",
         model=lambda: AutoencoderModel(_autoencoder(dtype, odd)),
         data=_torch_data(samples, DTYPES[dtype]),
@@ -160,13 +163,13 @@ def springs(
     recipe: Recipe,
     steps_per_epoch: int = 10,
     sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-) -> TwinProblem:
+) -> ModelProblem:
     """One parameter on quadratics of random stiffness and rest position; `sizes` as for `autoencoder`."""
-    twin = Springs()
-    samples = Samples(twin, *(sizes or uneven(ranks)), steps_per_epoch)
-    return TwinProblem(
+    numpy_model = Springs()
+    samples = Samples(numpy_model, *(sizes or uneven(ranks)), steps_per_epoch)
+    return ModelProblem(
         name="springs",
-        model=lambda: SpringsModel(twin),
+        model=lambda: SpringsModel(numpy_model),
         data=_torch_data(samples, torch.float64),
         criterion=Mean,
         optimizer=build(recipe),

@@ -1,0 +1,93 @@
+"""All proofs of the built-in strategies: each is a test, and `make mutants` runs them on each fault."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equations
+import golden_traffic
+import identities
+from proof import Case, Identity, Mixing, builtin, declared, skewed, spelt, strategies, with_keys
+
+from daso_bench.runner.conformance import lifecycle
+from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
+
+BRIEFLY = {
+    "drains": lifecycle.drains_evenly,
+    "copies": lifecycle.copies,
+    "resumes": lifecycle.resumes_here_and_there,
+    "stops": lifecycle.stops_here_and_there,
+}
+"""What of the contract is tried with the keys of `VARIANTS`; `daso-bench check` tries all of it."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One comparison; `run` raises Failed, with a sentence, where it does not hold."""
+
+    name: str
+    run: Callable[[], None]
+
+
+def all_proofs() -> list[Proof]:
+    """The proofs of all built-in strategies."""
+    return [proof for strategy in strategies() for proof in proofs_of(strategy)]
+
+
+def proofs_of(strategy: str) -> Iterator[Proof]:
+    """Everything that is proven of one built-in strategy."""
+
+    def proof(kind: str, what: str, ranks: RanksOfNodes, run: Callable[..., None], *arguments: Any) -> Proof:
+        name = f"{strategy}: {kind}: {what} on {','.join(map(str, ranks))}"
+        return Proof(name, partial(run, strategy, *arguments, ranks))
+
+    yield Proof(f"{strategy}: traffic", partial(golden_traffic.require, strategy))
+    for ranks in ((1,), (2, 2)):
+        yield proof("equations", "as configured", ranks, as_configured)
+    for case in declared(strategy, "CASES"):
+        for ranks in case.ranks:
+            yield proof("equations", case.name, ranks, equation, case)
+    for identity in declared(strategy, "IDENTITIES"):
+        for ranks in identity.ranks:
+            yield proof("identities", identity.sentence(strategy), ranks, identical, identity)
+    for mixing in declared(strategy, "MIXING"):
+        for ranks in mixing.ranks:
+            yield proof("mixing", mixing.holds.__doc__ or "", ranks, mixes, mixing)
+    for keys in declared(strategy, "VARIANTS"):
+        yield proof("contract", spelt(strategy, keys), (2, 2), contract_in_brief, keys)
+
+
+def as_configured(strategy: str, ranks: RanksOfNodes) -> None:
+    """The strategy with its defaults, on ranks of unlike speed, follows its NumPy reference."""
+    candidate = builtin(strategy)
+    case = Case(step_ns=skewed, round_ns=2900)
+    equations.require(strategy, candidate.strategy_class, candidate.config, case, ranks)
+
+
+def equation(strategy: str, case: Case, ranks: RanksOfNodes) -> None:
+    """The strategy follows its NumPy reference in `case`."""
+    kind = builtin(strategy).strategy_class
+    equations.require(strategy, kind, kind.Config(**case.keys), case, ranks)
+
+
+def identical(strategy: str, identity: Identity, ranks: RanksOfNodes) -> None:
+    """The identity holds with its optimizers, and breaks with those that must break it."""
+    for recipe in (*identity.recipes, *identity.breaks):
+        identities.require(strategy, identity, builtin(strategy).strategy_class, ranks, recipe)
+
+
+def mixes(strategy: str, mixing: Mixing, ranks: RanksOfNodes) -> None:
+    """The mixing alone does what it must."""
+    mixing.holds(builtin(strategy).strategy_class, mixing.keys, ranks)
+
+
+def contract_in_brief(strategy: str, keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
+    """The contract holds with further keys too, in its main points."""
+    # What a schedule of periods remembers shows after some of the steps alone: resumed after every step.
+    thorough = {"resumes": lifecycle.resumes} if "period_rule" in keys else {}
+    for name, check in (BRIEFLY | thorough).items():
+        try:
+            check(with_keys(builtin(strategy), keys), ranks)
+        except Failed as error:
+            raise Failed(f"{name}: {error}") from error
