@@ -13,8 +13,7 @@ from typing import Any
 from .data.arms import Arm, Comparison, settings, text
 from .data.load import Run
 from .statistics import reached, tuning
-from .statistics.estimate import Interval
-from .statistics.ratio import Times
+from .statistics.ratio import Interval, Times
 from .statistics.tuning import Regret
 from .target import budget_s, study_of, way
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...strategies.errors import ConfigError
 from ..config.schema import RunConfig, strategy_name
-from ..report.statistics.search import OWN, Key
+from ..report.statistics.tuning import OWN, Key
 
 RATE_TIMES = 8.0  # the peak rate: an eighth to eight times
 LONGEST_WARMUP = 0.25  # of the schedule

@@ -20,10 +20,8 @@ from ..records import display, tuning_trials
 from ..records.exit_codes import FAILED, OK, WRONG_REQUEST
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.run_directory import RunDirectory
-from ..report.statistics import search
-from ..report.statistics.guard import choose_baseline
 from ..report.statistics.ratio import Times
-from ..report.statistics.search import Trial
+from ..report.statistics.tuning import Trial, choose_baseline, in_common, winner
 from . import start, sweep, tuned_study, tuning_plan
 from .prepare_data import Preparation
 from .search_space import described, space_of
@@ -139,7 +137,7 @@ def baseline_of(arms: Sequence[StudyArm], outcomes: Mapping[str, Sequence[Trial]
     plain = [arm.name for arm in arms if _plain_ddp(arm.config)]
     if not plain or (named and named not in plain):
         return named
-    seconds = search.in_common({name: outcomes[name] for name in plain})
+    seconds = in_common({name: outcomes[name] for name in plain})
     if not all(seconds.values()):
         return named or plain[0]
     return choose_baseline([(name, Times(tuple(times))) for name, times in seconds.items()])
@@ -167,7 +165,7 @@ def _tuned(arm: StudyArm, outcomes: Sequence[Trial], tuning: Tuning) -> Tuned:
 
 
 def _winner(arm: StudyArm, outcomes: Sequence[Trial]) -> Trial | None:
-    return search.winner(outcomes, lower=arm.config.train.target_metric == "loss")
+    return winner(outcomes, lower=arm.config.train.target_metric == "loss")
 
 
 def _device_s(arm: StudyArm, outcomes: Sequence[Trial]) -> float:

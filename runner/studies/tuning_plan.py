@@ -17,8 +17,7 @@ from ..records import display
 from ..records import tuning_trials as trials
 from ..records.run_directory import RunDirectory
 from ..records.seed_ranges import phase_of
-from ..report.statistics import search
-from ..report.statistics.tuning import check_fair
+from ..report.statistics import tuning
 from . import dry_run, sweep
 from .search_space import changed, space_of, value_of
 from .side_runs import beside, refuse_far
@@ -81,14 +80,14 @@ def tuning_of(
     trials.check_trials(number, "study.tune_trials" if count is None else "--trials")
     scored = (r.config.seed for r in requests if r.config is not None and not r.config.study.role)
     seeds = list(dict.fromkeys(scored))
-    check_fair({arm.name: number for arm in own}, trials.seeds(number), seeds)
+    tuning.check_fair({arm.name: number for arm in own}, trials.seeds(number), seeds)
     return Tuning(arms=arms, own=own, trials=number, seeds=seeds, plans=planned(own, number, words))
 
 
 def planned(arms: Sequence[StudyArm], number: int, words: Sequence[str] = ()) -> list[Plan]:
     """The trials of all arms, trial by trial, the order of the arms moved on by one from trial to trial."""
-    points = search.coordinates(arms[0].config.study.name, number)
-    changes = {arm.name: search.settings(*space_of(arm.config), points) for arm in arms}
+    points = tuning.coordinates(arms[0].config.study.name, number)
+    changes = {arm.name: tuning.settings(*space_of(arm.config), points) for arm in arms}
     found: list[Plan] = []
     for trial, seed in enumerate(trials.seeds(number)):
         turn = trial % len(arms)

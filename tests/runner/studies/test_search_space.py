@@ -8,7 +8,7 @@ from runs import config
 
 from daso_bench.runner.config.optimizers import LARS, SGD
 from daso_bench.runner.config.schedules import Cosine
-from daso_bench.runner.report.statistics.search import Key
+from daso_bench.runner.report.statistics.tuning import Key
 from daso_bench.runner.studies.search_space import changed, described, space_of
 from daso_bench.strategies.errors import ConfigError
 

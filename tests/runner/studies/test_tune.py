@@ -11,7 +11,7 @@ from daso_bench.runner.config.compose import compose
 from daso_bench.runner.records.exit_codes import WRONG_REQUEST
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.seed_ranges import TRIAL
-from daso_bench.runner.report.statistics.search import Trial
+from daso_bench.runner.report.statistics.tuning import Trial
 from daso_bench.runner.studies import sweep
 from daso_bench.runner.studies.tune import baseline_of
 from daso_bench.runner.studies.tuning_arms import StudyArm, arms_of
