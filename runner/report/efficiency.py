@@ -17,7 +17,7 @@ from .claims.comparison import Method, rated
 from .data.arms import Arm, Comparison, per_sample
 from .data.load import Run
 from .split import PARTS, shares
-from .statistics.estimate import Interval
+from .statistics.ratio import Interval
 from .target import baseline_of
 
 SLOWER = "the machine was busy, or its threads are in each other's way"

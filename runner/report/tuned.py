@@ -13,8 +13,7 @@ from typing import Any
 from .data.arms import Arm, Comparison, settings, text
 from .data.load import Run
 from .statistics import reached
-from .statistics.estimate import Interval
-from .statistics.ratio import Regret, Times, regret
+from .statistics.ratio import Interval, Regret, Times, regret
 from .target import budget_s, study_of, way
 
 EQUALLY, OWN = "equally tuned", "paper's settings"

@@ -13,7 +13,7 @@ from ..records import display
 from ..records.json_lines import read_records, surviving, write_json
 from ..records.run_directory import RunDirectory
 from ..records.seed_ranges import PILOT, phase_of
-from ..report.statistics.pilot_rules import FEWEST_PILOTS, Target, choose
+from ..report.statistics.planning import FEWEST_PILOTS, Target, choose
 from ..training.data_errors import data_told
 from . import sweep
 from .side_runs import Asked, beside, run_baseline

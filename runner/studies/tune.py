@@ -25,7 +25,6 @@ from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.outcome import FAILED, OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
 from ..records.seed_ranges import TRIAL, phase_of, trial_seeds
-from ..report.statistics.guard import choose_baseline
 from ..report.statistics.ratio import Times
 from . import dry_run, start, sweep
 from .prepare_data import Preparation
@@ -296,7 +295,8 @@ def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
     seconds = common_times({name: results[name] for name in plain})
     if not all(seconds.values()):
         return named or plain[0]
-    return choose_baseline([(name, Times(tuple(times))) for name, times in seconds.items()])
+    # The smallest geometric mean, the first of equals.
+    return min(seconds, key=lambda name: math.fsum(Times(tuple(seconds[name])).logs))
 
 
 def _is_plain_ddp(config: RunConfig) -> bool:

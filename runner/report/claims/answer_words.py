@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import words
-from ..statistics.power import detectable
+from ..statistics.planning import detectable
 from ..statistics.ratio import SIGNIFICANT, Ratio
 from .speedups import Answer, Line, evaluations
 
@@ -62,7 +62,7 @@ def _cells(answer: Answer, line: Line) -> Cells:
     points = "no interval"
     if difference is not None:
         ends = difference.interval
-        points = f"{difference.estimate.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
+        points = f"{difference.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
     return Cells(
         label=line.arm.label,
         index=line.arm.index,
@@ -85,7 +85,7 @@ def _remarks(answer: Answer, line: Line) -> list[str]:
             continue
         if made.low <= 1 <= made.high:
             sd = made.estimate.error * (len(line.arm.counted) / 2) ** 0.5
-            least = detectable(len(line.arm.counted), sd, level=made.level) if sd > 0 else None
+            least = detectable(len(line.arm.counted), sd, level=made.estimate.level) if sd > 0 else None
             could = f"; this plan could detect {least:.2f}" if least is not None else ""
             found.append(f"{said}: no detectable difference{could}")
         elif made.point > 1 and floor is not None and made.low <= 1 + floor:
@@ -104,13 +104,15 @@ def _floors(answer: Answer) -> list[str]:
     missing = fixed.missing
     if missing:
         what = " and ".join(missing)
-        return [f"No noise floor: {what} missing (study.role=same_seeds and fresh make them), so no verdict."]
+        return [
+            f"No noise floor: {what} missing (study.role=same_seeds and fresh_seeds make them), so no verdict."
+        ]
     assert fixed.clock is not None
     floors = {"time of all work": fixed, **({"time to target": target} if answer.budget_s else {})}
     seeds = " and ".join(
-        f"{one.fresh.floor:.2%} in the {said}" for said, one in floors.items() if one.fresh is not None
+        f"{one.fresh.value:.2%} in the {said}" for said, one in floors.items() if one.fresh is not None
     )
-    told = [f"same seeds {fixed.clock.floor:.2%}", *([f"other seeds {seeds}"] if seeds else [])]
+    told = [f"same seeds {fixed.clock.value:.2%}", *([f"other seeds {seeds}"] if seeds else [])]
     found = [f"Noise floor, what two runs of the baseline itself differ by: {', '.join(told)}."]
     found += [
         f"No noise floor in the {said}, so no verdict on it: {one.unknown}."
@@ -119,7 +121,7 @@ def _floors(answer: Answer) -> list[str]:
     ]
     if fixed.biased:
         found.append("The two runs with the same seeds differ by order or slot: verdicts are provisional.")
-    if fixed.fresh is not None and fixed.fresh.misses_one:
+    if fixed.fresh is not None and fixed.fresh.misses_1:
         found.append(
             "The interval of the baseline against itself with other seeds misses 1, as it does in 1 of 20."
         )
@@ -140,7 +142,7 @@ def _row(answer: Answer, line: Line) -> dict[str, Any]:
         **_ratio("to_target", line.to_target, line.holm[1]),
         **_ratio("throughput", parts and parts.throughput, None),
         **_ratio("statistical_efficiency", parts and parts.statistical, None),
-        "quality_points": difference.estimate.difference if difference else None,
+        "quality_points": difference.difference if difference else None,
         "quality_points_low": difference.interval.low if difference else None,
         "quality_points_high": difference.interval.high if difference else None,
         "evaluations_to_target": evaluations(line.arm),

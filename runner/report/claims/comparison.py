@@ -10,8 +10,7 @@ from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..statistics import decompose, quality, ratio, reached
 from ..statistics.decompose import Decomposition, Work
-from ..statistics.quality import Difference
-from ..statistics.ratio import FEWEST_RUNS, Ratio, Times
+from ..statistics.ratio import FEWEST_RUNS, Estimate, Ratio, Times
 from ..target import budget_s, study_of, way
 
 
@@ -55,7 +54,7 @@ class Method:
             level=self.level,
         )
 
-    def quality(self, arm: Arm) -> Difference | None:
+    def quality(self, arm: Arm) -> Estimate | None:
         """Of the final accuracies, in points; runs that ended in none are told as diverged."""
         base, other = (_points(one) for one in (self.baseline, arm))
         return quality.difference(base, other, level=self.level)

@@ -1,6 +1,6 @@
 """A comparison held against stored samples to target: a weak baseline, and arms that need too few samples.
 
-Source: docs/method.md, "Validity and guard"; the tests are in `runner/report/statistics/guard.py`, the stored
+Source: docs/method.md, "Validity and guard"; the arithmetic is in `statistics/noise_floor.py`, the stored
 points in conf/convergence (docs/claims.md).
 """
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..statistics import guard
-from ..statistics.guard import Shift
+from ..statistics import noise_floor
+from ..statistics.noise_floor import Shift
 from ..statistics.ratio import SIGNIFICANT, Times
 from .convergence_points import Reference, match
 
@@ -59,14 +59,14 @@ def guarded(comparison: Comparison, baseline: Arm, references: Sequence[Referenc
         return Guarded()
     stored = Times(found.samples)
     samples = {arm.label: _samples(arm) for arm in comparison.arms if not arm.runs[0].role}
-    shifts = guard.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
+    shifts = noise_floor.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
     said = {
         label: f"{_needs(label, shift, found)}; {_corrected(shift, len(shifts))})"
         for label, shift in shifts.items()
         if shift.p < SIGNIFICANT
     }
     own = samples[baseline.label]
-    worse = guard.worse(stored, own) if own.seconds else None
+    worse = noise_floor.worse(stored, own) if own.seconds else None
     return Guarded(
         reference=found,
         weak=f"{WEAK}: {_needs(baseline.label, worse, found)})" if worse and worse.flagged else "",

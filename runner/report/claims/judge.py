@@ -6,14 +6,14 @@ Nothing is typed by hand: every verdict is computed anew from the run directorie
 "Verdict on a claim"; the rules are in `runner/report/statistics/`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics.claim_verdicts import Claim, Conditions, Verdict, differences
 from ..statistics.ratio import FEWEST_RUNS
+from ..statistics.verdict import Conditions, Hypothesis, Verdict
 from . import measured, recorded
 from . import paper_claims as records
 from .fairness import BY_DESIGN, Ledger, fairness
@@ -124,10 +124,10 @@ def _judged(claim: records.Claim, given: Answer, line: Line, ledger: Ledger) -> 
     )
 
 
-def _scored(claim: records.Claim) -> Claim:
+def _scored(claim: records.Claim) -> Hypothesis:
     """The claim as the rules take it. Quality by itself goes by the rules of equal work."""
     headline = "fixed_work" if claim.headline == "quality" else claim.headline
-    return Claim(
+    return Hypothesis(
         value=claim.gain, headline=headline, quantifier=claim.quantifier, quality_margin=claim.quality_margin
     )
 
@@ -145,8 +145,8 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
     ]
     return Conditions(
         runs=min(len(given.against.counted), len(line.arm.counted)),
-        clock_floor=noise.clock.floor if noise.clock else None,
-        fresh_floor=noise.fresh.floor if noise.fresh else None,
+        clock_floor=noise.clock.value if noise.clock else None,
+        fresh_floor=noise.fresh.value if noise.fresh else None,
         fresh_unknown=noise.unknown,
         biased=noise.biased,
         evaluations=None if None in counts else min(count for count in counts if count is not None),
@@ -182,14 +182,25 @@ def _stated(claim: records.Claim, run: Run) -> tuple[tuple[str, ...], tuple[str,
     stated = claim.conditions
     here = {"nodes": cluster.get("nodes"), "devices per node": devices}
     claimed = {"nodes": stated.nodes, "devices per node": stated.devices_per_node}
-    differs, silent = differences(claimed, here)
+    differs, silent = _differences(claimed, here)
     silent = (*silent, *(key for key in ("device", "network") if getattr(stated, key) is None))
     workload = {key: run.name(key).lower() for key in ("model", "dataset")}
     wanted = {key: value.lower() if (value := getattr(stated, key)) else None for key in workload}
     if claim.headline != "efficiency":
         workload["metric"], wanted["metric"] = run.judged_by.key, claim.metric
-    other, _ = differences(wanted, workload)
+    other, _ = _differences(wanted, workload)
     return differs, ((", ".join(silent),) if silent else ()), other
+
+
+def _differences(
+    claimed: Mapping[str, object], here: Mapping[str, object]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what differs, what is not stated) of conditions; None: the source does not give it."""
+    stated = {key: claimed.get(key) for key in here}
+    differs = [
+        f"{key} {value}, here {here[key]}" for key, value in stated.items() if value not in (None, here[key])
+    ]
+    return tuple(differs), tuple(key for key, value in stated.items() if value is None)
 
 
 def _is(arm: Arm, name: str) -> bool:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ..data.arms import Comparison
-from ..statistics.claim_verdicts import Conditions, Verdict
 from ..statistics.ratio import Ratio
+from ..statistics.verdict import Conditions, Verdict
 from . import paper_claims as records
 from .fairness import Ledger
 

@@ -11,12 +11,9 @@ from statistics import median
 from .. import words
 from ..data.load import Run
 from ..efficiency import SLOWER, cores_of, matrix, why_none
-from ..statistics import decide, quality
-from ..statistics.claim_verdicts import Claim, Conditions, Verdict
-from ..statistics.decide import Forecast
-from ..statistics.estimate import Interval
-from ..statistics.quality import Difference
-from ..statistics.ratio import Ratio
+from ..statistics import quality, verdict
+from ..statistics.ratio import Estimate, Interval, Ratio
+from ..statistics.verdict import Conditions, Forecast, Hypothesis, Verdict
 from . import recorded
 from .comparison import Method
 from .speedups import Answer, Line
@@ -31,10 +28,10 @@ class Measured:
     ratio: Ratio | None = None
 
 
-Headline = Callable[[Claim, Answer, Line, Conditions], Measured]
+Headline = Callable[[Hypothesis, Answer, Line, Conditions], Measured]
 
 
-def fixed_work(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+def fixed_work(claim: Hypothesis, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """Time of the complete schedule, together with a quality that is not inferior."""
     time = _time(claim, line.fixed_work, conditions, line.holm[0])
     kept = no_loss(claim, given, line, conditions)
@@ -45,14 +42,14 @@ def fixed_work(claim: Claim, given: Answer, line: Line, conditions: Conditions) 
     )
 
 
-def no_loss(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+def no_loss(claim: Hypothesis, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """Whether the final metric is no worse than the margin allows."""
     interval, forecast = _of(line.quality)
     made = quality.no_loss(claim, interval, conditions, diverged=line.diverged, forecast=forecast)
     return Measured(verdict=made, said=_points(line))
 
 
-def better(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+def better(claim: Hypothesis, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """Whether the final metric is better than two baselines differ by."""
     interval, forecast = _of(line.quality)
     made = quality.better(
@@ -66,21 +63,21 @@ def better(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> M
     return Measured(verdict=made, said=_points(line))
 
 
-def time_to_target(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+def time_to_target(claim: Hypothesis, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """Time of the first crossing."""
     found = line.to_target
     made = _time(claim, found, conditions, line.holm[1])
     return Measured(verdict=made, said=f"{words.interval(found)} in time to target", ratio=found)
 
 
-def efficiency(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+def efficiency(claim: Hypothesis, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """Samples per second, of the runs that did all their work; the ledger holds the machines equal."""
     found = _rates(given, line)
     made = _time(claim, found, conditions, None)
     return Measured(verdict=made, said=f"{words.interval(found)} in samples per second", ratio=found)
 
 
-def quality_at_time(claim: Claim, given: Answer, line: Line, conditions: Conditions) -> Measured:
+def quality_at_time(claim: Hypothesis, given: Answer, line: Line, conditions: Conditions) -> Measured:
     """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
     spent = [run.train_s for run in given.against.complete if run.train_s]
     if not spent:
@@ -100,7 +97,7 @@ def quality_at_time(claim: Claim, given: Answer, line: Line, conditions: Conditi
         diverged=line.diverged,
         forecast=forecast,
     )
-    said = f"{found.estimate.difference:+.2f} points" if found else "no difference"
+    said = f"{found.difference:+.2f} points" if found else "no difference"
     return Measured(verdict=made, said=f"{said} at equal time, {words.interval(steps)} in time per sample")
 
 
@@ -169,18 +166,18 @@ def _rates(given: Answer, line: Line) -> Ratio | None:
     return Method(given.comparison, given.against).per_sample(line.arm)
 
 
-def _time(claim: Claim, found: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
-    made = decide.verdict(
+def _time(claim: Hypothesis, found: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
+    made = verdict.ratio_verdict(
         claim,
         found.interval if found else None,
         conditions,
         forecast=found.with_runs if found else None,
     )
-    gains = made.word in ("reproduced", "partly", "supported") or decide.A_GAIN in made.remarks
-    return decide.corrected(made, holm) if gains and holm is not None else made
+    gains = made.word in ("reproduced", "partly", "supported") or verdict.A_GAIN in made.remarks
+    return made.corrected(holm) if gains and holm is not None else made
 
 
-def _of(found: Difference | None) -> tuple[Interval | None, Forecast | None]:
+def _of(found: Estimate | None) -> tuple[Interval | None, Forecast | None]:
     """The interval of a difference, and what more runs would make of it."""
     return (found.interval, found.with_runs) if found else (None, None)
 
@@ -202,4 +199,4 @@ def _points(line: Line) -> str:
     if found is None:
         return f"no difference of {line.arm.runs[0].judged_by.name}"
     ends = found.interval
-    return f"{found.estimate.difference:+.2f} points [{ends.low:+.2f}, {ends.high:+.2f}]"
+    return f"{found.difference:+.2f} points [{ends.low:+.2f}, {ends.high:+.2f}]"

@@ -13,11 +13,10 @@ from statistics import median
 
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics import floor, guard, ratio
+from ..statistics import noise_floor, ratio
 from ..statistics.decompose import Decomposition
-from ..statistics.floor import NoiseFloor
-from ..statistics.quality import Difference
-from ..statistics.ratio import FEWEST_RUNS, Ratio
+from ..statistics.noise_floor import NoiseFloor
+from ..statistics.ratio import FEWEST_RUNS, Estimate, Ratio
 from ..target import baseline_of, study_of
 from . import busy_machine
 from .bounds import Bound, bound_of
@@ -41,7 +40,7 @@ class Line:
     fixed_work: Ratio | None
     to_target: Ratio | None
     parts: Decomposition | None
-    quality: Difference | None
+    quality: Estimate | None
     diverged: bool
     holm: tuple[float | None, float | None]
     notes: tuple[str, ...]
@@ -120,7 +119,7 @@ def answer(comparison: Comparison, references: Sequence[Reference] = ()) -> Answ
         placebo=placebo,
         fixed_floor=fixed_floor,
         target_floor=target_floor,
-        fresh_points=fresh_quality.estimate.difference if fresh_quality else None,
+        fresh_points=fresh_quality.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=how.budget_s,
         forbidden=(*weak, *_forbidden(comparison, placebo, fixed_floor, target_floor)),
@@ -189,7 +188,7 @@ def _holm(found: Sequence[Ratio | None]) -> list[float | None]:
     return [None if one is None else next(adjusted) for one in found]
 
 
-def _clock(baseline: Arm, again: Arm | None, level: float) -> floor.ClockFloor | None:
+def _clock(baseline: Arm, again: Arm | None, level: float) -> noise_floor.Floor | None:
     """From each repetition's two runs with the same seeds: time per sample, up to their last evaluation."""
     if again is None:
         return None
@@ -200,12 +199,12 @@ def _clock(baseline: Arm, again: Arm | None, level: float) -> floor.ClockFloor |
         pair = twin and _same_part(twin, run)
         if pair:
             ratios.append(math.log(pair[0] / pair[1]))
-    return floor.clock_floor(ratios, level=level)
+    return noise_floor.clock_floor(ratios, level=level)
 
 
-def _floor(clock: floor.ClockFloor | None, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
+def _floor(clock: noise_floor.Floor | None, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
     """`again`: the baseline over the one with fresh seeds. `why`: what may stand against a ratio of them."""
-    fresh = floor.fresh_floor(again)
+    fresh = noise_floor.fresh_floor(again)
     return NoiseFloor(clock=clock, fresh=fresh, unknown="" if fresh else "; ".join(why))
 
 
@@ -233,7 +232,7 @@ def _better(lines: Sequence[Line], fixed: NoiseFloor, target: NoiseFloor) -> lis
         for (said, of), noise in zip(_OF, (fixed, target), strict=True)
         for line in lines
         if line.arm.runs[0].strategy == "ddp" and (seen := of(line)) and noise.floor is not None
-        if guard.wrong_baseline(seen.interval, noise.floor)
+        if noise_floor.wrong_baseline(seen.interval, noise.floor)
     ]
 
 
@@ -247,7 +246,7 @@ def _forbidden(
         if m is None:
             continue
         seen = placebo and of(placebo)
-        if seen and guard.placebo_differs(seen.low, seen.high, m):
+        if seen and noise_floor.placebo_differs(seen.low, seen.high, m):
             found.append(
                 f"the placebo differs from the baseline in {said}: {seen.low:.3f} to {seen.high:.3f}"
             )

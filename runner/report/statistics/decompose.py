@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from ....strategies.errors import ConfigError, above, at_least
-from . import estimate
-from .estimate import LEVEL, exponential
-from .ratio import FEWEST_RUNS, Ratio, Times, welch
+from .ratio import FEWEST_RUNS, LEVEL, Ratio, Times, exponential, mean_of, welch
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Work:
 class Decomposition:
     """speed-up = throughput · statistical, as ratios with intervals; for fixed work `statistical` is 1."""
 
-    speed_up: Ratio
     throughput: Ratio
     statistical: Ratio
 
@@ -51,15 +48,14 @@ class Decomposition:
 def decompose(base: Work, arm: Work, *, level: float = LEVEL) -> Decomposition | None:
     """(X_arm / X_base) · (S_base / S_arm) from the runs of both arms; None below 3 runs on a side.
 
-    The points are ratios of geometric means, so that their product is exact. The speed-up here has no grid
-    variance and is not the one to judge: that is `ratio.welch` on crossing times.
+    The points are ratios of geometric means, so that their product is exactly the ratio of times. The
+    interval of that is not theirs: it is `ratio.welch` on crossing times, with the grid variance.
     """
-    speed_up = welch(Times(base.seconds), Times(arm.seconds), level=level)
     throughput = welch(base.seconds_per_sample, arm.seconds_per_sample, level=level)
     statistical = welch(Times(base.samples), Times(arm.samples), level=level)
-    if speed_up is None or throughput is None or statistical is None:
+    if throughput is None or statistical is None:
         return None
-    return Decomposition(speed_up=speed_up, throughput=throughput, statistical=statistical)
+    return Decomposition(throughput=throughput, statistical=statistical)
 
 
 def bound(step_s: float, *, exposed_s: float, waiting_s: float = 0.0) -> float:
@@ -108,5 +104,5 @@ def bound_limit(bounds: Sequence[float], *, level: float = LEVEL) -> float | Non
     """Upper one-sided limit of the bound from one bound per run: t on their logarithms; None below 3 runs."""
     if len(bounds) < FEWEST_RUNS:
         return None
-    found = estimate.paired(Times(tuple(bounds)).logs, [0.0] * len(bounds))
-    return exponential(found.difference + float(stdtrit(found.df, level)) * found.error)
+    logs = mean_of(Times(tuple(bounds)).logs)
+    return exponential(logs.difference + float(stdtrit(logs.df, level)) * logs.error)

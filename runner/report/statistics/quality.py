@@ -4,48 +4,29 @@ Differences are arm minus baseline in points of a metric of which more is better
 Source: docs/method.md, "Quality".
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ....strategies.errors import ConfigError
-from . import estimate
-from .claim_verdicts import Claim, Conditions, Verdict, Word
-from .decide import Forecast, not_judged, smallest_n, standing
-from .estimate import LEVEL, Estimate, Interval
-from .ratio import FEWEST_RUNS
+from .ratio import FEWEST_RUNS, LEVEL, Estimate, Interval, welch_difference
+from .verdict import PROVISIONAL, Conditions, Forecast, Hypothesis, Verdict, Word, not_judged, smallest_n
 
 SAME_STEP = Interval(0.95, 1.05)  # ratio of times per step within which one common time compares quality
-_FROM_QUALITY = ("reproduced", "partly", "supported")  # what needs the quality to hold as well
+_NEED_QUALITY = ("reproduced", "partly", "supported")  # words that need the quality to hold as well
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Arm minus baseline, in points, with the Welch interval at `level`."""
+def difference(base: Sequence[float], arm: Sequence[float], *, level: float = LEVEL) -> Estimate | None:
+    """Arm minus baseline from the final metric of each run, in points; None below 3 runs on a side.
 
-    estimate: Estimate
-    level: float
-
-    @property
-    def interval(self) -> Interval:
-        return self.estimate.interval(self.level)
-
-    def with_runs(self, runs: int) -> Interval:
-        """The interval that `runs` runs of each arm would give if difference and spread stayed."""
-        return self.estimate.with_runs(runs).interval(self.level)
-
-
-def difference(base: Sequence[float], arm: Sequence[float], *, level: float = LEVEL) -> Difference | None:
-    """From the final metric of each run, in points; None below 3 runs on a side.
-
-    Raises ConfigError for a value that is not finite: diverged runs are told with `diverged`, not as numbers.
+    Raises ConfigError for a value that is not finite: `diverged` stands for a run that ended in none.
     """
     if min(len(base), len(arm)) < FEWEST_RUNS:
         return None
-    return Difference(estimate=estimate.welch(arm, base), level=level)
+    return welch_difference(arm, base, level=level)
 
 
 def no_loss(
-    claim: Claim,
+    claim: Hypothesis,
     interval: Interval | None,
     conditions: Conditions,
     *,
@@ -61,7 +42,7 @@ def no_loss(
 
 
 def better(
-    claim: Claim,
+    claim: Hypothesis,
     interval: Interval | None,
     conditions: Conditions,
     *,
@@ -81,7 +62,7 @@ def better(
 
 
 def quality_at_time(
-    claim: Claim,
+    claim: Hypothesis,
     interval: Interval | None,
     conditions: Conditions,
     *,
@@ -96,8 +77,8 @@ def quality_at_time(
     1.05].
     """
     if step_ratio is None or step_ratio.low < SAME_STEP.low or step_ratio.high > SAME_STEP.high:
-        said = "unknown" if step_ratio is None else f"[{step_ratio.low:.3g}, {step_ratio.high:.3g}]"
-        reason = f"ratio of times per step {said}: must lie inside [{SAME_STEP.low:g}, {SAME_STEP.high:g}]"
+        ends = "unknown" if step_ratio is None else f"[{step_ratio.low:.3g}, {step_ratio.high:.3g}]"
+        reason = f"ratio of times per step {ends}: must lie inside [{SAME_STEP.low:g}, {SAME_STEP.high:g}]"
         conditions = replace(conditions, forbidden=(*conditions.forbidden, reason))
     return better(
         claim,
@@ -130,17 +111,17 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
     not.
     """
     for word in ("no verdict", "not testable here"):
-        stopped = [part for part in (time, quality) if part.word == word]
-        if stopped:
-            reasons = dict.fromkeys(reason for part in stopped for reason in part.reasons)
+        refused = [part for part in (time, quality) if part.word == word]
+        if refused:
+            reasons = dict.fromkeys(reason for part in refused for reason in part.reasons)
             return Verdict(word=word, reasons=tuple(reasons))
     if quality.word == "supported":
         return time
-    kept = tuple(remark for remark in time.remarks if remark == "provisional")
+    kept = tuple(remark for remark in time.remarks if remark == PROVISIONAL)
     if quality.word == "contradicted":
         lost: Word = "smaller here" if quantifier == "up_to" else "contradicted"
         return Verdict(word=lost, remarks=("quality lost", *kept), reasons=time.reasons)
-    if time.word in _FROM_QUALITY:
+    if time.word in _NEED_QUALITY:
         return Verdict(
             word="inconclusive",
             remarks=("quality open", *kept),
@@ -149,12 +130,12 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
         )
     if time.word != "inconclusive":
         return time
-    both = (time.smallest_n, quality.smallest_n)
-    return replace(time, smallest_n=None if None in both else max(n for n in both if n is not None))
+    needed = [part.smallest_n for part in (time, quality) if part.smallest_n is not None]
+    return replace(time, smallest_n=max(needed) if len(needed) == 2 else None)
 
 
 def _verdict(
-    claim: Claim,
+    claim: Hypothesis,
     interval: Interval | None,
     conditions: Conditions,
     edges: tuple[float, float],
@@ -163,27 +144,23 @@ def _verdict(
     forecast: Forecast | None,
 ) -> Verdict:
     """Contradicted wholly below the first edge, supported wholly above the second."""
-    # What communication can save says nothing about quality.
-    stop = not_judged(claim, replace(conditions, bound=None))
-    if stop is not None:
-        return stop
-    if interval is None:
-        return standing(Verdict(word="inconclusive", reasons=("no interval of the metric",)), conditions)
-    judge = _judge(edges)
-    word = judge(interval)
-    reasons: tuple[str, ...] = ()
-    if diverged and word == "supported":
-        word, reasons, forecast = "inconclusive", ("a run of the arm diverged",), None
-    needed = None
-    if word == "inconclusive" and forecast is not None and not diverged:
-        needed = smallest_n(lambda future: judge(future) != "inconclusive", forecast, conditions.runs)
-    return standing(Verdict(word=word, reasons=reasons, smallest_n=needed), conditions)
 
-
-def _judge(edges: tuple[float, float]) -> Callable[[Interval], Word]:
-    def judge(interval: Interval) -> Word:
-        if interval.low > edges[1]:
+    def word_of(ends: Interval) -> Word:
+        if ends.low > edges[1]:
             return "supported"
-        return "contradicted" if interval.high < edges[0] else "inconclusive"
+        return "contradicted" if ends.high < edges[0] else "inconclusive"
 
-    return judge
+    # What communication can save says nothing about quality.
+    refused = not_judged(claim, replace(conditions, bound=None))
+    if refused is not None:
+        return refused
+    if interval is None:
+        return Verdict(word="inconclusive", reasons=("no interval of the metric",)).under(conditions)
+    word = word_of(interval)
+    reasons: tuple[str, ...] = ()
+    needed = None
+    if diverged and word == "supported":
+        word, reasons = "inconclusive", ("a run of the arm diverged",)
+    elif word == "inconclusive" and forecast is not None and not diverged:
+        needed = smallest_n(lambda future: word_of(future) != "inconclusive", forecast, conditions.runs)
+    return Verdict(word=word, reasons=reasons, smallest_n=needed).under(conditions)

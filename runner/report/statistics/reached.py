@@ -1,4 +1,6 @@
-"""Runs that reached a target and runs that did not: none is dropped, and none counts as a time it never had.
+"""Censored times: rates, medians and ratios of arms of which some runs missed the target.
+
+No run is dropped, and a run that missed the target never counts as one that crossed it.
 
 Source: docs/method.md, "Runs that miss the target".
 """
@@ -7,22 +9,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scipy import stats
+
 from ....strategies.errors import ConfigError, above
 from ...records.json_lines import Crossing
 from . import ratio
-from .estimate import LEVEL, Interval, normal_limit
-from .ratio import Ratio, Side, Times
+from .ratio import LEVEL, Interval, Ratio, Side, Times
 
 _ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """One arm's way to one target: its runs in the order of their seeds, times in seconds of T_train.
+    """The runs of one arm towards one target, in the order of their seeds, times in seconds of T_train.
 
-    `met[i]`: whether run i reached the target; `seconds[i]`: then its scored crossing time, else the time it
-    used. `log_widths`: of the runs that met it, see `Times`. `budget_s`: the time budget, the same for all
-    arms. Raises ConfigError for no runs, unequal lengths, or times that are not positive and finite.
+    `met[i]`: whether run i reached the target; `seconds[i]`: its scored crossing time, else the time it used.
+    `log_widths`: of the runs that met it, see `Times`. `budget_s`: the time budget, the same for all arms.
+    Raises ConfigError for no runs, unequal lengths, or times that are not positive and finite.
     """
 
     seconds: tuple[float, ...]
@@ -65,12 +68,12 @@ class Reached:
 
     @property
     def rate_only(self) -> bool:
-        """Whether fewer than half reached it: then no time is said of this arm."""
+        """Whether fewer than half reached it, so that only the rate is reported and no time."""
         return self.reached / self.runs < _ENOUGH_REACHED
 
 
 def log_width(crossing: Crossing) -> float:
-    """w = ln(t_j / t_(j-1)), the stretch in which a run crossed; inf if its first evaluation did meet it."""
+    """w = ln(t_j / t_(j-1)), the evaluation interval of the crossing; inf if the first evaluation met it."""
     return math.inf if crossing.at_first else math.log(crossing.stamp_s / crossing.after_s)
 
 
@@ -78,37 +81,22 @@ def wilson(reached: int, runs: int, *, level: float = LEVEL) -> Interval:
     """Wilson's interval of k of n, no continuity correction. Raises ConfigError unless 0 <= k <= n > 0."""
     if not 0 <= reached <= runs or runs == 0:
         raise ConfigError(f"reached={reached} of runs={runs}: must be 0 <= reached <= runs, with runs >= 1")
-    z = normal_limit(level)
-    share = reached / runs
-    centre = share + z**2 / (2 * runs)
-    half = z * math.sqrt(share * (1 - share) / runs + z**2 / (4 * runs**2))
-    scale = 1 + z**2 / runs
-    return Interval(max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
-
-
-def survival(arm: Reached) -> list[tuple[float, float]]:
-    """Kaplan-Meier: (seconds, share not yet there) at each crossing time; failures leave at the budget."""
-    times = arm.crossed_s
-    failures = arm.runs - arm.reached
-    found: list[tuple[float, float]] = []
-    left = 1.0
-    for time in sorted(set(times)):
-        # A run that leaves at the very moment of a crossing was still there to be seen.
-        watched = sum(other >= time for other in times) + (failures if arm.budget_s >= time else 0)
-        left *= 1 - times.count(time) / watched
-        found.append((time, left))
-    return found
+    ends = stats.binomtest(reached, runs).proportion_ci(level, method="wilson")
+    return Interval(float(ends.low), float(ends.high))
 
 
 def median_s(arm: Reached) -> float | None:
     """The smallest time by which at most half had not reached the target (Kaplan-Meier), in seconds.
 
-    None if fewer than half of the runs reached it.
+    Runs that missed the target are censored at the budget. None if fewer than half of the runs reached it.
     """
     if arm.rate_only:
         return None
+    missed = [arm.budget_s] * (arm.runs - arm.reached)
+    curve = stats.ecdf(stats.CensoredData(uncensored=arm.crossed_s, right=missed)).sf
+    points = zip(curve.quantiles.tolist(), curve.probabilities.tolist(), strict=True)
     # The product of fractions may end a rounding error above a half that is exact.
-    return next((time for time, left in survival(arm) if left <= 0.5 + 1e-12), None)
+    return next((time for time, left in points if left <= 0.5 + 1e-12), None)
 
 
 def expected_running_s(arm: Reached) -> float | None:

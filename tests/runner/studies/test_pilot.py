@@ -6,7 +6,7 @@ import pytest
 from asking import code_of, requests
 
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.report.statistics.pilot_rules import choose, grid_step
+from daso_bench.runner.report.statistics.planning import choose, grid_step
 from daso_bench.runner.studies.pilot import pilots
 from daso_bench.runner.studies.side_runs import baseline_of
 from daso_bench.strategies.errors import ConfigError

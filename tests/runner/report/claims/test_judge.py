@@ -93,7 +93,7 @@ def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(ma
     given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
     (found,) = judge([replace(claim, headline="time_to_target")], given)
     assert found.verdict.word == "no verdict"
-    assert "no noise floor: 2 of 5 runs of ddp fresh missed the target" in found.verdict.reasons
+    assert "no noise floor: 2 of 5 runs of ddp fresh_seeds missed the target" in found.verdict.reasons
     assert not any("is missing" in reason for reason in found.verdict.reasons)
 
 

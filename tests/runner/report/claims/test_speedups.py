@@ -107,9 +107,9 @@ def test_both_noise_floors_and_the_larger_one(make_run: Make, tmp_path: Path):
     fixed = found.fixed_floor
     assert fixed.clock is not None
     assert fixed.fresh is not None
-    assert fixed.clock.floor == pytest.approx(0.0198, abs=1e-4)
-    assert fixed.fresh.floor == pytest.approx(0.0309, abs=1e-4)
-    assert fixed.floor == fixed.fresh.floor
+    assert fixed.clock.value == pytest.approx(0.0198, abs=1e-4)
+    assert fixed.fresh.value == pytest.approx(0.0309, abs=1e-4)
+    assert fixed.floor == fixed.fresh.value
     assert not fixed.biased
 
 
@@ -117,7 +117,7 @@ def test_second_baselines_that_always_win_are_a_bias(make_run: Make, tmp_path: P
     study(make_run, tmp_path, clock=(0.01, 0.03, 0.02, 0.02, 0.02))
     found = answered(tmp_path)
     assert found.fixed_floor.clock is not None
-    assert found.fixed_floor.clock.floor == pytest.approx(0.0292, abs=1e-4)
+    assert found.fixed_floor.clock.value == pytest.approx(0.0292, abs=1e-4)
     assert any("provisional" in sentence for sentence in sentences(found))
 
 
@@ -157,10 +157,14 @@ def with_fresh(
 @pytest.mark.parametrize(
     ("missed", "base_missed", "why"),
     [
-        ((1, 3), (), "2 of 5 runs of ddp fresh missed the target"),
+        ((1, 3), (), "2 of 5 runs of ddp fresh_seeds missed the target"),
         ((), (2,), "1 of 5 runs of ddp missed the target"),
-        ((0,), (2,), "1 of 5 runs of ddp missed the target; 1 of 5 runs of ddp fresh missed the target"),
-        ((0, 1, 2, 3, 4), (), "5 of 5 runs of ddp fresh missed the target"),
+        (
+            (0,),
+            (2,),
+            "1 of 5 runs of ddp missed the target; 1 of 5 runs of ddp fresh_seeds missed the target",
+        ),
+        ((0, 1, 2, 3, 4), (), "5 of 5 runs of ddp fresh_seeds missed the target"),
     ],
 )
 def test_a_second_baseline_that_missed_the_target_leaves_no_floor_of_it(
@@ -183,7 +187,7 @@ def test_a_second_baseline_that_diverged_is_not_called_missing(make_run: Make, t
     place = {"arm": "ddp fresh", "role": "fresh_seeds"}
     make_run(tmp_path, "ddp", 9 + FRESH, (0.6, math.nan), status="diverged", place=place, arm="fresh_seeds")
     found = answered(tmp_path)
-    why = "1 of 6 runs of ddp fresh did not do all their work"
+    why = "1 of 6 runs of ddp fresh_seeds did not do all their work"
     assert (found.fixed_floor.missing, found.fixed_floor.unknown) == ([], why)
     assert f"No noise floor in the time of all work, so no verdict on it: {why}." in sentences(found)
 
@@ -300,8 +304,9 @@ def test_throughput_times_statistical_efficiency_is_the_speed_up(make_run: Make,
     study(make_run, tmp_path)
     (line,) = answered(tmp_path).lines
     assert line.parts is not None
+    assert line.to_target is not None
     product = line.parts.throughput.point * line.parts.statistical.point
-    assert product == pytest.approx(line.parts.speed_up.point)
+    assert product == pytest.approx(line.to_target.point)
 
 
 def test_times_that_are_not_valid_give_no_verdict(make_run: Make, tmp_path: Path):

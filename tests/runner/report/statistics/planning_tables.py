@@ -4,8 +4,10 @@ Tables A to D, and how often each verdict comes out, from the formulas that scor
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 import numpy as np
 from simulated_studies import (
@@ -13,6 +15,7 @@ from simulated_studies import (
     Studies,
     bootstrap_coverage,
     crossing_coverages,
+    log_sd,
     noisy_crossings,
     shares,
     simulate,
@@ -20,14 +23,28 @@ from simulated_studies import (
     welch_coverage,
 )
 
-from daso_bench.runner.report.statistics.guard import placebo_differs
-from daso_bench.runner.report.statistics.power import detectable, log_sd, power_of_no_loss, runs_needed
+from daso_bench.runner.report.statistics.noise_floor import placebo_differs
+from daso_bench.runner.report.statistics.planning import POWER, detectable, power
 
 _MOST_BOOTSTRAPS = 4_000  # studies: each is drawn a thousand times
 CVS = (0.03, 0.05, 0.10)
 VALUES = (1.1, 1.25, 1.515)
 RUNS = (5, 10)
 _A_ROWS = ((3, 0.05), (5, 0.03), (5, 0.05), (5, 0.10), (10, 0.05), (20, 0.05))
+
+
+def runs_needed(ratio: float, cv: float) -> int:
+    """Runs per arm with which a true gain of `ratio` times shows at 80 % power; `cv`: of times, a share."""
+    # From below: scipy's noncentral t gives NaN far above the number that is looked for.
+    return next(runs for runs in count(2) if not power(math.log(ratio), log_sd(cv), runs) < POWER)
+
+
+def power_of_no_loss(margin: float, sd: float, runs: int) -> float:
+    """The chance that "no loss" is supported when there is none: the interval lies above -margin.
+
+    `margin` and the `sd` between seeds in points of the metric.
+    """
+    return power(margin, sd, runs, two_sided=False)
 
 
 def markdown(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

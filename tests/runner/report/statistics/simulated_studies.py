@@ -2,9 +2,10 @@
 
 Arrays of ln T have the shape (studies, runs). The first half simulates what verdicts say how often; the
 second half simulates what the planning tables A, C and D show: coverage of intervals, their half-widths, and
-what an evaluation grid does. Table B is exact: see `daso_bench.runner.report.statistics.power`.
+what an evaluation grid does. Table B is exact: see `daso_bench.runner.report.statistics.planning`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,10 +13,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from daso_bench.runner.report.statistics import decision_rules
-from daso_bench.runner.report.statistics.estimate import LEVEL, error_of, t_limit
-from daso_bench.runner.report.statistics.floor import distance
-from daso_bench.runner.report.statistics.power import log_sd
+from daso_bench.runner.report.statistics.noise_floor import distance
+from daso_bench.runner.report.statistics.ratio import LEVEL, error_of, t_limit
+from daso_bench.runner.report.statistics.verdict import (
+    CONTRADICTED,
+    INCONCLUSIVE,
+    PARTLY,
+    REPRODUCED,
+    TOO_NOISY,
+    bands,
+    exceeded,
+    gain_shown,
+    number_rule,
+)
+from daso_bench.strategies.errors import at_least
 
 CLOCK_SD = 0.007  # of ln(A / A′)
 SLOW_SHARE, SLOW_FACTOR = 0.1, 1.5
@@ -25,6 +36,12 @@ _SHIFTS = (0.0, 0.3, 0.55)  # of the arm's median crossing against the baseline'
 _FACTORS = (1.0, 1.4)  # times the samples that the arm needs
 Array = NDArray[np.float64]
 Tails = Literal["normal", "t5", "slow"]
+
+
+def log_sd(cv: float) -> float:
+    """Standard deviation of ln T for log-normal times of coefficient of variation `cv` (a share)."""
+    at_least("cv", cv, 0.0)
+    return math.sqrt(math.log1p(cv**2))
 
 
 def draw_logs(
@@ -143,7 +160,7 @@ def simulate_crossings(runs: int, cv: float, count: int, *, evaluations: int, se
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Shares of studies by verdict; `inconclusive` includes "too noisy", `wrong` is that of `rules.wrong`."""
+    """Shares of studies by verdict; `inconclusive` includes "too noisy", `wrong`: see the function."""
 
     contradicted: float
     partly: float
@@ -152,17 +169,37 @@ class Shares:
     wrong: float
 
 
+def wrong(rule: Any, low: Any, floor: Any, value: float, gain: float) -> Any:
+    """Whether a printed statement, remarks included, is false at the true gain `gain`.
+
+    Rule 3 says gain >= b and, exceeded, gain > d; 4 says gain < a; 5 says 1 < gain < value; "a gain" of rules
+    4 and 6 says gain > 1; rule 2 says nothing. The `typical` reading: for `up_to` "smaller here" says
+    nothing else of the configuration.
+    """
+    a, b, d = bands(value)
+    remarked = np.isin(rule, (CONTRADICTED, INCONCLUSIVE)) & gain_shown(low, floor)
+    return np.select(
+        [rule == REPRODUCED, rule == CONTRADICTED, rule == PARTLY],
+        [
+            (gain < b) | (exceeded(low, value) & (gain <= d)),
+            (gain >= a) | (remarked & (gain <= 1)),
+            np.asarray(not 1 < gain < value),
+        ],
+        remarked & (gain <= 1),
+    )
+
+
 def shares(studies: Studies, value: float, gain: float) -> Shares:
-    """What becomes of a claim of `value` times as fast when the true gain is `gain`."""
+    """The verdicts on a claim of `value` times as fast when the true gain is `gain`."""
     low, high = studies.interval(gain)
-    found = decision_rules.number_rule(low, high, studies.floor, value)
-    counted = np.bincount(found, minlength=decision_rules.INCONCLUSIVE + 1) / len(found)
+    rules = number_rule(low, high, studies.floor, value)
+    counted = np.bincount(rules, minlength=INCONCLUSIVE + 1) / len(rules)
     return Shares(
-        contradicted=float(counted[decision_rules.CONTRADICTED]),
-        partly=float(counted[decision_rules.PARTLY]),
-        reproduced=float(counted[decision_rules.REPRODUCED]),
-        inconclusive=float(counted[decision_rules.INCONCLUSIVE] + counted[decision_rules.TOO_NOISY]),
-        wrong=float(np.mean(decision_rules.wrong(found, low, studies.floor, value, gain))),
+        contradicted=float(counted[CONTRADICTED]),
+        partly=float(counted[PARTLY]),
+        reproduced=float(counted[REPRODUCED]),
+        inconclusive=float(counted[INCONCLUSIVE] + counted[TOO_NOISY]),
+        wrong=float(np.mean(wrong(rules, low, studies.floor, value, gain))),
     )
 
 

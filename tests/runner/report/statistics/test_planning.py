@@ -1,97 +1,53 @@
-"""Planning tables A, C and D by simulation, fewer studies where noted than `planning_tables.py` takes."""
+"""Planning table B, exact and by simulation, and the power of "no loss"."""
 
-import planning_tables
+import math
+
+import numpy as np
 import pytest
-from simulated_studies import (
-    bootstrap_coverage,
-    crossing_coverage,
-    crossing_coverages,
-    noisy_crossings,
-    welch_coverage,
+from planning_tables import power_of_no_loss, runs_needed
+from simulated_studies import log_sd, welch_of
+
+from daso_bench.runner.report.statistics.planning import detectable, power
+from daso_bench.strategies.errors import ConfigError
+
+GAINS = (1.05, 1.10, 1.20, 1.50)
+RUNS_NEEDED = {0.03: (8, 4, 3, 2), 0.05: (18, 6, 3, 3), 0.10: (67, 19, 7, 3)}
+DETECTABLE = {0.03: (1.11, 1.06, 1.04), 0.05: (1.19, 1.11, 1.07), 0.10: (1.42, 1.23, 1.14)}
+
+
+@pytest.mark.parametrize("cv", RUNS_NEEDED)
+def test_planning_table_b(cv: float) -> None:
+    for gain, expected in zip(GAINS, RUNS_NEEDED[cv], strict=True):
+        assert abs(runs_needed(gain, cv) - expected) <= (1 if expected <= 20 else 2), gain
+    assert [detectable(runs, log_sd(cv)) for runs in (3, 5, 10)] == pytest.approx(DETECTABLE[cv], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gain", "cv", "runs"), [(1.10, 0.05, 6), (1.20, 0.05, 3), (1.50, 0.10, 3), (1.05, 0.03, 2)]
 )
-
-COUNT = 20_000
-# Percent: n, CV -> Welch coverage, half-width, bootstrap coverage of geometric means, of medians.
-TABLE_A = {
-    (3, 0.05): (97, 12.5, 80, 89),
-    (5, 0.03): (95, 4.4, 87, 97),
-    (5, 0.05): (95, 7.5, 87, 97),
-    (5, 0.10): (95, 15.4, 88, 97),
-    (10, 0.05): (95, 4.8, 91, 96),
-    (20, 0.05): (95, 3.2, 93, 96),
-}
-# Evaluations -> stamp without noise, midpoint at noise of 0, 0.2 and 0.5 points: mean and sd over the truth.
-TABLE_C = {
-    20: ((1.025, 0.014), (0.999, 0.014), (1.000, 0.023), (0.994, 0.040)),
-    40: ((1.012, 0.007), (1.000, 0.007), (0.998, 0.017), (0.983, 0.032)),
-    100: ((1.005, 0.003), (1.000, 0.003), (0.993, 0.013), (0.968, 0.026)),
-}
+def test_the_exact_power_is_that_of_simulated_studies(gain: float, cv: float, runs: int) -> None:
+    rng = np.random.default_rng(5)
+    base, arm = (rng.standard_normal((100_000, runs)) * log_sd(cv) for _ in range(2))
+    log_ratio, half = welch_of(base + math.log(gain), arm)
+    shown = float(np.mean(np.abs(log_ratio) > half))
+    assert power(math.log(gain), log_sd(cv), runs) == pytest.approx(shown, abs=0.006)
 
 
-@pytest.mark.parametrize(("runs", "cv"), TABLE_A)
-def test_welch_coverage_and_half_widths_are_those_of_planning_table_a(runs: int, cv: float) -> None:
-    found = welch_coverage(runs, cv, COUNT)
-    assert 100 * found.covered == pytest.approx(TABLE_A[runs, cv][0], abs=2)
-    assert 100 * found.half_width == pytest.approx(TABLE_A[runs, cv][1], abs=0.5)
+def test_without_a_difference_power_is_the_error_rate_at_most() -> None:
+    assert power(0.0, 0.05, 20) == pytest.approx(0.05, abs=0.002)
+    assert power(0.0, 0.05, 5, level=0.90) == pytest.approx(0.10, abs=0.01)
 
 
-@pytest.mark.parametrize("runs", [3, 5, 10])
-@pytest.mark.parametrize("cv", [0.03, 0.05, 0.10])
-def test_welch_intervals_of_fixed_work_hold_the_truth_as_often_as_they_say(runs: int, cv: float) -> None:
-    assert 0.93 <= welch_coverage(runs, cv, COUNT, seed=1).covered <= 0.97
+@pytest.mark.parametrize(
+    ("sd", "runs", "expected"),
+    [(0.2, 5, 92), (0.3, 5, 61), (0.5, 5, 26), (0.2, 10, 100), (0.3, 10, 94), (0.5, 10, 56)],
+)
+def test_the_power_of_no_loss_is_that_of_the_rules(sd: float, runs: int, expected: float) -> None:
+    assert 100 * power_of_no_loss(0.5, sd, runs) == pytest.approx(expected, abs=1)
 
 
-# 4,000 studies of 300 draws; `planning_tables.py` draws 1,000.
-@pytest.mark.parametrize(("runs", "cv"), [cell for cell in TABLE_A if cell[0] <= 10])
-def test_percentile_bootstraps_of_few_runs_cover_too_little_or_too_much(runs: int, cv: float) -> None:
-    found = bootstrap_coverage(runs, cv, 4000, draws=300)
-    assert [100 * share for share in found] == pytest.approx(TABLE_A[runs, cv][2:], abs=2)
-
-
-@pytest.mark.parametrize("evaluations", TABLE_C)
-def test_midpoints_are_right_on_average_and_noise_rewards_luck(evaluations: int) -> None:
-    found = [noisy_crossings(evaluations, noise, COUNT) for noise in (0.0, 0.2, 0.5)]
-    cells = [found[0][0], *(midpoint for _, midpoint in found)]
-    for cell, expected in zip(cells, TABLE_C[evaluations], strict=True):
-        assert (cell.mean, cell.sd) == pytest.approx(expected, abs=0.005)
-
-
-# The lowest and the highest CV of the rule's range, each phase between marks, the arm at its hardest shift.
-@pytest.mark.parametrize("evaluations", [20, 30])
-@pytest.mark.parametrize("runs", [5, 10])
-@pytest.mark.parametrize("cv", [0.02, 0.10])
-@pytest.mark.parametrize("shift", [0.0, 0.55])
-def test_intervals_of_crossing_times_hold_the_truth_at_each_phase(
-    evaluations: int, runs: int, cv: float, shift: float
-) -> None:
-    for phase in range(8):
-        found = crossing_coverage(evaluations, runs, cv, COUNT, phase=phase / 8, shift=shift)
-        assert 0.93 <= found <= 0.97, phase
-
-
-# 10,000 studies a cell; the whole range of CVs is in `planning_tables.py`.
-@pytest.mark.parametrize(("evaluations", "runs", "expected"), [(20, 5, (94.8, 96.6)), (30, 10, (94.3, 96.0))])
-def test_the_range_of_coverages_is_that_of_planning_table_d(
-    evaluations: int, runs: int, expected: tuple[float, float]
-) -> None:
-    found = [100 * share for share in crossing_coverages(evaluations, runs, (0.02, 0.10), 10_000)]
-    assert (min(found), max(found)) == pytest.approx(expected, abs=1)
-
-
-def test_stamps_of_a_fixed_grid_do_not_hold_the_truth() -> None:
-    found = min(crossing_coverages(20, 10, (0.01,), 2_000, fixed_grid=True))
-    assert found < 0.5
-
-
-def test_the_script_prints_every_table_and_the_same_each_time(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert planning_tables.main(["--repetitions", "100"]) == 0
-    first = capsys.readouterr().out
-    headings = [line.split(":")[0] for line in first.splitlines() if line.startswith("## ")]
-    assert headings[:5] == ["## A", "## B", "## C", "## D", "## Verdicts"]
-    rows = [line for line in first.splitlines() if line.startswith("|")]
-    assert "| 5 % | 18 | 6 |" in first
-    assert len(rows) == sum(2 + count for count in (6, 3, 3, 4, 6, 6, 3))
-    assert planning_tables.main(["--repetitions", "100"]) == 0
-    assert capsys.readouterr().out == first
+def test_what_cannot_be_planned_is_refused() -> None:
+    with pytest.raises(ConfigError, match="runs=1"):
+        power(0.1, 0.05, 1)
+    with pytest.raises(ConfigError, match="sd=0"):
+        power(0.1, 0.0, 5)

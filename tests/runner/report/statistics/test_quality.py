@@ -6,9 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.runner.report.statistics.claim_verdicts import Claim, Conditions, Verdict
-from daso_bench.runner.report.statistics.decide import verdict
-from daso_bench.runner.report.statistics.estimate import Interval
 from daso_bench.runner.report.statistics.quality import (
     better,
     difference,
@@ -17,9 +14,11 @@ from daso_bench.runner.report.statistics.quality import (
     no_loss,
     quality_at_time,
 )
+from daso_bench.runner.report.statistics.ratio import Interval
+from daso_bench.runner.report.statistics.verdict import Conditions, Hypothesis, Verdict, ratio_verdict
 from daso_bench.strategies.errors import ConfigError
 
-CLAIM, SOUND = Claim(value=1.5), Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01)
+CLAIM, SOUND = Hypothesis(value=1.5), Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01)
 SUPPORTED, LOST, OPEN = Interval(-0.3, 0.4), Interval(-1.2, -0.6), Interval(-0.7, 0.2)
 
 
@@ -41,8 +40,8 @@ def test_no_loss_is_judged_against_the_margin(interval: Interval | None, word: s
 
 
 def test_the_margin_is_the_claim_s() -> None:
-    assert no_loss(Claim(quality_margin=0.2), SUPPORTED, SOUND).word == "inconclusive"
-    assert no_loss(Claim(quality_margin=1.3), LOST, SOUND).word == "supported"
+    assert no_loss(Hypothesis(quality_margin=0.2), SUPPORTED, SOUND).word == "inconclusive"
+    assert no_loss(Hypothesis(quality_margin=1.3), LOST, SOUND).word == "supported"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_what_communication_could_save_does_not_matter_for_quality_but_the_hardw
 
 
 def test_the_hand_worked_joins_of_quality_and_time() -> None:
-    time = verdict(CLAIM, Interval(1.42, 1.58), SOUND)
+    time = ratio_verdict(CLAIM, Interval(1.42, 1.58), SOUND)
     joined = [
         join(time, no_loss(CLAIM, part, SOUND), quantifier="typical") for part in (SUPPORTED, LOST, OPEN)
     ]
@@ -171,7 +170,7 @@ def test_success_survives_only_where_quality_is_supported(time: str, quality: st
 def test_the_difference_of_the_metric_is_arm_minus_baseline() -> None:
     found = difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.0, 74.4, 73.6, 74.2, 73.8])
     assert found is not None
-    assert found.estimate.difference == pytest.approx(-1.0)
+    assert found.difference == pytest.approx(-1.0)
     # Both sd .31623, so the half-width is 2.306 · .2.
     assert (found.interval.low, found.interval.high) == pytest.approx((-1.4612, -0.5388), abs=1e-4)
     assert found.with_runs(20).high < found.interval.high
@@ -207,7 +206,7 @@ def test_quality_at_one_time_uses_the_last_evaluation_by_then() -> None:
     ],
 )
 def test_quality_at_one_time_needs_steps_of_equal_length(steps: Interval | None, word: str) -> None:
-    claim = Claim(headline="quality_at_time")
+    claim = Hypothesis(headline="quality_at_time")
     found = quality_at_time(claim, Interval(0.3, 0.9), SOUND, fresh_difference=0.2, step_ratio=steps)
     assert found.word == word
     assert (word == "no verdict") == any("times per step" in reason for reason in found.reasons)

@@ -6,15 +6,13 @@ import pytest
 
 from daso_bench.runner.records.json_lines import crossing
 from daso_bench.runner.report.statistics import ratio
-from daso_bench.runner.report.statistics.estimate import Interval
-from daso_bench.runner.report.statistics.ratio import Times
+from daso_bench.runner.report.statistics.ratio import Interval, Times
 from daso_bench.runner.report.statistics.reached import (
     Reached,
     compare,
     expected_running_s,
     log_width,
     median_s,
-    survival,
     wilson,
 )
 from daso_bench.strategies.errors import ConfigError
@@ -37,8 +35,17 @@ def test_the_hand_worked_arm_with_one_failure() -> None:
     assert expected_running_s(ONE_FAILED) == 165
 
 
-def test_half_of_the_runs_are_enough_for_a_median() -> None:
-    assert median_s(runs(100, 110, failed=(200, 200))) == 110
+@pytest.mark.parametrize(
+    ("arm", "median"),
+    [
+        (runs(100, 110, failed=(200, 200)), 110),  # half of the runs are enough
+        (runs(100, 100, 200, failed=(200,)), 100),  # shares left: 1/2, 1/4
+        (runs(100, 150, 200, failed=(200, 200)), 200),  # a failure at that moment was still seen: 3/5 · 2/3
+        (runs(100, 210, 220, failed=(200, 200)), 210),  # after the budget failures are gone: 4/5 · 1/2
+    ],
+)
+def test_the_median_counts_failures_until_the_budget(arm: Reached, median: float) -> None:
+    assert median_s(arm) == median
 
 
 def test_two_of_five_give_a_rate_and_no_time() -> None:
@@ -55,27 +62,14 @@ def test_the_expected_running_time_counts_what_failures_used() -> None:
 
 
 def test_wilson_s_interval_stays_within_0_and_1() -> None:
-    assert wilson(0, 5).low == pytest.approx(0, abs=1e-12)
-    assert wilson(0, 5).high == pytest.approx(0.4345, abs=1e-4)
-    assert wilson(5, 5).high == pytest.approx(1, abs=1e-12)
-    assert wilson(5, 5).low == pytest.approx(0.5655, abs=1e-4)
+    assert (wilson(0, 5).low, wilson(0, 5).high) == (0, pytest.approx(0.4345, abs=1e-4))
+    assert (wilson(5, 5).low, wilson(5, 5).high) == (pytest.approx(0.5655, abs=1e-4), 1)
 
 
 @pytest.mark.parametrize(("reached", "of"), [(6, 5), (-1, 5), (0, 0)])
 def test_more_crossings_than_runs_are_refused(reached: int, of: int) -> None:
     with pytest.raises(ConfigError, match="0 <= reached"):
         wilson(reached, of)
-
-
-def test_survival_falls_at_crossings_and_a_failure_at_that_moment_was_still_seen() -> None:
-    found = survival(runs(100, 100, 200, failed=(200,)))
-    assert [time for time, _ in found] == [100, 200]
-    assert [left for _, left in found] == pytest.approx([0.5, 0.25])
-
-
-def test_after_the_budget_failures_are_no_longer_watched() -> None:
-    found = survival(runs(100, 210, failed=(200, 200)))
-    assert [left for _, left in found] == pytest.approx([0.75, 0.0])
 
 
 def test_all_reached_is_the_plain_ratio() -> None:

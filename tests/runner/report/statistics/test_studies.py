@@ -17,11 +17,9 @@ from simulated_studies import (
     simulate_crossings,
 )
 
-from daso_bench.runner.report.statistics.claim_verdicts import Claim, Conditions
-from daso_bench.runner.report.statistics.decide import verdict
-from daso_bench.runner.report.statistics.floor import clock_floor, fresh_floor
-from daso_bench.runner.report.statistics.guard import placebo_differs
+from daso_bench.runner.report.statistics.noise_floor import clock_floor, fresh_floor, placebo_differs
 from daso_bench.runner.report.statistics.ratio import Times, welch
+from daso_bench.runner.report.statistics.verdict import Conditions, Hypothesis, ratio_verdict
 
 COUNT = 20_000
 CVS = (0.03, 0.05, 0.10)
@@ -156,10 +154,13 @@ def test_at_most_5_of_100_placebos_scored_one_by_one_are_different_and_none_repr
         assert ratio is not None
         assert clock is not None
         assert fresh_seeds is not None
-        floor = max(clock.floor, fresh_seeds.floor)
+        floor = max(clock.value, fresh_seeds.value)
         different += bool(placebo_differs(ratio.low, ratio.high, floor))
-        known = Conditions(runs=5, clock_floor=clock.floor, fresh_floor=fresh_seeds.floor)
-        assert verdict(Claim(value=1.5), ratio.interval, known).word in ("contradicted", "inconclusive")
+        known = Conditions(runs=5, clock_floor=clock.value, fresh_floor=fresh_seeds.value)
+        assert ratio_verdict(Hypothesis(value=1.5), ratio.interval, known).word in (
+            "contradicted",
+            "inconclusive",
+        )
     assert different <= 5
 
 
@@ -179,9 +180,9 @@ def test_simulated_studies_are_scored_as_single_ones_are() -> None:
         assert fresh_seeds is not None
         assert (low[row], high[row]) == pytest.approx((mine.low, mine.high))
         assert (made.clock_floor[row], made.fresh_floor[row]) == pytest.approx(
-            (clock.floor, fresh_seeds.floor)
+            (clock.value, fresh_seeds.value)
         )
-        assert made.floor[row] == pytest.approx(max(clock.floor, fresh_seeds.floor))
+        assert made.floor[row] == pytest.approx(max(clock.value, fresh_seeds.value))
 
 
 def test_clock_floors_of_many_studies_are_the_hand_worked_ones() -> None:

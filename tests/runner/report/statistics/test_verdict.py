@@ -2,24 +2,25 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_studies import wrong
 
-from daso_bench.runner.report.statistics import decision_rules
-from daso_bench.runner.report.statistics.claim_verdicts import (
-    Claim,
+from daso_bench.runner.report.statistics import verdict
+from daso_bench.runner.report.statistics.ratio import Interval, Ratio, Times, welch
+from daso_bench.runner.report.statistics.verdict import (
     Conditions,
+    Hypothesis,
     Verdict,
-    differences,
-    times_as_fast,
+    bands,
+    number_rule,
+    ratio_verdict,
 )
-from daso_bench.runner.report.statistics.decide import corrected, verdict
-from daso_bench.runner.report.statistics.estimate import Interval
-from daso_bench.runner.report.statistics.ratio import Ratio, Times, welch
 from daso_bench.strategies.errors import ConfigError
 
-CLAIM, UP_TO, DIRECTION = Claim(value=1.5), Claim(value=1.5, quantifier="up_to"), Claim()
+CLAIM, UP_TO, DIRECTION = Hypothesis(value=1.5), Hypothesis(value=1.5, quantifier="up_to"), Hypothesis()
 EXCEEDED, GAIN = ("exceeded",), ("a gain",)
 REPRODUCED, CONTRADICTED, PARTLY, SMALLER = "reproduced", "contradicted", "partly", "smaller here"
 INCONCLUSIVE, NOISY, SUPPORTED = "inconclusive", "inconclusive (too noisy)", "supported"
@@ -30,8 +31,8 @@ def conditions(floor: float = 0.02, **more: object) -> Conditions:
     return Conditions(**fields)  # type: ignore[arg-type]
 
 
-def judged(claim: Claim, low: float, high: float, floor: float = 0.02) -> tuple[str, tuple[str, ...]]:
-    found = verdict(claim, Interval(low, high), conditions(floor))
+def judged(claim: Hypothesis, low: float, high: float, floor: float = 0.02) -> tuple[str, tuple[str, ...]]:
+    found = ratio_verdict(claim, Interval(low, high), conditions(floor))
     assert found.reasons == ()
     return found.word, found.remarks
 
@@ -147,10 +148,10 @@ def test_a_direction_is_supported_above_the_floor_and_contradicted_below_1(
 def test_what_forbids_a_verdict_forbids_it_before_any_rule(
     more: dict[str, object], headline: str, reason: str, claim: dict[str, object]
 ) -> None:
-    asked = Claim(**(claim | {"headline": headline}))  # type: ignore[arg-type]
+    asked = Hypothesis(**(claim | {"headline": headline}))  # type: ignore[arg-type]
     for bound in (None, 1.01):
         known = conditions(**(more | {"bound": bound}))  # type: ignore[arg-type]
-        found = verdict(asked, Interval(1.42, 1.58), known)
+        found = ratio_verdict(asked, Interval(1.42, 1.58), known)
         assert found.word == "no verdict"
         assert len(found.reasons) == 1
         assert reason in found.reasons[0]
@@ -158,8 +159,8 @@ def test_what_forbids_a_verdict_forbids_it_before_any_rule(
 
 
 def test_all_reasons_for_no_verdict_are_told() -> None:
-    found = verdict(
-        Claim(headline="time_to_target"),
+    found = ratio_verdict(
+        Hypothesis(headline="time_to_target"),
         Interval(1.42, 1.58),
         conditions(runs=3, clock_floor=None, fresh_floor=None, evaluations=2, forbidden=("weak baseline",)),
     )
@@ -169,81 +170,73 @@ def test_all_reasons_for_no_verdict_are_told() -> None:
 def test_evaluations_matter_for_the_time_to_a_target_only() -> None:
     enough = conditions(evaluations=20)
     assert (
-        verdict(Claim(value=1.5, headline="time_to_target"), Interval(1.42, 1.58), enough).word == REPRODUCED
+        ratio_verdict(Hypothesis(value=1.5, headline="time_to_target"), Interval(1.42, 1.58), enough).word
+        == REPRODUCED
     )
-    assert verdict(CLAIM, Interval(1.42, 1.58), conditions(evaluations=2)).word == REPRODUCED
+    assert ratio_verdict(CLAIM, Interval(1.42, 1.58), conditions(evaluations=2)).word == REPRODUCED
 
 
 @pytest.mark.parametrize("claim", [CLAIM, UP_TO])
 def test_a_bound_below_the_claim_makes_it_not_testable_unless_the_conditions_are_its_own(
-    claim: Claim,
+    claim: Hypothesis,
 ) -> None:
-    found = verdict(claim, Interval(1.1, 1.2), conditions(bound=1.4))
+    found = ratio_verdict(claim, Interval(1.1, 1.2), conditions(bound=1.4))
     assert found.word == "not testable here"
     assert "no communication saving can exceed 1.4 here, the claim is 1.5" in found.reasons
-    assert verdict(claim, Interval(1.1, 1.2), conditions(bound=1.5)).word != "not testable here"
-    assert verdict(claim, Interval(1.1, 1.2), conditions(bound=1.4, own_conditions=True)).word in (
+    assert ratio_verdict(claim, Interval(1.1, 1.2), conditions(bound=1.5)).word != "not testable here"
+    assert ratio_verdict(claim, Interval(1.1, 1.2), conditions(bound=1.4, own_conditions=True)).word in (
         CONTRADICTED,
         SMALLER,
     )
 
 
 def test_a_bound_says_nothing_on_a_direction() -> None:
-    assert verdict(DIRECTION, Interval(1.03, 1.2), conditions(bound=1.01)).word == SUPPORTED
+    assert ratio_verdict(DIRECTION, Interval(1.03, 1.2), conditions(bound=1.01)).word == SUPPORTED
 
 
 @pytest.mark.parametrize("claim", [CLAIM, UP_TO, DIRECTION])
-def test_other_hardware_makes_a_claim_not_testable(claim: Claim) -> None:
-    found = verdict(claim, Interval(1.42, 1.58), conditions(differs=("ranks 256, here 8",)))
+def test_other_hardware_makes_a_claim_not_testable(claim: Hypothesis) -> None:
+    found = ratio_verdict(claim, Interval(1.42, 1.58), conditions(differs=("ranks 256, here 8",)))
     assert found.word == "not testable here"
     assert found.reasons == ("differs from the claim's: ranks 256, here 8",)
 
 
 def test_a_condition_that_the_source_does_not_give_is_printed_and_decides_nothing() -> None:
-    found = verdict(CLAIM, Interval(1.42, 1.58), conditions(not_stated=("network",)))
+    found = ratio_verdict(CLAIM, Interval(1.42, 1.58), conditions(not_stated=("network",)))
     assert (found.word, found.reasons) == (REPRODUCED, ("not stated: network",))
-
-
-def test_conditions_differ_beyond_the_declared_error_only() -> None:
-    claimed = {"hardware": "A100", "ranks": 256, "rate_gbit": 200.0, "nodes": None}
-    here = {"hardware": "A100", "ranks": 256, "rate_gbit": 189.0, "nodes": 64, "latency_us": 5}
-    assert differences(claimed, here, {"rate_gbit": 0.06}) == ((), ("nodes", "latency_us"))
-    assert differences(claimed, here, {"rate_gbit": 0.05})[0] == ("rate_gbit 200.0, here 189.0",)
-    assert differences(claimed, here | {"hardware": "H100"}, {"rate_gbit": 1})[0] == (
-        "hardware A100, here H100",
-    )
 
 
 def test_in_its_own_conditions_an_upper_limit_of_the_bound_below_half_the_gain_contradicts_up_to() -> None:
     own = conditions(own_conditions=True, bound=1.2, bound_limit=1.249)
-    assert verdict(UP_TO, Interval(1.1, 1.3), own).word == CONTRADICTED
-    assert verdict(UP_TO, Interval(1.1, 1.2), own).word == CONTRADICTED
-    assert verdict(CLAIM, Interval(1.1, 1.3), own).word == PARTLY
+    assert ratio_verdict(UP_TO, Interval(1.1, 1.3), own).word == CONTRADICTED
+    assert ratio_verdict(UP_TO, Interval(1.1, 1.2), own).word == CONTRADICTED
+    assert ratio_verdict(CLAIM, Interval(1.1, 1.3), own).word == PARTLY
     assert (
-        verdict(UP_TO, Interval(1.1, 1.3), conditions(own_conditions=True, bound_limit=1.25)).word == PARTLY
+        ratio_verdict(UP_TO, Interval(1.1, 1.3), conditions(own_conditions=True, bound_limit=1.25)).word
+        == PARTLY
     )
-    assert verdict(UP_TO, Interval(1.1, 1.3), conditions(bound_limit=1.2)).word == PARTLY
+    assert ratio_verdict(UP_TO, Interval(1.1, 1.3), conditions(bound_limit=1.2)).word == PARTLY
     # The rule that holds first decides.
-    assert verdict(UP_TO, Interval(1.4, 1.5), own).word == REPRODUCED
+    assert ratio_verdict(UP_TO, Interval(1.4, 1.5), own).word == REPRODUCED
 
 
 def test_order_bias_makes_every_verdict_provisional() -> None:
-    found = verdict(CLAIM, Interval(1.65, 1.75), conditions(biased=True))
+    found = ratio_verdict(CLAIM, Interval(1.65, 1.75), conditions(biased=True))
     assert found.remarks == ("exceeded", "provisional")
-    assert verdict(DIRECTION, Interval(1.0, 1.2), conditions(biased=True)).remarks == ("provisional",)
+    assert ratio_verdict(DIRECTION, Interval(1.0, 1.2), conditions(biased=True)).remarks == ("provisional",)
 
 
 def test_without_a_ratio_neither_end_is_known() -> None:
     for claim in (CLAIM, UP_TO, DIRECTION):
-        found = verdict(claim, None, conditions())
+        found = ratio_verdict(claim, None, conditions())
         assert found.word == INCONCLUSIVE
         assert found.reasons == ("no ratio: too many runs missed the target",)
 
 
 def test_a_gain_that_does_not_survive_correction_is_told() -> None:
-    found = verdict(CLAIM, Interval(1.42, 1.58), conditions())
-    assert corrected(found, 0.05) == found
-    assert corrected(found, 0.051).remarks == ("not after correction",)
+    found = ratio_verdict(CLAIM, Interval(1.42, 1.58), conditions())
+    assert found.corrected(0.05) == found
+    assert found.corrected(0.051).remarks == ("not after correction",)
 
 
 def spread_ratio(ratio: float, sd: float, runs: int = 5) -> Ratio:
@@ -257,7 +250,7 @@ def spread_ratio(ratio: float, sd: float, runs: int = 5) -> Ratio:
 
 def test_an_undecided_study_is_told_the_smallest_number_of_runs_that_decides() -> None:
     found = spread_ratio(1.5, 0.10)
-    answer = verdict(CLAIM, found.interval, conditions(), forecast=found.with_runs)
+    answer = ratio_verdict(CLAIM, found.interval, conditions(), forecast=found.with_runs)
     assert answer.word == INCONCLUSIVE
     # ln(1.5 / 1.375) = .0870 must exceed t·.1·√(2/n): .0890 at n = 11, .0847 at 12.
     assert answer.smallest_n == 12
@@ -268,19 +261,19 @@ def test_an_undecided_study_is_told_the_smallest_number_of_runs_that_decides() -
 def test_a_gain_on_an_edge_is_decided_by_no_number_of_runs() -> None:
     # At g = b neither "reproduced" nor, with u above c at this spread, "partly" ever holds.
     found = spread_ratio(1.375, 0.40)
-    answer = verdict(CLAIM, found.interval, conditions(), forecast=found.with_runs)
+    answer = ratio_verdict(CLAIM, found.interval, conditions(), forecast=found.with_runs)
     assert (answer.word, answer.smallest_n) == (INCONCLUSIVE, None)
 
 
 def test_a_direction_is_told_the_smallest_number_too_and_decided_studies_none() -> None:
     found = spread_ratio(1.1, 0.08)
-    answer = verdict(DIRECTION, found.interval, conditions(), forecast=found.with_runs)
+    answer = ratio_verdict(DIRECTION, found.interval, conditions(), forecast=found.with_runs)
     assert answer.word == INCONCLUSIVE
     assert answer.smallest_n is not None
     edges = [found.with_runs(n).low > 1.02 for n in (answer.smallest_n - 1, answer.smallest_n)]
     assert edges == [False, True]
     sure = spread_ratio(1.5, 0.01)
-    assert verdict(CLAIM, sure.interval, conditions(), forecast=sure.with_runs).smallest_n is None
+    assert ratio_verdict(CLAIM, sure.interval, conditions(), forecast=sure.with_runs).smallest_n is None
 
 
 numbers = st.floats(0.0, 4.0) | st.sampled_from([0.0, 1.0, 1.02, 1.25, 1.375, 1.5, 1.625, math.inf])
@@ -328,8 +321,8 @@ def test_every_input_gets_exactly_one_verdict(
     given_conditions: Conditions,
 ) -> None:
     interval = None if ends is None else Interval(min(ends), max(ends))
-    claim = Claim(value=value, quantifier=quantifier, headline=headline)
-    found = verdict(claim, interval, given_conditions)
+    claim = Hypothesis(value=value, quantifier=quantifier, headline=headline)
+    found = ratio_verdict(claim, interval, given_conditions)
     assert isinstance(found, Verdict)
     assert found.word in WORDS
     assert (found.word == "no verdict") == bool(
@@ -355,24 +348,17 @@ def test_no_interval_satisfies_rules_3_and_4_together_and_the_word_is_the_first_
     assert not (low > b and high < a)
     expected = (
         NOISY
-        if 1 + floor >= decision_rules.bands(value).a
+        if 1 + floor >= bands(value).a
         else REPRODUCED
-        if low > decision_rules.bands(value).b
+        if low > bands(value).b
         else CONTRADICTED
-        if high < decision_rules.bands(value).a
+        if high < bands(value).a
         else PARTLY
         if low > 1 + floor and high < value
         else INCONCLUSIVE
     )
-    assert (decision_rules.bands(value).a, decision_rules.bands(value).b) == pytest.approx((a, b))
-    assert judged(Claim(value=value), low, high, floor)[0] == expected
-
-
-def test_a_third_less_time_is_half_as_fast_again() -> None:
-    assert times_as_fast(34) == pytest.approx(1.5152, abs=1e-4)
-    for percent in (0.0, 100.0, math.nan):
-        with pytest.raises(ConfigError, match="less_time_percent"):
-            times_as_fast(percent)
+    assert (bands(value).a, bands(value).b) == pytest.approx((a, b))
+    assert judged(Hypothesis(value=value), low, high, floor)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -388,7 +374,7 @@ def test_a_third_less_time_is_half_as_fast_again() -> None:
 )
 def test_a_claim_that_says_nothing_testable_is_refused(fields: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Claim(**fields)  # type: ignore[arg-type]
+        Hypothesis(**fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -397,3 +383,52 @@ def test_a_claim_that_says_nothing_testable_is_refused(fields: dict[str, object]
 def test_conditions_that_cannot_be_are_refused(more: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(more))):
         conditions(**more)  # type: ignore[arg-type]
+
+
+def test_the_bands_of_a_claim_of_half_as_fast_again() -> None:
+    assert bands(1.5) == (1.25, 1.375, 1.625)
+    assert bands(1.515) == pytest.approx((1.258, 1.386, 1.644), abs=1e-3)
+
+
+def test_arrays_of_studies_get_the_rules_that_single_ones_get() -> None:
+    rng = np.random.default_rng(0)
+    ends = np.sort(rng.uniform(0.8, 1.8, (500, 2)), axis=1)
+    floors = rng.uniform(0, 0.3, 500)
+    together = number_rule(ends[:, 0], ends[:, 1], floors, 1.5)
+    alone = [int(number_rule(low, high, m, 1.5)) for (low, high), m in zip(ends, floors, strict=True)]
+    assert together.tolist() == alone
+    assert set(alone) == {
+        verdict.TOO_NOISY,
+        verdict.REPRODUCED,
+        verdict.CONTRADICTED,
+        verdict.PARTLY,
+        verdict.INCONCLUSIVE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "low", "gain", "false"),
+    [
+        (verdict.REPRODUCED, 1.4, 1.375, False),
+        (verdict.REPRODUCED, 1.4, 1.37, True),
+        (verdict.REPRODUCED, 1.63, 1.63, False),
+        (verdict.REPRODUCED, 1.63, 1.625, True),  # "exceeded" says more than d
+        (verdict.REPRODUCED, 1.62, 1.5, False),
+        (verdict.CONTRADICTED, 0.9, 1.249, False),
+        (verdict.CONTRADICTED, 0.9, 1.25, True),
+        (verdict.CONTRADICTED, 1.1, 1.0, True),  # "a gain"
+        (verdict.CONTRADICTED, 0.9, 1.0, False),
+        (verdict.PARTLY, 1.1, 1.2, False),
+        (verdict.PARTLY, 1.1, 1.5, True),
+        (verdict.PARTLY, 1.1, 1.0, True),
+        (verdict.INCONCLUSIVE, 1.1, 1.0, True),
+        (verdict.INCONCLUSIVE, 1.1, 1.1, False),
+        (verdict.INCONCLUSIVE, 0.9, 1.0, False),
+        (verdict.TOO_NOISY, 1.3, 0.5, False),
+    ],
+)
+def test_a_printed_statement_is_wrong_where_it_is_false_of_the_true_gain(
+    rule: int, low: float, gain: float, false: bool
+) -> None:
+    assert bool(wrong(rule, low, 0.02, 1.5, gain)) == false
+    assert wrong(np.array([rule]), np.array([low]), np.array([0.02]), 1.5, gain).tolist() == [false]

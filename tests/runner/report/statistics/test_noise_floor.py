@@ -1,4 +1,4 @@
-"""Weak and wrong baselines, placebos, and the choice of the baseline."""
+"""Noise floors by the rules' hand-worked numbers; weak and wrong baselines, and placebos."""
 
 import math
 from typing import Any
@@ -6,21 +6,79 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from simulated_studies import log_sd
 
-from daso_bench.runner.report.statistics.estimate import Interval
-from daso_bench.runner.report.statistics.guard import (
+from daso_bench.runner.report.statistics.noise_floor import (
+    NoiseFloor,
     Shift,
     any_better,
     better_in_samples,
-    choose_baseline,
+    clock_floor,
+    fresh_floor,
     placebo_differs,
     pooled,
     worse,
     wrong_baseline,
 )
-from daso_bench.runner.report.statistics.power import log_sd
-from daso_bench.runner.report.statistics.ratio import Times, holm
+from daso_bench.runner.report.statistics.ratio import Interval, Times, holm, welch
+from daso_bench.runner.report.statistics.reached import Reached, compare
 from daso_bench.strategies.errors import ConfigError
+
+CALM = [0.01, -0.01, 0.02, -0.02, 0.0]
+BIASED = [0.01, 0.03, 0.02, 0.02, 0.02]
+SPREAD = (0.98, 0.99, 1.0, 1 / 0.99, 1 / 0.98)  # of geometric mean 1
+
+
+def around(seconds: float) -> Times:
+    return Times(tuple(seconds * share for share in SPREAD))
+
+
+@pytest.mark.parametrize(("deltas", "expected", "biased"), [(CALM, 0.0198, False), (BIASED, 0.0292, True)])
+def test_the_clock_floor_without_and_with_a_bias(deltas: list[float], expected: float, biased: bool) -> None:
+    there, back = clock_floor(deltas), clock_floor([-delta for delta in deltas])
+    assert there is not None
+    assert back is not None
+    assert (there.value, there.misses_1) == (pytest.approx(expected, abs=1e-4), biased)
+    assert (back.value, back.misses_1) == (pytest.approx(there.value), biased)
+
+
+@pytest.mark.parametrize(
+    ("deltas", "fresh_s", "expected"), [(CALM, 97, 0.0309), (BIASED, 97, 0.0309), (CALM, 100, 0.0198)]
+)
+def test_the_noise_floor_is_the_larger_of_both(deltas: list[float], fresh_s: float, expected: float) -> None:
+    for first, second in ((100, fresh_s), (fresh_s, 100)):
+        fresh = fresh_floor(welch(around(first), around(second)))
+        floor = NoiseFloor(clock=clock_floor(deltas), fresh=fresh)
+        assert floor.floor == pytest.approx(expected, abs=1e-4)
+        assert floor.missing == []
+        assert floor.biased == (deltas is BIASED)
+
+
+def test_a_missing_baseline_leaves_no_floor() -> None:
+    fresh = fresh_floor(welch(around(100), around(97)))
+    no_clock = NoiseFloor(clock=clock_floor(CALM[:2]), fresh=fresh)
+    no_fresh = NoiseFloor(clock=clock_floor(CALM), fresh=None)
+    assert (no_clock.floor, no_clock.missing, no_clock.biased) == (None, ["A′"], False)
+    assert (no_fresh.floor, no_fresh.missing) == (None, ["A″"])
+
+
+@pytest.mark.parametrize(("seconds", "misses"), [(99, False), (50, True)])
+def test_fresh_seeds_beyond_their_interval_are_noticed(seconds: float, misses: bool) -> None:
+    floor = fresh_floor(welch(around(100), around(seconds)))
+    assert floor is not None
+    assert floor.misses_1 == misses
+
+
+@pytest.mark.parametrize("missed", ["base", "fresh", "both"])
+def test_a_run_that_missed_the_target_makes_no_floor(missed: str) -> None:
+    """Its time is the budget, which the plan chose."""
+    whole = Reached(seconds=(100, 100, 100), met=(True, True, True), budget_s=200)
+    short = Reached(seconds=(100, 100, 150), met=(True, True, False), budget_s=200)
+    ratio = compare(*(short if missed in (name, "both") else whole for name in ("base", "fresh")))
+    assert fresh_floor(ratio) is None
+    assert fresh_floor(compare(whole, whole)) is not None
+    assert fresh_floor(None) is None
+
 
 STORED = Times((1000.0, 1040.0, 960.0, 1080.0, 920.0, 1010.0, 990.0, 1030.0, 970.0, 1000.0))
 # Section "guard": stored and new runs, then the shift in per cent that just becomes significant at each CV.
@@ -160,17 +218,3 @@ def test_a_baseline_that_the_other_beats_is_the_wrong_one() -> None:
     assert wrong_baseline(Interval(1.03, 1.1), 0.02)
     assert not wrong_baseline(Interval(1.02, 1.1), 0.02)
     assert not wrong_baseline(Interval(0.9, 0.95), 0.02)
-
-
-def test_the_faster_on_tuning_seeds_is_the_baseline() -> None:
-    assert choose_baseline([("flat", times(110)), ("hierarchical", times(100))]) == "hierarchical"
-    assert choose_baseline([("flat", times(100, 90)), ("hierarchical", times(100, 99))]) == "flat"
-    assert choose_baseline([("flat", times(100)), ("hierarchical", times(100))]) == "flat"
-
-
-@pytest.mark.parametrize(
-    "tuning", [[], [("flat", times())], [("flat", times(1)), ("hierarchical", times(1, 2))]]
-)
-def test_unequal_tuning_budgets_choose_no_baseline(tuning: list[tuple[str, Times]]) -> None:
-    with pytest.raises(ConfigError, match="tuning runs"):
-        choose_baseline(tuning)

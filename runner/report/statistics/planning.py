@@ -1,6 +1,9 @@
-"""The target and the budget of a study, from pilot runs of its baseline on the validation split.
+"""Planning a study: power of the Welch test, and target and budget from pilot runs of the baseline.
 
-Source: docs/method.md, "Tuning and pilot".
+Power is exact for log-normal times, no simulation. For equal n and equal spread, t = D / error is noncentral
+t with 2n - 2 degrees of freedom and independent of u = s_1² / (s_1² + s_2²), which follows Beta((n-1)/2,
+(n-1)/2) and alone sets Welch's degrees of freedom, (n-1) / (u² + (1-u)²). So power is the mean over u of a
+tail of that distribution (own derivation). Source: docs/method.md, "Planning tables", "Tuning and pilot".
 """
 
 import math
@@ -8,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ....strategies.errors import ConfigError
+import numpy as np
+from scipy.special import betaincinv, nctdtr
+
+from ....strategies.errors import ConfigError, above, at_least
+from .ratio import LEVEL, t_limit
+
+POWER = 0.8
+_POINTS = 400  # of the mean over u: quantiles at the midpoints of equal shares
 
 FEWEST_PILOTS = 10
 SHARE = 0.9  # of the pilots reach the target
@@ -16,9 +26,43 @@ TIMES = 2.0  # the budget, in median times of a pilot's whole schedule
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
+def power(difference: float, sd: float, runs: int, *, level: float = LEVEL, two_sided: bool = True) -> float:
+    """The chance that Welch's interval of `level` misses 0 when two means truly differ by `difference`.
+
+    `sd`: of single runs on both sides, in the same unit (ln T); `runs`: per arm, 2 or more. With
+    `two_sided=False` only the misses on the side of the difference count. Raises ConfigError for fewer runs
+    or an sd that is not above 0.
+    """
+    at_least("runs", runs, 2)
+    above("sd", sd, 0.0)
+    shares = (np.arange(_POINTS) + 0.5) / _POINTS
+    half = (runs - 1) / 2
+    u = betaincinv(half, half, shares)
+    limits = t_limit(level, (runs - 1) / (u**2 + (1 - u) ** 2))
+    noncentrality = abs(difference) / (sd * math.sqrt(2 / runs))
+    tails = 1 - nctdtr(2 * runs - 2, noncentrality, limits)
+    if two_sided:
+        tails = tails + nctdtr(2 * runs - 2, noncentrality, -limits)
+    return float(tails.mean())
+
+
+def detectable(runs: int, sd: float, *, level: float = LEVEL) -> float:
+    """The smallest true ratio that `runs` runs per arm show at 80 % power: "this plan could detect ≥ x".
+
+    `sd`: of ln T, for a finished study the root mean square of both arms'. Within 1e-6.
+    """
+    low, high = 0.0, sd
+    while power(high, sd, runs, level=level) < POWER:
+        low, high = high, 2 * high
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle, sd, runs, level=level) >= POWER else (middle, high)
+    return math.exp(high)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a study is to aim at, as a share of samples right.
+    """Target and budget of a study, as a share of correct samples.
 
     `knee`: accuracy at which the mean curve bends; `reached`: share of the pilots that reached the target;
     `step`: of the grid. `budget_s`: seconds of T_train after which a run is a failure.
@@ -32,7 +76,7 @@ class Target:
 
 
 def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validation: int, test: int) -> Target:
-    """From each pilot's accuracies (shares, at the same marks of samples) and its T_train.
+    """From each pilot's accuracies (shares, at the same sample counts) and its T_train in seconds.
 
     The target is the smallest value of the grid at or past the knee of the mean curve; where fewer than nine
     in ten pilots reach that one, the highest value that so many reach. The knee is the point of the mean
@@ -42,7 +86,7 @@ def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validati
     Args:
         validation, test: samples of the two splits.
 
-    Raises ConfigError for fewer than 10 pilots or 3 marks that all have, or if no value of the grid is
+    Raises ConfigError for fewer than 10 pilots or 3 evaluations that all have, or if no value of the grid is
     reached.
     """
     if len(curves) < FEWEST_PILOTS:
@@ -79,8 +123,8 @@ def grid_step(accuracy: float, validation: int, test: int) -> float:
         raise ConfigError(f"splits of {validation} and {test} samples: must be 1 or more each")
     p = min(max(accuracy, 0.0), 1.0)
     error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
-    power = 10.0 ** math.floor(math.log10(error))
-    return next(round(nice * power, 12) for nice in _NICE if nice * power >= error * (1 - 1e-9))
+    power_of_ten = 10.0 ** math.floor(math.log10(error))
+    return next(round(nice * power_of_ten, 12) for nice in _NICE if nice * power_of_ten >= error * (1 - 1e-9))
 
 
 def _farthest_from_chord(curve: Sequence[float]) -> int:

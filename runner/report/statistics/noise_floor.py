@@ -1,0 +1,181 @@
+"""Checks of a study by itself: noise floor, placebo, wrong baseline, and samples against a stored reference.
+
+The noise floor is what two measurements of the same baseline differ by; nothing smaller is called a gain.
+Source: docs/method.md, "Noise floor", "Study design" and "Validity and guard".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtr
+
+from ....strategies.errors import ConfigError
+from .ratio import FEWEST_RUNS, LEVEL, SIGNIFICANT, Interval, Ratio, Times, holm, mean_of
+
+
+def distance(log_ratio: Any, half_width: Any = 0.0) -> Any:
+    """The larger of u and 1/l, minus 1, of the interval exp(log_ratio ± half_width); numbers or arrays."""
+    return np.expm1(np.abs(log_ratio) + half_width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """A noise floor as a share, and the interval of the ratio of times that it was made from.
+
+    m_clock: A over A′, same seeds and same trajectory, so that only clock and machine differ. m_fresh: A over
+    A″, fresh seeds on all axes.
+    """
+
+    value: float
+    interval: Interval
+
+    @property
+    def misses_1(self) -> bool:
+        """Whether the interval misses 1.
+
+        Of m_clock it shows a bias by order or slot, and all verdicts of the study become provisional. Of
+        m_fresh it is expected in 1 of 20 sound studies, and printed.
+        """
+        return not self.interval.holds(1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseFloor:
+    """Both floors of a study; None where A′ or A″ was not run (or below 3 runs): then no verdict.
+
+    `unknown`: why `fresh` is None although A″ was run; "" else.
+    """
+
+    clock: Floor | None
+    fresh: Floor | None
+    unknown: str = ""
+
+    @property
+    def floor(self) -> float | None:
+        """m = max(m_clock, m_fresh) as a share; None if one is missing."""
+        if self.clock is None or self.fresh is None:
+            return None
+        return max(self.clock.value, self.fresh.value)
+
+    @property
+    def missing(self) -> list[str]:
+        """Which of the two were not run: "A′", "A″"."""
+        parts = (("A′", self.clock), ("A″", self.fresh or self.unknown))
+        return [name for name, part in parts if not part]
+
+    @property
+    def biased(self) -> bool:
+        """Whether A and A′ differ by more than chance."""
+        return self.clock is not None and self.clock.misses_1
+
+
+def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> Floor | None:
+    """m_clock from δ_j = ln(T_A / T_A′) of each block; None below 3 blocks.
+
+    Where A′ runs only the first part of the schedule, both times are per sample of that part.
+    """
+    if len(log_ratios) < FEWEST_RUNS:
+        return None
+    estimate = mean_of(log_ratios, level=level)
+    ends = estimate.interval
+    half = (ends.high - ends.low) / 2
+    return Floor(value=float(distance(estimate.difference, half)), interval=ends.exponential())
+
+
+def fresh_floor(ratio: Ratio | None) -> Floor | None:
+    """m_fresh from the ratio A / A″; None without one, or where a run of A or A″ missed the target.
+
+    Such a run counts at the budget, which the plan chose: a floor made of it would measure the plan's budget
+    and not what two baselines differ by.
+    """
+    if ratio is None or ratio.side:
+        return None
+    return Floor(value=float(distance(ratio.estimate.difference)), interval=ratio.interval)
+
+
+def placebo_differs(low: Any, high: Any, floor: Any) -> Any:
+    """Whether a placebo is declared different: [low, high] of its ratio beyond the floor; also arrays."""
+    return (low > 1 + floor) | (high < 1 / (1 + floor))
+
+
+def wrong_baseline(interval: Interval, floor: float) -> bool:
+    """Whether the other of flat and hierarchical ddp beat the baseline A in the scored runs.
+
+    `interval`: of T_A / T_other; `floor`: m as a share.
+    """
+    return interval.low > 1 + floor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """ln of how many times the samples of the stored reference were needed, and its one-sided p.
+
+    `adjusted`: p after correction for all arms compared with the reference; of one alone, p itself.
+    """
+
+    log_shift: float
+    p: float
+    adjusted: float
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the shift is significant at 5 %, after correction."""
+        return self.adjusted < SIGNIFICANT
+
+
+def worse(reference: Times, runs: Times) -> Shift:
+    """A baseline against the stored convergence points, samples to target: flagged, it is a "weak baseline".
+
+    One-sided pooled t test on ln S_target; p is that of "not worse". Raises ConfigError without a run on
+    either side, or fewer than 3 in all.
+    """
+    return _shift(reference, runs, sign=1.0)
+
+
+def better_in_samples(reference: Times, runs: Times) -> Shift:
+    """Any arm against the same points: flagged, it needs fewer samples than it should, until explained.
+
+    p is that of "not better", of this arm alone. Raises ConfigError as `worse` does.
+    """
+    return _shift(reference, runs, sign=-1.0)
+
+
+def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
+    """All arms of a comparison against the same points, by name: with p by Holm over all of them.
+
+    Each at 5 % by itself, seven sound arms would lose a verdict in about one study of four; corrected, in at
+    most one of twenty, however many there are. (All share the reference, so Holm gives away a little: of
+    seven arms 4 %.)
+    """
+    shifts = {name: better_in_samples(reference, runs) for name, runs in arms.items()}
+    adjusted = holm([shift.p for shift in shifts.values()])
+    return {
+        name: replace(shift, adjusted=p) for (name, shift), p in zip(shifts.items(), adjusted, strict=True)
+    }
+
+
+def _shift(reference: Times, runs: Times, *, sign: float) -> Shift:
+    counts = (len(reference.seconds), len(runs.seconds))
+    if min(counts) < 1 or sum(counts) < 3:
+        raise ConfigError(f"reference and runs: {counts[0]} and {counts[1]}; must be 1 or more, 3 in all")
+    log_shift, p = pooled(np.array(reference.logs), np.array(runs.logs), sign=sign)
+    return Shift(log_shift=float(log_shift), p=float(p), adjusted=float(p))
+
+
+def pooled(reference: Any, runs: Any, *, sign: float = 1.0) -> tuple[Any, Any]:
+    """mean(runs) - mean(reference), and the one-sided p that sign times it is at most 0; on the last axis.
+
+    scipy's `ttest_ind` gives NaN for one run on a side and for samples without scatter.
+    """
+    counts = (reference.shape[-1], runs.shape[-1])
+    df = sum(counts) - 2
+    squares = sum(
+        np.square(values - values.mean(axis=-1, keepdims=True)).sum(axis=-1) for values in (reference, runs)
+    )
+    error = np.sqrt(squares / df * sum(1 / count for count in counts))
+    shift = runs.mean(axis=-1) - reference.mean(axis=-1)
+    # Without any scatter every shift is significant, and none is not.
+    t = sign * shift / np.where(error > 0, error, 1.0)
+    return shift, np.where(error > 0, stdtr(df, -t), np.where(sign * shift > 0, 0.0, 1.0))

@@ -1,0 +1,298 @@
+"""From an interval to the verdict on a claim: its conditions, the rules, and what forbids a verdict.
+
+Every input gets exactly one word. The rules take numbers or arrays of simulated studies. Source:
+docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ....strategies.errors import ConfigError, above, at_least, one_of
+from .ratio import SIGNIFICANT, Interval
+
+HEADLINES = ("fixed_work", "time_to_target", "efficiency", "quality_at_time")
+QUANTIFIERS = ("typical", "up_to")
+FEWEST_VERDICT_RUNS = 5  # below: an interval, but no verdict
+FEWEST_EVALUATIONS = 20  # before the crossing, of the median run of either arm
+MOST_RUNS = 100  # up to which the number of runs that would decide is looked for
+UNKNOWN = Interval(0.0, float("inf"))  # both arms missed the target in some runs: neither end is known
+A_GAIN = "a gain"
+EXCEEDED = "exceeded"
+PROVISIONAL = "provisional"
+NOT_AFTER_CORRECTION = "not after correction"
+TOO_NOISY, REPRODUCED, CONTRADICTED, PARTLY, INCONCLUSIVE = 2, 3, 4, 5, 6  # rules
+
+Word = Literal[
+    "no verdict",
+    "not testable here",
+    "inconclusive (too noisy)",
+    "reproduced",
+    "contradicted",
+    "smaller here",
+    "partly",
+    "inconclusive",
+    "supported",
+]
+Forecast = Callable[[int], Interval]
+"""The interval that n runs per arm would give at the present estimate and spread (`Ratio.with_runs`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """A claim as the rules judge it: times as fast (`value`, above 1), or a direction only (None).
+
+    `quantifier`: "typical", or "up_to" where some configuration is said to reach it. `quality_margin`: δ of
+    "no loss", in points of the metric. Raises ConfigError for a value not above 1 or an unknown word.
+    """
+
+    value: float | None = None
+    headline: str = "fixed_work"
+    quantifier: str = "typical"
+    quality_margin: float = 0.5
+
+    def __post_init__(self) -> None:
+        one_of("headline", self.headline, HEADLINES)
+        one_of("quantifier", self.quantifier, QUANTIFIERS)
+        above("quality_margin", self.quality_margin, 0.0)
+        if self.value is not None and not (self.value > 1 and math.isfinite(self.value)):
+            raise ConfigError(f"value={self.value}: must be above 1 and finite, or null for a direction only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """All that decides on a verdict besides the interval.
+
+    `runs`: n of the compared arm with fewer. `clock_floor`, `fresh_floor`: m_clock and m_fresh as shares,
+    None if A′ or A″ was not run. `fresh_unknown`: why m_fresh is None although A″ was run. `biased`: A/A′
+    misses 1. `evaluations`: before the crossing, of the median run, the smaller of both arms; only
+    time_to_target needs it. `bound`: T / (T - exposed - waiting) of the baseline, where devices differ
+    (`uneven`) that of perfect balance, of an efficiency all cores at work as one alone is (`headroom`), None
+    if unknown; `bound_limit`: its upper 95 % limit. `bound_unknown`: why it is none, or not as low as it
+    could be. `own_conditions`: these are the claim's own stated ones. `differs`: what differs from them;
+    `not_stated`: what the source does not give. `forbidden`: why checks of the study forbid a verdict
+    ("weak baseline"). Raises ConfigError for a negative number or a bound below 1.
+    """
+
+    runs: int
+    clock_floor: float | None
+    fresh_floor: float | None
+    fresh_unknown: str = ""
+    biased: bool = False
+    evaluations: float | None = None
+    bound: float | None = None
+    bound_limit: float | None = None
+    uneven: bool = False
+    headroom: bool = False
+    bound_unknown: str = ""
+    own_conditions: bool = False
+    differs: tuple[str, ...] = ()
+    not_stated: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        lows = {"runs": 0, "clock_floor": 0, "fresh_floor": 0, "evaluations": 0, "bound": 1, "bound_limit": 1}
+        for name, low in lows.items():
+            value = getattr(self, name)
+            if value is not None:
+                at_least(name, value, low)
+
+    @property
+    def floor(self) -> float | None:
+        """m = max(m_clock, m_fresh); None if one is missing."""
+        if self.clock_floor is None or self.fresh_floor is None:
+            return None
+        return max(self.clock_floor, self.fresh_floor)
+
+    @property
+    def remarks_of_all(self) -> tuple[str, ...]:
+        """The remark that every verdict of the study gets."""
+        return (PROVISIONAL,) if self.biased else ()
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What no verdict of the study could take into account."""
+        unknown = (self.bound_unknown,) if self.bound_unknown else ()
+        return (*unknown, *(f"not stated: {condition}" for condition in self.not_stated))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One word on one claim.
+
+    `remarks`: further statements about the true gain or its standing ("exceeded", "a gain", "quality lost",
+    "provisional"). `reasons`: why there is no verdict, or what it could not take into account. `smallest_n`:
+    runs per arm that would decide at the present estimate and spread, at most 100; None if none does or none
+    is needed.
+    """
+
+    word: Word
+    remarks: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    smallest_n: int | None = None
+
+    def under(self, conditions: Conditions) -> "Verdict":
+        """The verdict with what holds for every verdict of the study."""
+        return replace(
+            self,
+            remarks=(*self.remarks, *conditions.remarks_of_all),
+            reasons=(*self.reasons, *conditions.left_open),
+        )
+
+    def corrected(self, adjusted_p: float) -> "Verdict":
+        """With the remark "not after correction" if the Holm-adjusted p of "no gain" is above 0.05."""
+        if adjusted_p <= SIGNIFICANT:
+            return self
+        return replace(self, remarks=(*self.remarks, NOT_AFTER_CORRECTION))
+
+
+class Bands(NamedTuple):
+    """Edges as shares of the claimed gain: a at half of it, b at three quarters, d at one and a quarter."""
+
+    a: float
+    b: float
+    d: float
+
+
+def bands(value: float) -> Bands:
+    """The edges for a claim of `value` times as fast."""
+    gain = value - 1
+    return Bands(1 + 0.5 * gain, 1 + 0.75 * gain, 1 + 1.25 * gain)
+
+
+def number_rule(low: Any, high: Any, floor: Any, value: float) -> Any:
+    """Which of rules 2 to 6 decides: the first that holds for [low, high] and the noise floor `floor`."""
+    a, b, _ = bands(value)
+    least = np.asarray(1 + floor)
+    return np.select(
+        [least >= a, low > b, high < a, (low > least) & (high < value)],
+        [TOO_NOISY, REPRODUCED, CONTRADICTED, PARTLY],
+        INCONCLUSIVE,
+    )
+
+
+def gain_shown(low: Any, floor: Any) -> Any:
+    """Whether the interval lies above 1 + noise floor: the remark "a gain" of rules 4 and 6."""
+    return low > 1 + floor
+
+
+def exceeded(low: Any, value: float) -> Any:
+    """Whether it lies above d: the remark "exceeded" of rule 3."""
+    return low > bands(value).d
+
+
+def ratio_verdict(
+    claim: Hypothesis, interval: Interval | None, conditions: Conditions, *, forecast: Forecast | None = None
+) -> Verdict:
+    """The verdict on the time, or efficiency, of one configuration.
+
+    `interval`: of the ratio, baseline over arm; None if there is no ratio although there were runs enough,
+    which leaves both ends unbounded. The order: reasons for no verdict, rule 1, then the rules on the
+    interval. Without a `forecast` no number of runs that would decide is given.
+    """
+    refused = not_judged(claim, conditions)
+    if refused is not None:
+        return refused
+    floor = conditions.floor
+    assert floor is not None, "a missing floor is a reason for no verdict"
+    rule = _direction if claim.value is None else _number
+    word, remarks = rule(claim, interval or UNKNOWN, conditions, floor)
+    needed = None
+    if word == "inconclusive" and forecast is not None:
+        needed = smallest_n(
+            lambda future: rule(claim, future, conditions, floor)[0] != "inconclusive",
+            forecast,
+            conditions.runs,
+        )
+    reasons = () if interval is not None else ("no ratio: too many runs missed the target",)
+    return Verdict(word=word, remarks=remarks, reasons=reasons, smallest_n=needed).under(conditions)
+
+
+def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
+    """The verdict where no interval may decide ("no verdict", "not testable here"), with reasons, or None."""
+    reasons = _no_verdict_reasons(conditions, claim.headline)
+    if reasons:
+        return Verdict(word="no verdict", reasons=reasons)
+    reasons = _untestable_reasons(claim, conditions)
+    if reasons:
+        return Verdict(word="not testable here", reasons=(*reasons, *conditions.left_open))
+    return None
+
+
+def _no_verdict_reasons(conditions: Conditions, headline: str) -> tuple[str, ...]:
+    reasons: list[str] = []
+    if conditions.runs < FEWEST_VERDICT_RUNS:
+        reasons.append(f"{conditions.runs} runs per arm: a verdict needs {FEWEST_VERDICT_RUNS}")
+    if conditions.clock_floor is None:
+        reasons.append("A′ is missing: no noise floor")
+    if conditions.fresh_floor is None:
+        unknown = conditions.fresh_unknown
+        reasons.append(f"no noise floor: {unknown}" if unknown else "A″ is missing: no noise floor")
+    if headline == "time_to_target":
+        if conditions.evaluations is None:
+            reasons.append("the evaluations before the crossing were not counted")
+        elif conditions.evaluations < FEWEST_EVALUATIONS:
+            reasons.append(
+                f"{conditions.evaluations:g} evaluations before the crossing: must be {FEWEST_EVALUATIONS}"
+            )
+    return (*reasons, *conditions.forbidden)
+
+
+def _untestable_reasons(claim: Hypothesis, conditions: Conditions) -> tuple[str, ...]:
+    """Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions."""
+    reasons = [f"differs from the claim's: {condition}" for condition in conditions.differs]
+    bound, value = conditions.bound, claim.value
+    if value is not None and bound is not None and bound < value and not conditions.own_conditions:
+        limit = "no communication saving"
+        if conditions.uneven:
+            limit = "not even perfect balance without communication"
+        if conditions.headroom:
+            limit = "not even all cores at work, each as fast as one alone,"
+        reasons.append(f"{limit} can exceed {bound:.3g} here, the claim is {value:.4g}")
+    return tuple(reasons)
+
+
+def smallest_n(decided: Callable[[Interval], bool], forecast: Forecast, runs: int) -> int | None:
+    """The smallest n above `runs`, at most 100, whose forecast interval decides; None if none does.
+
+    The noise floor stays as it is: how it would shrink is not known.
+    """
+    return next((n for n in range(runs + 1, MOST_RUNS + 1) if decided(forecast(n))), None)
+
+
+def _number(
+    claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float
+) -> tuple[Word, tuple[str, ...]]:
+    assert claim.value is not None, "a direction has no bands"
+    rule = int(number_rule(interval.low, interval.high, floor, claim.value))
+    gain = (A_GAIN,) if gain_shown(interval.low, floor) else ()
+    if rule == TOO_NOISY:
+        return "inconclusive (too noisy)", ()
+    if rule == REPRODUCED:
+        return "reproduced", (EXCEEDED,) if exceeded(interval.low, claim.value) else ()
+    if claim.quantifier == "up_to" and _cannot_be_reached(claim.value, conditions):
+        return "contradicted", gain
+    if rule == CONTRADICTED:
+        return "smaller here" if claim.quantifier == "up_to" else "contradicted", gain
+    if rule == PARTLY:
+        return "partly", ()
+    return "inconclusive", gain
+
+
+def _cannot_be_reached(value: float, conditions: Conditions) -> bool:
+    """In the claim's own conditions even the upper limit of the bound is below a: no saving reaches it."""
+    limit = conditions.bound_limit
+    return conditions.own_conditions and limit is not None and limit < bands(value).a
+
+
+def _direction(
+    claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float
+) -> tuple[Word, tuple[str, ...]]:
+    if gain_shown(interval.low, floor):
+        return "supported", ()
+    if interval.high < 1:
+        return "contradicted", ()
+    return "inconclusive", ()
