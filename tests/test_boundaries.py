@@ -144,7 +144,6 @@ def test_the_runner_has_its_rooms_and_no_loose_file():
 SAME_NAME = {
     "comparison": "of two histories in conformance, of arms in the report",
     "load": "of a configuration, and of run directories",
-    "facts": "of a machine, and of the runs on a page",
 }
 
 

@@ -361,7 +361,7 @@ def _validate(arguments: list[str]) -> int:
     parser.add_argument("dir", type=Path, help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/validation")
     options = parser.parse_args(arguments)
-    from ..report.validate_pairs import of_folder, twins_in
+    from ..report.simulation_errors import of_folder, twins_in
 
     twins = twins_in(options.dir)
     for one in twins:

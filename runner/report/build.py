@@ -1,262 +1,100 @@
 """`report(directory, output)`: one offline page, tables and figures as files, from run directories alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
-from itertools import count
+from collections.abc import Sequence
+from importlib import import_module, resources
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, TypeVar
+from pkgutil import iter_modules
+from types import ModuleType
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...strategies.errors import ConfigError
 from ..machine.folders import writing
-from . import words
-from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
+from . import sections, words
 from .claims import convergence_points, paper_claims
-from .claims.answer_words import cells, sentences, speedup_rows
-from .claims.claims_table import gain_words
-from .claims.fairness import Ledger
-from .claims.judge import NO_ARM, judge
-from .claims.judged import Judged
-from .claims.speedups import Answer, answers
-from .claims.verdict_words import claim_rows, fairness_rows, remarks, workload
-from .data.arms import MANY_RUNS, ONE_CORE, Arm, Comparison, common_settings, compare, own_settings, shown
-from .data.load import Run, load_runs
-from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
-from .epochs import epochs_rows, has_spread, has_staleness
-from .facts import environments, facts_of, untimed, warnings_of, world_of
-from .headline import ArmLine, headline, headline_rows
+from .claims.judge import judge
+from .claims.speedups import answers
+from .data.arms import MANY_RUNS, compare
+from .data.load import load_runs
 from .plots.arm_style import swatch
-from .plots.pictures import Picture, picture, pictures
-from .rank_times import is_uneven, ranks_rows
-from .reach_table import reached_rows
-from .reader_matrix import Readings, reader_rows, readings, record_sizes
+from .plots.pictures import picture
 from .reproduce import command_of, script_of
-from .sensitivity import Sensitivity, sensitivities, sensitivity_rows
-from .split import PARTS
-from .tables import arms_rows, evaluations_rows, runs_rows, write_table
-from .tuned import regret_words, row_of, tuned_arms, tuning_rows, winner_words
+from .section import Results, Section
+from .tables import write_table
 
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnSettings:
-    """What sets an arm apart from what all have in common, and each of its runs from the others."""
-
-    arm: Arm
-    settings: dict[str, str]
-    runs: list[tuple[Run, dict[str, str]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A comparison as the page shows it."""
-
-    comparison: Comparison
-    title: str
-    facts: list[tuple[str, str]]
-    warnings: list[str]
-    lines: list[ArmLine]
-    pictures: list[Picture]
-    common: dict[str, str]
-    own: list[OwnSettings]
-    apart: list[Run]
+SECTIONS = "sections"  # the folder of sections in --config-dir
 
 
 def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
     """Write index.html, tables and figures to `output`; returns the page's path.
 
-    Reads only run directories at or below `directory`, and claims and stored points in `config_dir`; equal
-    input gives equal bytes, wherever any of them lies. Raises ConfigError if there is no such folder, no run
-    in it, something wrong in `config_dir` or `output` cannot be written, MachineError if the disk is full.
+    Reads only run directories at or below `directory`, and claims, stored points and sections in
+    `config_dir`; equal input gives equal bytes, wherever any of them lies. Raises ConfigError if there is no
+    such folder, no run in it, something wrong in `config_dir` or `output` cannot be written, MachineError if
+    the disk is full.
     """
     output = Path(output)
     folders = [config_dir] if config_dir else []
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
-    found = answers(comparisons, convergence_points.load(folders))
-    judged = judge(paper_claims.load(folders), found, comparisons)
-    over = _Over.of(comparisons)
+    speedups = answers(comparisons, convergence_points.load(folders))
+    judged = judge(paper_claims.load(folders), speedups, comparisons)
+    results = Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)
+    made = [section(results) for section in section_classes(folders)]
+    tables = {name: rows for section in made for name, rows in section.tables().items()}
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
-        tables = _tables(comparisons, found, judged) | over.tables
         for name, rows in tables.items():
             write_table(output / f"{name}.csv", rows)
         page = output / "index.html"
-        sections, answered = _sections(comparisons, output), _each_drawn("speedups", found, output)
-        drawn = over.drawn(output)
-        text = _render(
-            answered, judged, sections, drawn, comparisons, runs, list(tables), files_of(config_dir)
-        )
-        page.write_text(text, encoding="utf-8")
+        page.write_text(_page(results, made, output, list(tables), files_of(config_dir)), encoding="utf-8")
     return page
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Over:
-    """What is found over several comparisons, or of some alone."""
+def section_classes(folders: Sequence[Path]) -> list[type[Section]]:
+    """The subclasses of Section in this package's `sections` and in that of `folders`, in page order.
 
-    assumed: list[Sensitivity]
-    by_rate: list[Bandwidth]
-    efficient: list[Matrix]
-    read: list[Readings]
-
-    @classmethod
-    def of(cls, comparisons: list[Comparison]) -> "_Over":
-        return cls(
-            assumed=sensitivities(comparisons),
-            by_rate=bandwidths(comparisons),
-            efficient=matrices(comparisons),
-            read=readings(comparisons),
-        )
-
-    @property
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of each table by its name, where there are any."""
-        all_rows = {
-            "efficiency": efficiency_rows(self.efficient),
-            "readers": reader_rows(self.read),
-            "sensitivity": sensitivity_rows(self.assumed),
-            "bandwidth": bandwidth_rows(self.by_rate),
-            "crossings": crossing_rows(self.by_rate),
-        }
-        return {name: rows for name, rows in all_rows.items() if rows}
-
-    def drawn(self, output: Path) -> dict[str, Any]:
-        """What the page shows of it: the parts by the names that the templates have for them."""
-        return {
-            "assumed": _drawn(self.assumed, output),
-            "by_rate": _each_drawn("bandwidth", self.by_rate, output),
-            "efficient": self.efficient,
-            "readers": self.read,
-            "record_sizes": _each_drawn("readers", record_sizes(self.read), output),
-        }
+    Raises ConfigError for a file that cannot be imported or holds no section.
+    """
+    modules = [import_module(f"{sections.__name__}.{info.name}") for info in iter_modules(sections.__path__)]
+    files = [file for folder in folders for file in sorted((folder / SECTIONS).glob("*.py"))]
+    modules += [_imported(file) for file in files]
+    return sorted((kind for module in modules for kind in _sections_in(module)), key=lambda kind: kind.order)
 
 
-def _tables(
-    comparisons: Sequence[Comparison], found: Sequence[Answer], judged: Sequence[Judged]
-) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each table by its name; of those beyond the first three only what has any."""
-    configured = _configured(comparisons)
-    beside = [shown(one) for one in configured]
-    told = [one for one in judged if one.comparison is not None]
-    others = {
-        "headline": headline_rows(beside),
-        "reached": reached_rows(beside),
-        "speedups": speedup_rows(found),
-        "claims": claim_rows(told),
-        "tuning": tuning_rows(tuned_arms(configured)),
-        "fairness": fairness_rows(told),
-        "epochs": epochs_rows(c for c in configured if has_spread(c) or has_staleness(c)),
-        "ranks": ranks_rows(c for c in configured if is_uneven(c)),
-    }
-    return {
-        "runs": runs_rows(comparisons),
-        "evaluations": evaluations_rows(comparisons),
-        "arms": arms_rows(comparisons),
-        **{name: rows for name, rows in others.items() if rows},
-    }
+def _imported(file: Path) -> ModuleType:
+    spec = spec_from_file_location(f"report_section_{file.stem}", file)
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
+    if not _sections_in(module):
+        raise ConfigError(f"{file}: no subclass of daso_bench.runner.report.section.Section in it")
+    return module
 
 
-def _configured(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Those with a section of their own: without an assumption."""
-    return [comparison for comparison in comparisons if not comparison.assumption]
-
-
-def _sections(comparisons: Sequence[Comparison], output: Path) -> list[Section]:
-    """One for each comparison as configured; those under assumptions have a section of their own."""
-    configured = _configured(comparisons)
-    worlds, sizes = {c.world for c in configured}, {c.size for c in configured}
-    found = []
-    for number, comparison in enumerate(configured, 1):
-        title = [f"{comparison.model} on {comparison.dataset}"]
-        title += [words.world(comparison.world)] if len(worlds) > 1 else []
-        title += [comparison.size] if len(sizes) > 1 and comparison.size else []
-        title += [row for row in [row_of(comparison, configured)] if row]
-        prefix = f"{number}_" if len(configured) > 1 else ""
-        found.append(_section(comparison, ", ".join(title), output, prefix))
-    return found
-
-
-def _section(comparison: Comparison, title: str, output: Path, prefix: str) -> Section:
-    runs, seen = comparison.runs, shown(comparison)
-    common = common_settings(runs)
-    return Section(
-        comparison=comparison,
-        title=title,
-        facts=facts_of(seen),
-        warnings=warnings_of(comparison),
-        lines=headline(seen),
-        pictures=pictures(seen, output, prefix),
-        common=common,
-        own=[_own(arm, common) for arm in comparison.arms],
-        apart=[run for run in runs if run.role == ONE_CORE],
-    )
-
-
-def _own(arm: Arm, common: dict[str, str]) -> OwnSettings:
-    shared = common_settings(arm.runs)
-    return OwnSettings(
-        arm=arm,
-        settings={key: value for key, value in shared.items() if key not in common},
-        runs=[(run, own_settings(run, shared)) for run in arm.runs],
-    )
-
-
-def _drawn(assumed: Sequence[Sensitivity], output: Path) -> list[tuple[Sensitivity, list[Picture]]]:
-    """Each with the figure of each of its tables."""
-    several = sum(len(one.tables) for one in assumed) > 1
-    names = (f"sensitivity_{number}.svg" if several else "sensitivity.svg" for number in count(1))
-    return [
-        (one, [picture("sensitivity", output / next(names), table, one.world) for table in one.tables])
-        for one in assumed
-    ]
-
-
-def _each_drawn(name: str, found: Sequence[_T], output: Path) -> list[tuple[_T, Picture]]:
-    """Each with its figure."""
-    names = (f"{name}_{number}.svg" if len(found) > 1 else f"{name}.svg" for number in count(1))
-    return [(one, picture(name, output / next(names), one)) for one in found]
+def _sections_in(module: ModuleType) -> list[type[Section]]:
+    values = [value for value in vars(module).values() if isinstance(value, type)]
+    return [kind for kind in values if issubclass(kind, Section) and kind.__module__ == module.__name__]
 
 
 def files_of(config_dir: Path | None) -> list[str]:
     """The files of the user's own that the page rests on, by their place in `config_dir`."""
     if config_dir is None:
         return []
-    folders = [config_dir / name for name in (paper_claims.FOLDER, convergence_points.FOLDER)]
-    return [f"{folder.name}/{file.name}" for folder in folders for file in sorted(folder.glob("*.yaml"))]
+    patterns = [f"{folder}/*.yaml" for folder in (paper_claims.FOLDER, convergence_points.FOLDER)]
+    files = [file for pattern in [*patterns, f"{SECTIONS}/*.py"] for file in sorted(config_dir.glob(pattern))]
+    return [file.relative_to(config_dir).as_posix() for file in files]
 
 
-def _ledgers(judged: Sequence[Judged]) -> list[tuple[str, Ledger]]:
-    """Each once, with what it compares."""
-    found: dict[str, Ledger] = {}
-    for one in judged:
-        if one.ledger is not None:
-            found.setdefault(f"{one.arm} against {one.comparator} ({workload(one)})", one.ledger)
-    return list(found.items())
-
-
-def _anchors(sections: Sequence[Section], members: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """Where the page has the commands of these comparisons, each with the title of its section."""
-    return [
-        (f"commands-{number}", section.title)
-        for number, section in enumerate(sections, 1)
-        if any(section.comparison is one for one in members)
-    ]
-
-
-def _render(
-    answered: Sequence[tuple[Answer, Picture]],
-    judged: Sequence[Judged],
-    sections: Sequence[Section],
-    drawn: Mapping[str, Any],
-    comparisons: Sequence[Comparison],
-    runs: Sequence[Run],
-    tables: Sequence[str],
-    own_files: Sequence[str],
+def _page(
+    results: Results, made: Sequence[Section], output: Path, tables: Sequence[str], user_files: Sequence[str]
 ) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
@@ -266,45 +104,23 @@ def _render(
         lstrip_blocks=True,
         loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
-    template = environment.get_template("page.html.j2")
-    studies = sorted({run.study for run in runs})
-    return template.render(
-        css=Markup((folder / "style.css").read_text(encoding="utf-8")),
-        studies=studies,
-        worlds=sorted({world_of(comparison) for comparison in comparisons}),
-        answers=answered,
-        answered=[one.comparison for one, _ in answered],
-        judged=[one for one in judged if one.comparison is not None],
-        untold=[one.claim.id for one in judged if NO_ARM in one.verdict.reasons],
-        not_compared=[one for one in judged if one.comparison is None and NO_ARM not in one.verdict.reasons],
-        ledgers=_ledgers(judged),
-        tuned=tuned_arms(comparisons),
-        row_of=lambda comparison: row_of(comparison, comparisons),
-        regret_words=regret_words,
-        winner_words=winner_words,
-        gain_words=gain_words,
-        remarks=remarks,
-        workload=workload,
-        cells=cells,
-        sentences=sentences,
-        sections=sections,
-        **drawn,
-        parts_of_time=PARTS,
-        efficiency_words=efficiency_words,
-        anchors=lambda members: _anchors(sections, members),
-        runs=runs,
-        untimed=untimed(runs),
-        trouble=[run for run in runs if run.state != "finished" or run.invalid],
-        resumed=[run for run in runs if run.resumed],
-        copied=[run for run in runs if run.copies],
-        damage=[sentence for run in runs for sentence in run.damage],
-        environments=environments(runs),
-        command_of=command_of,
-        script_of=script_of,
-        tables=tables,
-        own_files=own_files,
-        many=MANY_RUNS,
-        script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
+    environment.globals.update(
+        results=results,
         words=words,
         swatch=swatch,
+        command_of=command_of,
+        script_of=script_of,
+        many=MANY_RUNS,
+        user_files=user_files,
+    )
+    environment.globals["page"] = environment.get_template("macros.html.j2").module
+    blocks = []
+    for section in made:
+        pictures = [picture(plot, output) for plot in section.plots()]
+        blocks.append(environment.from_string(section.template).render(section=section, pictures=pictures))
+    return environment.get_template("page.html.j2").render(
+        blocks=[Markup(block) for block in blocks],
+        tables=tables,
+        css=Markup((folder / "style.css").read_text(encoding="utf-8")),
+        script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
     )

@@ -15,7 +15,7 @@ from .data.arms import Arm, common_settings, compare
 from .data.load import Run, load_runs
 from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from .statistics.ratio import Times, welch
-from .tables import LINK_WORDS, LINKS
+from .words import LINKS
 
 MISSING = "not there"
 SEVERAL = "several"
@@ -108,7 +108,7 @@ def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
             _number("time to target", a, b, target_mean, words.seconds, _crossed),
             _number("samples per second", a, b, rate_mean, words.rate, lambda run: run.samples_per_s),
             _number(f"final {a.runs[0].judged_by.name}", a, b, final_mean, words.share, _final, timed=False),
-            *(_number(f"bytes {LINK_WORDS[link]}", a, b, *_bytes(link), timed=False) for link in LINKS),
+            *(_number(f"bytes {LINKS[link]}", a, b, *_bytes(link), timed=False) for link in LINKS),
         ],
     )
 

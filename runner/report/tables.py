@@ -1,21 +1,38 @@
-"""The tables of the report: one row per run, per evaluation and per arm, each as CSV, Markdown and LaTeX."""
+"""Tables as CSV, Markdown and LaTeX. In the last two, signs with a meaning of their own are escaped."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ..records.json_lines import best, crossing, encode
-from .data.arms import Arm, Comparison, metrics_of
-from .data.load import Run
-from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
-from .data.metric import Metric, columns
-from .text_tables import latex, markdown
+from ..records.json_lines import encode
 
-LINKS = ("intra", "inter")
-LINK_WORDS = {"intra": "inside nodes", "inter": "between nodes"}
-PARTS = ("compute", "exposed", "waiting", "data", "step_other")
+# Page generators look for HTML and entities before anything else: these are named, not escaped.
+MARKDOWN_SIGNS = {"<": "&lt;", ">": "&gt;", "&": "&amp;", **{sign: f"\\{sign}" for sign in "\\`*_[]|$~"}}
+LATEX_SIGNS = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "`": r"\textasciigrave{}",
+    "'": r"\textquotesingle{}",
+    '"': r"\textquotedbl{}",
+    # In the old font encoding these three print as other signs.
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # At the start of a row they would belong to the \\ before it.
+    "[": "{[}",
+    "*": "{*}",
+}
+# A cell is one line.
+MARKDOWN = str.maketrans({**MARKDOWN_SIGNS, "\n": "<br>"})
+LATEX = str.maketrans({**LATEX_SIGNS, "\n": " "})
+LATEX_HEAD = (
+    "% For names: \\usepackage[T1]{fontenc}; for scripts beyond Latin LuaLaTeX or XeLaTeX and a font."
+)
 
 
 def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -32,117 +49,68 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     frame.where(frame.notna(), None).to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
 
 
-def runs_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """One row per run directory, failed ones included."""
-    comparisons = list(comparisons)
-    metrics = metrics_of(comparisons)
-    return [_run_row(comparison, arm, run, metrics) for comparison, arm, run in walk(comparisons)]
+def shown(value: Any) -> str:
+    """A cell as people read it: six significant digits, no powers of ten where they can be had without.
+
+    Missing is empty; NaN and infinity are words.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, float):
+        return str(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
 
 
-def evaluations_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """One row per surviving evaluation of every run."""
-    comparisons = list(comparisons)
-    fields = (
-        *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
-        *(
-            "split",
-            *columns(metrics_of(comparisons)),
-            "count",
-            "loss",
-            "train_loss",
-            "learning_rate",
-            "samples_per_s",
-        ),
-        *("payload_bytes_intra", "payload_bytes_inter"),
-    )
-    return [
-        who(comparison, arm, run) | {name: row.get(name) for name in fields}
-        for comparison, arm, run in walk(comparisons)
-        for row in run.evaluations
-    ]
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """A table of GitHub's Markdown with a column for each key of the first row; "" without rows."""
+    if not rows:
+        return ""
+    names = list(rows[0])
+    rule = ["---:" if _numeric(rows, name) else "---" for name in names]
+    lines = [_markdown_row(names), f"|{'|'.join(rule)}|"]
+    lines += [_markdown_row([shown(row[name]) for name in names]) for row in rows]
+    return "\n".join(lines) + "\n"
 
 
-def arms_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """One row per arm of every size and assumption; a mean only where the method allows one."""
-    comparisons = list(comparisons)
-    metrics = metrics_of(comparisons)
-    return [
-        {
-            **comparison.place,
-            "assumption": comparison.assumption,
-            "arm": arm.label,
-            "runs": len(arm.counted),
-            "runs_not_counted": len(arm.runs) - len(arm.counted),
-            "runs_complete": len(arm.complete),
-            "reached": len(arm.reached),
-            "to_target_s_geometric_mean": target_mean(arm),
-            "train_s_geometric_mean": train_mean(arm),
-            "samples_per_s_geometric_mean": rate_mean(arm),
-            **{
-                f"final_{one.key}_mean": final_mean(arm) if one == comparison.metric else None
-                for one in metrics
-            },
-            **{f"payload_bytes_{link}_mean": bytes_mean(arm, link) for link in LINKS},
-        }
-        for comparison in comparisons
-        for arm in comparison.arms
-    ]
+def latex(rows: Sequence[dict[str, Any]]) -> str:
+    """A plain tabular, no package needed, with a column for each key of the first row; "" without rows."""
+    if not rows:
+        return ""
+    names = list(rows[0])
+    columns = "".join("r" if _numeric(rows, name) else "l" for name in names)
+    lines = [LATEX_HEAD, f"\\begin{{tabular}}{{{columns}}}", r"\hline", _latex_row(names), r"\hline"]
+    lines += [_latex_row([shown(row[name]) for name in names]) for row in rows]
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 
-def walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]:
-    """Every run with its arm and comparison, in reading order."""
-    return [(c, arm, run) for c in comparisons for arm in c.arms for run in arm.runs]
+def _numeric(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    """Whether the column holds numbers alone, as far as it holds anything."""
+    values = [row[name] for row in rows if row[name] is not None]
+    return bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
-def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
-    """The columns that every row about a run begins with."""
-    return {
-        **comparison.place,
-        "assumption": comparison.assumption,
-        "arm": arm.label,
-        "run_id": run.run_id,
-        "seed": run.seed,
-    }
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_printable(cell).translate(MARKDOWN) for cell in cells)} |"
 
 
-def _run_row(comparison: Comparison, arm: Arm, run: Run, metrics: Sequence[Metric]) -> dict[str, Any]:
-    first = run.crossing
-    variants: dict[str, Any] = {}
-    for which in ("confirmed", "for_good"):
-        found = (
-            None if run.target is None else crossing(run.evaluations, run.target, which, metric=run.metric)
-        )
-        variants[f"{which}_stamp_s"] = found.stamp_s if found else None
-    summary, top = run.summary, best(run.evaluations, run.judged_by.key)
-    return who(comparison, arm, run) | {
-        "status": run.state,
-        "reason": run.reason,
-        "counted": run.counted,
-        "target": run.target,
-        "reached": None if run.target is None else first is not None,
-        "crossing_after_s": first.after_s if first else None,
-        "crossing_stamp_s": first.stamp_s if first else None,
-        "to_target_s": first.scored_s if first else None,
-        "to_target_samples": first.scored_samples if first else None,
-        "to_target_wall_s": first.wall_s if first else None,
-        **variants,
-        "evaluations": len(run.evaluations),
-        "train_s": run.train_s,
-        "samples": run.samples,
-        "samples_per_s": run.samples_per_s,
-        **{f"final_{one.key}": run.final if one == run.judged_by else None for one in metrics},
-        **{f"best_{one.key}": top[one.key] if top and one == run.judged_by else None for one in metrics},
-        **{f"payload_bytes_{link}": run.payload_bytes(link) for link in LINKS},
-        **{f"ring_bytes_{link}": (summary.get("ring_bytes") or {}).get(link) for link in LINKS},
-        **{f"{part}_s": run.parts_s.get(part) for part in PARTS},
-        "process_s": summary.get("process_s"),
-        "timing_valid": (run.status.get("timing") or {}).get("valid"),
-        "timing_reasons": "; ".join(run.timing_reasons),
-        "labels": "; ".join(run.labels),
-        "resumed": run.resumed,
-        "replaced_rows": run.replaced_rows,
-        "spent_train_s": run.spent_s if run.resumed else None,
-        "calendar_s": run.calendar_s,
-        "damage": len(run.damage),
-        "run_directory": run.place,
-    }
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(_unligatured(_printable(cell).translate(LATEX)) for cell in cells) + r" \\"
+
+
+def _unligatured(text: str) -> str:
+    """`text` with no two dashes or commas side by side, which print as one sign."""
+    for sign in "-,":
+        while sign * 2 in text:
+            text = text.replace(sign * 2, f"{sign}{{}}{sign}")
+    return text
+
+
+def _printable(text: str) -> str:
+    """`text` with the replacement character for what cannot be printed, ends of lines apart."""
+    if text.isprintable():
+        return text
+    return "".join(s if s.isprintable() or s == "\n" else "\N{REPLACEMENT CHARACTER}" for s in text)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .statistics.ratio import Ratio
 
 MISSING = "–"
+LINKS = {"intra": "inside nodes", "inter": "between nodes"}
 WORLDS = {
     "local": "real processes",
     "local/modelled": "real processes, modelled network",

@@ -105,7 +105,8 @@ def _floors(answer: Answer) -> list[str]:
     if missing:
         what = " and ".join(missing)
         return [
-            f"No noise floor: {what} missing (study.role=same_seeds and fresh_seeds make them), so no verdict."
+            f"No noise floor: {what} missing (study.role=same_seeds and fresh_seeds make them), "
+            "so no verdict."
         ]
     assert fixed.clock is not None
     floors = {"time of all work": fixed, **({"time to target": target} if answer.budget_s else {})}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..data.arms import Arm
 from ..data.load import Run
 from ..data.means import geometric_mean
-from ..rank_times import by_rank, shares, uneven_devices
+from ..data.rank_times import by_rank, shares, uneven_devices
 from ..statistics import decompose
 
 _TOLD = ("batches", "samples_of_worker")  # where a strategy says that its ranks take unequal numbers

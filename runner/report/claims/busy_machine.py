@@ -5,8 +5,7 @@ from statistics import median
 
 from ...machine.run_queue import QUEUE_LIMIT, in_each_second
 from ..data.arms import Arm, Comparison
-from ..data.load import Run
-from ..data.numbers import number
+from ..data.load import Run, number
 
 
 def queued(run: Run) -> float | None:

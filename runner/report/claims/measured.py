@@ -10,7 +10,7 @@ from statistics import median
 
 from .. import words
 from ..data.load import Run
-from ..efficiency import SLOWER, cores_of, matrix, why_none
+from ..sections.efficiency import SLOWER, cores_of, matrix, why_none
 from ..statistics import quality, verdict
 from ..statistics.ratio import Estimate, Interval, Ratio
 from ..statistics.verdict import Conditions, Forecast, Hypothesis, Verdict

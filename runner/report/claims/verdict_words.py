@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..tuned import EQUALLY
+from ..data.arms import EQUALLY
 from .claims_table import gain_words
 from .judged import Judged
 

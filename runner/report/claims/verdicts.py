@@ -8,7 +8,7 @@ from rich.text import Text
 from ...records.display import make_console, say
 from ..data.arms import compare
 from ..data.load import load_runs
-from ..efficiency import matrix
+from ..sections.efficiency import matrix
 from ..tuned import row_of
 from . import convergence_points
 from .answer_words import sentences

@@ -31,7 +31,15 @@ GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cl
 MANY_RUNS = 100
 ONE_CORE = "one_core"
 REAL = ("local", "torchrun", "slurm")  # worlds whose cores are what they are
+WORLDS = {
+    "local": "local processes, real time",
+    "local/modelled": "local processes in real time; links are modelled, operations held back",
+    "emulated/modelled": "emulated: real processes and time; links are modelled, operations held back",
+    "emulated/kernel": "emulated: real processes, traffic and time; the kernel shapes the links",
+    "simulated": "simulated: real gradients, the time of a modelled cluster",
+}
 WORLD = 3  # the place of the world in what tells groups of runs apart
+EQUALLY, OWN = "equally tuned", "paper's settings"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +100,14 @@ class Comparison:
         return self.runs[0].judged_by
 
     @property
+    def world_in_words(self) -> str:
+        """Where the numbers come from: real, emulated or virtual time."""
+        launchers = [run.config.get("launcher") or {} for run in self.runs]
+        if all(launcher.get("timing_only") for launcher in launchers):
+            return "simulated: no training, the time of a modelled cluster alone"
+        return WORLDS.get(self.world, self.world)
+
+    @property
     def targets(self) -> list[float]:
         return sorted({run.target for run in self.runs if run.target is not None})
 
@@ -105,6 +121,29 @@ def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
     """All metrics of `comparisons`, each once; accuracy where there is no comparison."""
     found = {comparison.metric.key for comparison in comparisons}
     return [metric for key, metric in METRICS.items() if key in found] or [ACCURACY]
+
+
+def row_of(comparison: Comparison, comparisons: Iterable[Comparison]) -> str:
+    """Whether the settings of a comparison are tuned or the paper's; "" if `comparisons` has one kind."""
+    if len({candidate.tuned for candidate in comparisons}) < 2:
+        return ""
+    return EQUALLY if comparison.tuned else OWN
+
+
+def walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]:
+    """Every run with its arm and comparison, in reading order."""
+    return [(c, arm, run) for c in comparisons for arm in c.arms for run in arm.runs]
+
+
+def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+    """The columns that every row about a run begins with."""
+    return {
+        **comparison.place,
+        "assumption": comparison.assumption,
+        "arm": arm.label,
+        "run_id": run.run_id,
+        "seed": run.seed,
+    }
 
 
 def shown(comparison: Comparison) -> Comparison:

@@ -8,21 +8,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
 from ...records.seed_ranges import block_of
 from ..claims.declared import name_of, task_of
-from .bytes_so_far import with_bytes
 from .metric import Metric, metric_of
-from .tolerant_reading import environment_of, mapping_of, read_yaml, rows_of
+from .run_files import environment_of, mapping_of, read_yaml, rows_of, with_bytes
 
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
 # What a report needs of the rows of all ranks, which are many.
 STRETCH = ("attempt", "stretch", "train_s")  # and parts_s
+BYTES = "payload_bytes_inter"
+PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
+
+
+class Point(NamedTuple):
+    """A point of a run's curve; `mark`: the samples at which it was taken."""
+
+    mark: float
+    x: float
+    y: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +201,7 @@ class Run:
 
     @property
     def samples_per_s(self) -> float | None:
-        recorded = _number(self.summary.get("samples_per_s"))
+        recorded = number(self.summary.get("samples_per_s"))
         if recorded is not None:
             return recorded
         return self.samples / self.train_s if self.samples and self.train_s else None
@@ -202,6 +211,14 @@ class Run:
         """What its models are judged by."""
         target = _get(self.config, "dataset", "_target_")
         return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
+
+    def points(self, x: str) -> list[Point]:
+        """What models are judged over field `x` of the evaluations; over `BYTES` from the first byte on."""
+        return [
+            Point(row["samples"], row[x], self.judged_by.of(row))
+            for row in self.evaluations
+            if x != BYTES or row.get(BYTES)
+        ]
 
     @property
     def final(self) -> float | None:
@@ -213,14 +230,14 @@ class Run:
 
     def payload_bytes(self, link: str) -> float | None:
         """Counted bytes of the whole run over `link` ("intra" or "inter"), summed over ranks."""
-        return _number((self.summary.get("payload_bytes") or {}).get(link))
+        return number((self.summary.get("payload_bytes") or {}).get(link))
 
     @property
     def parts_s(self) -> dict[str, float]:
         return {
             str(name): value
             for name, item in (self.summary.get("parts_s") or {}).items()
-            if (value := _number(item)) is not None
+            if (value := number(item)) is not None
         }
 
     @property
@@ -229,7 +246,7 @@ class Run:
         slowest: dict[tuple[Any, Any], float] = defaultdict(float)
         for row in self.rank_rows:
             key = (row.get("attempt"), row.get("stretch"))
-            slowest[key] = max(slowest[key], _number(row.get("train_s")) or 0.0)
+            slowest[key] = max(slowest[key], number(row.get("train_s")) or 0.0)
         return sum(slowest.values()) if slowest else None
 
     @property
@@ -245,16 +262,17 @@ class Run:
 
     def _stamps(self, name: str) -> list[float]:
         attempts = self.status.get("attempts") or []
-        return [value for a in attempts if (value := _number(a.get(name))) is not None]
+        return [value for a in attempts if (value := number(a.get(name))) is not None]
 
     def _latest(self, field: str) -> float | None:
-        recorded = _number(self.summary.get(field))
+        recorded = number(self.summary.get(field))
         if recorded is not None:
             return recorded
-        return _number(self.evaluations[-1].get(field)) if self.evaluations else None
+        return number(self.evaluations[-1].get(field)) if self.evaluations else None
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """`value` if it is a finite number, else None."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
     return None
@@ -362,4 +380,4 @@ def _shared(value: Any) -> Any:
 
 
 def _usable(row: Row) -> bool:
-    return _number(row.get("train_s")) is not None and _number(row.get("samples")) is not None
+    return number(row.get("train_s")) is not None and number(row.get("samples")) is not None

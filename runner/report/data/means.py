@@ -1,9 +1,14 @@
-"""What an arm's runs come to, and only where a mean may be formed. None everywhere else."""
+"""Means over an arm's runs, only where a mean may be formed. None everywhere else."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from .arms import Arm
+from .load import PARTS, Run, number
+from .run_files import LINKS
+
+TIME_SHARES = ("compute", "data", "blocked on intra", "blocked on inter", "other")
 
 
 def geometric_mean(values: Sequence[float | None]) -> float | None:
@@ -51,3 +56,32 @@ def final_mean(arm: Arm) -> float | None:
 def bytes_mean(arm: Arm, link: str) -> float | None:
     """Arithmetic mean of the payload bytes over `link` per complete run, summed over ranks."""
     return mean([run.payload_bytes(link) for run in arm.complete])
+
+
+def mean_parts(arm: Arm) -> dict[str, float]:
+    """Mean seconds of each part over the runs of `arm` that recorded them; empty if none did."""
+    recorded = [run.parts_s for run in arm.complete if run.parts_s]
+    return {part: fmean(parts.get(part, 0.0) for parts in recorded) for part in PARTS if recorded}
+
+
+def time_shares(runs: Sequence[Run]) -> dict[str, float] | None:
+    """Shares of training time by `TIME_SHARES`, mean over runs; None if a run has not recorded them."""
+    shares = []
+    for run in runs:
+        parts, blocked = run.parts_s, run.summary.get("blocked_s")
+        total = sum(parts.values())
+        if not isinstance(blocked, Mapping) or total <= 0:
+            return None
+        blocked_s = [value for link in LINKS if (value := number(blocked.get(link, 0.0))) is not None]
+        if len(blocked_s) < len(LINKS):
+            return None
+        seconds = [parts.get("compute", 0.0), parts.get("data", 0.0), *blocked_s]
+        shares.append([value / total for value in [*seconds, max(0.0, total - sum(seconds))]])
+    if not shares:
+        return None
+    return dict(zip(TIME_SHARES, map(fmean, zip(*shares, strict=True)), strict=True))
+
+
+def share_columns(shares: Mapping[str, float] | None) -> dict[str, float | None]:
+    """The columns of a table for `time_shares`."""
+    return {f"share_{part.replace(' ', '_')}": shares[part] if shares else None for part in TIME_SHARES}

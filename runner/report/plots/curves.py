@@ -1,59 +1,53 @@
-"""Curves over samples or time: every run thin and the median of an arm bold, or medians and bands of many."""
+"""Curves over samples, time or bytes: every run thin and the median of an arm bold, or medians and bands."""
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import Run
+from ..data.load import BYTES, Point
 from .arm_style import Look, look
 from .style import WIDTH, numbers, plain, short
 
 # More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
 ARMS_PER_PANEL = 7
+WIDE = 20  # times
 
 
-class Point(NamedTuple):
-    """A point of a run's curve; `mark`: the samples at which it was taken."""
-
-    mark: float
-    x: float
-    y: float
-
-
-Series = Callable[[Run], list[Point]]
-
-
-def by_time(run: Run) -> list[Point]:
-    """What models are judged over T_train in seconds."""
-    return [Point(row["samples"], row["train_s"], run.judged_by.of(row)) for row in run.evaluations]
-
-
-def by_samples(run: Run) -> list[Point]:
-    """What models are judged over training samples, all ranks together."""
-    return [Point(row["samples"], row["samples"], run.judged_by.of(row)) for row in run.evaluations]
-
-
-def curves(comparison: Comparison, series: Series, label: str) -> Figure:
-    """The metric over what `series` gives; targets are dotted lines."""
-    figure, panels = panelled(comparison, label, series)
+def curves(comparison: Comparison, x: str, label: str) -> Figure:
+    """The metric over the field `x` of evaluations, called `label`; targets are dotted lines."""
+    figure, panels = panelled(comparison, label, x)
     for axes, arms in panels:
         for arm in arms:
-            curve(axes, arm, series, many=comparison.many)
+            curve(axes, arm, x, many=comparison.many)
         mark_targets(axes, comparison)
         axes.set_ylabel(comparison.metric.name)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(numbers())
-        axes.xaxis.set_major_locator(MaxNLocator(8))
+        if x == BYTES:
+            _scale_bytes(axes, comparison)
+        else:
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_formatter(numbers())
+            axes.xaxis.set_major_locator(MaxNLocator(8))
     return figure
+
+
+def _scale_bytes(axes: Axes, comparison: Comparison) -> None:
+    """Label bytes; the axis is logarithmic where runs end more than `WIDE` times apart."""
+    ends = [points[-1].x for run in comparison.runs if (points := run.points(BYTES))]
+    if max(ends) > WIDE * min(ends):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+    else:
+        axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.size(value)))
 
 
 def mark_targets(axes: Axes, comparison: Comparison) -> None:
@@ -71,18 +65,16 @@ def mark_targets(axes: Axes, comparison: Comparison) -> None:
         )
 
 
-def panelled(
-    comparison: Comparison, label: str, series: Series
-) -> tuple[Figure, list[tuple[Axes, list[Arm]]]]:
+def panelled(comparison: Comparison, label: str, x: str) -> tuple[Figure, list[tuple[Axes, list[Arm]]]]:
     """An empty figure in panels of at most ARMS_PER_PANEL arms, `label` and a legend below each.
 
-    The legend says of an arm whose runs have nothing in `series` that there is nothing to show.
+    The legend says of an arm whose runs have nothing in the field `x` that there is nothing to show.
     """
     groups = [
         comparison.arms[start : start + ARMS_PER_PANEL]
         for start in range(0, len(comparison.arms), ARMS_PER_PANEL)
     ]
-    labels = {arm.label: _legend_label(arm, series) for arm in comparison.arms}
+    labels = {arm.label: _legend_label(arm, x) for arm in comparison.arms}
     legend_height = 0.26 * _legend_rows(groups[0], labels) + 0.1
     figure = Figure(figsize=(WIDTH, (3.2 + legend_height) * len(groups)))
     all_axes = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -113,8 +105,8 @@ def _legend_rows(arms: Sequence[Arm], labels: dict[str, str]) -> int:
     return -(-len(arms) // _columns(arms, labels))
 
 
-def _legend_label(arm: Arm, series: Series) -> str:
-    note = "" if any(series(run) for run in arm.runs) else ", nothing to show"
+def _legend_label(arm: Arm, x: str) -> str:
+    note = "" if any(run.points(x) for run in arm.runs) else ", nothing to show"
     return plain(f"{short(arm.label, 48)} ({words.count(len(arm.runs), 'run')}{note})")
 
 
@@ -137,12 +129,12 @@ def line_of(style: Look) -> Any:
     return (0, style.dashes) if style.dashes else "-"
 
 
-def curve(axes: Axes, arm: Arm, series: Series, *, many: bool) -> None:
+def curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
     """The runs of `arm` and their median; with `many` the median and the band of the middle half instead."""
     style = look(arm.index)
     line: dict[str, Any] = {"color": style.colour, "linestyle": line_of(style)}
     bold: dict[str, Any] = {**line, "linewidth": 2, "marker": style.marker, "markersize": 4.5}
-    runs = [(run, points) for run in arm.runs if (points := series(run))]
+    runs = [(run, points) for run in arm.runs if (points := run.points(x))]
     if many:
         band = quartiles([points for _, points in runs])
         if band:
@@ -189,11 +181,11 @@ def quartiles(runs: Sequence[list[Point]]) -> list[tuple[float, float, float, fl
 
     The k-th point of every run that has one with a value, as long as that is half of the runs or more.
     """
-    found = []
+    band = []
     for place in range(max(map(len, runs), default=0)):
         points = [run[place] for run in runs if place < len(run) and not math.isnan(run[place].y)]
         if not points or 2 * len(points) < len(runs):
             break
         low, middle, high = np.quantile([point.y for point in points], (0.25, 0.5, 0.75))
-        found.append((statistics.median(p.x for p in points), float(low), float(middle), float(high)))
-    return found
+        band.append((statistics.median(p.x for p in points), float(low), float(middle), float(high)))
+    return band

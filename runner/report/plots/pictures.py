@@ -1,114 +1,87 @@
-"""Figures on the page, each with its words; one that cannot be drawn says why and costs nothing else."""
+"""Figures on the page. One that cannot be drawn says why and costs nothing else."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from ..data.arms import Comparison
-
 if TYPE_CHECKING:
-    from .style import Drawn
+    from matplotlib.figure import Figure
 
 
-# Figure, and table behind it -> the module that draws it: TITLE, CAPTION, draw() and alternative().
-MODULES = {
-    "sensitivity": "assumptions_plot",
-    "speedups": "speedup_plot",
-    "bandwidth": "bandwidth_plot",
-    "readers": "record_sizes",
-}
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A figure to be drawn.
+
+    kind: seeds the ids inside of the SVG, so that equal figures are equal files.
+    file: name of the files without ending. table: name of the CSV file behind it, without ending.
+    corner: what the figure itself says of where its numbers come from.
+    draw: imports matplotlib when it is called; without a working matplotlib the tables are still written.
+    alternative: the figure in words, for readers who cannot see it.
+    """
+
+    kind: str
+    file: str
+    title: str
+    caption: str
+    table: str
+    corner: str
+    draw: "Callable[[], Figure]"
+    alternative: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure on the page; `svg` is None if it could not be drawn, and `failure` says why.
+    """A figure on the page. `svg` is None if it could not be drawn, and `failure` says why.
 
     `files`: the names of the same figure as SVG and as PDF. `table`: of the CSV file behind it.
     """
 
     title: str
-    files: tuple[str, ...]
-    caption: str
-    alternative: str
-    table: str
-    svg: Markup | None
-    failure: str
+    files: tuple[str, ...] = ()
+    caption: str = ""
+    alternative: str = ""
+    table: str = ""
+    svg: Markup | None = None
+    failure: str = ""
 
 
-def pictures(comparison: Comparison, output: Path, prefix: str) -> list[Picture]:
-    """The figures of `comparison`, written to `output` with `prefix` before their names."""
+def picture(plot: Plot, output: Path) -> Picture:
+    """Draw `plot` and write it to the folder `output` as SVG and as PDF."""
     try:
-        # Imported here: without a working plotting library the tables are still worth having.
-        with _no_backend_asked_for():
-            from .figures import alternative, draw, plans
+        with _without_backend():
+            from .style import drawn
+
+        svg, pdf = drawn(plot.kind, plot.draw, corner=plot.corner)
     except Exception as error:
-        return [_failed("Figures", error)]
-    found = []
-    for plan in plans(comparison):
-        try:
-            drawn = draw(plan, comparison)
-        except Exception as error:
-            found.append(_failed(plan.title, error))
-            continue
-        file = output / f"{prefix}{plan.name}.svg"
-        said = alternative(plan, comparison)
-        found.append(_written(drawn, file, plan.title, plan.said(comparison), said, plan.table))
-    return found
-
-
-def picture(name: str, file: Path, *told: object) -> Picture:
-    """The one figure of a section called `name` (a key of `MODULES`), written to `file` and beside it as PDF.
-
-    `told`: what the module's `draw` and `alternative` take.
-    """
-    try:
-        with _no_backend_asked_for():
-            made = import_module(f".{MODULES[name]}", __package__)
-    except Exception as error:
-        return _failed("Figure", error)
-    try:
-        drawn = made.draw(*told)
-    except Exception as error:
-        return _failed(made.TITLE, error)
-    return _written(drawn, file, made.TITLE, made.CAPTION, made.alternative(*told), f"{name}.csv")
-
-
-def _written(drawn: "Drawn", file: Path, title: str, caption: str, alternative: str, table: str) -> Picture:
-    other = file.with_suffix(".pdf")
-    file.write_text(drawn.svg, encoding="utf-8")
-    other.write_bytes(drawn.pdf)
+        return Picture(title=plot.title, failure=f"not drawn: {type(error).__name__}: {error}")
+    files = (f"{plot.file}.svg", f"{plot.file}.pdf")
+    (output / files[0]).write_text(svg, encoding="utf-8")
+    (output / files[1]).write_bytes(pdf)
     return Picture(
-        title=title,
-        files=(file.name, other.name),
-        caption=caption,
-        alternative=alternative,
-        table=table,
-        svg=_inline(drawn.svg, f"{file.stem}-"),
-        failure="",
+        title=plot.title,
+        files=files,
+        caption=plot.caption,
+        alternative=plot.alternative,
+        table=f"{plot.table}.csv",
+        svg=_inline(svg, f"{plot.file}-"),
     )
 
 
 @contextmanager
-def _no_backend_asked_for() -> Iterator[None]:
-    """Without MPLBACKEND while matplotlib is imported: nothing opens a window, a wrong name would raise."""
+def _without_backend() -> Iterator[None]:
+    """Unset MPLBACKEND while matplotlib is imported: a wrong name would raise, and no window is opened."""
     backend = os.environ.pop("MPLBACKEND", None)
     try:
         yield
     finally:
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
-
-
-def _failed(title: str, error: Exception) -> Picture:
-    said = f"not drawn: {type(error).__name__}: {error}"
-    return Picture(title=title, files=(), caption="", alternative="", table="", svg=None, failure=said)
 
 
 def _inline(svg: str, prefix: str) -> Markup:

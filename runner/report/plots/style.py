@@ -4,16 +4,12 @@ import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-from .. import words
-from ..simulation_errors import reference
 
 WIDTH = 6.2  # inches
 _ALMOST_LINEAR, _THREE_DECADES = 5, 1000  # from end to end of a logarithmic axis
@@ -67,41 +63,21 @@ def drawing(salt: str) -> Iterator[None]:
         yield
 
 
-def where(world: str, size: str) -> str:
-    """What every figure says of its numbers: it travels without its page."""
-    known = reference() if world == "simulated" else None
-    off = known.errors.get("speed-up") if known else None
-    told = (
-        [f"ratios on emulated clusters off by {off.median:.1%}, at the 95th percentile {off.p95:.1%}"]
-        if off
-        else []
-    )
-    return ", ".join([words.world(world), *([size] if size else []), *told])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A figure as the text of an SVG file and as the bytes of a PDF file."""
-
-    svg: str
-    pdf: bytes
-
-
-def drawn(salt: str, make: Callable[[], Figure], *, told: str) -> Drawn:
-    """The figure that `make` draws as files, `told` in a corner; equal figures give equal bytes."""
+def drawn(salt: str, draw: Callable[[], Figure], *, corner: str) -> tuple[str, bytes]:
+    """The figure that `draw` makes as SVG and as PDF, `corner` above it; equal figures give equal bytes."""
     with drawing(salt):
-        figure, text, book = make(), io.StringIO(), io.BytesIO()
+        figure, svg, pdf = draw(), io.StringIO(), io.BytesIO()
         # A title, so that the layout keeps room for it.
-        figure.suptitle(plain(told), x=0.995, ha="right", fontsize=7, color="0.35", style="italic")
-        # Nothing that tells when, where or by which version: equal figures are equal files.
+        figure.suptitle(plain(corner), x=0.995, ha="right", fontsize=7, color="0.35", style="italic")
+        # No date, no place and no version: equal figures are equal files.
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(text, format="svg", facecolor="white", metadata=nothing)
+        figure.savefig(svg, format="svg", facecolor="white", metadata=nothing)
         # Laid out already: the same places without the work.
         figure.set_layout_engine("none")
         nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-        figure.savefig(book, format="pdf", facecolor="white", metadata=nothing)
-    svg = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-    return Drawn(svg=svg, pdf=book.getvalue())
+        figure.savefig(pdf, format="pdf", facecolor="white", metadata=nothing)
+    lines = [line.rstrip() for line in svg.getvalue().splitlines()]
+    return "\n".join(lines) + "\n", pdf.getvalue()
 
 
 def numbers() -> FuncFormatter:

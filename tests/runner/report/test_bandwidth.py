@@ -1,6 +1,5 @@
 """Time to target against the rate between nodes: lines, crossings by hand, the floor, figure and page."""
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from sharing import table as rows
 
-from daso_bench.runner.report.bandwidth import Bandwidth, bandwidths, crossings
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.bandwidth_plot import alternative, rates
 from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.sections.bandwidth import Bandwidth, alternative, bandwidths, crossings, draw
 
 Make = Callable[..., Path]
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t
@@ -101,11 +100,6 @@ def analysed(root: Path) -> list[Bandwidth]:
     return bandwidths(compare(load_run(path, path.name) for path in find_runs(root)))
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_a_study_over_rates_has_a_line_for_each_arm_and_the_floor_of_the_baseline(make_study: Make):
     (one,) = analysed(make_study())
     assert one.rates == [1, 10]
@@ -156,7 +150,7 @@ def test_runs_without_a_target_or_at_one_rate_have_no_lines(make_study: Make, tm
 def test_the_figure_shows_lines_floor_and_crossings(make_study: Make):
     (one,) = analysed(make_study())
     with drawing("test"):
-        (axes,) = rates(one).axes
+        (axes,) = draw(one).axes
         drawn = [np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()]
     lines = [*one.lines.values(), one.floor, {math.sqrt(10): 20 * ROOT2}]
     assert len(drawn) == len(lines)
@@ -182,7 +176,7 @@ def test_an_arm_without_a_point_and_a_study_without_parts_are_drawn(make_study: 
     (one,) = analysed(root)
     assert one.floor == {}
     with drawing("test"):
-        figure = rates(one)
+        figure = draw(one)
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert labels == ["ddp", "daso (target not reached)"]
 

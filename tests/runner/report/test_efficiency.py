@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from core_studies import ALONE, SPREADS, Core, Make, made, usual
 from scipy.stats import t
+from sharing import tables_of
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims import paper_claims
@@ -20,16 +21,15 @@ from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.judged import Judged
 from daso_bench.runner.report.claims.paper_claims import Claim
 from daso_bench.runner.report.claims.speedups import Answer, answer
-from daso_bench.runner.report.efficiency import (
+from daso_bench.runner.report.data.means import TIME_SHARES
+from daso_bench.runner.report.sections.efficiency import (
+    EfficiencySection,
     Matrix,
-    efficiency_rows,
     efficiency_words,
-    matrices,
     matrix,
     warning,
     why_none,
 )
-from daso_bench.runner.report.split import PARTS
 
 
 def found(make_run: Make, root: Path, arms: dict[str, Core]) -> Matrix:
@@ -95,11 +95,11 @@ def test_shares_say_where_training_time_went(make_run: Make, tmp_path: Path):
     one = found(make_run, tmp_path, usual())
     shares = one.lines[0].shares
     assert shares is not None
-    assert list(shares) == list(PARTS)
+    assert list(shares) == list(TIME_SHARES)
     assert shares["blocked on intra"] == pytest.approx(0.2)
     assert shares["blocked on inter"] == pytest.approx(0.1)
     assert sum(shares.values()) == pytest.approx(1.0)
-    (row, *_) = efficiency_rows([one])
+    (row, *_) = tables_of(EfficiencySection, [one.comparison])["efficiency"]
     assert row["share_blocked_on_inter"] == pytest.approx(0.1)
     assert row["efficiency_low"] < row["efficiency"] < row["efficiency_high"]
 
@@ -119,7 +119,7 @@ def test_an_odd_record_of_blocking_is_not_recorded(make_run: Make, tmp_path: Pat
 @pytest.mark.parametrize("missing", ["native", "one core"])
 def test_without_a_baseline_or_a_core_alone_there_is_none(make_run: Make, tmp_path: Path, missing: str):
     comparison = made(make_run, tmp_path, {name: core for name, core in usual().items() if name != missing})
-    assert matrices([comparison]) == []
+    assert matrix(comparison) is None
     said = {"native": "no baseline", "one core": "no run of one core"}[missing]
     assert why_none(comparison).startswith(said)
     assert bool(warning(comparison)) is (missing == "native"), "nobody asked for one"

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import compared, tables_of
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import Comparison, compare
-from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.epochs import epochs_rows, spread, staleness
+from daso_bench.runner.report.data.load import load_run
+from daso_bench.runner.report.sections.epochs import EpochSection, spread, staleness
 
 Make = Callable[..., Path]
 DASO = {"phase": "cycling", "waited_batches": [1, 2, 3], "spread": 0.04}
@@ -35,11 +35,6 @@ def said(path: Path, *epochs: Any, summary: Any = None) -> Path:
     return path
 
 
-def compared(root: Path) -> Comparison:
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    return comparison
-
-
 @pytest.mark.parametrize(
     ("told", "expected"),
     [(DASO, 0.04), (LOCAL, 0.02), (LASGD, 0.3), ({}, None), ({"spread": None}, None), ({"detail": []}, None)],
@@ -56,14 +51,12 @@ def test_what_a_plug_in_says_differently_is_no_spread_and_no_staleness(
 ) -> None:
     run = load_run(said(make_run(tmp_path), told, {"waited_batches": "x"}, summary=told), "place")
     assert [spread(row) for row in run.epochs] == [None, None]
-    assert staleness(run) is None
+    assert [staleness(row) for row in [*run.epochs, run.summary]] == [None] * 3
 
 
-def test_staleness_is_the_strategys_own_or_that_of_all_its_sums(make_run: Make, tmp_path: Path) -> None:
-    waited = said(make_run(tmp_path, "daso"), DASO, {"waited_batches": [6]})
-    assert staleness(load_run(waited, "place")) == (3, 6)
-    whole = said(make_run(tmp_path, "lasgd"), LASGD, summary={"staleness_steps": {"mean": 1.5, "max": 9}})
-    assert staleness(load_run(whole, "place")) == (1.5, 9)
+def test_staleness_is_the_strategys_own_or_that_of_all_its_sums() -> None:
+    assert staleness({"strategy": DASO}) == (2, 3)
+    assert staleness({"strategy": LASGD}) == (2.5, 4)
 
 
 def test_only_rank_0s_surviving_epochs_count(make_run: Make, tmp_path: Path) -> None:
@@ -76,7 +69,7 @@ def test_only_rank_0s_surviving_epochs_count(make_run: Make, tmp_path: Path) -> 
 
 def test_epochs_are_a_table(make_run: Make, tmp_path: Path) -> None:
     said(make_run(tmp_path, "daso"), DASO)
-    (row,) = epochs_rows([compared(tmp_path)])
+    (row,) = tables_of(EpochSection, [compared(tmp_path)])["epochs"]
     assert (row["epoch"], row["phase"], row["spread"]) == (0, "cycling", 0.04)
     assert (row["staleness_steps_mean"], row["staleness_steps_max"]) == (2, 3)
 

@@ -7,23 +7,20 @@ import numpy as np
 import pytest
 from many_runs import copies
 from matplotlib.collections import FillBetweenPolyCollection
+from sharing import compared
 
 from daso_bench.runner.report import build
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data import arms
-from daso_bench.runner.report.data.arms import MANY_RUNS, Comparison, compare
-from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.curves import Point, by_samples, curves, quartiles
+from daso_bench.runner.report.data.arms import MANY_RUNS
+from daso_bench.runner.report.data.load import Point, find_runs
+from daso_bench.runner.report.plots.curves import curves, quartiles
+from daso_bench.runner.report.plots.pictures import Picture
 from daso_bench.runner.report.plots.style import drawing
 
 Make = Callable[..., Path]
 LIMIT = 5e6  # bytes of a page of 1,000 runs
 FIGURES = 1e6  # of them, for figures
-
-
-def compared(root: Path) -> Comparison:
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    return comparison
 
 
 def line(*values: float) -> list[Point]:
@@ -60,7 +57,7 @@ def test_above_the_limit_runs_give_way_to_medians_and_bands(
         comparison = compared(tmp_path)
         assert comparison.many is many
         with drawing("test"):
-            axes = curves(comparison, by_samples, "samples").axes[0]
+            axes = curves(comparison, "samples", "samples").axes[0]
         bands = [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
         # All runs and the median; or two medians and the mark where one ended early.
         assert (len(axes.get_lines()), len(bands)) == ((3, 2) if many else (5, 0))
@@ -72,7 +69,7 @@ def test_a_page_of_a_thousand_runs_would_be_small_enough(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By two pages that differ by a few runs; figures, whose size does not grow with runs, are left out."""
-    monkeypatch.setattr(build, "pictures", lambda *_: [])
+    monkeypatch.setattr(build, "picture", lambda plot, output: Picture(title=plot.title))
     for strategy in ("ddp", "daso", "lasgd"):
         path = make_run(tmp_path / "few", strategy, 0)
         # As many settings as real runs have.

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from sharing import tables_of
 from test_text_tables import from_latex, from_markdown
 
 from daso_bench.runner.report import build
@@ -17,13 +18,13 @@ from daso_bench.runner.report.claims.answer_words import speedup_rows
 from daso_bench.runner.report.claims.speedups import answers
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.curves import by_time, curves
+from daso_bench.runner.report.plots.curves import curves
 from daso_bench.runner.report.plots.pictures import Picture
-from daso_bench.runner.report.plots.speedup_plot import forest
 from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.reach_table import reached_rows
+from daso_bench.runner.report.sections.headline import HeadlineSection
+from daso_bench.runner.report.sections.speedup_table import draw
+from daso_bench.runner.report.sections.tuned import TunedSection
 from daso_bench.runner.report.tables import write_table
-from daso_bench.runner.report.tuned import tuned_arms, tuning_rows
 
 Make = Callable[..., Path]
 BASELINE, ARMS = "None", ("NA", "_x", "$x$", "a|b", "<b>")
@@ -71,9 +72,9 @@ def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     plain = of("plain")
     tuned = of("tuned", tuned=True)
     return {
-        "reached": reached_rows(plain),
+        "reached": tables_of(HeadlineSection, plain)["reached"],
         "speedups": speedup_rows(answers(plain)),
-        "tuning": tuning_rows(tuned_arms(tuned)),
+        "tuning": tables_of(TunedSection, tuned)["tuning"],
     }
 
 
@@ -135,11 +136,7 @@ def test_names_survive_on_the_page_in_every_section_that_has_arms(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Without figures, which take most of the time and are asked below."""
-    monkeypatch.setattr(build, "pictures", lambda *_: [])
-    none = Picture(
-        title="", files=(), caption="", alternative="", table="", svg=None, failure="not asked for"
-    )
-    monkeypatch.setattr(build, "picture", lambda *_: none)
+    monkeypatch.setattr(build, "picture", lambda plot, output: Picture(title=plot.title))
     root = tmp_path / "in"
     studied(make_run, root, study="plain")
     studied(make_run, root, tuned=True, study="tuned")
@@ -165,7 +162,7 @@ def test_names_survive_as_text_of_the_figures(make_run: Make, tmp_path: Path):
     (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
     (found,) = answers([comparison])
     with drawing("test"):
-        drawn, lanes = curves(comparison, by_time, "seconds"), forest(found)
+        drawn, lanes = curves(comparison, "train_s", "seconds"), draw(found)
         assert {f"{name} (3 runs)" for name in NAMES} <= texts(drawn)
         assert set(ARMS) <= texts(lanes)
         for figure in (drawn, lanes):  # nothing of a name is taken for mathematics

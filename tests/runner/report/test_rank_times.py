@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sharing import compared, tables_of
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import Comparison, compare
-from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.ranks import rank_marks
+from daso_bench.runner.report.data.load import load_run
+from daso_bench.runner.report.data.rank_times import by_rank, is_uneven, shares, waited
 from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.rank_times import by_rank, is_uneven, ranks_rows, shares, waited
+from daso_bench.runner.report.sections.ranks import RankSection, draw
 
 Make = Callable[..., Path]
 
@@ -34,11 +34,6 @@ def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = N
         text.replace("cluster:\n", f"cluster:\n  device: {json.dumps(device)}\n")
     )
     return path
-
-
-def compared(root: Path) -> Comparison:
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    return comparison
 
 
 def test_waiting_is_a_ranks_own_over_all_its_stretches(make_run: Make, tmp_path: Path) -> None:
@@ -102,7 +97,7 @@ def test_the_figure_has_a_mark_for_each_rank_of_each_arm(make_run: Make, tmp_pat
         told = {"batches": [48, 16]}
         on(make_run(tmp_path, "heterogeneous", seed), [[0], [waiting]], told, {"speeds": [1.0, 0.4]})
     with drawing("test"):
-        samples, waiting = rank_marks(compared(tmp_path)).axes
+        samples, waiting = draw(compared(tmp_path)).axes
     (own,) = [line for line in samples.get_lines() if line.get_marker() != "None"]
     assert list(np.asarray(own.get_xdata())) == [1.5, 0.5]
     assert "none recorded" in [text.get_text() for text in samples.texts]
@@ -112,7 +107,7 @@ def test_the_figure_has_a_mark_for_each_rank_of_each_arm(make_run: Make, tmp_pat
 
 def test_ranks_are_a_table_where_devices_are_uneven(make_run: Make, tmp_path: Path) -> None:
     on(make_run(tmp_path / "runs"), [[0], [6]], {"batches": [48, 16]})
-    rows = ranks_rows([compared(tmp_path / "runs")])
+    rows = tables_of(RankSection, [compared(tmp_path / "runs")])["ranks"]
     assert [(row["rank"], row["waiting_s"], row["times_equal_share"]) for row in rows] == [
         (0, 0, 1.5),
         (1, 6, 0.5),

@@ -1,26 +1,19 @@
 """How many runs reached the target and when, and what is said of those that did not."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sharing import compared, table, tables_of
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.speedups import answer
-from daso_bench.runner.report.data.arms import Comparison, compare
-from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.headline import headline
-from daso_bench.runner.report.reach_table import reached_rows
+from daso_bench.runner.report.data.arms import Comparison
+from daso_bench.runner.report.sections.headline import HeadlineSection, headline
 from daso_bench.runner.report.target import budget_s, horizon_s
 
 Make = Callable[..., Path]
 ROOT2 = 2**0.5  # a crossing between evaluations at t and 2t is scored at √2·t
-
-
-def compared(root: Path) -> Comparison:
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    return comparison
 
 
 @pytest.fixture
@@ -66,7 +59,7 @@ def test_the_numbers_of_the_rules_for_a_run_that_missed_the_target(make_run: Mak
         crossing_at(make_run, tmp_path, seed, seconds, train={"max_seconds": 200.0})
     make_run(tmp_path, seed=4, accuracies=(0.5, 0.5), train_s=100, train={"max_seconds": 200.0})
     comparison = compared(tmp_path)
-    (row,) = reached_rows([comparison])
+    (row,) = tables_of(HeadlineSection, [comparison])["reached"]
     assert (row["reached"], row["runs"], row["rate_only"]) == (4, 5, False)
     assert (row["reached_low"], row["reached_high"]) == pytest.approx((0.376, 0.964), abs=1e-3)
     assert row["median_s"] == pytest.approx(120)
@@ -83,7 +76,7 @@ def test_fewer_than_half_give_a_rate_and_no_time(make_run: Make, tmp_path: Path)
     for seed in (2, 3, 4):
         make_run(tmp_path, seed=seed, accuracies=(0.5,))
     comparison = compared(tmp_path)
-    (row,) = reached_rows([comparison])
+    (row,) = tables_of(HeadlineSection, [comparison])["reached"]
     assert row["rate_only"] is True
     assert (row["median_s"], row["expected_running_s"]) == (None, None)
     (line,) = headline(comparison)
@@ -91,7 +84,7 @@ def test_fewer_than_half_give_a_rate_and_no_time(make_run: Make, tmp_path: Path)
 
 
 def test_half_of_the_runs_are_enough_for_a_median(mixed: Comparison) -> None:
-    (row,) = reached_rows([mixed])
+    (row,) = tables_of(HeadlineSection, [mixed])["reached"]
     assert row["median_s"] == pytest.approx(ROOT2 * 90)
     assert row["expected_running_s"] == pytest.approx((ROOT2 * 150 + 500 + 90) / 2)
     (line,) = headline(mixed)
@@ -100,7 +93,7 @@ def test_half_of_the_runs_are_enough_for_a_median(mixed: Comparison) -> None:
 
 def test_a_crossing_at_no_time_at_all_costs_no_report(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, accuracies=(0.8, 0.8), train_s=0.0, status="timed_out")
-    (row,) = reached_rows([compared(tmp_path)])
+    (row,) = tables_of(HeadlineSection, [compared(tmp_path)])["reached"]
     assert row["reached"] == 1
 
 
@@ -110,8 +103,7 @@ def test_the_page_and_the_table_say_who_reached_it_and_when(make_run: Make, tmp_
     page = report(tmp_path / "in", tmp_path / "out").read_text()
     assert "3 of 3 [0.44, 1.00]" in page
     assert "<small>median 127.3 s</small><small>expected 127.3 s</small>" in page
-    with (tmp_path / "out" / "reached.csv").open() as file:
-        (row,) = csv.DictReader(file)
+    (row,) = table(tmp_path / "out" / "reached.csv")
     assert float(row["median_s"]) == pytest.approx(ROOT2 * 90)
 
 

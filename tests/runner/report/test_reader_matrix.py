@@ -12,8 +12,7 @@ import pytest
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.plots.record_sizes import alternative, gains
-from daso_bench.runner.report.reader_matrix import readings, record_sizes
+from daso_bench.runner.report.sections.readers import alternative, draw, readings_of, record_sizes
 
 Make = Callable[..., Path]
 SIZES = {"4 KiB": 4096, "100 KiB": 102_400}
@@ -63,7 +62,9 @@ def _spoil(path: Path, arm: str, record: int, rate: float, cached: float | None)
 
 def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path)
-    small, large = sorted(readings(compare(load_runs(tmp_path, "report"))), key=lambda one: one.record_bytes)
+    small, large = sorted(
+        readings_of(compare(load_runs(tmp_path, "report"))), key=lambda one: one.record_bytes
+    )
     assert [one.record_bytes for one in (small, large)] == [4100.0, 102_000.0], "to three digits"
     lines = {line.arm.label: line for line in small.lines}
     assert set(lines) == {"strided", "node_batch"}
@@ -86,25 +87,25 @@ def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(mak
 
 def test_the_curve_has_a_point_for_each_size_and_none_where_there_is_one_size(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path / "both")
-    (found,) = record_sizes(readings(compare(load_runs(tmp_path / "both", "report"))))
+    (found,) = record_sizes(readings_of(compare(load_runs(tmp_path / "both", "report"))))
     assert list(found.arms) == ["node_batch"]
     assert {size: round(one.point, 6) for size, one in found.gains("node_batch").items()} == {
         4100.0: 2.0,
         102_000.0: 1.0,
     }
-    axes = gains(found).axes[0]
+    axes = draw(found).axes[0]
     (line,) = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_marker() != "None"][:1]  # pyright: ignore
     assert list(line.get_xdata()) == [4100.0, 102_000.0]  # pyright: ignore
     assert "2.000 [" in alternative(found)
     assert "at 102 kB" in alternative(found)
     make(make_run, tmp_path / "one", sizes={"4 KiB": 4096})
-    assert record_sizes(readings(compare(load_runs(tmp_path / "one", "report")))) == []
+    assert record_sizes(readings_of(compare(load_runs(tmp_path / "one", "report")))) == []
 
 
 def test_runs_that_were_dropped_from_the_cache_and_others_are_no_one_curve(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path, sizes={"4 KiB": 4096})
     make(make_run, tmp_path, sizes={"100 KiB": 102_400}, cold=False)
-    found = readings(compare(load_runs(tmp_path, "report")))
+    found = readings_of(compare(load_runs(tmp_path, "report")))
     assert sorted(one.cold for one in found) == [False, True]
     assert record_sizes(found) == []
 

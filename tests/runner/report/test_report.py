@@ -264,12 +264,12 @@ def test_any_file_may_be_lost(make_run: Make, tmp_path: Path) -> None:
 def test_a_figure_that_fails_costs_nothing_else(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from daso_bench.runner.report.plots import figures
+    from daso_bench.runner.report.plots import style
 
-    def broken(*_: object) -> str:
+    def broken(*_: object, **__: object) -> str:
         raise RuntimeError("no fonts here")
 
-    monkeypatch.setattr(figures, "draw", broken)
+    monkeypatch.setattr(style, "drawn", broken)
     make_run(tmp_path / "results")
     page = report(tmp_path / "results", tmp_path / "out")
     assert Text(page.read_text()).text.count("not drawn: RuntimeError: no fonts here") == 4

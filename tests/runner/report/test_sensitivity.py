@@ -1,18 +1,23 @@
 """Arms under assumptions, from run directories written by hand: times, words, table, figure and page."""
 
-import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sharing import table as rows
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.assumptions_plot import alternative, dots, speeds
 from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.sensitivity import Sensitivity, sensitivities
+from daso_bench.runner.report.sections.sensitivity import (
+    Sensitivity,
+    alternative,
+    draw,
+    sensitivities,
+    speeds,
+)
 
 Make = Callable[..., Path]
 FEW = "simulated: step times were compared with measured ones on 16 ranks"
@@ -43,17 +48,12 @@ def analysed(root: Path) -> list[Sensitivity]:
     return sensitivities(compare(load_run(path, path.name) for path in find_runs(root)))
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_table_is_relative_to_ddp_and_as_configured_comes_first(make_study: Make) -> None:
     ((table,),) = [one.tables for one in analysed(make_study())]
     assert table.assumptions == ["", "fair links", "rings"]
     assert list(table.arms) == ["ddp", "daso", "lasgd"]
     assert [table.relative("daso", assumption) for assumption in table.assumptions] == [2.0, 2.0, 1.25]
-    assert table.measure.said == "Compared is the training time of equal work: 1,000 samples in every run."
+    assert table.measure.note == "Compared is the training time of equal work: 1,000 samples in every run."
     assert table.ranking == "daso, then (no order between lasgd and ddp: it turns with 'fair links')"
     assert table.unranked == []
 
@@ -133,7 +133,7 @@ def test_unequal_work_is_compared_per_sample(make_study: Make) -> None:
     assert table.points["lasgd", ""].seconds == pytest.approx(0.015)
     assert table.relative("lasgd", "") == pytest.approx(0.04 / 0.015)
     assert table.measure.unit == " a sample"
-    assert "per sample: the runs trained on 1,000 to 2,000 samples" in table.measure.said
+    assert "per sample: the runs trained on 1,000 to 2,000 samples" in table.measure.note
 
 
 def test_with_a_target_the_scored_crossing_is_compared(make_study: Make) -> None:
@@ -144,7 +144,7 @@ def test_with_a_target_the_scored_crossing_is_compared(make_study: Make) -> None
     assert table.points["ddp", ""].seconds == pytest.approx(40 * 2**0.5)
     assert table.points["ddp", "rings"].seconds == pytest.approx(40 * 6**0.5)
     assert table.unranked == ["daso: not all runs reached the target under 'rings'"]
-    assert table.measure.said == "Compared is the scored time to accuracy 0.6."
+    assert table.measure.note == "Compared is the scored time to accuracy 0.6."
 
 
 def test_different_targets_are_not_compared(make_study: Make) -> None:
@@ -152,7 +152,7 @@ def test_different_targets_are_not_compared(make_study: Make) -> None:
     root = make_study({"rings": {"ddp": 40.0}}, target=0.4)
     ((table,),) = [one.tables for one in analysed(root)]
     assert table.times == {}
-    assert table.measure.said == "Runs have different targets: nothing is compared."
+    assert table.measure.note == "Runs have different targets: nothing is compared."
 
 
 def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
@@ -180,14 +180,14 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
 def test_the_figure_has_a_mark_for_each_point_and_words(make_study: Make) -> None:
     ((table,),) = [one.tables for one in analysed(make_study(size="4 nodes"))]
     with drawing("test"):
-        axes = dots(table).axes[0]
+        axes = draw(table).axes[0]
     lines = [line for line in axes.get_lines() if len(np.asarray(line.get_xdata())) == 1]
     assert len(lines) == 9
     strong = [line for line in lines if line.get_alpha() is None]
     assert [float(np.asarray(line.get_xdata())[0]) for line in strong] == pytest.approx([1, 2, 4 / 3])
     assert list(speeds(table, "daso").values()) == [2.0, 2.0, 1.25]
-    assert "daso: 2.000 as configured, 1.250 to 2.000 over all" in alternative(table, "simulated")
-    assert "(simulated, 4 nodes)" in alternative(table, "simulated")
+    assert "daso: 2.000 as configured, 1.250 to 2.000 over all" in alternative(table)
+    assert "(simulated, 4 nodes)" in alternative(table)
 
 
 def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner.report.split import shares
+from daso_bench.runner.report.data.means import time_shares
 
 
 def run(blocked: Any) -> Any:
@@ -18,7 +18,7 @@ def test_where_one_run_does_not_say_for_how_long_it_was_blocked_nothing_is_said(
     told, silent = run({"intra": 1.0, "inter": 2.0}), run(None)  # null: a GPU waited, and its host did not
     if missing == "absent":
         del silent.summary["blocked_s"]
-    found = shares([told])
+    found = time_shares([told])
     assert found is not None
     assert found["blocked on inter"] == pytest.approx(0.2)
-    assert shares([told, silent]) is None
+    assert time_shares([told, silent]) is None

@@ -6,7 +6,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt  # comes with rich
 
-from daso_bench.runner.report.text_tables import LATEX_SIGNS, latex, markdown, shown
+from daso_bench.runner.report.tables import LATEX_SIGNS, latex, markdown, shown
 
 NAMES = [
     *("None", "NA", "_x", "_x_", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),

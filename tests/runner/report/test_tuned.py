@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import tables_of
 
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import Ledger, Row, fairness
 from daso_bench.runner.report.claims.speedups import answers
-from daso_bench.runner.report.data.arms import Comparison, compare
+from daso_bench.runner.report.data.arms import Comparison, compare, row_of
 from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.tuned import TunedArm, regret_words, row_of, tuned_arms, tuning_rows
+from daso_bench.runner.report.sections.tuned import TunedArm, TunedSection, regret_words, tuned_arms
 
 Make = Callable[..., Path]
 TOLD = {"tune_trials": 8, "tune_space": "all", "tune_failed": 2, "tune_device_hours": 0.25}
@@ -72,7 +73,7 @@ def test_a_default_of_120_s_against_a_tuned_100_s_is_a_regret_of_20_percent(make
     rows(make_run, tmp_path, "daso", (120, 120, 120), (100, 100, 100), target=None)
     found = only(tmp_path)
     assert regret_words(found) == "20.0% [20.0%, 20.0%]"
-    (row,) = tuning_rows([found])
+    (row,) = tables_of(TunedSection, compared(tmp_path))["tuning"]
     assert (row["arm"], row["trials"], row["failed_trials"], row["device_hours"]) == ("daso", 8, 2, 0.25)
     assert (row["regret"], row["winner"]) == (pytest.approx(0.2), "strategy.sync_every=8")
     assert (row["default_runs"], row["tuned_runs"], row["space"]) == (3, 3, "all")

@@ -11,10 +11,17 @@ import yaml
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, load_run
-from daso_bench.runner.report.facts import facts_of
-from daso_bench.runner.report.plots.style import where
-from daso_bench.runner.report.simulation_errors import Pair, Spread, Validation, reference, validate
-from daso_bench.runner.report.validate_pairs import pairs_of, twins_of
+from daso_bench.runner.report.sections.comparisons import facts_of
+from daso_bench.runner.report.simulation_errors import (
+    Pair,
+    Spread,
+    Validation,
+    pairs_of,
+    reference,
+    twins_of,
+    validate,
+    where,
+)
 
 
 def pair(arm: str, emulated: float, simulated: float, configuration: str = "one", **more: Any) -> Pair:

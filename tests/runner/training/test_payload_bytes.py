@@ -7,7 +7,7 @@ import pytest
 from runs import Awkward, Dies, config, dies_after
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.report.data.bytes_so_far import with_bytes
+from daso_bench.runner.report.data.run_files import with_bytes
 from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
 
 LINKS = ("intra", "inter")

@@ -15,8 +15,8 @@ from daso_bench.runner.report.claims.answer_words import cells, sentences, speed
 from daso_bench.runner.report.claims.speedups import Answer, answer, answers
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.speedup_plot import forest
 from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.sections.speedup_table import draw
 
 Make = Callable[..., Path]
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)
@@ -359,7 +359,7 @@ def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
                 settings={"sync_every": number + 1},
             )
     with drawing("test"):
-        figure = forest(answered(tmp_path))
+        figure = draw(answered(tmp_path))
         figure.draw_without_rendering()
     (axes,) = figure.axes
     low, high = axes.get_xlim()

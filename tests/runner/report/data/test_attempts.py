@@ -8,8 +8,8 @@ import pytest
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import fairness
-from daso_bench.runner.report.data.attempts import merged
 from daso_bench.runner.report.data.load import load_run, load_runs
+from daso_bench.runner.report.data.run_files import merged
 from daso_bench.strategies.errors import ConfigError
 
 Make = Callable[..., Path]

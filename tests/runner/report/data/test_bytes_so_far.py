@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_notes import START, note, with_notes
+from sharing import compared, tables_of
 
-from daso_bench.runner.report.data.arms import Comparison, compare
-from daso_bench.runner.report.data.bytes_so_far import with_bytes
-from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.report.plots.byte_curves import byte_curves
-from daso_bench.runner.report.plots.figures import plans
+from daso_bench.runner.report.data.load import BYTES
+from daso_bench.runner.report.data.run_files import with_bytes
+from daso_bench.runner.report.plots.curves import curves
 from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.tables import evaluations_rows
+from daso_bench.runner.report.sections.comparisons import figures
+from daso_bench.runner.report.sections.runs import RunSection
 
 Make = Callable[..., Path]
 JUDGED = [{"kind": "evaluation", "attempt": 1, "index": place, "step": 10 + 10 * place} for place in (0, 1)]
@@ -47,15 +47,10 @@ def test_what_a_later_attempt_replaced_counts_nothing():
     assert inter([first, [START, note(0, 7), again, note(1, 10, attempt=2)]]) == [12, 100]
 
 
-def compared(root: Path) -> Comparison:
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    return comparison
-
-
 def test_accuracy_is_drawn_over_bytes_from_the_first_one_on(make_run: Make, tmp_path: Path):
     with_notes(make_run(tmp_path, accuracies=(0.5, 0.7, 0.8), target=None), [0, 4e6, 8e6])
     with drawing("test"):
-        axes = byte_curves(compared(tmp_path)).axes[0]
+        axes = curves(compared(tmp_path), BYTES, "bytes").axes[0]
     (line,) = axes.get_lines()
     assert list(np.asarray(line.get_xdata())) == [4e6, 8e6]
     assert list(np.asarray(line.get_ydata())) == [0.7, 0.8]
@@ -66,14 +61,14 @@ def test_arms_that_send_a_thousand_times_as_much_stand_on_a_logarithmic_scale(ma
     with_notes(make_run(tmp_path, accuracies=(0.5, 0.7)), [4e6, 8e6])
     with_notes(make_run(tmp_path, "daso", accuracies=(0.5, 0.7)), [4e3, 8e3])
     with drawing("test"):
-        assert byte_curves(compared(tmp_path)).axes[0].get_xscale() == "log"
+        assert curves(compared(tmp_path), BYTES, "bytes").axes[0].get_xscale() == "log"
 
 
 def test_without_whole_notes_there_is_no_figure_of_bytes(make_run: Make, tmp_path: Path):
     make_run(tmp_path / "lost")
     with_notes(make_run(tmp_path / "whole"), [1e6, 2e6, 3e6, 4e6])
     found = {
-        name: "accuracy_bytes" in [plan.name for plan in plans(compared(tmp_path / name))]
+        name: "accuracy_bytes" in [figure.kind for figure in figures(compared(tmp_path / name))]
         for name in ("lost", "whole")
     }
     assert found == {"lost": False, "whole": True}
@@ -81,5 +76,5 @@ def test_without_whole_notes_there_is_no_figure_of_bytes(make_run: Make, tmp_pat
 
 def test_the_table_of_evaluations_has_both_columns(make_run: Make, tmp_path: Path):
     with_notes(make_run(tmp_path, accuracies=(0.5, 0.7)), [4e6, 8e6])
-    rows = evaluations_rows([compared(tmp_path)])
+    rows = tables_of(RunSection, [compared(tmp_path)])["evaluations"]
     assert [(row["payload_bytes_intra"], row["payload_bytes_inter"]) for row in rows] == [(2, 4e6), (2, 8e6)]

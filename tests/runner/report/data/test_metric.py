@@ -13,11 +13,9 @@ from byte_notes import with_notes
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare, metrics_of
-from daso_bench.runner.report.data.load import Run, load_runs
+from daso_bench.runner.report.data.load import BYTES, load_runs
 from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, columns, metric_of, target_words
 from daso_bench.runner.report.diff import diff
-from daso_bench.runner.report.plots.byte_curves import so_far
-from daso_bench.runner.report.plots.curves import Point, by_samples, by_time
 
 Make = Callable[..., Path]
 
@@ -145,14 +143,9 @@ def test_a_run_that_ends_in_nan_has_diverged_and_its_arm_no_mean(make_run: Make,
 def test_curves_go_through_the_metric(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, metric="miou")
     (run,) = load_runs(tmp_path, "report")
-    for series in (by_time, by_samples, so_far_of_all):
-        assert [point.y for point in series(run)] == [0.60, 0.76, 0.74, 0.78]
-
-
-def so_far_of_all(run: Run) -> list[Point]:
-    """The curve over bytes, of a run whose records have them."""
-    rows = [row | {"payload_bytes_inter": 1.0} for row in run.evaluations]
-    return so_far(replace(run, evaluations=rows))
+    run = replace(run, evaluations=[row | {BYTES: 1.0} for row in run.evaluations])
+    for x in ("train_s", "samples", BYTES):
+        assert [point.y for point in run.points(x)] == [0.60, 0.76, 0.74, 0.78]
 
 
 def test_two_results_are_compared_by_their_metric(make_run: Make, tmp_path: Path) -> None:

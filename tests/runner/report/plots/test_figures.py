@@ -7,20 +7,14 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sharing import compared
 
-from daso_bench.runner.report.data.arms import Comparison, compare
-from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.arm_style import look
-from daso_bench.runner.report.plots.curves import ARMS_PER_PANEL, by_samples, by_time, curves
-from daso_bench.runner.report.plots.lanes import target_strip
+from daso_bench.runner.report.plots.curves import ARMS_PER_PANEL, curves
+from daso_bench.runner.report.plots.strip_plot import target_strip
 from daso_bench.runner.report.plots.style import drawing, label_logarithmic, numbers, wrapped
 
 Make = Callable[..., Path]
-
-
-def compared(root: Path) -> Comparison:
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    return comparison
 
 
 def markers(axes: Axes) -> list[tuple[str, float]]:
@@ -41,7 +35,7 @@ def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tm
     for number in range(14):
         make_run(tmp_path, "daso", settings={"sync_every": number + 1})
     with drawing("test"):
-        figure = curves(compared(tmp_path), by_samples, "samples")
+        figure = curves(compared(tmp_path), "samples", "samples")
         figure.draw_without_rendering()
         labels = []
         for axes in figure.axes:
@@ -58,7 +52,7 @@ def test_legends_stay_inside_the_figure(make_run: Make, tmp_path: Path, length: 
     for letter in "abcd":
         make_run(tmp_path, "ddp", settings={"name": (letter + "ednncomm by nodes")[:length]})
     with drawing("test"):
-        figure = curves(compared(tmp_path), by_samples, "samples")
+        figure = curves(compared(tmp_path), "samples", "samples")
         figure.draw_without_rendering()
     legend = figure.axes[0].get_legend()
     assert legend is not None
@@ -70,7 +64,7 @@ def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_
         make_run(tmp_path, "ddp", settings={"name": strategy})
     make_run(tmp_path, "zero", accuracies=(), status="failed")
     with drawing("test"):
-        legend = curves(compared(tmp_path), by_time, "time").axes[0].get_legend()
+        legend = curves(compared(tmp_path), "train_s", "time").axes[0].get_legend()
     assert legend is not None
     assert sorted(text.get_text().lstrip("\N{ZERO WIDTH SPACE}") for text in legend.get_texts()) == [
         *("$y$ (1 run)", "_x (1 run)", "zero (1 run, nothing to show)")
@@ -82,7 +76,7 @@ def test_every_run_has_its_curve_and_a_bold_median(make_run: Make, tmp_path: Pat
     for seed in range(seeds):
         make_run(tmp_path, "ddp", seed, (0.1 * seed, 0.5, 0.6), target=None)
     with drawing("test"):
-        lines = curves(compared(tmp_path), by_samples, "samples").axes[0].get_lines()
+        lines = curves(compared(tmp_path), "samples", "samples").axes[0].get_lines()
     assert len(lines) == (1 if seeds == 1 else seeds + 1)
     if seeds == 3:
         assert np.asarray(lines[-1].get_ydata()) == pytest.approx([0.1, 0.5, 0.6])
@@ -93,7 +87,7 @@ def test_unequal_grids_have_no_median(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, "ddp", 0, (0.5, 0.6), target=None)
     make_run(tmp_path, "ddp", 1, (0.5, 0.6, 0.7), target=None)
     with drawing("test"):
-        assert len(curves(compared(tmp_path), by_samples, "samples").axes[0].get_lines()) == 2
+        assert len(curves(compared(tmp_path), "samples", "samples").axes[0].get_lines()) == 2
 
 
 def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make, tmp_path: Path) -> None:

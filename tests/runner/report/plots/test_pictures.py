@@ -1,55 +1,48 @@
-"""The one figure of a section: written as two files; where it fails it says why and costs nothing else."""
+"""A figure on the page: written as two files; one that fails says why and costs nothing else."""
 
-from importlib import import_module
+import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from matplotlib.figure import Figure
 
-from daso_bench.runner.report.plots import pictures
-from daso_bench.runner.report.plots.pictures import MODULES, picture
-from daso_bench.runner.report.plots.style import Drawn
-
-
-def module(name: str) -> ModuleType:
-    return import_module(f"daso_bench.runner.report.plots.{MODULES[name]}")
+from daso_bench.runner.report.plots.pictures import Plot, picture
+from daso_bench.runner.report.section import one_each
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_figure_is_written_as_two_files_with_the_words_of_its_module(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    asked: list[tuple[object, ...]] = []
-
-    def draw(*told: object) -> Drawn:
-        asked.append(told)
-        return Drawn(svg='<svg id="a"></svg>', pdf=b"pdf")
-
-    monkeypatch.setattr(module(name), "draw", draw)
-    monkeypatch.setattr(module(name), "alternative", lambda *told: f"words of {told}")
-    found = picture(name, tmp_path / "2_it.svg", "one", "two")
-    assert asked == [("one", "two")]
-    assert (found.files, found.table) == (("2_it.svg", "2_it.pdf"), f"{name}.csv")
-    assert (found.title, found.caption) == (module(name).TITLE, module(name).CAPTION)
-    assert found.alternative == "words of ('one', 'two')"
-    assert str(found.svg) == '<svg id="2_it-a"></svg>'
-    assert (tmp_path / "2_it.pdf").read_bytes() == b"pdf"
+def plot(draw: object) -> Plot:
+    (made,) = one_each(
+        "mine",
+        ["item"],
+        title="My title",
+        caption="What it shows.",
+        corner=lambda item: f"corner of {item}",
+        draw=draw,  # pyright: ignore[reportArgumentType]
+        alternative=lambda item: f"words of {item}",
+    )
+    return made
 
 
-def test_a_figure_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def draw(*_: object) -> Drawn:
-        raise RuntimeError("no fonts here")
+def broken(_: str) -> Figure:
+    raise RuntimeError("no fonts here")
 
-    monkeypatch.setattr(module("bandwidth"), "draw", draw)
-    found = picture("bandwidth", tmp_path / "it.svg", None)
-    assert (found.svg, found.failure) == (None, "not drawn: RuntimeError: no fonts here")
-    assert found.title == module("bandwidth").TITLE
+
+def test_a_figure_is_written_as_two_files_with_its_words(tmp_path: Path):
+    made = picture(plot(lambda _: Figure()), tmp_path)
+    assert (made.files, made.table) == (("mine.svg", "mine.pdf"), "mine.csv")
+    assert (made.title, made.caption, made.alternative) == ("My title", "What it shows.", "words of item")
+    assert 'id="mine-figure_1"' in str(made.svg)
+    assert "<!-- corner of item -->" in (tmp_path / "mine.svg").read_text()
+    assert (tmp_path / "mine.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_figure_that_fails_says_why(tmp_path: Path):
+    made = picture(plot(broken), tmp_path)
+    assert (made.title, made.svg) == ("My title", None)
+    assert made.failure == "not drawn: RuntimeError: no fonts here"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_plotting_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def missing(*_: object) -> ModuleType:
-        raise ImportError("no matplotlib")
-
-    monkeypatch.setattr(pictures, "import_module", missing)
-    assert picture("bandwidth", tmp_path / "it.svg", None).failure == "not drawn: ImportError: no matplotlib"
+    monkeypatch.setitem(sys.modules, "daso_bench.runner.report.plots.style", None)
+    assert picture(plot(broken), tmp_path).failure.startswith("not drawn: ModuleNotFoundError")

@@ -1,37 +1,35 @@
-"""What each rank got and how long it waited, from its own records and from what the strategy tells."""
+"""Samples and waiting of each rank of a run, from its own records and from the strategy's summary."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .data.arms import Comparison
-from .data.load import Run
-from .tables import PARTS, walk, who
+from .arms import Comparison
+from .load import PARTS, Run
 
 EVEN = 1.02  # times: shares less apart than this are those of whole samples
 
 
 def shares(run: Run) -> list[float]:
-    """By rank: its samples as times an equal share, as far as the strategy tells; else nothing."""
-    told = run.summary.get("strategy")
-    told = told if isinstance(told, Mapping) else {}
+    """Samples of each rank as times an equal share, [ranks]; [] where the strategy does not record them."""
+    summary = run.summary.get("strategy")
     for key in ("batches", "samples_of_worker"):
-        found = told.get(key)
+        samples = summary.get(key) if isinstance(summary, Mapping) else None
         # A worker may be a whole node: then its samples are not those of a rank.
-        if isinstance(found, list) and found and len(found) == len(by_rank(run)):
-            whole = [value for value in found if isinstance(value, int | float) and math.isfinite(value)]
-            if len(whole) == len(found) and sum(whole) > 0:
-                return [value * len(whole) / sum(whole) for value in whole]
+        if isinstance(samples, list) and samples and len(samples) == len(by_rank(run)):
+            finite = [value for value in samples if isinstance(value, int | float) and math.isfinite(value)]
+            if len(finite) == len(samples) and sum(finite) > 0:
+                return [value * len(finite) / sum(finite) for value in finite]
     return []
 
 
 def waited(run: Run) -> list[float]:
-    """By rank: the share of its training time that it waited for others; nothing where one tells nothing."""
-    found = by_rank(run)
-    if not all(times.get("train_s") and "waiting_s" in times for times in found):
+    """Share of its training time that each rank waited for others, [ranks]; [] if one did not record it."""
+    ranks = by_rank(run)
+    if not all(times.get("train_s") and "waiting_s" in times for times in ranks):
         return []
-    return [max(0.0, times["waiting_s"]) / times["train_s"] for times in found]
+    return [max(0.0, times["waiting_s"]) / times["train_s"] for times in ranks]
 
 
 def by_rank(run: Run) -> list[dict[str, float]]:
@@ -69,15 +67,3 @@ def _list(value: Any) -> list[Any]:
 def _uneven_shares(run: Run) -> bool:
     found = shares(run)
     return bool(found) and max(found) > EVEN * min(found)
-
-
-def ranks_rows(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """One row per rank of every run in `comparisons`."""
-    rows = []
-    for comparison, arm, run in walk(comparisons):
-        told = shares(run)
-        for rank, times in enumerate(by_rank(run)):
-            row = who(comparison, arm, run) | {"rank": rank, "train_s": times.get("train_s")}
-            row |= {f"{part}_s": times.get(f"{part}_s") for part in PARTS}
-            rows.append(row | {"times_equal_share": told[rank] if told else None})
-    return rows

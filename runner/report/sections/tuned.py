@@ -1,4 +1,4 @@
-"""What tuning came to: what it cost each arm, what it found, and how much slower the default settings are.
+"""Section: tuning. What it cost each arm, what it found, and how much slower the default settings are.
 
 A study of `daso-bench tune` has every arm twice, with the study's own settings and equally tuned: two
 comparisons, each with its baseline, noise floors and verdicts. Source: docs/method.md,
@@ -6,17 +6,18 @@ comparisons, each with its baseline, noise floors and verdicts. Source: docs/met
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-from .data.arms import Arm, Comparison, settings, text
-from .data.load import Run
-from .statistics import reached
-from .statistics.ratio import Interval, Regret, Times, regret
-from .target import budget_s, study_of, way
+from ..data.arms import Arm, Comparison, settings, text
+from ..data.load import Run
+from ..section import Rows, Section, with_rows
+from ..statistics import reached
+from ..statistics.ratio import Interval, Regret, Times, regret
+from ..target import budget_s, study_of, way
 
-EQUALLY, OWN = "equally tuned", "paper's settings"
+NO_DEFAULT = "no run with the default settings"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +48,6 @@ class TunedArm:
         return self.tuned.runs[0].tuned
 
 
-def row_of(comparison: Comparison, comparisons: Iterable[Comparison]) -> str:
-    """Which of the two rows a comparison is; "" where there is but one kind of them."""
-    if len({one.tuned for one in comparisons}) < 2:
-        return ""
-    return EQUALLY if comparison.tuned else OWN
-
-
 def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
     """Every tuned arm, without second baselines and placebos, in the order of the comparisons."""
     own = {_place(one): one for one in comparisons if not one.tuned}
@@ -63,30 +57,6 @@ def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
         if comparison.tuned
         for arm in comparison.arms
         if not arm.runs[0].role
-    ]
-
-
-def tuning_rows(found: Iterable[TunedArm]) -> list[dict[str, Any]]:
-    """One row per tuned arm, for `tuning.csv`."""
-    return [
-        {
-            **one.comparison.place,
-            "arm": one.name,
-            "trials": one.trials,
-            "failed_trials": one.failed,
-            "device_hours": one.device_hours,
-            "winner": winner_words(one),
-            "default_runs": len(one.default.counted) if one.default else 0,
-            "tuned_runs": len(one.tuned.counted),
-            "regret": one.regret.point if one.regret else None,
-            "regret_bound": one.bound,
-            "regret_low": one.regret.interval.low if one.regret and one.regret.interval else None,
-            "regret_high": one.regret.interval.high if one.regret and one.regret.interval else None,
-            "level": one.level,
-            "remarks": one.why,
-            "space": one.space,
-        }
-        for one in found
     ]
 
 
@@ -115,9 +85,9 @@ def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> T
     own = [one for one in others.arms if not one.runs[0].role] if others else []
     default = next((one for one in own if one.runs[0].arm_name == first.tuned), None)
     level = float(study_of(first, "level", 0.95))
-    found, bound, why = None, "", _NO_DEFAULT
+    regret, bound, why = None, "", NO_DEFAULT
     if others is not None and default is not None:
-        found, bound, why = _regret(others, default, arm, level)
+        regret, bound, why = _regret(others, default, arm, level)
     return TunedArm(
         comparison=comparison,
         default=default,
@@ -127,14 +97,11 @@ def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> T
         device_hours=float(study_of(first, "tune_device_hours", 0.0)),
         space=str(study_of(first, "tune_space", "")),
         settings=_changes(default.runs[0], first) if default else {},
-        regret=found,
+        regret=regret,
         bound=bound,
         why=why,
         level=level,
     )
-
-
-_NO_DEFAULT = "no run with the default settings"
 
 
 def _regret(others: Comparison, default: Arm, tuned: Arm, level: float) -> tuple[Regret | None, str, str]:
@@ -168,3 +135,67 @@ def _changes(default: Run, tuned: Run) -> dict[str, str]:
 def _place(comparison: Comparison) -> tuple[str, ...]:
     one = comparison
     return one.study, one.model, one.dataset, one.world, one.size, one.assumption
+
+
+class TunedSection(Section):
+    """Table `tuning`: the arms of studies that `daso-bench tune` has tuned equally."""
+
+    order = 50
+    template = """
+{% if section.arms %}
+<section id="tuning">
+<h2>What tuning came to</h2>
+<div class="wide" role="region" aria-label="Tuning" tabindex="0">
+<table class="sortable prose">
+<caption>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none
+of these seeds is scored. Searched of all arms:
+{{ section.arms | map(attribute="space") | unique | join("; ") }}. Regret of the default: how much longer the
+study's own settings take than the tuned ones, to the target (without one, for all work), with its interval,
+on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers: <a
+href="tuning.csv">tuning.csv</a>.</caption>
+<thead><tr><th scope="col">Arm</th><th scope="col">Trials</th><th scope="col">Failed</th>
+<th scope="col">Device-hours</th><th scope="col">Regret of the default</th>
+<th scope="col" class="text">Tuned settings</th><th scope="col" class="text">Remarks</th></tr></thead>
+{% for arm in section.arms %}
+<tbody><tr class="arm">
+<th scope="row">{{ swatch(arm.tuned.index) }}{{ arm.name }}</th><td>{{ arm.trials }}</td>
+<td>{{ arm.failed }}</td><td>{{ "%.4g" | format(arm.device_hours) }}</td>
+<td>{{ section.regret_words(arm) }}</td><td class="text settings-of">{{ section.winner_words(arm) }}</td>
+<td class="text">{% if arm.regret %}<small>{{ arm.why }}</small>{% endif %}</td></tr></tbody>
+{% endfor %}
+</table>
+</div>
+</section>
+{% endif %}
+"""
+    regret_words = staticmethod(regret_words)
+    winner_words = staticmethod(winner_words)
+
+    @cached_property
+    def arms(self) -> list[TunedArm]:
+        return tuned_arms(self.results.configured)
+
+    def tables(self) -> dict[str, Rows]:
+        """`tuning`: a row per tuned arm."""
+        return with_rows(
+            tuning=[
+                {
+                    **arm.comparison.place,
+                    "arm": arm.name,
+                    "trials": arm.trials,
+                    "failed_trials": arm.failed,
+                    "device_hours": arm.device_hours,
+                    "winner": winner_words(arm),
+                    "default_runs": len(arm.default.counted) if arm.default else 0,
+                    "tuned_runs": len(arm.tuned.counted),
+                    "regret": arm.regret.point if arm.regret else None,
+                    "regret_bound": arm.bound,
+                    "regret_low": arm.regret.interval.low if arm.regret and arm.regret.interval else None,
+                    "regret_high": arm.regret.interval.high if arm.regret and arm.regret.interval else None,
+                    "level": arm.level,
+                    "remarks": arm.why,
+                    "space": arm.space,
+                }
+                for arm in self.arms
+            ]
+        )

@@ -1,6 +1,5 @@
-"""Figures with one lane per arm: time to target, parts of the time."""
+"""Figures with a row for each arm: time to target, parts of the training time."""
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,16 +7,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..data.arms import Arm, Comparison
-from ..data.load import Run
-from ..data.means import target_mean
-from ..tables import PARTS
+from ..data.arms import Comparison
+from ..data.load import PARTS
+from ..data.means import mean_parts, target_mean
 from .arm_style import look
 from .style import PART_COLOURS, PART_HATCHES, WIDTH, numbers, plain, wrapped
 
 
-def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
-    """A figure with a lane for each of `labels`, the first on top, and `extra` inches below them."""
+def strips(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
+    """A figure with a row for each of `labels`, the first on top, and `extra` inches below them."""
     figure = Figure(figsize=(WIDTH, 0.75 + 0.62 * len(labels) + extra))
     axes = figure.subplots()
     axes.set_yticks(range(len(labels)), [plain(wrapped(label)) for label in labels])
@@ -27,14 +25,15 @@ def lanes(labels: Sequence[str], extra: float = 0.0) -> tuple[Figure, Axes]:
 
 
 def offsets(count: int) -> list[float]:
-    """Offsets in a lane, so that equal values do not hide each other."""
+    """Offsets in a row, so that equal values do not hide each other."""
     return [0.0] if count == 1 else [0.5 * (k / (count - 1) - 0.5) for k in range(count)]
 
 
 def target_strip(comparison: Comparison) -> Figure:
     """A mark per run at its scored time, a bar over its interval; a band at the right for who missed it."""
-    figure, axes = lanes([arm.label for arm in comparison.arms])
-    right = max((_reach(run) for run in comparison.runs), default=0.0) or 1.0
+    figure, axes = strips([arm.label for arm in comparison.arms])
+    stamps = [run.crossing.stamp_s for run in comparison.runs if run.crossing]
+    right = max(stamps, default=0.0) or 1.0
     nowhere = right * 1.13
     axes.set_xlim(0, right * 1.22)
     axes.axvspan(right * 1.05, right * 1.22, color="#f1f2f5", linewidth=0)
@@ -46,12 +45,12 @@ def target_strip(comparison: Comparison) -> Figure:
         va="bottom",
         fontsize=8.5,
     )
-    for lane, arm in enumerate(comparison.arms):
+    for row, arm in enumerate(comparison.arms):
         style = look(arm.index)
-        places = [lane + offset for offset in offsets(len(arm.counted))]
-        found = [(run.crossing, y) for run, y in zip(arm.counted, places, strict=True)]
-        hits = [(crossing, y) for crossing, y in found if crossing]
-        missed = [y for crossing, y in found if not crossing]
+        places = [row + offset for offset in offsets(len(arm.counted))]
+        crossings = [(run.crossing, y) for run, y in zip(arm.counted, places, strict=True)]
+        hits = [(crossing, y) for crossing, y in crossings if crossing]
+        missed = [y for crossing, y in crossings if not crossing]
         axes.hlines(
             [y for _, y in hits],
             [crossing.after_s for crossing, _ in hits],
@@ -67,14 +66,10 @@ def target_strip(comparison: Comparison) -> Figure:
             _marks(axes, [nowhere] * len(missed), missed, "x", color=style.colour, markersize=7)
         mean = target_mean(arm)
         if mean is not None:
-            axes.plot([mean, mean], [lane - 0.36, lane + 0.36], color="#1d2129", linewidth=1.6)
+            axes.plot([mean, mean], [row - 0.36, row + 0.36], color="#1d2129", linewidth=1.6)
     axes.set_xlabel("T_train to target, seconds")
     axes.xaxis.set_major_formatter(numbers())
     return figure
-
-
-def _reach(run: Run) -> float:
-    return run.crossing.stamp_s if run.crossing else 0.0
 
 
 def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], marker: str, **more: Any) -> None:
@@ -84,14 +79,14 @@ def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], marker: str, **
 
 def time_parts(comparison: Comparison) -> Figure:
     """Stacked mean parts of the training time of every arm."""
-    figure, axes = lanes([arm.label for arm in comparison.arms], extra=0.35)
-    for lane, arm in enumerate(comparison.arms):
+    figure, axes = strips([arm.label for arm in comparison.arms], extra=0.35)
+    for row, arm in enumerate(comparison.arms):
         left = 0.0
         for part, mean in mean_parts(arm).items():
             # Differences of clocks come out a little below zero where nothing was exposed.
             value = max(0.0, mean)
             axes.barh(
-                lane,
+                row,
                 value,
                 left=left,
                 height=0.6,
@@ -114,9 +109,3 @@ def time_parts(comparison: Comparison) -> Figure:
     ]
     figure.legend(handles=handles, loc="outside lower left", ncols=5, frameon=False)
     return figure
-
-
-def mean_parts(arm: Arm) -> dict[str, float]:
-    """Mean seconds of each part over the runs of `arm` that recorded them; empty if none did."""
-    found = [run.parts_s for run in arm.complete if run.parts_s]
-    return {part: statistics.fmean(parts.get(part, 0.0) for parts in found) for part in PARTS if found}

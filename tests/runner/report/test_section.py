@@ -1,0 +1,69 @@
+"""Sections are found by being there: those of the project, and one of the user's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sharing import table
+
+from daso_bench.runner.report.build import report, section_classes
+from daso_bench.strategies.errors import ConfigError
+
+Make = Callable[..., Path]
+MINE = '''
+from daso_bench.runner.report.section import Section, one_each
+
+
+def draw(name):
+    from matplotlib.figure import Figure
+
+    return Figure()
+
+
+class Mine(Section):
+    """Runs by name."""
+
+    order = 5
+    template = """
+{% for run in results.runs %}<p>{{ words.count(1, "run") }}: {{ run.strategy }}</p>{% endfor %}
+{{ page.figure(pictures[0], []) }}
+"""
+
+    def tables(self):
+        return {"mine": [{"run": run.run_id} for run in self.results.runs]}
+
+    def plots(self):
+        text = {"title": "My figure", "caption": "", "corner": str, "alternative": str}
+        return one_each("mine", ["name"], draw=draw, **text)
+'''
+
+
+def test_sections_have_a_place_each_and_the_page_begins_with_bandwidth():
+    kinds = section_classes([])
+    assert len({kind.__name__ for kind in kinds}) == len(kinds) >= 10
+    assert kinds[0].__name__ == "BandwidthSection"
+    assert all(kind.__doc__ for kind in kinds)
+
+
+def test_a_section_of_the_users_own_is_one_file(make_run: Make, tmp_path: Path):
+    make_run(tmp_path / "runs")
+    (tmp_path / "own" / "sections").mkdir(parents=True)
+    (tmp_path / "own" / "sections" / "mine.py").write_text(MINE)
+    page = report(tmp_path / "runs", tmp_path / "out", tmp_path / "own").read_text()
+    assert page.index("1 run: ddp") < page.index("My figure") < page.index("Every run is shown")
+    assert "OWN holds sections/mine.py." in page
+    assert len(table(tmp_path / "out" / "mine.csv")) == 1
+    assert {"mine.md", "mine.tex", "mine.svg", "mine.pdf"} <= {p.name for p in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("1/0", "ZeroDivisionError: division by zero"), ("x = 1", "no subclass of")]
+)
+def test_a_file_that_is_no_section_is_refused_by_name(
+    make_run: Make, tmp_path: Path, text: str, message: str
+):
+    make_run(tmp_path / "runs")
+    (tmp_path / "sections").mkdir()
+    (tmp_path / "sections" / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=f"mine.py: .*{message}"):
+        report(tmp_path / "runs", tmp_path / "out", tmp_path)
