@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime
 from ..training.packed.packed_set import of_run
 from ..training.trainer import Result, Trainer
+from ..training.workload import workload_of
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
@@ -76,7 +78,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
     simulator = Simulator(topology, stage.network, stage.timeline)
     contexts: dict[int, TrainContext] = {}
     criterion = config.task(data.classes).criterion()
-    worlds = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
+    parts = _timed(stage) if stage.timing_only else _trained(stage, criterion, topology.ranks)
 
     def body(rank: int) -> Result:
         comm, device = SimulatedCommunicator(simulator, rank), stage.device(rank)
@@ -84,21 +86,21 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))
 
-        world = Backend(
+        backend = Backend(
             "simulated",
             comm,
             device=torch.device("cpu"),
             common_clock=False,
             started_ns=0,
             spend=spend,
-            packed=packed,
-            order_alone=ORDER_ALONE,  # a rank that waited for a disk would stop all of them
-            **worlds(comm, device),
+            # A rank that waited for a disk would stop all of them.
+            make_workload=partial(workload_of, packed=packed, order_alone=ORDER_ALONE),
+            **parts(comm, device),
         )
         stage.tick()
         contexts[rank] = TrainContext(
             config,
-            world,
+            backend,
             data,
             stage.own(rank),
             stage.metrics if rank == 0 else None,
@@ -113,7 +115,7 @@ def play(config: RunConfig, data: Data, stage: Stage) -> tuple[list[Result], lis
 
 
 Parts = Callable[[SimulatedCommunicator, Device], dict[str, Any]]
-"""What a rank's world is made of that depends on whether there are numbers."""
+"""The fields of a rank's backend that depend on whether there are numbers."""
 
 
 def _trained(stage: Stage, criterion: nn.Module, ranks: int) -> Parts:
@@ -141,7 +143,7 @@ def _timed(stage: Stage) -> Parts:
 
         return {
             "make_replica": make_replica,
-            "batch": GhostBatches(comm.rank),
+            "make_batch": GhostBatches(comm.rank),
             "parameters": parameters,
             "remarks": (*stage.remarks, REMARK),
         }
