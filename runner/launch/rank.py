@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import of_attempt
 from ..simulation.timing_only import profile_of
 from ..training import checkpoint, gather
+from ..training.callbacks import RunQueueTime
 from ..training.context import Backend, Listener, TrainContext
 from ..training.data_errors import data_told, files_told, images_told
 from ..training.device_model import ClusterDevice
@@ -40,7 +42,8 @@ from ..training.packed.packed_set import of_run
 from ..training.precision import AUTOCAST, DTYPES
 from ..training.torch_replica import TorchReplica
 from ..training.trainer import Trainer
-from .emulated.validity_checks import Apparatus
+from ..training.workload import workload_of
+from .emulated.validity_checks import ValidityChecks
 from .rank_process import Meeting
 
 log = logging.getLogger(__name__)
@@ -105,22 +108,21 @@ def run_rank(
             replica.pad(emulated.device)
         return replica
 
-    world = Backend(
+    backend = Backend(
         config.launcher.name,
         comm,
         make_replica,
         device,
         common_clock=link.meeting.one_clock,
         started_ns=started,
-        packed=packed,
-        order_alone=order_alone(config.launcher),
-        queue=queue,
+        callbacks=(RunQueueTime(queue, comm), *(() if emulated is None else (emulated.checks,))),
         untimed=gpus.untimed(comm.ranks_on_a_gpu),
-        **({} if emulated is None else emulated.of_world()),
+        make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
+        **({} if emulated is None else {"spend": emulated.spend, "remarks": emulated.remarks}),
     )
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        context = TrainContext(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
+        context = TrainContext(config, backend, data, own, metrics, link, attempt, run_dir / "checkpoints")
         with images_told(config.dataset):
             result = Trainer(context).run()
         if metrics is not None:
@@ -169,15 +171,11 @@ def meet(
 
 @dataclass(frozen=True, kw_only=True)
 class Emulated:
-    """What makes this rank's world slower than its machine, and checks it. `device`: None: the real one."""
+    """What makes this rank slower than its machine, and checks it. `device`: None: the real one."""
 
-    apparatus: Apparatus
+    checks: ValidityChecks
     device: ClusterDevice | None
     remarks: tuple[str, ...]
-
-    def of_world(self) -> dict[str, Any]:
-        """The fields of a World that it fills."""
-        return {"spend": self.spend, "remarks": self.remarks, "apparatus": self.apparatus}
 
     def spend(self, what: str, samples: int) -> None:
         """Let time pass for what the emulated device does beside its steps."""
@@ -197,7 +195,7 @@ def _emulated(
         device = ClusterDevice(cluster.device, comm.rank, profile, config.seed)
     instead = meeting.known.get("network", {}).get("instead_of_kernel")
     return Emulated(
-        apparatus=Apparatus(cluster, comm, meeting, queue, refuse=launcher.on_invalid == "refuse"),
+        checks=ValidityChecks(cluster, comm, meeting, queue, refuse=launcher.on_invalid == "refuse"),
         device=device,
         remarks=(
             f"{meeting.network} network",

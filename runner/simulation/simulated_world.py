@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime
 from ..training.packed.packed_set import of_run
 from ..training.trainer import Trainer
+from ..training.workload import workload_of
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
@@ -108,7 +110,7 @@ def simulate(
     simulator = Simulator(topology, setup.network, setup.timeline)
     contexts: dict[int, TrainContext] = {}
     criterion = config.task(data.classes).criterion()
-    worlds = _timed(setup) if setup.timing_only else _trained(setup, criterion, topology.ranks)
+    parts = _timed(setup) if setup.timing_only else _trained(setup, criterion, topology.ranks)
 
     def body(rank: int) -> Outcome:
         comm, device = SimulatedCommunicator(simulator, rank), setup.device_of(rank)
@@ -116,21 +118,21 @@ def simulate(
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))
 
-        world = Backend(
+        backend = Backend(
             "simulated",
             comm,
             device=torch.device("cpu"),
             common_clock=False,
             started_ns=0,
             spend=spend,
-            packed=packed,
-            order_alone=ORDER_ALONE,  # a rank that waited for a disk would stop all of them
-            **worlds(comm, device),
+            # A rank that waited for a disk would stop all of them.
+            make_workload=partial(workload_of, packed=packed, order_alone=ORDER_ALONE),
+            **parts(comm, device),
         )
         setup.tick()
         contexts[rank] = TrainContext(
             config,
-            world,
+            backend,
             data,
             setup.own(rank),
             setup.metrics if rank == 0 else None,
@@ -145,7 +147,7 @@ def simulate(
 
 
 Parts = Callable[[SimulatedCommunicator, Device], dict[str, Any]]
-"""What a rank's world is made of that depends on whether there are numbers."""
+"""The fields of a rank's backend that depend on whether there are numbers."""
 
 
 def _trained(setup: SimulationSetup, criterion: nn.Module, ranks: int) -> Parts:
@@ -173,7 +175,7 @@ def _timed(setup: SimulationSetup) -> Parts:
 
         return {
             "make_replica": make_replica,
-            "batch": GhostBatches(comm.rank),
+            "make_batch": GhostBatches(comm.rank),
             "parameters": parameters,
             "remarks": (*setup.remarks, REMARK),
         }

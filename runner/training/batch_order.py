@@ -17,8 +17,16 @@ Place = tuple[int, int]
 """A pass over the data and a batch of it, both from 0; of ranks at another pace, of their own passes."""
 
 
-class Feed(ABC):
-    """Where one rank stands in the data."""
+class BatchOrder(ABC):
+    """One rank's position in the data.
+
+    `steps_per_epoch`: of a rank; `samples_per_epoch`: of all ranks together, without `left_out`, those that
+    are in no batch.
+    """
+
+    steps_per_epoch: int
+    samples_per_epoch: int
+    left_out: int = 0
 
     @abstractmethod
     def sizes(self, progress: Progress) -> tuple[int, ...]:
@@ -52,6 +60,10 @@ class Feed(ABC):
     def advance(self, progress: Progress) -> int:
         """The present step is over (`progress.samples` counts it): move on. Returns how many epochs ended."""
 
+    def digest(self, batches: int) -> str | None:
+        """A digest of the samples of the first global batches; None where ranks have no common batches."""
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """The place in the data beyond what `Progress` says."""
         return {}
@@ -60,11 +72,13 @@ class Feed(ABC):
         """Restore `state_dict`."""
 
 
-class GlobalFeed(Feed):
+class GlobalOrder(BatchOrder):
     """Equal steps on all ranks: each takes its piece of the global batch, split by `shares`."""
 
     def __init__(self, sampler: Sampler, rank: int) -> None:
         self.sampler, self.rank = sampler, rank
+        self.steps_per_epoch, self.left_out = sampler.steps_per_epoch, sampler.left_out
+        self.samples_per_epoch = sampler.samples - sampler.left_out
         self.shares: Shares | None = None
         self._counted: tuple[tuple[int, ...], int] = ((), 0)
 
@@ -101,21 +115,26 @@ class GlobalFeed(Feed):
             return 0
         return 1
 
+    def digest(self, batches: int) -> str | None:
+        return self.sampler.digest(batches)
+
     def _split(self) -> tuple[tuple[int, ...] | None, int]:
         return (None, 1) if self.shares is None else (self.shares.values, self.shares.minimum)
 
 
-class OwnFeed(Feed):
+class IndependentOrder(BatchOrder):
     """A rank draws by itself, at its own pace.
 
     Its batch is its part of a global batch. An epoch ends when all ranks together have seen as many samples
     as the data set has, as far as they know (`progress.samples`).
     """
 
-    def __init__(self, topology: Topology, rank: int, samples: int, batch: int, seed: int) -> None:
-        ranks = topology.ranks
-        self.samples = samples
-        self._nominal = split(batch, (1.0,) * ranks, minimum=1)
+    def __init__(self, sampler: Sampler, topology: Topology, rank: int, seed: int) -> None:
+        ranks, samples = topology.ranks, sampler.samples
+        self.steps_per_epoch, self.left_out = sampler.steps_per_epoch, sampler.left_out
+        self.samples_per_epoch = samples - sampler.left_out
+        self._samples = samples
+        self._nominal = split(sampler.global_batch_size, (1.0,) * ranks, minimum=1)
         # One rank alone draws what every strategy draws.
         stream = derive(seed, "data") if ranks == 1 else derive(seed, "data", rank)
         self._draw = OwnDraw(samples, self._nominal[rank], stream)
@@ -149,7 +168,7 @@ class OwnFeed(Feed):
     def advance(self, progress: Progress) -> int:
         self._number += 1
         progress.batch += 1
-        return min(progress.samples // self.samples, progress.epochs) - progress.epoch
+        return min(progress.samples // self._samples, progress.epochs) - progress.epoch
 
     def state_dict(self) -> dict[str, Any]:
         return {"number": self._number}

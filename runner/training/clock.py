@@ -1,8 +1,8 @@
 """Where one rank's time goes: segments that cover the process, and the parts of the segment `train`.
 
 Stamps come from the rank's own monotonic clock (nanoseconds); reading it adds no collective and no device
-synchronise. `train` is cut into stretches by the points where all ranks meet outside of training (an inline
-evaluation, a checkpoint): T_train = Σ_j max_i d_i(j), with d_i(j) rank i's time in `train` during stretch j.
+synchronise. `train` is cut into intervals by the points where all ranks meet outside of training (an inline
+evaluation, a checkpoint): T_train = Σ_j max_i d_i(j), with d_i(j) rank i's time in `train` during interval j.
 Source: docs/method.md, "Training time and its parts".
 """
 
@@ -17,8 +17,8 @@ PARTS = ("compute", "exposed", "waiting", "data", "step_other")
 
 
 @dataclass
-class Stretch:
-    """One rank's train stretch, nanoseconds.
+class Interval:
+    """One rank's train interval, nanoseconds.
 
     `blocked` is not yet split into transfer (`exposed`) and `waiting`.
     """
@@ -30,16 +30,16 @@ class Stretch:
     step_other: int
 
 
-def by_device(stretch: Stretch, compute_ns: int, exposed_ns: int) -> Stretch:
-    """`stretch` with its parts as the GPU had them; they sum to `train` as before.
+def by_device(interval: Interval, compute_ns: int, exposed_ns: int) -> Interval:
+    """`interval` with its parts as the GPU had them; they sum to `train` as before.
 
     A host that runs ahead does not see what its GPU is busy with: computing and exposed sums are the
     device's, data is what the host spent on it as far as the GPU did not compute meanwhile, the rest other.
     """
-    compute = min(compute_ns, stretch.train)
-    blocked = min(stretch.blocked + exposed_ns, stretch.train - compute)
-    data = min(stretch.data, stretch.train - compute - blocked)
-    return Stretch(stretch.train, compute, blocked, data, stretch.train - compute - blocked - data)
+    compute = min(compute_ns, interval.train)
+    blocked = min(interval.blocked + exposed_ns, interval.train - compute)
+    data = min(interval.data, interval.train - compute - blocked)
+    return Interval(interval.train, compute, blocked, data, interval.train - compute - blocked - data)
 
 
 class Clock:
@@ -54,9 +54,9 @@ class Clock:
         self.wait_pending: Callable[[], None] | None = None  # waits for the device, before a pause
         self._told = False
         self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
-        self._laps: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
-        self._lap_since = self._blocked_before = 0
-        self._stretch_train = self._stretch_blocked = 0
+        self._parts: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
+        self._recorded_until = self._blocked_before = 0
+        self._interval_train = self._interval_blocked = 0
 
     def enter(self, segment: str) -> None:
         """Close the open segment and open `segment`."""
@@ -72,7 +72,7 @@ class Clock:
         self.segment, self._since = segment, now
         self._traffic.training = segment == "train"
         if segment == "train":
-            self._lap_since, self._blocked_before = now, self._traffic.blocked_ns
+            self._recorded_until, self._blocked_before = now, self._traffic.blocked_ns
         if tells and not trains:
             self._tell(False)
 
@@ -91,29 +91,33 @@ class Clock:
         finally:
             self.enter(before)
 
-    def lap(self, part: str) -> None:
+    def record_time(self, part: str) -> None:
         """Book the time since the last lap to `part`, without what was blocked in collectives meanwhile."""
         now, blocked = self._now(), self._traffic.blocked_ns
-        self._laps[part] += now - self._lap_since - (blocked - self._blocked_before)
-        self._stretch_blocked += blocked - self._blocked_before
-        self._lap_since, self._blocked_before = now, blocked
+        self._parts[part] += now - self._recorded_until - (blocked - self._blocked_before)
+        self._interval_blocked += blocked - self._blocked_before
+        self._recorded_until, self._blocked_before = now, blocked
 
-    def end_stretch(self) -> Stretch:
+    def end_interval(self) -> Interval:
         """What this rank did in `train` since the last call. Call outside of `train`."""
-        assert self.segment != "train", "a stretch ends where training pauses"
-        train = self.segments["train"] - self._stretch_train
-        stretch = Stretch(
-            train, self._laps["compute"], self._stretch_blocked, self._laps["data"], self._laps["step_other"]
+        assert self.segment != "train", "an interval ends where training pauses"
+        train = self.segments["train"] - self._interval_train
+        interval = Interval(
+            train,
+            self._parts["compute"],
+            self._interval_blocked,
+            self._parts["data"],
+            self._parts["step_other"],
         )
-        self._stretch_train = self.segments["train"]
-        self._stretch_blocked = 0
-        self._laps = dict.fromkeys(self._laps, 0)
-        return stretch
+        self._interval_train = self.segments["train"]
+        self._interval_blocked = 0
+        self._parts = dict.fromkeys(self._parts, 0)
+        return interval
 
-    def stretch_so_far(self) -> int:
-        """Nanoseconds in `train` since the last `end_stretch`; `train` must be open."""
+    def interval_so_far(self) -> int:
+        """Nanoseconds in `train` since the last `end_interval`; `train` must be open."""
         assert self.segment == "train", "only training is counted"
-        return self.segments["train"] + self._now() - self._since - self._stretch_train
+        return self.segments["train"] + self._now() - self._since - self._interval_train
 
     def total(self) -> int:
         """Nanoseconds since the clock was made; the open segment included."""

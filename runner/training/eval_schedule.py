@@ -1,6 +1,18 @@
-"""Cadence in samples: marks at (k + phase)·every, equal for all arms whatever their batch or rank count."""
+"""When a run evaluates and saves its model, and the copies that wait for a deferred evaluation.
 
-from dataclasses import dataclass
+Cadence is in global samples: marks at (k + phase)·every, equal for all arms whatever their batch or ranks.
+
+Deferred evaluation: a rank sets its part of the model aside at its own step boundary, without waiting and
+without a collective, and training goes on. Each copy carries this rank's training time when it was taken;
+the stamp of the evaluation is the latest of all ranks. Source: docs/method.md, "Evaluations, inline and
+deferred".
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -19,3 +31,99 @@ class Marks:
             return False
         shift = round(self.phase * self.every)  # whole samples: no mark hangs on a rounding error
         return (after - shift) // self.every > (before - shift) // self.every and after >= max(shift, 1)
+
+
+@dataclass
+class Copy:
+    """One rank's part of one model; `part` None: another rank has it, or it was dropped."""
+
+    place: dict[str, Any]
+    part: Tensor | None
+    kept: bool
+    train_ns: int
+    payload_bytes: dict[str, int]
+    rate: float
+    loss_sum: Tensor
+    loss_samples: int
+
+
+@dataclass
+class DeferredEvaluation:
+    """The copies of one rank, in order; at most `slots` are kept at once, further ones are dropped and
+    counted."""
+
+    slots: int = 0
+    waiting: list[Copy] = field(default_factory=list)
+    dropped: int = 0
+    taken: int = 0
+
+    @property
+    def free(self) -> bool:
+        """Whether the next copy can be kept; equal on all ranks, since all take copies at the same marks."""
+        return sum(copy.kept for copy in self.waiting) < self.slots
+
+    def add(self, copy: Copy) -> None:
+        """Keep a copy, or its stamp alone where there was no room."""
+        self.waiting.append(copy)
+        self.taken += 1
+        self.dropped += not copy.kept
+
+    def times(self) -> Tensor:
+        """[k, 3] float64: this rank's training time (ns), loss sum and samples of each waiting copy."""
+        rows = [[float(c.train_ns), float(c.loss_sum), float(c.loss_samples)] for c in self.waiting]
+        return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
+
+
+@dataclass
+class EvalSchedule:
+    """When to evaluate and when to save; equal on all ranks.
+
+    `deferred`: models are evaluated from copies. `stops_from_copies`: copies are evaluated where ranks meet,
+    to stop at the target: nobody waits for it there. `save_anywhere`: checkpoints are at the number of
+    samples that was asked for; else at the next step at which ranks meet anyway.
+
+    `evaluated_samples`, `saved_samples`: the global samples up to which marks have been looked at.
+    `step_is_open`: the marks of the last step are still to be looked at. `saves_that_waited`: checkpoints for
+    which ranks had to wait.
+    """
+
+    evaluations: Marks
+    checkpoints: Marks = Marks(None)
+    save_anywhere: bool = False
+    deferred: bool = False
+    stops_from_copies: bool = False
+    copies: DeferredEvaluation = field(default_factory=DeferredEvaluation)
+    evaluated_samples: int = 0
+    saved_samples: int = 0
+    step_is_open: bool = False
+    saves_that_waited: int = 0
+
+    def evaluation_due(self, samples: int) -> bool:
+        """Whether a mark was passed since the last look, at so many global samples."""
+        return self.evaluations.passed(self.evaluated_samples, samples)
+
+    def checkpoint_due(self, samples: int, met: bool) -> bool:
+        """Whether to save at so many global samples; `met`: whether ranks have just met."""
+        return (met or self.save_anywhere) and self.checkpoints.passed(self.saved_samples, samples)
+
+    def pauses(self, samples: int, met: bool, *, saves: bool) -> bool:
+        """Whether training stands still after the present step. `saves`: whether the run saves at all."""
+        due = self.step_is_open and self.evaluation_due(samples)
+        if self.deferred:
+            due = met and self.stops_from_copies and (due or bool(self.copies.waiting))
+        return due or (saves and self.checkpoint_due(samples, met))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; no copy is waiting where one is written."""
+        return {
+            "evaluated_samples": self.evaluated_samples,
+            "step_is_open": self.step_is_open,
+            "saves_that_waited": self.saves_that_waited,
+            "copies": [self.copies.taken, self.copies.dropped],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], samples: int) -> None:
+        """Restore `state_dict` in a run that stands at so many global samples."""
+        self.evaluated_samples, self.step_is_open = state["evaluated_samples"], state["step_is_open"]
+        self.saves_that_waited, self.saved_samples = state["saves_that_waited"], samples
+        self.copies.taken, self.copies.dropped = state["copies"]

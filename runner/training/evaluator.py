@@ -8,17 +8,16 @@ from ...datasets.sampler import evaluation_indices
 from ...strategies.topology import WORLD
 from ..records.json_lines import meets
 from .context import TrainContext
-from .deferred_evaluation import Copy
+from .eval_schedule import Copy
 from .evaluation import Score, add_scores, score
-from .time_accounting import Ledger, judged_by
+from .time_accounting import TimeAccounting, judged_by
 
 
 class Evaluator:
     """Evaluates one rank's share of each model; what it returns and records is equal on all ranks."""
 
-    def __init__(self, context: TrainContext, ledger: Ledger) -> None:
-        self.context, self.ledger = context, ledger
-        self.begun_ns = 0
+    def __init__(self, context: TrainContext, accounting: TimeAccounting) -> None:
+        self.context, self.accounting = context, accounting
 
     def inline(self, rate: float) -> dict[str, Any]:
         """Evaluate the strategy's model now; all ranks call it at the same step. Returns the row.
@@ -29,85 +28,87 @@ class Evaluator:
         # Waiting for what is in flight is training; nothing of it goes on later.
         context.strategy.wait_pending()
         self.copies()
-        clock.lap("step_other")
+        clock.record_time("step_other")
         before = dict(clock.segments)
         clock.enter("make_model")
         with context.strategy.averaged_model():
             clock.enter("eval")
             made = clock.segments["make_model"] - before["make_model"]
             total = self._score()
-        self.ledger.count_samples()
-        made = self.ledger.close_stretch(made)
-        train_loss = self.ledger.train_loss()
+        self.accounting.count_samples()
+        made = self.accounting.close_interval(made)
+        train_loss = self.accounting.train_loss()
         context.comm.barrier(WORLD)
         clock.enter("log")
-        account = self.ledger.account
+        account = self.accounting.account
         row = {
-            **self._row(self.ledger.where(), total, train_loss, rate),
+            **self._row(self.accounting.where(), total, train_loss, rate),
             "mode": "inline",
             "train_s": (account.train_ns + made) / 1e9,
-            "wall_s": (account.wall_before_ns + clock.total() - self.begun_ns) / 1e9,
+            "wall_s": (account.wall_before_ns + clock.total() - context.state.begun_ns) / 1e9,
             "eval_s": (clock.segments["eval"] - before["eval"]) / 1e9,
             "make_model_s": made / 1e9,
-            "samples_per_s": self.ledger.rate_since_evaluation(context.progress.samples, account.train_ns),
+            "samples_per_s": self.accounting.rate_since_evaluation(
+                context.progress.samples, account.train_ns
+            ),
         }
-        return self._keep(row, self.ledger.where(), self.ledger.payload_bytes())
+        return self._keep(row, self.accounting.where(), self.accounting.payload_bytes())
 
     def set_aside(self, rate: float) -> None:
         """Put this rank's part of the present model aside: no wait, no collective, no synchronise."""
-        context = self.context
-        kept = context.copies.free
-        context.copies.add(
+        context, losses, copies = self.context, self.context.state.losses, self.context.state.schedule.copies
+        kept = copies.free
+        copies.add(
             Copy(
-                place=self.ledger.where(),
+                place=self.accounting.where(),
                 part=context.strategy.snapshot(context.progress) if kept else None,
                 kept=kept,
-                train_ns=self.ledger.account.train_ns + context.clock.stretch_so_far(),
-                payload_bytes=self.ledger.payload_bytes(),
+                train_ns=self.accounting.account.train_ns + context.clock.interval_so_far(),
+                payload_bytes=self.accounting.payload_bytes(),
                 rate=rate,
-                loss_sum=context.losses.clone(),
-                loss_samples=context.loss_samples,
+                loss_sum=losses.since_evaluation.clone(),
+                loss_samples=losses.samples_since_evaluation,
             )
         )
-        context.losses.zero_()
-        context.loss_samples = 0
+        losses.evaluated()
 
     def copies_and_go_on(self) -> None:
         """Evaluate what was set aside where training brought all ranks together. Ends in segment `eval`."""
         context, clock = self.context, self.context.clock
         context.strategy.wait_pending()
         self.copies()
-        clock.lap("step_other")
+        clock.record_time("step_other")
         clock.enter("eval")
-        self.ledger.close_stretch(0)
+        self.accounting.close_interval(0)
         context.comm.barrier(WORLD)
 
     def copies(self) -> None:
         """Evaluate what was set aside, off the training clock; all ranks call it where they have met."""
         context, clock = self.context, self.context.clock
-        copies = context.copies.waiting
+        deferred = context.state.schedule.copies
+        copies = deferred.waiting
         if not copies:
             return
-        clock.lap("step_other")
+        clock.record_time("step_other")
         segment = clock.segment
         clock.enter("eval")
-        times = self.ledger.gather(context.copies.times().flatten()).view(-1, len(copies), 3)
+        times = self.accounting.gather(deferred.times().flatten()).view(-1, len(copies), 3)
         with context.replica.kept():
             cost = 0
             for number, copy in enumerate(copies):
                 if copy.kept:
-                    cost = self._judge_copy(copy, times[:, number], cost)
+                    cost = self._evaluate_copy(copy, times[:, number], cost)
         copies.clear()
         clock.enter(segment)
 
-    def _judge_copy(self, copy: Copy, times: torch.Tensor, cost: int) -> int:
+    def _evaluate_copy(self, copy: Copy, times: torch.Tensor, cost: int) -> int:
         """Evaluate one copy; `times` [R, 3] are all ranks' stamps and losses. Returns an average's cost."""
         context, replica, clock = self.context, self.context.replica, self.context.clock
         started = clock.total()
         model = context.strategy.assemble(copy.part)
         if not cost and not context.strategy.copies_are_whole:
             own = torch.tensor([clock.total() - started], dtype=torch.int64)
-            cost = int(self.ledger.gather(own).max())  # of one average, added to each stamp
+            cost = int(self.accounting.gather(own).max())  # of one average, added to each stamp
         replica.load(model[: replica.numel])
         replica.buffers.unpack(model[replica.numel :])
         total = self._score()
@@ -121,7 +122,7 @@ class Evaluator:
     def _deferred_row(
         self, copy: Copy, total: Score, train_loss: float, train_ns: int, cost: int, took: int
     ) -> dict[str, Any]:
-        evaluated = sum(row["eval_s"] for row in self.ledger.account.evaluations) + took / 1e9
+        evaluated = sum(row["eval_s"] for row in self.accounting.account.evaluations) + took / 1e9
         return {
             **self._row(copy.place, total, train_loss, copy.rate),
             "mode": "deferred",
@@ -130,7 +131,7 @@ class Evaluator:
             "wall_s": (train_ns + cost) / 1e9 + evaluated,
             "eval_s": took / 1e9,
             "make_model_s": cost / 1e9,
-            "samples_per_s": self.ledger.rate_since_evaluation(copy.place["samples"], train_ns),
+            "samples_per_s": self.accounting.rate_since_evaluation(copy.place["samples"], train_ns),
         }
 
     def _row(self, place: dict[str, Any], total: Score, train_loss: float, rate: float) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class Evaluator:
         return {
             "kind": "evaluation",
             **place,
-            "index": len(self.ledger.account.evaluations),
+            "index": len(self.accounting.account.evaluations),
             "split": config.eval_split,
             **numbers,
             "train_loss": train_loss,
@@ -150,7 +151,7 @@ class Evaluator:
 
     def _keep(self, row: dict[str, Any], place: dict[str, Any], payload: dict[str, int]) -> dict[str, Any]:
         """Record an evaluation; `place` and `payload` are this rank's own when its part was complete."""
-        account, context = self.ledger.account, self.context
+        account, context = self.accounting.account, self.context
         account.evaluations.append(row)
         context.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
         if context.metrics is not None:
@@ -166,7 +167,7 @@ class Evaluator:
         samples = context.data.split(context.config.train.eval_split)
         indices = evaluation_indices(len(samples), context.comm.rank, context.comm.topology.ranks)
         context.backend.spend("eval", len(indices))
-        if context.backend.batch is not None:
+        if context.backend.make_batch is not None:
             return Score(context.task, context.task.nothing(), 0, 0.0)
         own = score(
             context.replica.model,

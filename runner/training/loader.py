@@ -1,8 +1,8 @@
 """Training batches of one rank, made when they are asked for or ahead of time by worker processes.
 
-What is in a batch is the same either way: the feed says which samples, (seed, epoch, sample) how each of them
-is changed. Worker processes stand still while training pauses (evaluations, checkpoints): nothing that a step
-needs is made in a time that does not count.
+What is in a batch is the same either way: the batch order decides which samples, (seed, epoch, sample) how
+each of them is changed. Worker processes stand still while training pauses (evaluations, checkpoints):
+nothing that a step needs is made in a time that does not count.
 """
 
 import math
@@ -28,7 +28,8 @@ from ...datasets.packed.reading import Counters
 from ...strategies.progress import Progress
 from ..machine.die_with_parent import die_with_parent
 from .batch_memory import BatchMemory, Unfinished
-from .batch_order import Feed, Place
+from .batch_order import BatchOrder, Place
+from .callbacks import Callback
 
 _LOOK_S = 5.0  # how often a waiting worker looks whether its rank still lives
 
@@ -43,8 +44,8 @@ Request = tuple[Place, int, int, NDArray[np.int64]]
 NO_SLOT = -1
 
 
-class Loader(ABC):
-    """Gives the batches of `feed`, one after the other. `seed`: of the random changes, already derived.
+class Loader(Callback, ABC):
+    """Gives the batches of `batch_order`, one after the other. `seed`: of the random changes, derived.
 
     `still_cached`: of a file that is read, the share of its pages that was in the system's cache before
     training began; None without one, where the system does not tell, and where another rank has looked.
@@ -54,43 +55,30 @@ class Loader(ABC):
     still_cached: float | None = None
     lacking: float = 0.0
 
-    def __init__(self, samples: Samples, feed: Feed, seed: int) -> None:
-        self.samples, self.feed, self.seed = samples, feed, seed
-
-    def prepare(self) -> None:  # noqa: B027 (there may be nothing to get ready)
-        """Before the clock starts; all ranks call it together."""
+    def __init__(self, samples: Samples, batch_order: BatchOrder, seed: int) -> None:
+        self.samples, self.batch_order, self.seed = samples, batch_order, seed
 
     @abstractmethod
     def next(self, progress: Progress) -> Images:
         """The batch of the present step."""
 
-    def restart(self) -> None:  # noqa: B027 (there may be nothing ahead of time)
-        """What was to come is no longer so: the feed is at another place, or is split in another way."""
+    def restart(self) -> None:
+        """The batch order is at another place or is split in another way: forget what was made ahead."""
 
-    def training(self, on: bool) -> None:  # noqa: B027
-        """Training begins or pauses."""
-
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """No more batches are wanted."""
 
     def counters(self) -> Counters | None:
         """What reading has cost so far; None where no file is read in training."""
         return None
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on has to know of this one's loader."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Restore `state_dict`."""
-
 
 class Direct(Loader):
     """Makes each batch in the rank's own process, when it is asked for."""
 
     def next(self, progress: Progress) -> Images:
-        key = epoch_key(self.seed, self.feed.place(progress)[0])
-        return training_batch(self.samples, self.feed.piece(progress), key)
+        key = epoch_key(self.seed, self.batch_order.place(progress)[0])
+        return training_batch(self.samples, self.batch_order.piece(progress), key)
 
 
 class Ahead(Loader):
@@ -100,14 +88,14 @@ class Ahead(Loader):
     """
 
     def __init__(
-        self, samples: Samples, feed: Feed, seed: int, *, workers: int, prefetch: int, pin: bool
+        self, samples: Samples, batch_order: BatchOrder, seed: int, *, workers: int, prefetch: int, pin: bool
     ) -> None:
-        super().__init__(samples, feed, seed)
+        super().__init__(samples, batch_order, seed)
         # A rank is the child of a fork server, and by default its children would be that one's: not to wait
         # for, nor to take along when the rank ends.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._open = context.Event()
-        self._upcoming, self._fetch = _Upcoming(feed, seed), _Fetch(samples, self._open, os.getpid())
+        self._upcoming, self._fetch = _Upcoming(batch_order, seed), _Fetch(samples, self._open, os.getpid())
         # One more than are asked for: the next is asked for before the one at hand is out of its slot. What
         # is to be pinned has to be float32 before it comes here.
         self._slots = 0 if pin else workers * prefetch + 1
@@ -142,8 +130,10 @@ class Ahead(Loader):
             ) from error
         if isinstance(batch, Exception):
             raise batch
-        if tuple(place) != self.feed.place(progress):  # PyTorch 2.9 makes lists of tuples where it pins
-            raise RuntimeError(f"the loader is at {place}, the step at {self.feed.place(progress)}")
+        if tuple(place) != self.batch_order.place(
+            progress
+        ):  # PyTorch 2.9 makes lists of tuples where it pins
+            raise RuntimeError(f"the loader is at {place}, the step at {self.batch_order.place(progress)}")
         if not isinstance(batch, Unfinished):
             inputs, targets = batch
             return inputs, targets
@@ -157,18 +147,18 @@ class Ahead(Loader):
         """Before the workers begin: they inherit it."""
         samples = self.samples
         if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
-            count = len(self.feed.piece(progress=self._upcoming.now()))
+            count = len(self.batch_order.piece(progress=self._upcoming.now()))
             sample_bytes = math.prod(samples.shape) + samples.target_bytes
             self._fetch.memory = self._upcoming.memory = BatchMemory(self._slots, count, sample_bytes)
 
     def restart(self) -> None:
         self._batches = None
 
-    def training(self, on: bool) -> None:
-        if on:
-            self._open.set()
-        else:
-            self._open.clear()
+    def on_train_start(self) -> None:
+        self._open.set()
+
+    def on_pause(self) -> None:
+        self._open.clear()
 
     def close(self) -> None:
         self._open.set()
@@ -180,8 +170,8 @@ class Ahead(Loader):
 class _Upcoming(Sampler[Request]):
     """What is to come from `progress` on."""
 
-    def __init__(self, feed: Feed, seed: int) -> None:
-        self.feed, self.seed = feed, seed
+    def __init__(self, batch_order: BatchOrder, seed: int) -> None:
+        self.batch_order, self.seed = batch_order, seed
         self.progress: Progress | None = None
         self.memory: BatchMemory | None = None
 
@@ -194,7 +184,7 @@ class _Upcoming(Sampler[Request]):
         memory = self.memory
         if memory is not None:
             memory.all_free()  # the workers are done with what came before
-        for place, indices in self.feed.upcoming(self.now()):
+        for place, indices in self.batch_order.upcoming(self.now()):
             slot = NO_SLOT if memory is None else memory.free.pop()
             yield place, slot, epoch_key(self.seed, place[0]), indices.numpy()
 

@@ -1,19 +1,27 @@
-"""What a checkpoint holds of a rank: everything that decides the next step, bit for bit."""
+"""The training state of one rank: everything that a checkpoint saves, and how it is restored."""
 
 import logging
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from ...strategies.base import Strategy
+from ...strategies.communicator import Communicator
 from ...strategies.errors import ConfigError
+from ...strategies.progress import Progress
+from ...strategies.replica import Replica
 from ...strategies.topology import WORLD
+from ..communication.traffic import Traffic
 from ..config.schedules import Watch
 from . import checkpoint
-
-if TYPE_CHECKING:
-    from .context import TrainContext
-    from .time_accounting import Account
+from .batch_order import BatchOrder
+from .callbacks import Callback
+from .clock import PARTS, Clock
+from .eval_schedule import EvalSchedule
 
 log = logging.getLogger(__name__)
 
@@ -21,101 +29,175 @@ FORMAT = 1
 POSITION = ("step", "epoch", "batch", "samples")
 
 
-def snapshot(context: "TrainContext", account: "Account", begun_ns: int) -> dict[str, Any]:
-    """This rank's state: tensors, numbers, strings and containers only."""
-    progress, clock, apparatus = context.progress, context.clock, context.backend.apparatus
-    queue = context.backend.queue
-    return {
-        "format": FORMAT,
-        "ranks_of_nodes": list(context.comm.topology.ranks_of_nodes),
-        "device": context.backend.device.type,
-        "progress": {name: getattr(progress, name) for name in POSITION},
-        "feed": context.feed.state_dict(),
-        "loader": context.loader.state_dict(),
-        "judged_samples": context.judged_samples,
-        "owed": context.owed,
-        "rate": context.rate,
-        "copies": [context.copies.taken, context.copies.dropped],
-        "model": context.replica.model.state_dict(),
-        "optimizer": context.replica.optimizer.state_dict(),
-        **({} if context.replica.scaler is None else {"scaler": context.replica.scaler.state_dict()}),
-        "strategy": context.strategy.state_dict(),
-        "schedule": None if context.watch is None else asdict(context.watch),
-        "rng": context.replica.rng_state(),
-        "losses": context.loss_sums,
-        "loss_samples": [context.loss_samples, context.epoch_samples, context.trained_samples],
-        "saves_between": context.saves_between,
-        "traffic": context.comm.traffic.state_dict(),
-        "account": asdict(account),
-        "apparatus": None if apparatus is None else apparatus.state_dict(clock.segments["train"]),
-        "queue": None if queue is None else queue.state_dict(clock.segments["train"]),
-        "wall_ns": account.wall_before_ns + clock.total() - begun_ns,
-        "process_ns": account.process_before_ns + clock.total(),
-    }
+@dataclass
+class Account:
+    """What is summed over the run, on every rank alike: training time, its parts, the evaluations so far.
 
-
-def restore(context: "TrainContext", account: "Account") -> str | None:
-    """Load the newest whole checkpoint that all ranks agree on; returns its name, None if there is none.
-
-    Rank 0 chooses and tells: a file that only one rank finds damaged must not part them.
+    `parts_ns` are means over ranks; `train_evaluated_ns`, `samples_evaluated` are as of the last evaluation.
     """
-    if context.checkpoints is None:
-        return None
-    chosen = torch.full((1,), -1, dtype=torch.int64)
-    if context.comm.rank == 0:
-        path, damage = checkpoint.newest_valid(context.checkpoints)
-        for sentence in damage:
-            log.warning("checkpoint not used: %s", sentence)
-        chosen[0] = int(path.name.removeprefix("step_")) if path else -1
-    context.comm.broadcast(chosen, 0, WORLD, channel="control").wait()
-    if chosen.item() < 0:
-        return None
-    path = context.checkpoints / f"step_{int(chosen.item()):010d}"
-    state = checkpoint.read(path / checkpoint.rank_file(context.comm.rank))
-    shape = list(context.comm.topology.ranks_of_nodes)
-    if state["format"] != FORMAT or state["ranks_of_nodes"] != shape:
-        raise ConfigError(
-            f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, "
-            f"this run is format {FORMAT} on ranks {shape}"
-        )
-    _check_device(path.name, context.backend.device.type, state)
-    _apply(context, account, state)
-    return path.name
+
+    train_ns: int = 0
+    wall_before_ns: int = 0
+    process_before_ns: int = 0
+    parts_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    samples_evaluated: int = 0
+    train_evaluated_ns: int = 0
+    intervals: int = 0
+    checkpoints: int = 0
+    target_step: int | None = None
 
 
-def _check_device(name: str, here: str, state: dict[str, Any]) -> None:
-    """Refuse to go on with other arithmetic and other random numbers than those that began the run."""
-    saved = state["device"]
-    if saved != here:
-        raise ConfigError(
-            f"{name}: was saved on {saved}, and this rank is on {here}, whose sums round otherwise and whose "
-            f"random numbers are others; resume where ranks take {saved} (cluster.device.kind), or begin anew"
-        )
+class LossSums:
+    """Σ n_r · loss of this rank and its samples: since the last evaluation, of the epoch, and of the run.
+
+    A loss that is not finite stays in `of_run`. One tensor: adding to all three is one operation of a step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self.since_evaluation, self.of_epoch, self.of_run = self.sums.unbind()
+        self.samples_since_evaluation = self.samples_of_epoch = self.samples_of_run = 0
+
+    def add(self, loss: Tensor, samples: int) -> None:
+        """Count a step's mean loss [] of so many samples."""
+        self.sums.add_(loss, alpha=samples)
+        self.samples_since_evaluation += samples
+        self.samples_of_epoch += samples
+        self.samples_of_run += samples
+
+    def evaluated(self) -> None:
+        """An evaluation has taken the sums since the one before."""
+        self.since_evaluation.zero_()
+        self.samples_since_evaluation = 0
+
+    def epoch_ended(self) -> None:
+        """The next epoch begins with 0."""
+        self.of_epoch.zero_()
+        self.samples_of_epoch = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums and the samples."""
+        samples = [self.samples_since_evaluation, self.samples_of_epoch, self.samples_of_run]
+        return {"sums": self.sums, "samples": samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict`."""
+        self.sums.copy_(state["sums"])
+        self.samples_since_evaluation, self.samples_of_epoch, self.samples_of_run = state["samples"]
 
 
-def _apply(context: "TrainContext", account: "Account", state: dict[str, Any]) -> None:
-    for name, value in state["progress"].items():
-        setattr(context.progress, name, value)
-    context.feed.load_state_dict(state["feed"])
-    context.loader.load_state_dict(state["loader"])
-    context.judged_samples, context.owed = state["judged_samples"], state["owed"]
-    context.rate = state["rate"]
-    context.copies.taken, context.copies.dropped = state["copies"]
-    context.replica.model.load_state_dict(state["model"])
-    context.replica.optimizer.load_state_dict(state["optimizer"])
-    if context.replica.scaler is not None:
-        context.replica.scaler.load_state_dict(state["scaler"])
-    context.strategy.load_state_dict(state["strategy"])
-    context.watch = None if state["schedule"] is None else Watch(**state["schedule"])
-    context.replica.load_rng_state(state["rng"])
-    context.loss_sums.copy_(state["losses"])
-    context.loss_samples, context.epoch_samples, context.trained_samples = state["loss_samples"]
-    context.saved_samples, context.saves_between = context.progress.samples, state["saves_between"]
-    context.comm.traffic.load_state_dict(state["traffic"])
-    for entry in fields(account):
-        setattr(account, entry.name, state["account"][entry.name])
-    if context.backend.apparatus is not None and state["apparatus"] is not None:
-        context.backend.apparatus.load_state_dict(state["apparatus"])
-    if context.backend.queue is not None and state["queue"] is not None:
-        context.backend.queue.load_state_dict(state["queue"])
-    account.wall_before_ns, account.process_before_ns = state["wall_ns"], state["process_ns"]
+@dataclass(kw_only=True)
+class TrainState:
+    """All that decides the next step of one rank, bit for bit, and what its records sum up.
+
+    `learning_rate`: of the last step; `watch`: of a schedule that waits for a plateau of the loss;
+    `begun_ns`: when the clock of this attempt was opened. The optimizer, the scaler and the random numbers
+    are the replica's.
+    """
+
+    ranks_of_nodes: Sequence[int]
+    device: torch.device
+    progress: Progress
+    batch_order: BatchOrder
+    replica: Replica
+    strategy: Strategy
+    callbacks: Sequence[Callback]
+    traffic: Traffic
+    clock: Clock
+    losses: LossSums
+    schedule: EvalSchedule
+    account: Account = field(default_factory=Account)
+    learning_rate: float = 0.0
+    watch: Watch | None = None
+    begun_ns: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint saves: tensors, numbers, strings and containers only."""
+        replica, clock, account = self.replica, self.clock, self.account
+        train_ns = clock.segments["train"]
+        return {
+            "format": FORMAT,
+            "ranks_of_nodes": list(self.ranks_of_nodes),
+            "device": self.device.type,
+            "progress": {name: getattr(self.progress, name) for name in POSITION},
+            "batch_order": self.batch_order.state_dict(),
+            "model": replica.model.state_dict(),
+            "optimizer": replica.optimizer.state_dict(),
+            "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
+            "rng": replica.rng_state(),
+            "strategy": self.strategy.state_dict(),
+            "callbacks": [callback.state_dict(train_ns) for callback in self.callbacks],
+            "traffic": self.traffic.state_dict(),
+            "losses": self.losses.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "account": asdict(account),
+            "learning_rate": self.learning_rate,
+            "watch": None if self.watch is None else asdict(self.watch),
+            "wall_ns": account.wall_before_ns + clock.total() - self.begun_ns,
+            "process_ns": account.process_before_ns + clock.total(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict` in a state that was made anew."""
+        replica, account = self.replica, self.account
+        for name, value in state["progress"].items():
+            setattr(self.progress, name, value)
+        self.batch_order.load_state_dict(state["batch_order"])
+        replica.model.load_state_dict(state["model"])
+        replica.optimizer.load_state_dict(state["optimizer"])
+        if replica.scaler is not None:
+            replica.scaler.load_state_dict(state["scaler"])
+        self.strategy.load_state_dict(state["strategy"])
+        replica.load_rng_state(state["rng"])
+        for callback, part in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(part)
+        self.traffic.load_state_dict(state["traffic"])
+        self.losses.load_state_dict(state["losses"])
+        self.schedule.load_state_dict(state["schedule"], self.progress.samples)
+        for entry in fields(account):
+            setattr(account, entry.name, state["account"][entry.name])
+        account.wall_before_ns, account.process_before_ns = state["wall_ns"], state["process_ns"]
+        self.learning_rate = state["learning_rate"]
+        self.watch = None if state["watch"] is None else Watch(**state["watch"])
+
+    def restore(self, checkpoints: Path | None, comm: Communicator) -> str | None:
+        """Load the newest whole checkpoint that all ranks agree on; returns its name, None if there is none.
+
+        Rank 0 chooses and tells: a file that only one rank finds damaged must not part them.
+
+        Raises:
+            ConfigError: it was written by ranks that are placed in another way, or on another kind of device.
+        """
+        if checkpoints is None:
+            return None
+        step = torch.full((1,), -1, dtype=torch.int64)
+        if comm.rank == 0:
+            newest, damage = checkpoint.newest_valid(checkpoints)
+            for sentence in damage:
+                log.warning("checkpoint not used: %s", sentence)
+            step[0] = int(newest.name.removeprefix("step_")) if newest else -1
+        comm.broadcast(step, 0, WORLD, channel="control").wait()
+        if step.item() < 0:
+            return None
+        path = checkpoints / f"step_{int(step.item()):010d}"
+        state = checkpoint.read(path / checkpoint.rank_file(comm.rank))
+        self._check_shape(path, state)
+        self.load_state_dict(state)
+        return path.name
+
+    def _check_shape(self, path: Path, state: dict[str, Any]) -> None:
+        """Refuse other ranks, and other arithmetic and random numbers than those that began the run."""
+        shape, device = list(self.ranks_of_nodes), self.device.type
+        if state["format"] != FORMAT or state["ranks_of_nodes"] != shape:
+            raise ConfigError(
+                f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, "
+                f"this run is format {FORMAT} on ranks {shape}"
+            )
+        saved = state["device"]
+        if saved != device:
+            raise ConfigError(
+                f"{path.name}: was saved on {saved}, and this rank is on {device}, whose sums round "
+                f"otherwise and whose random numbers are others; resume where ranks take {saved} "
+                "(cluster.device.kind), or begin anew"
+            )

@@ -1,12 +1,12 @@
-"""The books of one run: training time over all ranks, its parts, traffic, and the summary made of them.
+"""Time accounting of one run: training time over all ranks, its parts, traffic, and the summary.
 
-T_train = Σ_j max_i d_i(j) over train stretches j and ranks i needs all ranks' numbers: they are gathered
+T_train = Σ_j max_i d_i(j) over train intervals j and ranks i needs all ranks' numbers: they are gathered
 where ranks meet outside of training anyway, never in a step.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,59 +15,54 @@ from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader, order_alone
 from ..machine import gpu_facts
 from ..records.json_lines import best, crossing
-from . import gather, input_bound
+from . import gather
 from .clock import PARTS, by_device, waiting_of
 from .context import TrainContext
 from .packed import page_cache
+from .packed.packed_loader import ReaderOrder
 from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps
+MUCH_DATA, MOSTLY = 0.1, 0.5  # of training time; of the time for data
+INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
 
 
-@dataclass
-class Account:
-    """What is summed over the run, on every rank alike: training time, its parts, the evaluations so far.
+class TimeAccounting:
+    """Adds up one rank's times, samples and traffic.
 
-    `parts_ns` are means over ranks; `train_evaluated_ns`, `samples_evaluated` are as of the last evaluation.
+    What it returns is equal on all ranks unless it says otherwise.
     """
-
-    train_ns: int = 0
-    wall_before_ns: int = 0
-    process_before_ns: int = 0
-    parts_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    samples_evaluated: int = 0
-    train_evaluated_ns: int = 0
-    stretches: int = 0
-    checkpoints: int = 0
-    target_step: int | None = None
-
-
-class Ledger:
-    """Adds up one rank's session. What it returns is equal on all ranks unless it says otherwise."""
 
     def __init__(self, context: TrainContext) -> None:
         self.context = context
-        self.account = Account()
+        self.account = context.state.account
 
-    def close_stretch(self, made_ns: int) -> int:
-        """Add the stretch that ended to the account, from all ranks' numbers; call it outside of `train`.
+    def close_interval(self, made_ns: int) -> int:
+        """Add the interval that ended to the account, from all ranks' numbers; call it outside of `train`.
 
         Takes this rank's `make_model` (ns) and returns what it adds to the training time: a rank that comes
         early waits inside of it for the last one, whose training this is already.
         """
         context, account, traffic = self.context, self.account, self.context.comm.traffic
-        stretch = context.clock.end_stretch()
+        interval = context.clock.end_interval()
         of_device = context.replica.take_device_ns()
         if of_device is not None:
-            stretch = by_device(stretch, *of_device)
+            interval = by_device(interval, *of_device)
         waiting = traffic.waited_ns
         if context.backend.common_clock:
             waiting += waiting_of(traffic, self._launches_of_ranks())
         if of_device is not None:  # what was cut off was the last to be waited for
-            waiting = min(waiting, stretch.blocked)
-        exposed = stretch.blocked - waiting
-        own = [stretch.train, made_ns, stretch.compute, exposed, waiting, stretch.data, stretch.step_other]
+            waiting = min(waiting, interval.blocked)
+        exposed = interval.blocked - waiting
+        own = [
+            interval.train,
+            made_ns,
+            interval.compute,
+            exposed,
+            waiting,
+            interval.data,
+            interval.step_other,
+        ]
         times = self.gather(torch.tensor(own, dtype=torch.int64))
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
@@ -77,15 +72,15 @@ class Ledger:
             {
                 "kind": "stretch",
                 **self.where(),
-                "stretch": account.stretches,
-                "train_s": stretch.train / 1e9,
+                "stretch": account.intervals,
+                "train_s": interval.train / 1e9,
                 "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,
                 "payload_bytes": self.payload_bytes(),
                 "segments_s": self._seconds(context.clock.segments),
             }
         )
-        account.stretches += 1
+        account.intervals += 1
         traffic.clear_stamps()
         return int((times[:, 0] + times[:, 1]).max()) - train_ns
 
@@ -100,16 +95,16 @@ class Ledger:
         """
         context = self.context
         if context.independent:
-            own = torch.tensor([context.trained_samples], dtype=torch.int64)
+            own = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
             context.progress.samples = int(self.gather(own).sum())
 
     def train_loss(self) -> float:
         """Mean training loss over all samples and ranks since the last evaluation."""
-        context = self.context
-        own = torch.stack([context.losses.cpu(), torch.tensor(context.loss_samples, dtype=torch.float64)])
+        losses = self.context.state.losses
+        count = torch.tensor(losses.samples_since_evaluation, dtype=torch.float64)
+        own = torch.stack([losses.since_evaluation.cpu(), count])
         loss_sum, samples = self.gather(own).sum(0).tolist()
-        context.losses.zero_()
-        context.loss_samples = 0
+        losses.evaluated()
         return loss_sum / samples if samples else math.nan
 
     def rate_since_evaluation(self, samples: int, train_ns: int) -> float | None:
@@ -146,9 +141,9 @@ class Ledger:
             "epochs": progress.epoch,
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
-            "copies_dropped": context.copies.dropped,
+            "copies_dropped": context.state.schedule.copies.dropped,
             "parameters": context.backend.parameters or context.replica.numel,
-            "left_out_samples": context.sampler.left_out,
+            "left_out_samples": context.batch_order.left_out,
             "labels": [
                 *context.backend.remarks,
                 *context.backend.untimed,
@@ -165,10 +160,8 @@ class Ledger:
             **reader,
             **self._scaler(),
             **self._gpu_memory(),
-            **({} if context.compile_s is None else {"compile_s": context.compile_s}),
             **({"untimed": list(context.backend.untimed)} if context.backend.untimed else {}),
-            **self._queue(),
-            **self._apparatus(status),
+            **self._of_callbacks(finished=status == "finished"),
         }
 
     def _scaler(self) -> dict[str, Any]:
@@ -197,7 +190,7 @@ class Ledger:
 
     def _reader_labels(self) -> list[str]:
         """In which order a reader has given the samples out; why nothing was read, what the cache was not."""
-        reader, alone = self.context.config.reader, self.context.backend.order_alone
+        reader, alone = self.context.config.reader, self.context.workload.order_alone
         if isinstance(reader, NoReader):
             return []
         if alone is not None:
@@ -217,31 +210,22 @@ class Ledger:
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
         """A label where much of the training time went to data. reader: of `_reader`."""
-        parts, world = self.account.parts_ns, self.context.backend
-        if parts["data"] <= input_bound.MUCH_DATA * sum(parts.values()):
+        parts, batch_order = self.account.parts_ns, self.context.batch_order
+        if parts["data"] <= MUCH_DATA * sum(parts.values()):
             return []
         if not reader:
-            return [input_bound.by_index(virtual=order_alone(self.context.config.launcher) is not None)]
-        assert world.packed is not None, "it is read"
+            virtual = order_alone(self.context.config.launcher) is not None
+            return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
+        assert isinstance(batch_order, ReaderOrder), "a file is read"
         waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
-        work = world.packed.codec.work
-        return [input_bound.by_reader(data_s=parts["data"] / 1e9, waited_s=waited_s, work=work)]
+        return [_input_bound_by(batch_order.set.codec.work, parts["data"] / 1e9, waited_s)]
 
-    def _queue(self) -> dict[str, Any]:
-        """How long the worst rank stood ready and had no core; null where a system does not tell."""
-        queue, clock = self.context.backend.queue, self.context.clock
-        if queue is None:
-            return {}
-        own = queue.share(clock.segments["train"])
-        told = self.gather(torch.tensor([-1.0 if own is None else own], dtype=torch.float64))
-        return {"run_queue_share": None if float(told.min()) < 0 else float(told.max())}
-
-    def _apparatus(self, status: str) -> dict[str, Any]:
-        """What the world's checks came to, where it has any; comes last, for it may send messages."""
-        apparatus, clock = self.context.backend.apparatus, self.context.clock
-        if apparatus is None:
-            return {}
-        return {"apparatus": apparatus.verdict(clock.segments["train"], finished=status == "finished")}
+    def _of_callbacks(self, *, finished: bool) -> dict[str, Any]:
+        """What the callbacks add; comes last, for they may send messages."""
+        train_ns, fields = self.context.clock.segments["train"], {}
+        for callback in self.context.callbacks:
+            fields |= callback.on_end(train_ns, finished=finished)
+        return fields
 
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
@@ -302,3 +286,16 @@ def judged_by(context: TrainContext) -> list[str]:
     metric, task = context.config.train.target_metric, context.task
     others = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
     return [task.headline, *others]
+
+
+def _input_bound_by(work: str, data_s: float, waited_s: float) -> str:
+    """The label of a run that reads a packed file, by what most of the time went to.
+
+    data_s: mean over ranks; waited_s: of it, waiting for the reader; work: of the rank itself, in words.
+    """
+    waited = min(1.0, waited_s / data_s)
+    if waited >= MOSTLY:
+        return f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader: reader.prefetch_batches, the disk)"
+    return (
+        f"{INPUT_BOUND} ({1 - waited:.0%} of it {work} in the rank itself, which no key of reader shortens)"
+    )

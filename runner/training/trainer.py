@@ -13,17 +13,16 @@ from . import checkpoint
 from .context import TrainContext
 from .evaluator import Evaluator
 from .precision import is_lost
-from .state import restore, snapshot
-from .time_accounting import Ledger
+from .time_accounting import TimeAccounting
 
 
 class Trainer:
-    """Trains one rank of a prepared session."""
+    """Trains one rank."""
 
     def __init__(self, context: TrainContext) -> None:
         self.context = context
-        self.ledger = Ledger(context)
-        self.evaluator = Evaluator(context, self.ledger)
+        self.accounting = TimeAccounting(context)
+        self.evaluator = Evaluator(context, self.accounting)
         self.ended: tuple[str, str | None] | None = None
 
     def run(self) -> Outcome:
@@ -33,10 +32,9 @@ class Trainer:
         """
         context = self.context
         context.prepare()
-        resumed = restore(context, self.ledger.account)
-        self.begin(resumed)
+        self.begin(context.state.restore(context.checkpoints, context.comm))
         context.share()
-        if context.owed:
+        if context.state.schedule.step_is_open:
             self._catch_up()
         if self.ended is None and not context.over():
             while self.ended is None:
@@ -48,41 +46,37 @@ class Trainer:
 
     def step(self) -> None:
         """One optimizer step of this rank."""
-        context, progress, clock, replica = (
-            self.context,
-            self.context.progress,
-            self.context.clock,
-            self.context.replica,
-        )
+        context = self.context
+        progress, clock, replica = context.progress, context.clock, context.replica
         context.strategy.before_batch(progress)
-        progress.samples_of_rank = context.feed.sizes(progress)
-        clock.lap("step_other")
+        progress.samples_of_rank = context.batch_order.sizes(progress)
+        clock.record_time("step_other")
         batch = context.next_batch()
-        clock.lap("data")
+        clock.record_time("data")
         context.set_learning_rate()
         replica.requests_stop = self._requests_stop()
         loss = replica.compute_gradients(batch)
-        clock.lap("compute")
+        clock.record_time("compute")
         context.strategy.before_step(progress)
         if context.config.train.clip_norm is not None:
             replica.clip(context.config.train.clip_norm)
         replica.step()
         context.strategy.after_step(progress)
-        self._add_loss(loss, len(batch.targets))
-        clock.lap("step_other")
+        context.state.losses.add(loss, len(batch.targets))
+        clock.record_time("step_other")
 
     def after_step(self) -> None:
         """Bookkeeping between two steps: epochs, agreement, evaluation, checkpoint, limits."""
-        context, progress = self.context, self.context.progress
+        context, progress, schedule = self.context, self.context.progress, self.context.state.schedule
         before = progress.samples
         agreed = context.strategy.stop_agreed(progress, context.replica.stop_requested)
         met = context.strategy.is_sync_point(progress)
         if isinstance(context.strategy, AsynchronousStrategy):
             progress.samples = context.strategy.samples(progress) if met else before
         else:
-            progress.samples += context.feed.counted(progress.samples_of_rank)
+            progress.samples += context.batch_order.counted(progress.samples_of_rank)
         progress.step += 1
-        for _ in range(context.feed.advance(progress)):
+        for _ in range(context.batch_order.advance(progress)):
             self._end_epoch()
         last = (met or not context.independent) and context.over()
         context.listener.progress(
@@ -92,97 +86,81 @@ class Trainer:
             epochs=progress.epochs,
             samples=progress.samples,
         )
-        context.owed = met or last or context.deferred
+        schedule.step_is_open = met or last or schedule.deferred
         # On GPUs a step's stop request is known in the next one: before the last step counts, or its model is
-        # judged or saved, everybody is asked.
-        if (agreed or (context.replica.late and (last or self._pauses(met)))) and self._handle_stop_request():
+        # evaluated or saved, everybody is asked.
+        if (agreed or (context.replica.late and self._pauses(last, met))) and self._handle_stop_request():
             return
-        if context.owed:
+        if schedule.step_is_open:
             self._evaluate_if_due(last)
-            context.owed = False
+            schedule.step_is_open = False
         if last and self.ended is None:
             self.ended = ("finished", context.cut_short())
-        if self.ended is None and met and context.stops_from_copies and context.copies.waiting:
-            self._judge_copies()
-        if self.ended is None and self._save_is_due(met):
+        if self.ended is None and met and schedule.stops_from_copies and schedule.copies.waiting:
+            self._evaluate_copies()
+        if self.ended is None and schedule.checkpoint_due(progress.samples, met):
             self._save(context.strategy.never_syncs or not met)
             self._stop_at_target()
-        context.clock.lap("step_other")
+        context.clock.record_time("step_other")
 
-    def _save_is_due(self, met: bool) -> bool:
-        """Whether to save now: at a number of samples that was asked for, else where nobody waits for it."""
-        context = self.context
-        auto = context.config.train.checkpoint_every_samples == "auto"
-        return (met or not auto) and context.checkpoint_marks.passed(
-            context.saved_samples, context.progress.samples
-        )
-
-    def _pauses(self, met: bool) -> bool:
-        """Whether training stands still for an evaluation or a checkpoint of the step just taken."""
-        context, samples = self.context, self.context.progress.samples
-        due = context.owed and context.evaluation_marks.passed(context.judged_samples, samples)
-        if context.deferred:
-            due = met and context.stops_from_copies and (due or bool(context.copies.waiting))
-        return due or (context.checkpoints is not None and self._save_is_due(met))
+    def _pauses(self, last: bool, met: bool) -> bool:
+        schedule, samples = self.context.state.schedule, self.context.progress.samples
+        return last or schedule.pauses(samples, met, saves=self.context.checkpoints is not None)
 
     def _catch_up(self) -> None:
-        """Do what the checkpoint's step still owed: a run that is told to stop saves before it judges."""
+        """Evaluate the checkpoint's step: a run that is asked to stop saves before it evaluates."""
         last = self.context.over()
         self._evaluate_if_due(last)
-        self.context.owed = False
+        self.context.state.schedule.step_is_open = False
         if last and self.ended is None:
             self.ended = ("finished", self.context.cut_short())
 
     def _evaluate_if_due(self, last: bool) -> None:
-        context, progress = self.context, self.context.progress
-        due = context.evaluation_marks.passed(context.judged_samples, progress.samples)
-        if context.deferred and due and not last:
-            self.evaluator.set_aside(self.context.rate)
+        progress, schedule = self.context.progress, self.context.state.schedule
+        due = schedule.evaluation_due(progress.samples)
+        if schedule.deferred and due and not last:
+            self.evaluator.set_aside(self.context.state.learning_rate)
         elif due or last:
             self._evaluate()
             if not last:
                 self._stop_at_target()
-        context.judged_samples = progress.samples  # with those that an inline evaluation has counted
+        # With the samples that an inline evaluation has counted.
+        schedule.evaluated_samples = progress.samples
 
     def _end_epoch(self) -> None:
-        context, progress = self.context, self.context.progress
-        if context.strategy.reads_epoch_loss or context.watch is not None:
-            sums = torch.stack(
-                [context.epoch_losses, context.epoch_losses.new_tensor(context.epoch_samples)]
-            ).cpu()
-            context.comm.all_reduce(sums, WORLD, channel="control").wait()
-            progress.epoch_loss = (sums[0] / sums[1]).item()
-            if context.watch is not None:
-                context.watch = context.config.schedule.after_epoch(context.watch, progress.epoch_loss)
+        context, progress, state = self.context, self.context.progress, self.context.state
+        if context.strategy.reads_epoch_loss or state.watch is not None:
+            progress.epoch_loss = self._epoch_loss()
+            if state.watch is not None:
+                state.watch = context.config.schedule.after_epoch(state.watch, progress.epoch_loss)
         context.strategy.after_epoch(progress)
-        context.clock.lap("step_other")
+        context.clock.record_time("step_other")
         with context.clock.within("log"):
             row = {
                 "kind": "epoch",
-                **self.ledger.where(),
-                "learning_rate": self.context.rate,
+                **self.accounting.where(),
+                "learning_rate": state.learning_rate,
                 "train_loss": progress.epoch_loss,
+                "strategy": context.strategy.record(progress),
             }
-            row["strategy"] = context.strategy.record(progress)
             counters = context.loader.counters()
             if counters is not None:
                 row["reader"] = asdict(counters)
             context.own.write(row)
             if context.metrics is not None:
                 context.metrics.write(row)
-        context.epoch_losses.zero_()
-        context.epoch_samples = 0
+        state.losses.epoch_ended()
         progress.epoch += 1
         progress.batch = 0
         if progress.epoch < progress.epochs:
             context.share()
 
-    def _add_loss(self, loss: torch.Tensor, samples: int) -> None:
-        context = self.context
-        context.trained_samples += samples
-        context.loss_sums.add_(loss, alpha=samples)
-        context.loss_samples += samples
-        context.epoch_samples += samples
+    def _epoch_loss(self) -> float:
+        """The mean training loss over all samples and ranks of the epoch that has just ended."""
+        losses = self.context.state.losses
+        sums = torch.stack([losses.of_epoch, losses.of_epoch.new_tensor(losses.samples_of_epoch)]).cpu()
+        self.context.comm.all_reduce(sums, WORLD, channel="control").wait()
+        return (sums[0] / sums[1]).item()
 
     # ------------------------------------------------------------------ agreement
 
@@ -191,21 +169,21 @@ class Trainer:
         if limit is None:
             return False
         clock = self.context.clock
-        here = clock.total() - self._stretch_started
-        return (self.ledger.account.train_ns + here) / 1e9 > limit
+        here = clock.total() - self._interval_started
+        return (self.accounting.account.train_ns + here) / 1e9 > limit
 
     def _requests_stop(self) -> bool:
         return self.context.listener.interrupted() is not None or self._out_of_time()
 
     def _handle_stop_request(self) -> bool:
         """All ranks know that some rank asks to stop; ask everybody what. True if the run ends here."""
-        own = [
-            not bool(self.context.all_losses.isfinite()),
+        flags = [
+            not bool(self.context.state.losses.of_run.isfinite()),
             self.context.listener.interrupted() is not None,
             self._out_of_time(),
             is_lost(self.context.replica.scaler),
         ]
-        stop_flags = torch.tensor(own, dtype=torch.int64)
+        stop_flags = torch.tensor(flags, dtype=torch.int64)
         self.context.comm.all_reduce(stop_flags, WORLD, channel="control").wait()
         not_finite, interrupted, out_of_time, lost = (bool(count) for count in stop_flags.tolist())
         if not_finite:
@@ -230,14 +208,14 @@ class Trainer:
     # ------------------------------------------------------------------ evaluation and checkpoints
 
     def _evaluate(self) -> None:
-        self.evaluator.inline(self.context.rate)
+        self.evaluator.inline(self.context.state.learning_rate)
         self._go_on()
 
     def _go_on(self) -> None:
         self.context.clock.enter("train")
-        self._stretch_started = self.context.clock.total()
+        self._interval_started = self.context.clock.total()
 
-    def _judge_copies(self) -> None:
+    def _evaluate_copies(self) -> None:
         """Evaluate what was set aside since ranks met last, and stop if the target was reached by then."""
         self.evaluator.copies_and_go_on()
         self._go_on()
@@ -248,7 +226,7 @@ class Trainer:
 
         A run that is stopped by a copy ends with an evaluation, as every run does.
         """
-        evaluations, stop = self.ledger.account.evaluations, self.context.config.train.stop
+        evaluations, stop = self.accounting.account.evaluations, self.context.config.train.stop
         reached = [bool(row["reached"]) for row in evaluations]
         confirmed = any(both == (True, True) for both in pairwise(reached))
         if self.ended is None and ((stop == "first" and any(reached)) or (stop == "confirmed" and confirmed)):
@@ -259,24 +237,24 @@ class Trainer:
     def _save(self, waits: bool) -> None:
         """Save; `waits`: whether ranks wait for it that would not have waited for each other here."""
         context, clock = self.context, self.context.clock
-        context.saved_samples = context.progress.samples
+        context.state.schedule.saved_samples = context.progress.samples
         if context.checkpoints is None:
             return
-        context.saves_between += waits
+        context.state.schedule.saves_that_waited += waits
         context.strategy.wait_pending()
         self.evaluator.copies()
-        clock.lap("step_other")
+        clock.record_time("step_other")
         clock.enter("checkpoint")
         context.backend.spend("checkpoint", 0)
-        self.ledger.close_stretch(0)
-        self.ledger.account.checkpoints += 1
+        self.accounting.close_interval(0)
+        self.accounting.account.checkpoints += 1
         with context.strategy.averaged_model():
             model = self._model_state() if context.comm.rank == 0 else None
         checkpoint.save(
             context.checkpoints,
             self._step_to_save(),
             context.comm.rank,
-            snapshot(context, self.ledger.account, self.evaluator.begun_ns),
+            context.state.state_dict(),
             model,
             lambda: context.comm.barrier(WORLD),
             context.comm.topology.ranks,
@@ -307,7 +285,7 @@ class Trainer:
         context = self.context
         row = {
             "kind": "start",
-            **self.ledger.where(),
+            **self.accounting.where(),
             "resumed_from": resumed_from,
             "world": context.backend.name,
             "ranks_of_nodes": list(context.comm.topology.ranks_of_nodes),
@@ -328,7 +306,7 @@ class Trainer:
         context.comm.barrier(WORLD)
         context.comm.traffic.clear_stamps()
         context.clock.enter("train")
-        self.evaluator.begun_ns = self._stretch_started = context.clock.total()
+        context.state.begun_ns = self._interval_started = context.clock.total()
 
     def _end(self) -> Outcome:
         context, clock = self.context, self.context.clock
@@ -339,26 +317,26 @@ class Trainer:
             context.strategy.finalize()
         else:
             context.strategy.wait_pending()
-        clock.lap("step_other")
+        clock.record_time("step_other")
         clock.enter("other")
         context.loader.close()
-        self.ledger.count_samples()
-        self.ledger.close_stretch(0)
+        self.accounting.count_samples()
+        self.accounting.close_interval(0)
         if status == "finished" and context.checkpoints is not None:
             with clock.within("checkpoint"), context.strategy.averaged_model():
                 if context.comm.rank == 0:
                     checkpoint.save_final(context.checkpoints, self._model_state())
                 context.comm.barrier(WORLD)
-        summary = self.ledger.summary(status)
+        summary = self.accounting.summary(status)
         with clock.within("log"):
-            context.own.write({"kind": "segments", **self.ledger.where(), **self.ledger.times()})
+            context.own.write({"kind": "segments", **self.accounting.where(), **self.accounting.times()})
             if context.metrics is not None:
                 context.metrics.write(
-                    {"kind": "summary", **self.ledger.where(), **summary, **self.ledger.times()}
+                    {"kind": "summary", **self.accounting.where(), **summary, **self.accounting.times()}
                 )
         return Outcome(
             status=status,
             reason=reason,
             exit_code=OK if status == "finished" else FAILED,
-            summary={**summary, **self.ledger.times()},
+            summary={**summary, **self.accounting.times()},
         )

@@ -30,7 +30,7 @@ from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.pixels import PixelRules, decode_content
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
-from daso_bench.runner.training.batch_order import GlobalFeed
+from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.loader import Ahead
 from daso_bench.strategies.progress import Progress
 
@@ -96,20 +96,20 @@ class Fed:
 
     def __init__(self, samples: Photographs) -> None:
         self._sampler = Sampler(len(samples), BATCH, 1, seed=1)
-        feed = GlobalFeed(self._sampler, 0)
-        self._loader = Ahead(samples, feed, 2, workers=WORKERS, prefetch=PREFETCH, pin=False)
+        order = GlobalOrder(self._sampler, 0)
+        self._loader = Ahead(samples, order, 2, workers=WORKERS, prefetch=PREFETCH, pin=False)
         self._progress = Progress(10**6, self._sampler.steps_per_epoch)
         self._take(WORKERS * PREFETCH)
-        self._loader.training(False)
+        self._loader.on_pause()
 
     def seconds(self) -> float:
         """Of a block of batches, after those that were made while others were measured."""
-        self._loader.training(True)
+        self._loader.on_train_start()
         self._take(WORKERS * (PREFETCH + 1))
         began = time.perf_counter()
         self._take(BLOCK)
         took = time.perf_counter() - began
-        self._loader.training(False)
+        self._loader.on_pause()
         time.sleep(SETTLE_S)  # workers complete the batch at hand
         return took
 

@@ -34,6 +34,7 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.study import RunInfo
 from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.context import TrainContext
 from daso_bench.runner.training.precision import AUTOCAST, DTYPES
 from daso_bench.runner.training.trainer import Trainer
@@ -107,9 +108,11 @@ def cpu_blocks(*arguments: Any) -> None:
     ours = Trainer(context)
     context.prepare()
     ours.begin(None)
+    assert isinstance(context.batch_order, GlobalOrder)
+    sampler = context.batch_order.sampler
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
-        indices = context.sampler.piece(0, step % context.sampler.steps_per_epoch, comm.rank)
+        indices = sampler.piece(0, step % sampler.steps_per_epoch, comm.rank)
         return context.data.train.batch(indices)
 
     def wrap(model: nn.Module) -> nn.Module:
@@ -209,7 +212,7 @@ def measure_on_device(
     ours = Trainer(context)
     context.prepare()
     assert context.replica.noise is not None, "the session gives noise"
-    sizes = context.feed.sizes(context.progress)
+    sizes = context.batch_order.sizes(context.progress)
     batch = Batch(*context.replica.noise(sizes[comm.rank]), sizes)
     context.backend = replace(context.backend, batch=lambda sizes: replace(batch, samples_of_rank=sizes))
     ours.begin(None)

@@ -11,7 +11,7 @@ from torch import nn
 
 from daso_bench.runner.communication import gpus
 from daso_bench.runner.launch import rank as training
-from daso_bench.runner.training import compile
+from daso_bench.runner.training import warm_up
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.topology import WORLD
 
@@ -36,9 +36,9 @@ def compiled_steps(
         replica.average_gradients_over(WORLD, bucket_mib=1)
     sizes = (6, 5)
     names = list(ours.model.state_dict())
-    seconds = compile.warm_up(ours, [batch(rank, 0, ranks, size) for size in sizes], comm)
+    seconds = warm_up.compile_model(ours, [batch(rank, 0, ranks, size) for size in sizes], comm)
     assert seconds > 0
-    compile.training(True)
+    warm_up.CompiledModel(comm).on_train_start()
     for step in range(6):
         piece = batch(rank, step, ranks, sizes[step % 2])
         for replica in (plain, ours):

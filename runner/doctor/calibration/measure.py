@@ -202,11 +202,11 @@ class Rig:
         context.prepare()
         self._loop.begin(None)
         context.share()
-        self._real, self._noisy = real, dataclasses.replace(real, batch=self._batch)
+        self._real, self._noisy = real, dataclasses.replace(real, make_batch=self._batch)
         averaging = context.replica.averaging
         self._averaging = {True: averaging, False: dataclasses.replace(averaging, group=None)}
         # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
-        self.step(context.sampler.samples_of_rank(0)[comm.rank], averaged=True)
+        self.step(context.batch_order.extremes()[0][comm.rank], averaged=True)
 
     def step(self, samples: int, *, averaged: bool = False) -> Step:
         """One step of the train loop on noise, once all ranks are here."""
@@ -230,7 +230,7 @@ class Rig:
         """Seconds to get the run's next batch of its own data, after a step as in training."""
         context = self._loop.context
         context.backend = self._real
-        context.progress.samples_of_rank = context.feed.sizes(context.progress)
+        context.progress.samples_of_rank = context.batch_order.sizes(context.progress)
         began = self.comm.now()
         context.next_batch()
         self._synchronise()
@@ -277,7 +277,7 @@ class Rig:
     def _noise_of(self, samples: int) -> tuple[Tensor, Tensor]:
         if samples not in self._noise:
             noise = self._loop.context.replica.noise
-            assert noise is not None, "the session gives noise to measure with"
+            assert noise is not None, "the context gives noise to measure with"
             self._noise[samples] = noise(samples)
         return self._noise[samples]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,7 +28,8 @@ from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
 from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
 from ...training import gather
-from ...training.context import TrainContext
+from ...training.batch_order import BatchOrder
+from ...training.callbacks import Callback
 from ...training.slow_device import Padding
 from ..rank_process import Meeting
 from .keep_awake import computed_s
@@ -45,14 +46,6 @@ LONGEST_PAUSE_S = 0.1  # a rank has long gone to sleep by then
 ALIKE = 1.02  # sizes this close are one
 
 log = logging.getLogger(__name__)
-
-
-class PaddedReplica(Protocol):
-    """A replica whose passes can be padded."""
-
-    padding: Padding | None
-
-    def measure_layers(self, samples: int, steps: int) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +107,12 @@ class Counted:
         )
 
 
-class Apparatus:
+class ValidityChecks(Callback):
     """One rank's checks; all ranks call each method together, and come to the same words.
 
     Args:
         meeting: says who makes the links.
-        queue: the rank's, which its session tells when it trains.
+        queue: the rank's; another callback says when the rank trains.
         refuse: whether a run that fails its checks at the start is refused.
     """
 
@@ -146,18 +139,18 @@ class Apparatus:
         self._queue, self._cores = queue, Cores(meeting.awake)
         self._before = Counted()  # by the attempts that this one goes on from
 
-    def prepare(self, context: TrainContext, replica: PaddedReplica) -> None:
+    def on_prepared(self, replica: Any, batch_order: BatchOrder) -> None:
         """Measure the layers, the floor and the links, after the undone step and before training.
 
         Raises MachineError with the nearest that this machine can do, where the run is to be refused.
         """
         self._padding = replica.padding
-        samples = context.sampler.samples_of_rank(0)[self._comm.rank]
-        step_s = self._step(context, replica, samples)
+        samples = batch_order.extremes()[0][self._comm.rank]
+        step_s = self._step(replica, samples)
         self._pause_s = min(step_s, LONGEST_PAUSE_S)
         if self._links_are_shaped():
-            element = context.replica.parameters.empty().element_size()
-            whole = max(1, context.replica.numel) * element
+            element = replica.parameters.empty().element_size()
+            whole = max(1, replica.numel) * element
             self._check_floor(whole)
             self._check_links({whole, *self._comm.traffic.sizes("inter")})
         if self._reasons and self._refuse:
@@ -169,16 +162,20 @@ class Apparatus:
         for reason in self._reasons:
             log.warning("not valid: %s", reason)
 
-    def training(self, on: bool) -> None:
-        """This rank begins to train, or pauses."""
-        self._cores.training(on)
+    def on_train_start(self) -> None:
+        self._cores.training(True)
 
-    def verdict(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
-        """What the run's summary says of its apparatus: valid, reasons, and all that was measured.
+    def on_pause(self) -> None:
+        self._cores.training(False)
 
-        `train_ns`: of this rank, in this attempt. Attempts that it goes on from count, as far as their
-        checkpoint knew.
+    def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
+        """`apparatus`: valid, reasons, and all that was measured.
+
+        Attempts that this one goes on from count, as far as their checkpoint knew.
         """
+        return {"apparatus": self._outcome(train_ns, finished=finished)}
+
+    def _outcome(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         if finished and self._links_are_shaped():
             self._check_links(self._comm.traffic.sizes("inter"))
         own = self._counted(train_ns)
@@ -237,13 +234,13 @@ class Apparatus:
                 f"{OTHERS_LIMIT:.0%}); keep the machine free"
             )
 
-    def _step(self, context: TrainContext, replica: PaddedReplica, samples: int) -> float:
+    def _step(self, replica: Any, samples: int) -> float:
         """Seconds of this rank's step; checks that real computing fits into it."""
         padding = replica.padding
         if padding is None:
-            with context.replica.untouched():
+            with replica.untouched():
                 self._comm.barrier(WORLD)  # ranks may share weights: none steps before all have kept theirs
-                took = context.replica.time_steps(samples, STEP_TIMES)
+                took = replica.time_steps(samples, STEP_TIMES)
                 self._comm.barrier(WORLD)
             self._comm.barrier(WORLD)
             return median(took)

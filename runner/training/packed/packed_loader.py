@@ -23,7 +23,7 @@ from ....strategies.errors import ConfigError, MachineError
 from ....strategies.progress import Progress
 from ....strategies.topology import NODE
 from ...config.reader_config import PackedReader
-from ..batch_order import GlobalFeed, Place
+from ..batch_order import GlobalOrder, Place
 from ..loader import Images, Loader
 from . import page_cache
 from .packed_set import PackedSet
@@ -31,8 +31,8 @@ from .packed_set import PackedSet
 _MESSAGE_BYTES, _KEY_BYTES = 256, 16
 
 
-class ReaderFeed(GlobalFeed):
-    """Steps and sizes of a `GlobalFeed`; the samples are those of `reader`, by their numbers in the data set.
+class ReaderOrder(GlobalOrder):
+    """Steps and sizes of a `GlobalOrder`; the samples are those of `reader`, by number in the data set.
 
     seed: of the run's order of the data. Raises ConfigError: a file that the reader cannot deal to the nodes.
     """
@@ -142,16 +142,16 @@ class NodeConnections:
 
 
 class PackedLoader(Loader):
-    """The batches of a `ReaderFeed`, which are those of its pieces by index, bit for bit.
+    """The batches of a `ReaderOrder`, which are those of its pieces by index, bit for bit.
 
     The reader of a node lives in the node's first rank; one of a rank, in that rank. It begins with the first
     batch that is asked for: reading that one is waited for, in training time.
     """
 
-    def __init__(self, feed: ReaderFeed, samples: Any, seed: int, comm: Communicator) -> None:
-        super().__init__(samples, feed, seed)
-        self._feed, self._comm = feed, comm
-        self._shared = feed.reader.by_node and comm.topology.ranks_of_nodes[comm.node] > 1
+    def __init__(self, batch_order: ReaderOrder, samples: Any, seed: int, comm: Communicator) -> None:
+        super().__init__(samples, batch_order, seed)
+        self._batch_order, self._comm = batch_order, comm
+        self._shared = batch_order.reader.by_node and comm.topology.ranks_of_nodes[comm.node] > 1
         self._connections: NodeConnections | None = None
         self._feeder: Feeder | None = None
         self._member: Member | None = None
@@ -159,9 +159,9 @@ class PackedLoader(Loader):
         self._before = Counters()  # of earlier attempts
         self._useful_bytes, self._waited_s = 0, 0.0
 
-    def prepare(self) -> None:
+    def on_prepared(self, replica: Any, batch_order: Any) -> None:
         """Get to know the ranks of the node, which all call it; bring the cache to the state asked for."""
-        reader = self._feed.reader
+        reader = self._batch_order.reader
         if self._comm.local_rank == 0:
             self._look_at_cache(reader)
         if reader.by_node:
@@ -169,14 +169,14 @@ class PackedLoader(Loader):
 
     def next(self, progress: Progress) -> Images:
         """The batch of the present step. Raises MachineError: a record is damaged, the reader has ended."""
-        place = self._feed.place(progress)
+        place = self._batch_order.place(progress)
         if self._member is None:
             self._begin(progress)
         assert self._member is not None
         try:
             part = next(self._member)
         except FeederGone as error:
-            raise MachineError(f"reader={self._feed.reader.name}: {error}") from error
+            raise MachineError(f"reader={self._batch_order.reader.name}: {error}") from error
         if (part.number, part.step) != place:
             raise RuntimeError(f"the reader is at {(part.number, part.step)}, the step at {place}")
         images = self._images(part, epoch_key(self.seed, place[0]))
@@ -196,10 +196,13 @@ class PackedLoader(Loader):
             self._feeder.close()
         self._member = self._feeder = None
 
-    def training(self, on: bool) -> None:
-        """See `Loader`."""
+    def on_train_start(self) -> None:
         if self._feeder is not None:
-            self._feeder.hold(not on)
+            self._feeder.hold(False)
+
+    def on_pause(self) -> None:
+        if self._feeder is not None:
+            self._feeder.hold(True)
 
     def close(self) -> None:
         """See `Loader`; all ranks of the node call it."""
@@ -214,7 +217,7 @@ class PackedLoader(Loader):
         names = [field.name for field in fields(Counters)]
         return Counters(**{name: getattr(here, name) + getattr(self._before, name) for name in names})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, train_ns: int) -> dict[str, Any]:
         """The counters, and how the cache was."""
         return {**asdict(self.counters()), "lacking": self.lacking}
 
@@ -226,32 +229,32 @@ class PackedLoader(Loader):
 
     def _look_at_cache(self, reader: PackedReader) -> None:
         make = page_cache.drop if reader.cold else page_cache.read_in if reader.warm else page_cache.cached
-        self.still_cached = make(self._feed.set.packed.path)
+        self.still_cached = make(self._batch_order.set.packed.path)
         if reader.cold or reader.warm:
             share = math.nan if self.still_cached is None else self.still_cached
             self.lacking = _worse(self.lacking, share if reader.cold else 1 - share)
 
     def _begin(self, progress: Progress) -> None:
-        feed, reader = self._feed, self._feed.reader
+        batch_order, reader = self._batch_order, self._batch_order.reader
         ours, theirs = _pipe() if self._connections is None else self._connections.open()
         if ours:
             place = self._comm.node if reader.by_node else self._comm.rank
-            read = reader.reader(feed.seed)
-            source = read(feed.set.packed, feed.stretches(progress), place, self._tally)
-            geometry = Geometry.of(feed.set.packed, self._most(), depth=reader.prefetch_batches + 1)
-            self._feeder = Feeder(feed.set.packed, source, ours, geometry, self._tally)
+            read = reader.reader(batch_order.seed)
+            source = read(batch_order.set.packed, batch_order.stretches(progress), place, self._tally)
+            geometry = Geometry.of(batch_order.set.packed, self._most(), depth=reader.prefetch_batches + 1)
+            self._feeder = Feeder(batch_order.set.packed, source, ours, geometry, self._tally)
         self._member = Member(theirs)
 
     def _most(self) -> int:
         """Records of the reader in a step, at most."""
-        epoch, comm = self._feed.epoch(), self._comm
-        ranks = epoch.members(comm.node) if self._feed.reader.by_node else [comm.rank]
+        epoch, comm = self._batch_order.epoch(), self._comm
+        ranks = epoch.members(comm.node) if self._batch_order.reader.by_node else [comm.rank]
         return max(sum(epoch.sizes(step)[rank] for rank in ranks) for step in {0, epoch.steps - 1})
 
     def _images(self, part: Part, key: int) -> Images:
         records = torch.from_numpy(part.records).clone()
         labels = torch.from_numpy(part.labels).clone()
-        return self._feed.set.codec.images(part, self._feed.set.order[records], key), labels
+        return self._batch_order.set.codec.images(part, self._batch_order.set.order[records], key), labels
 
 
 def _pipe() -> tuple[list[Connection], Connection]:

@@ -12,7 +12,7 @@ from torch import nn
 from daso_bench.runner.communication.cuda_timing import LateFlag, LateTimes, StepMarks
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.clock import Stretch, by_device
+from daso_bench.runner.training.clock import Interval, by_device
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.replica import Batch, StepTimes
@@ -78,11 +78,11 @@ def test_a_wish_whose_memory_the_next_step_writes_to_is_heard_as_it_was():
 
 
 def test_parts_of_a_late_stretch_are_the_devices_and_sum_to_its_time():
-    host = Stretch(train=100, compute=5, blocked=2, data=60, step_other=33)
-    assert by_device(host, 70, 10) == Stretch(100, 70, 12, 18, 0)
-    assert by_device(host, 20, 10) == Stretch(100, 20, 12, 60, 8)
+    host = Interval(train=100, compute=5, blocked=2, data=60, step_other=33)
+    assert by_device(host, 70, 10) == Interval(100, 70, 12, 18, 0)
+    assert by_device(host, 20, 10) == Interval(100, 20, 12, 60, 8)
     # Events tick otherwise than the host's clock: no part is ever negative.
-    assert by_device(host, 101, 10) == Stretch(100, 100, 0, 0, 0)
+    assert by_device(host, 101, 10) == Interval(100, 100, 0, 0, 0)
 
 
 class FakeComm:
@@ -203,7 +203,7 @@ def test_where_wishes_are_late_everybody_is_asked_before_the_last_step_counts():
             super().step()
             self.context.replica.stop_requested = False  # it would be heard in the next step
             if self.context.progress.step == 5 and self.context.comm.rank == 2:
-                self.context.all_losses.fill_(float("nan"))
+                self.context.state.losses.of_run.fill_(float("nan"))
 
     cfg = config(epochs=1, eval_every_samples=48)
     done = simulate(cfg, cfg.dataset.load(), loop=Late)
@@ -222,7 +222,7 @@ def test_where_wishes_are_late_nothing_is_judged_or_saved_unasked(due: str, tmp_
             super().step()
             self.context.replica.stop_requested = False
             if self.context.progress.step == 2 and self.context.comm.rank == 2:
-                self.context.all_losses.fill_(float("nan"))
+                self.context.state.losses.of_run.fill_(float("nan"))
 
     every: dict[str, Any] = {"eval_every_samples": 960, "checkpoint_every_samples": 960, due: 48}
     cfg = config(epochs=2, **every)

@@ -92,7 +92,7 @@ class Rated(Trainer):
     seen: ClassVar[list[float]] = []
 
     def after_step(self) -> None:
-        self.seen.append(self.context.rate)
+        self.seen.append(self.context.state.learning_rate)
         super().after_step()
 
 
@@ -264,8 +264,8 @@ def test_a_run_lowers_its_rate_by_the_global_loss_alike_on_all_ranks(strategy: s
         assert rate == pytest.approx(0.05 * watch.factor)
         watch = QUICK.after_epoch(watch, loss)
     assert watch.factor < 1
-    assert all(context.watch == watch for context in done.contexts)
-    assert len({context.rate for context in done.contexts}) == 1
+    assert all(context.state.watch == watch for context in done.contexts)
+    assert len({context.state.learning_rate for context in done.contexts}) == 1
 
 
 def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
     first = resumed.metrics.rows[0]["step"]
     assert 0 < first < 45
     assert rates(resumed) == [row for row in rates(whole) if row[0] >= first // 6]
-    assert [context.watch for context in resumed.contexts] == [context.watch for context in whole.contexts]
+    assert [c.state.watch for c in resumed.contexts] == [c.state.watch for c in whole.contexts]
     assert all(
         torch.equal(one.replica.flat(), other.replica.flat())
         for one, other in zip(whole.contexts, resumed.contexts, strict=True)

@@ -11,8 +11,9 @@ from test_torch_world import launch
 
 from daso_bench.runner.machine.run_queue import RunQueue, in_each_second
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.context import TrainContext
-from daso_bench.runner.training.time_accounting import Ledger
+from daso_bench.runner.training import gather
+from daso_bench.runner.training.callbacks import RunQueueTime
+from daso_bench.strategies.communicator import Communicator
 
 MS = 1_000_000
 
@@ -107,28 +108,21 @@ def test_a_rank_that_never_trained_stood_nowhere():
 @pytest.mark.parametrize(
     ("others", "told"), [([0.004, 0.02], 0.02), ([0.004, 0.0], 0.01), ([0.004, -1.0], None)]
 )
-def test_the_worst_rank_is_recorded(tmp_path: Path, others: list[float], told: float | None):
-    queue = waited(tmp_path, 10)
-    clock = SimpleNamespace(segments={"train": 1000 * MS})
-    ledger = Ledger(cast(TrainContext, SimpleNamespace(world=SimpleNamespace(queue=queue), clock=clock)))
+def test_the_worst_rank_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[float], told: float | None
+):
     rows = torch.tensor([[value] for value in others], dtype=torch.float64)
-    ledger.gather = lambda own: torch.cat([own[None], rows])
-    assert ledger._queue() == {"run_queue_share": told}
+    monkeypatch.setattr(gather, "vectors", lambda comm, own: torch.cat([own[None], rows]))
+    callback = RunQueueTime(waited(tmp_path, 10), cast(Communicator, None))
+    assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": told}
 
 
-def test_a_session_says_when_it_trains():
-    said: list[bool] = []
-    quiet = SimpleNamespace(training=lambda on: None)
-    world = SimpleNamespace(queue=SimpleNamespace(training=said.append), apparatus=None)
-    context = SimpleNamespace(
-        replica=SimpleNamespace(wait_pending=lambda: None),
-        config=SimpleNamespace(train=SimpleNamespace(compile=False)),
-        loader=quiet,
-        world=world,
-    )
-    for on in (True, False):
-        TrainContext._training(cast(TrainContext, context), on)
-    assert said == [True, False]
+def test_it_is_told_when_training_starts_and_pauses():
+    calls: list[bool] = []
+    callback = RunQueueTime(cast(RunQueue, SimpleNamespace(training=calls.append)), cast(Communicator, None))
+    callback.on_train_start()
+    callback.on_pause()
+    assert calls == [True, False]
 
 
 def test_real_ranks_record_it_and_virtual_ones_nothing(tmp_path: Path):

@@ -15,7 +15,7 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
-from daso_bench.runner.training.batch_order import GlobalFeed
+from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.evaluation import score
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
@@ -81,10 +81,10 @@ def test_a22_uneven_batches_end_in_equal_numbers_of_steps():
         epochs=1,
     )
     assert [context.progress.step for context in done.contexts] == [3, 3]
-    feed, sampler = done.contexts[0].feed, done.contexts[0].sampler
-    assert isinstance(feed, GlobalFeed)
-    assert feed.shares is not None
-    of_batches = [sampler.samples_of_rank(batch, feed.shares.values) for batch in range(3)]
+    batch_order = done.contexts[0].batch_order
+    assert isinstance(batch_order, GlobalOrder)
+    assert batch_order.shares is not None
+    of_batches = [batch_order.sampler.samples_of_rank(batch, batch_order.shares.values) for batch in range(3)]
     assert [sum(samples) for samples in zip(*of_batches, strict=True)] == [80, 20]
 
 

@@ -19,7 +19,7 @@ from daso_bench.datasets.masks import MaskedFiles
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import Normalise
 from daso_bench.runner.training.batch_memory import MARGIN, BatchMemory, Unfinished
-from daso_bench.runner.training.batch_order import GlobalFeed
+from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.loader import Ahead, Direct, Loader
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.progress import Progress
@@ -47,14 +47,14 @@ def photographs(tmp_path: Path) -> ImageFiles:
 def walk(samples: Samples, make: Any, change_at: int | None = None) -> list[tuple[Tensor, Tensor]]:
     """All batches of rank 0 of two; from step `change_at` on it has three quarters of each."""
     sampler = Sampler(len(samples), BATCH, 2, seed=7)
-    feed, progress = GlobalFeed(sampler, 0), Progress(EPOCHS, sampler.steps_per_epoch)
-    loader: Loader = make(samples, feed, 3)
+    order, progress = GlobalOrder(sampler, 0), Progress(EPOCHS, sampler.steps_per_epoch)
+    loader: Loader = make(samples, order, 3)
     found = []
     try:
         for step in range(EPOCHS * sampler.steps_per_epoch):
             progress.epoch, progress.batch = divmod(step, sampler.steps_per_epoch)
             if step == change_at:
-                feed.shares = Shares((6, 2))
+                order.shares = Shares((6, 2))
                 loader.restart()
             found.append(loader.next(progress))
     finally:
@@ -155,8 +155,8 @@ def test_photographs_and_masks_go_through_the_slots(tmp_path: Path) -> None:
 
 def test_pinned_batches_are_finished_by_the_workers(photographs: ImageFiles) -> None:
     sampler = Sampler(len(photographs), BATCH, 2, seed=7)
-    feed, progress = GlobalFeed(sampler, 0), Progress(EPOCHS, sampler.steps_per_epoch)
-    loader = Ahead(photographs, feed, 3, workers=1, prefetch=1, pin=True)
+    order, progress = GlobalOrder(sampler, 0), Progress(EPOCHS, sampler.steps_per_epoch)
+    loader = Ahead(photographs, order, 3, workers=1, prefetch=1, pin=True)
     loader._upcoming.progress = progress
     loader._share_memory()
     assert loader._fetch.memory is None

@@ -69,17 +69,17 @@ def test_laps_leave_out_what_was_blocked(hands: Hands, traffic: Traffic):
     clock = Clock(hands, traffic)
     clock.enter("train")
     hands.time = 10
-    clock.lap("data")
+    clock.record_time("data")
     hands.time = 40
     traffic.block(1, 30, 40)
-    clock.lap("compute")
+    clock.record_time("compute")
     hands.time = 47
     traffic.block(2, 45, 46)
-    clock.lap("step_other")
+    clock.record_time("step_other")
     clock.enter("eval")
     hands.time = 100
-    stretch = clock.end_stretch()
-    assert (stretch.train, stretch.data, stretch.compute, stretch.step_other, stretch.blocked) == (
+    interval = clock.end_interval()
+    assert (interval.train, interval.data, interval.compute, interval.step_other, interval.blocked) == (
         47,
         10,
         20,
@@ -88,9 +88,9 @@ def test_laps_leave_out_what_was_blocked(hands: Hands, traffic: Traffic):
     )
     clock.enter("train")
     hands.time = 104
-    clock.lap("data")
+    clock.record_time("data")
     clock.enter("eval")
-    again = clock.end_stretch()
+    again = clock.end_interval()
     assert (again.train, again.data, again.compute, again.blocked) == (4, 4, 0, 0)
 
 
@@ -101,9 +101,9 @@ def test_what_is_blocked_outside_of_training_is_no_part_of_it(hands: Hands, traf
     hands.time = 30
     clock.enter("train")
     hands.time = 33
-    clock.lap("compute")
+    clock.record_time("compute")
     clock.enter("eval")
-    assert clock.end_stretch().blocked == 0
+    assert clock.end_interval().blocked == 0
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_waiting_over_all_collectives_of_a_stretch(traffic: Traffic):
     assert first != second
     traffic.block(first, 0, 50)
     traffic.block(second, 60, 80)
-    traffic.block(12345, 90, 99)  # started in an earlier stretch: nothing known, counted as transfer
+    traffic.block(12345, 90, 99)  # started in an earlier interval: nothing known, counted as transfer
     other = Traffic(Topology.of([2, 2]), 1)
     assert [other.launch("gradients", (0, 1), 30), other.launch("gradients", (0, 1), 55)] == [first, second]
     assert waiting_of(traffic, [traffic.launches, other.launches]) == 30
@@ -150,13 +150,13 @@ def test_what_is_told_of_training_takes_none_of_its_time(hands: Hands, traffic: 
     clock.wait_pending = settles
     clock.enter("train")
     hands.time += 100
-    clock.lap("compute")
+    clock.record_time("compute")
     clock.enter("eval")
     hands.time += 10
     clock.enter("train")
     hands.time += 50
-    clock.lap("compute")
+    clock.record_time("compute")
     clock.enter("eval")
     assert clock.segments["train"] == 152, "what the device still computes is training"
-    assert clock.end_stretch().compute == 150
+    assert clock.end_interval().compute == 150
     assert sum(clock.closed().values()) == hands.time == 182

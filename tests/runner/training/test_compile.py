@@ -15,8 +15,8 @@ from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training import compile
-from daso_bench.runner.training.batch_order import GlobalFeed, OwnFeed
+from daso_bench.runner.training import warm_up
+from daso_bench.runner.training.batch_order import GlobalOrder, IndependentOrder
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
@@ -35,10 +35,10 @@ def test_a_compiled_model_takes_the_same_steps_under_the_same_names(tmp_path: Pa
 
 
 def test_a_pass_has_no_other_batches_than_its_first_and_its_last():
-    feed = GlobalFeed(Sampler(50, 16, 3, 0, short_batch="keep"), 0)
-    sizes = {feed.sampler.samples_of_rank(batch) for batch in range(feed.sampler.steps_per_epoch)}
-    assert sizes == set(feed.extremes())
-    own = OwnFeed(Topology.of([2, 1]), 0, 50, 16, 0)
+    order = GlobalOrder(Sampler(50, 16, 3, 0, short_batch="keep"), 0)
+    sizes = {order.sampler.samples_of_rank(batch) for batch in range(order.sampler.steps_per_epoch)}
+    assert sizes == set(order.extremes())
+    own = IndependentOrder(order.sampler, Topology.of([2, 1]), 0, 0)
     seen = set()
     for own._number in range(20):
         seen.add(own.sizes(SimpleNamespace()))  # pyright: ignore[reportArgumentType]
@@ -51,15 +51,15 @@ def test_what_cannot_be_compiled_is_told_with_the_way_out(monkeypatch: pytest.Mo
     def fails(*_: Any) -> None:
         raise TorchDynamoException("no working C++ compiler")
 
-    monkeypatch.setattr(compile, "undone_step", fails)
+    monkeypatch.setattr(warm_up, "undone_step", fails)
     averaging = SimpleNamespace(bucket_mib=25.0)
     replica: Any = SimpleNamespace(model=torch.nn.Linear(1, 1), averaging=averaging)
     comm: Any = SimpleNamespace(now=lambda: 0)
     with pytest.raises(MachineError, match=r"no working C\+\+ compiler\); take train.compile=false"):
-        compile.warm_up(replica, [replica], comm)
+        warm_up.compile_model(replica, [replica], comm)
     averaging.bucket_mib = 0.5
     with pytest.raises(ConfigError, match=r"buckets of 0.5 MiB .* take 1 or more"):
-        compile.warm_up(replica, [replica], comm)
+        warm_up.compile_model(replica, [replica], comm)
 
 
 def test_devices_that_are_slowed_down_layer_by_layer_have_no_compiled_model():

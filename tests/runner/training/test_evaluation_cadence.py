@@ -78,8 +78,7 @@ class Watch:
             def begin(self, resumed_from: str | None) -> None:
                 super().begin(resumed_from)
                 rank = self.context.comm.rank
-                self.evaluator = Noted(self.context, self.ledger)
-                self.evaluator.begun_ns = self.context.clock.total()
+                self.evaluator = Noted(self.context, self.accounting)
                 watch.steps[rank], watch.entered[rank], watch.made[rank] = {}, [], []
                 watch.resumed[rank] = [self.context.comm.now()]
                 watch.trained[rank] = 0

@@ -7,7 +7,10 @@ import pytest
 
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.training.context import TrainContext
-from daso_bench.runner.training.time_accounting import Ledger
+from daso_bench.runner.training.packed.packed_loader import ReaderOrder
+from daso_bench.runner.training.packed.packed_set import PackedSet
+from daso_bench.runner.training.state import Account
+from daso_bench.runner.training.time_accounting import TimeAccounting
 
 WORK = "decoding and changing images"
 START = "input-bound: more than 10% of training time for data"
@@ -15,15 +18,18 @@ START = "input-bound: more than 10% of training time for data"
 
 def label(launcher: LauncherConfig, data_ns: int, waited_s: float | None) -> list[str]:
     """Of a run of two ranks and 10 s; waited_s: by both together, None without a reader."""
+    batch_order = object.__new__(ReaderOrder)
+    batch_order.set = cast(PackedSet, SimpleNamespace(codec=SimpleNamespace(work=WORK)))
     context = SimpleNamespace(
         config=SimpleNamespace(launcher=launcher),
-        backend=SimpleNamespace(packed=SimpleNamespace(codec=SimpleNamespace(work=WORK))),
+        state=SimpleNamespace(account=Account()),
+        batch_order=batch_order,
         comm=SimpleNamespace(topology=SimpleNamespace(ranks=2)),
     )
-    ledger = Ledger(cast(TrainContext, context))
-    ledger.account.parts_ns.update(compute=10**10 - data_ns, data=data_ns)
+    accounting = TimeAccounting(cast(TrainContext, context))
+    accounting.account.parts_ns.update(compute=10**10 - data_ns, data=data_ns)
     reader: dict[str, Any] = {} if waited_s is None else {"reader": {"waited_s": waited_s}}
-    return ledger._input_bound(reader)
+    return accounting._input_bound(reader)
 
 
 def test_little_time_for_data_is_no_label() -> None:

@@ -24,7 +24,7 @@ from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.batch_order import Feed, GlobalFeed, OwnFeed
+from daso_bench.runner.training.batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from daso_bench.runner.training.loader import Ahead, Direct, Loader
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.errors import ConfigError
@@ -41,14 +41,14 @@ def samples() -> Split:
     )
 
 
-def global_feed(rank: int = 0, ranks: int = 2) -> tuple[GlobalFeed, Progress]:
+def global_order(rank: int = 0, ranks: int = 2) -> tuple[GlobalOrder, Progress]:
     sampler = Sampler(SAMPLES, BATCH, ranks, seed=7)
-    return GlobalFeed(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
+    return GlobalOrder(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
 
 
-def own_feed() -> tuple[OwnFeed, Progress]:
-    feed = OwnFeed(Topology.of((1, 1)), 1, SAMPLES, BATCH, 7)
-    return feed, Progress(EPOCHS, 3)
+def independent_order() -> tuple[IndependentOrder, Progress]:
+    order = IndependentOrder(Sampler(SAMPLES, BATCH, 2, 0), Topology.of((1, 1)), 1, 7)
+    return order, Progress(EPOCHS, 3)
 
 
 class KeepsALock(Exception):
@@ -60,25 +60,25 @@ class KeepsALock(Exception):
 
 
 @contextmanager
-def ahead(feed: Feed, workers: int = 2, data: Any = None) -> Iterator[Ahead]:
-    loader = Ahead(data or samples(), feed, 3, workers=workers, prefetch=2, pin=False)
+def ahead(order: BatchOrder, workers: int = 2, data: Any = None) -> Iterator[Ahead]:
+    loader = Ahead(data or samples(), order, 3, workers=workers, prefetch=2, pin=False)
     try:
         yield loader
     finally:
         loader.close()
 
 
-def walk(feed: Feed, progress: Progress, steps: int) -> Iterator[int]:
+def walk(order: BatchOrder, progress: Progress, steps: int) -> Iterator[int]:
     """The steps of a run, as the train loop goes through them."""
     for step in range(steps):
         yield step
-        if feed.advance(progress) and isinstance(feed, GlobalFeed):
+        if order.advance(progress) and isinstance(order, GlobalOrder):
             progress.epoch += 1
             progress.batch = 0
 
 
-def batches(feed: Feed, progress: Progress, loader: Loader, steps: int) -> list[tuple[Tensor, Tensor]]:
-    return [loader.next(progress) for _ in walk(feed, progress, steps)]
+def batches(order: BatchOrder, progress: Progress, loader: Loader, steps: int) -> list[tuple[Tensor, Tensor]]:
+    return [loader.next(progress) for _ in walk(order, progress, steps)]
 
 
 def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
@@ -88,14 +88,14 @@ def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor,
         assert torch.equal(ours[1], theirs[1])
 
 
-@pytest.mark.parametrize("make", [global_feed, own_feed])
+@pytest.mark.parametrize("make", [global_order, independent_order])
 def test_batches_made_ahead_are_those_made_on_demand(make: Any) -> None:
     direct_feed, direct_progress = make()
     steps = EPOCHS * 3
     expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), steps)
-    feed, progress = make()
-    with ahead(feed) as loader:
-        assert_same(batches(feed, progress, loader, steps), expected)
+    order, progress = make()
+    with ahead(order) as loader:
+        assert_same(batches(order, progress, loader, steps), expected)
     assert len({labels.numpy().tobytes() for _, labels in expected}) > steps // 2, "batches differ"
 
 
@@ -114,21 +114,21 @@ class PinsIntoLists:
 
 
 def test_batches_come_pinned_from_every_pytorch_that_we_take() -> None:
-    direct_feed, direct_progress = global_feed()
+    direct_feed, direct_progress = global_order()
     expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), 4)
-    feed, progress = global_feed()
-    with ahead(feed) as loader:
+    order, progress = global_order()
+    with ahead(order) as loader:
         loader._slots = 0  # as where batches are pinned
         loader._loader = PinsIntoLists(loader._loader)  # pyright: ignore[reportAttributeAccessIssue]
-        found = batches(feed, progress, loader, 4)
+        found = batches(order, progress, loader, 4)
     assert_same(found, expected)
     assert {type(batch) for batch in found} == {tuple}
 
 
 def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None:
     shares = Shares((12, 4))
-    expected_feed, expected_progress = global_feed()
-    feed, progress = global_feed()
+    expected_feed, expected_progress = global_order()
+    order, progress = global_order()
     expected: list[tuple[Tensor, Tensor]] = []
     direct = Direct(samples(), expected_feed, 3)
     for step in walk(expected_feed, expected_progress, 8):
@@ -136,10 +136,10 @@ def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None
             expected_feed.shares = shares
         expected.append(direct.next(expected_progress))
     found: list[tuple[Tensor, Tensor]] = []
-    with ahead(feed) as loader:
-        for step in walk(feed, progress, 8):
+    with ahead(order) as loader:
+        for step in walk(order, progress, 8):
             if step == 4:
-                feed.shares = shares
+                order.shares = shares
                 loader.restart()
             found.append(loader.next(progress))
     assert_same(found, expected)
@@ -147,8 +147,8 @@ def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None
 
 
 def test_a_loader_at_another_place_than_the_step_says_so() -> None:
-    feed, progress = global_feed()
-    with ahead(feed, workers=1) as loader:
+    order, progress = global_order()
+    with ahead(order, workers=1) as loader:
         loader.next(progress)
         progress.batch = 2
         with pytest.raises(RuntimeError, match=r"^the loader is at \(0, 1\), the step at \(0, 2\)$"):
@@ -159,9 +159,9 @@ def test_the_ranks_own_random_numbers_are_left_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    feed, progress = global_feed()
-    with ahead(feed, workers=1) as loader:
-        batches(feed, progress, loader, 5)
+    order, progress = global_order()
+    with ahead(order, workers=1) as loader:
+        batches(order, progress, loader, 5)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -191,18 +191,18 @@ def settled(value: Any, seconds: float = 0.3) -> int:
 
 
 def test_workers_stand_still_while_training_pauses() -> None:
-    feed, progress = global_feed()
+    order, progress = global_order()
     made = multiprocessing.Value("i", 0)
-    with ahead(feed, workers=1, data=Told(made)) as loader:
-        steps = walk(feed, progress, 12)
+    with ahead(order, workers=1, data=Told(made)) as loader:
+        steps = walk(order, progress, 12)
         next(steps)
         loader.next(progress)
         assert settled(made) == 1 + 2, "the one that was asked for, and two ahead"
-        loader.training(False)
+        loader.on_pause()
         next(steps)
         loader.next(progress)  # makes room for one more
         assert settled(made) == 3
-        loader.training(True)
+        loader.on_train_start()
         assert settled(made) == 4
 
 
@@ -214,10 +214,10 @@ def alive(pid: int) -> bool:
 
 
 def _rank_that_is_killed(pids: Any) -> None:
-    feed, progress = global_feed()
-    loader = Ahead(samples(), feed, 3, workers=2, prefetch=2, pin=False)
+    order, progress = global_order()
+    loader = Ahead(samples(), order, 3, workers=2, prefetch=2, pin=False)
     loader.next(progress)
-    loader.training(False)
+    loader.on_pause()
     pids.send([child.pid for child in multiprocessing.active_children()])
     signal.pause()
 
@@ -259,8 +259,8 @@ class Spoiled:
     [(BadImage("cats/5.png", "no image (starts with 78)"), BadImage), (KeepsALock("so"), RuntimeError)],
 )
 def test_what_is_wrong_with_a_sample_is_told_in_its_own_words(error: Exception, type_: type) -> None:
-    feed, progress = global_feed()
-    with ahead(feed, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as told:
+    order, progress = global_order()
+    with ahead(order, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as told:
         loader.next(progress)
     assert str(error) in str(told.value)
     assert "PyTorch" not in str(told.value)
@@ -269,16 +269,16 @@ def test_what_is_wrong_with_a_sample_is_told_in_its_own_words(error: Exception, 
 
 def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
     """The rank gets it too: it saves what it has, for which it may need batches."""
-    feed, progress = global_feed()
-    with ahead(feed) as loader:
-        for _ in walk(feed, progress, 2):  # one of each worker: both have begun
+    order, progress = global_order()
+    with ahead(order) as loader:
+        for _ in walk(order, progress, 2):  # one of each worker: both have begun
             loader.next(progress)
         workers = multiprocessing.active_children()
         assert len(workers) == 2
         for worker in workers:
             assert worker.pid is not None
             os.kill(worker.pid, signal.SIGTERM)
-        for _ in walk(feed, progress, 6):
+        for _ in walk(order, progress, 6):
             assert loader.next(progress)[0].shape[1:] == (1, 3, 4)
         assert all(worker.is_alive() for worker in workers)
 

@@ -18,7 +18,7 @@ from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.records.json_lines import read_records
-from daso_bench.runner.training.batch_order import GlobalFeed
+from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.loader import Ahead, Direct
 from daso_bench.strategies.progress import Progress
 
@@ -30,11 +30,11 @@ def batches(samples: Any, ranks: int, workers: int) -> list[tuple[Tensor, Tensor
     of_rank = []
     for rank in range(ranks):
         sampler = Sampler(len(samples), BATCH, ranks, seed=7)
-        feed, progress = GlobalFeed(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
+        order, progress = GlobalOrder(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
         loader = (
-            Ahead(samples, feed, 3, workers=workers, prefetch=2, pin=False)
+            Ahead(samples, order, 3, workers=workers, prefetch=2, pin=False)
             if workers
-            else Direct(samples, feed, 3)
+            else Direct(samples, order, 3)
         )
         made = []
         for epoch in range(EPOCHS):

@@ -22,13 +22,12 @@ from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch.emulated import validity_checks
-from daso_bench.runner.launch.emulated.validity_checks import Apparatus, Cores, LinkCheck
+from daso_bench.runner.launch.emulated.validity_checks import Cores, LinkCheck, ValidityChecks
 from daso_bench.runner.launch.rank_process import Meeting
 from daso_bench.runner.machine.environment import usable_cores
 from daso_bench.runner.machine.run_queue import RunQueue
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.context import TrainContext
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology
 
@@ -160,27 +159,26 @@ def cluster(rate_gbit: float | None = 0.08, latency_us: float = 0, **device: Any
 
 def prepared(
     hardware: ClusterConfig, comm: FakeCommunicator, *, refuse: bool = True, padding: Any = None
-) -> Apparatus:
+) -> ValidityChecks:
     """Checks at the start of a run of steps of 200 ms, or of padded ones."""
-    context = SimpleNamespace(
-        sampler=SimpleNamespace(samples_of_rank=lambda batch: (8, 8)),
-        replica=SimpleNamespace(
-            parameters=SimpleNamespace(empty=lambda: torch.empty(0)),
-            numel=NUMEL,
-            time_steps=lambda samples, steps: [0.2] * steps,
-            untouched=nullcontext,
-        ),
+    replica = SimpleNamespace(
+        parameters=SimpleNamespace(empty=lambda: torch.empty(0)),
+        numel=NUMEL,
+        time_steps=lambda samples, steps: [0.2] * steps,
+        untouched=nullcontext,
+        padding=padding,
+        measure_layers=lambda samples, steps: None,
     )
-    replica: Any = SimpleNamespace(padding=padding, measure_layers=lambda samples, steps: None)
+    batch_order: Any = SimpleNamespace(extremes=lambda: [(8, 8)])
     met = Meeting(network="modelled")
-    checks = Apparatus(hardware, cast(TorchCommunicator, comm), met, RunQueue(), refuse=refuse)
-    checks.prepare(cast(TrainContext, context), replica)
+    checks = ValidityChecks(hardware, cast(TorchCommunicator, comm), met, RunQueue(), refuse=refuse)
+    checks.on_prepared(replica, batch_order)
     return checks
 
 
 def test_a_run_whose_checks_pass_is_valid_and_says_what_was_measured(clock: Any):
     comm = FakeCommunicator(clock, cluster())
-    verdict = prepared(cluster(), comm).verdict(100_000 * MS, finished=True)
+    verdict = prepared(cluster(), comm).on_end(100_000 * MS, finished=True)["apparatus"]
     assert verdict["valid"] is True
     assert verdict["reasons"] == []
     assert verdict["network"] == "modelled"
@@ -221,13 +219,13 @@ def test_a_link_without_a_rate_needs_another_way_out(clock: Any):
 def test_links_that_take_no_time_are_not_checked(clock: Any):
     for hardware in (cluster(None), cluster(math.inf), ClusterConfig(nodes=1, ranks_per_node=(2,))):
         comm = FakeCommunicator(clock, hardware, floor_ms=6)
-        assert prepared(hardware, comm).verdict(1, finished=True)["valid"]
+        assert prepared(hardware, comm).on_end(1, finished=True)["apparatus"]["valid"]
         assert comm.checked == []
 
 
 def test_where_it_is_asked_for_an_invalid_run_is_recorded_not_refused(clock: Any):
     comm = FakeCommunicator(clock, cluster(), floor_ms=6)
-    verdict = prepared(cluster(), comm, refuse=False).verdict(100_000 * MS, finished=True)
+    verdict = prepared(cluster(), comm, refuse=False).on_end(100_000 * MS, finished=True)["apparatus"]
     assert verdict["valid"] is False
     assert len(verdict["reasons"]) == 1
     assert "takes 6 ms on this machine" in verdict["reasons"][0]
@@ -251,7 +249,7 @@ def test_sizes_that_come_up_in_training_are_checked_at_its_end(clock: Any):
     checks = prepared(cluster(), comm)
     comm.checked.clear()
     comm.sent = {4 * NUMEL + 4, 300_000, 301_000}
-    verdict = checks.verdict(100_000 * MS, finished=True)
+    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
     assert set(comm.checked) == {300_000}, "the others are like sizes that have been checked"
     assert verdict["valid"] is False
     assert "a sum of 300000 bytes" in verdict["reasons"][0]
@@ -262,7 +260,7 @@ def test_ranks_that_did_not_finish_send_nothing_more(clock: Any):
     comm = FakeCommunicator(clock, cluster(), off=lambda size: 0.9 if size == 300_000 else 1.0)
     checks = prepared(cluster(), comm)
     comm.sent = {300_000}
-    assert checks.verdict(100_000 * MS, finished=False)["valid"] is True
+    assert checks.on_end(100_000 * MS, finished=False)["apparatus"]["valid"] is True
 
 
 def padded(real_s: float = 0.05, overruns: int = 0) -> Any:
@@ -289,7 +287,7 @@ def test_real_computing_may_be_four_fifths_of_the_devices_step(clock: Any):
 def test_one_step_of_a_hundred_may_take_longer_than_the_devices(clock: Any, overruns: int, valid: bool):
     hardware = cluster(samples_per_second=80)
     checks = prepared(hardware, FakeCommunicator(clock, hardware), padding=padded(overruns=overruns))
-    verdict = checks.verdict(100_000 * MS, finished=True)
+    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
     assert verdict["valid"] is valid
     assert verdict["overrun_share"] == [overruns / 100] * 2
     assert valid or "in 2.0% of steps" in verdict["reasons"][0]
@@ -299,7 +297,7 @@ def test_attempts_that_a_run_goes_on_from_count_in_its_verdict(clock: Any, tmp_p
     """1.1 s in 50 s of the first attempt, nothing in 50 s of the second: 1.1 % of both, and its overruns."""
     hardware = cluster(samples_per_second=80)
 
-    def attempt(padding: Any, waited_ms: int) -> Apparatus:
+    def attempt(padding: Any, waited_ms: int) -> ValidityChecks:
         checks = prepared(hardware, FakeCommunicator(clock, hardware), padding=padding)
         checks._queue = RunQueue(threads(tmp_path, t1=0))
         checks._queue.training(True)
@@ -310,13 +308,15 @@ def test_attempts_that_a_run_goes_on_from_count_in_its_verdict(clock: Any, tmp_p
     kept = attempt(padded(overruns=4), 1100).state_dict(50_000 * MS)
     resumed = attempt(padded(), 0)
     resumed.load_state_dict(kept)
-    verdict = resumed.verdict(50_000 * MS, finished=True)
+    verdict = resumed.on_end(50_000 * MS, finished=True)["apparatus"]
     assert verdict["run_queue_share"] == pytest.approx([0.011] * 2)
     assert verdict["overrun_share"] == pytest.approx([0.02] * 2)
     assert [reason.split()[0] for reason in verdict["reasons"]] == ["threads", "on"]
     again = attempt(padded(), 0)
     again.load_state_dict(resumed.state_dict(50_000 * MS))
-    assert again.verdict(10_000 * MS, finished=True)["run_queue_share"] == pytest.approx([0.01] * 2)
+    assert again.on_end(10_000 * MS, finished=True)["apparatus"]["run_queue_share"] == pytest.approx(
+        [0.01] * 2
+    )
 
 
 def test_what_was_wrong_at_an_earlier_start_stays_wrong(clock: Any):
@@ -324,7 +324,7 @@ def test_what_was_wrong_at_an_earlier_start_stays_wrong(clock: Any):
     kept = prepared(cluster(), slow, refuse=False).state_dict(1)
     resumed = prepared(cluster(), FakeCommunicator(clock, cluster()))
     resumed.load_state_dict(kept)
-    assert "any sum takes 6 ms" in resumed.verdict(100_000 * MS, finished=True)["reasons"][0]
+    assert "any sum takes 6 ms" in resumed.on_end(100_000 * MS, finished=True)["apparatus"]["reasons"][0]
 
 
 @pytest.mark.parametrize(("waited_ms", "valid"), [(1100, False), (900, True)])
@@ -339,7 +339,7 @@ def test_threads_may_stand_ready_for_a_hundredth_of_training(
     checks._queue.training(True)
     threads(tmp_path, t1=waited_ms - 100, t3=100)
     checks._queue.training(False)
-    verdict = checks.verdict(100_000 * MS, finished=True)
+    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
     share = waited_ms / 100_000
     assert verdict["run_queue_share"] == pytest.approx([share * factor for factor in of_ranks])
     assert verdict["valid"] is valid
@@ -364,14 +364,14 @@ def test_others_may_have_a_tenth_of_the_cores(
     awake.parent.mkdir()
     awake.write_text(f"7 (a (b) c) S {'0 ' * 10}{40 * tick} {2 * tick} 99 99\n")
     stat.write_text(f"cpu  {10 * tick} 0 {5 * tick} 900 0 0 0 0 0 0\ncpu0 1 2 3\n")
-    checks.training(True)
+    checks.on_train_start()
     clock.now += 100_000 * MS
     clock.computed += 30
     more = 60 + others_s + 17 - 20  # 17: of the one that keeps a core awake
     awake.write_text(f"7 (a (b) c) S {'0 ' * 10}{55 * tick} {4 * tick} 99 99\n")
     stat.write_text(f"cpu  {(10 + more) * tick} {15 * tick} {10 * tick} 900 0 77777 7777 0 0 0\n")
-    checks.training(False)
-    verdict = checks.verdict(100_000 * MS, finished=True)
+    checks.on_pause()
+    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
     assert verdict["others_share"] == pytest.approx(others_s / 200)
     assert verdict["valid"] is valid
     assert valid or "other programs had 10% of the cores' time" in verdict["reasons"][0]
@@ -387,7 +387,7 @@ def test_where_the_system_does_not_tell_the_run_stays_valid(clock: Any, tmp_path
     checks._queue.training(True)
     checks._queue.training(False)
     assert checks._queue.waited_ns is None
-    verdict = checks.verdict(100_000 * MS, finished=True)
+    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
     assert verdict["run_queue_share"] is None
     assert verdict["valid"] is True
 

@@ -20,7 +20,7 @@ from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.training.loader import Direct, Images, Loader
 from daso_bench.runner.training.packed import page_cache
-from daso_bench.runner.training.packed.packed_loader import PackedLoader, ReaderFeed
+from daso_bench.runner.training.packed.packed_loader import PackedLoader, ReaderOrder
 from daso_bench.runner.training.packed.packed_set import PackedSet, open_set, write_set
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.communicator import Communicator
@@ -83,18 +83,18 @@ def open_file(tmp_path: Path) -> Callable[[PackedReader], tuple[PackedReader, Pa
     return opened
 
 
-def walk(feed: ReaderFeed, loader: Loader, changes: dict[int, Shares], start: int = 0) -> list[Images]:
+def walk(order: ReaderOrder, loader: Loader, changes: dict[int, Shares], start: int = 0) -> list[Images]:
     """The batches of all steps from `start` on; shares change before the epochs that `changes` names."""
-    progress = Progress(EPOCHS, feed.sampler.steps_per_epoch)
+    progress = Progress(EPOCHS, order.sampler.steps_per_epoch)
     progress.epoch, progress.batch = divmod(start, progress.steps_per_epoch)
-    feed.shares = next((changes[e] for e in range(progress.epoch, -1, -1) if e in changes), None)
+    order.shares = next((changes[e] for e in range(progress.epoch, -1, -1) if e in changes), None)
     found = []
     while progress.epoch < EPOCHS:
         found.append(loader.next(progress))
-        if feed.advance(progress):
+        if order.advance(progress):
             progress.epoch, progress.batch = progress.epoch + 1, 0
             if progress.epoch in changes:
-                feed.shares = changes[progress.epoch]
+                order.shares = changes[progress.epoch]
                 loader.restart()
     loader.close()
     return found
@@ -105,15 +105,15 @@ def of_rank(
 ) -> tuple[list[Images], list[Images], PackedLoader]:
     """What a rank reads, and what it takes by index in the same order."""
 
-    def feed() -> ReaderFeed:
-        return ReaderFeed(Sampler(96, BATCH, 4, seed=1), rank, NODES, reader, opened, 9)
+    def order() -> ReaderOrder:
+        return ReaderOrder(Sampler(96, BATCH, 4, seed=1), rank, NODES, reader, opened, 9)
 
     samples = DATA.load().train
-    reading = feed()
+    reading = order()
     loader = PackedLoader(reading, samples, 5, cast(Communicator, Rank(rank, node)))
-    loader.prepare()
+    loader.on_prepared(None, None)
     found = walk(reading, loader, changes, start)
-    by_index = feed()
+    by_index = order()
     return found, walk(by_index, Direct(samples, by_index, 5), changes, start), loader
 
 
@@ -160,10 +160,10 @@ def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) 
     reader, opened = open_file(Block())
     flipped = replace(DATA, augment="flip").load().train
     opened = replace(opened, codec=codec_of(flipped))
-    feeds = [ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
-    reading = PackedLoader(feeds[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
-    found = walk(feeds[0], reading, {})
-    for ours, theirs in zip(found, walk(feeds[1], Direct(flipped, feeds[1], 5), {}), strict=True):
+    orders = [ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
+    reading = PackedLoader(orders[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
+    found = walk(orders[0], reading, {})
+    for ours, theirs in zip(found, walk(orders[1], Direct(flipped, orders[1], 5), {}), strict=True):
         assert torch.equal(ours[0], theirs[0])
     assert not torch.equal(found[0][0], found[5][0]), "the same samples, changed anew in the next epoch"
     assert torch.equal(found[0][1], found[5][1])
@@ -182,9 +182,9 @@ def test_node_batch_of_a_file_in_order_p_has_the_batches_of_p(open_file: Any) ->
 def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
     for reader in READERS:
         reader, opened = open_file(reader)
-        feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
         orders = [
-            torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
+            torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
             for epoch in (0, 1)
         ]
         assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
@@ -198,17 +198,17 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
         match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
         r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
     ) as caught:
-        ReaderFeed(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
+        ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
     found = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
     assert found is not None
     fitting = replace(reader, chunk_mib=float(found[1]))
-    feed = ReaderFeed(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
+    order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
     taken = [
-        torch.cat([piece for (number, _), piece in feed.upcoming(Progress(2, 5)) if number == epoch])
+        torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
         for epoch in (0, 1)
     ]
     assert {*taken[0].tolist()} != {*taken[1].tolist()}
-    ReaderFeed(sampler, 0, (4,), reader, opened, 9)
+    ReaderOrder(sampler, 0, (4,), reader, opened, 9)
     with pytest.raises(ConfigError, match=r"; take another reader$"):
         reader.check(opened.packed, 25)
 
@@ -218,8 +218,8 @@ def test_layouts_that_deal_the_same_batches_have_one_digest(open_file: Any) -> N
     for reader in READERS:
         reader, opened = open_file(reader)
         for nodes in ((3, 1), (1, 1, 1, 1)):
-            feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, nodes, reader, opened, 9)
-            digests[reader.name, nodes] = feed.digest(7)
+            order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, nodes, reader, opened, 9)
+            digests[reader.name, nodes] = order.digest(7)
     assert (
         len({digests[name, nodes] for name in ("strided", "node_batch") for nodes in ((3, 1), (1, 1, 1, 1))})
         == 1
@@ -231,9 +231,9 @@ def test_the_reader_stands_still_while_training_pauses(
     open_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, opened = open_file(Block(prefetch_batches=2))
-    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
-    loader.prepare()
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader.on_prepared(None, None)
     progress = Progress(EPOCHS, 5)
 
     def filled() -> int:
@@ -247,20 +247,20 @@ def test_the_reader_stands_still_while_training_pauses(
 
     loader.next(progress)
     assert filled() == 1 + 3, "the one that was asked for, and as many as there is room for"
-    loader.training(False)
-    feed.advance(progress)
+    loader.on_pause()
+    order.advance(progress)
     loader.next(progress)  # makes room for one more
     assert filled() == 4
-    loader.training(True)
+    loader.on_train_start()
     assert filled() == 5
     loader.close()
 
 
 def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
     """The loader of a rank that is a node by itself."""
-    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
-    loader.prepare()
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader.on_prepared(None, None)
     loader.close()
     return loader
 
@@ -310,11 +310,11 @@ def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: An
     told: list[str] = []
 
     def rank(number: int, node: Together) -> None:
-        feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), number, NODES, reader, opened, 9)
-        loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(number, node)))
-        loader.prepare()
+        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), number, NODES, reader, opened, 9)
+        loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(number, node)))
+        loader.on_prepared(None, None)
         with pytest.raises(MachineError) as error:
-            walk(feed, loader, {})
+            walk(order, loader, {})
         told.append(str(error.value))
         loader.close()
 
@@ -329,21 +329,21 @@ def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: An
 
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
     reader, opened = open_file(Block())
-    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
     loader.load_state_dict({**loader.state_dict(), "useful_bytes": 640, "waited_s": 1.5})
     assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)
-    feed.load_state_dict(feed.state_dict())
+    order.load_state_dict(order.state_dict())
     with pytest.raises(
         ConfigError, match=r"blobs\.packed: is another file \(of samples .*\) than the run began"
     ):
-        feed.load_state_dict({"source": "0" * 32})
+        order.load_state_dict({"source": "0" * 32})
 
 
 def test_a_reader_at_another_place_than_the_step_says_so(open_file: Any) -> None:
     reader, opened = open_file(Block())
-    feed = ReaderFeed(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(feed, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
     progress = Progress(EPOCHS, 5)
     loader.next(progress)
     progress.batch = 2

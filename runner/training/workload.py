@@ -1,0 +1,140 @@
+"""What one rank trains: model, task, order of the data and loader, made from a run's configuration."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ...datasets.data import Data
+from ...datasets.sampler import Sampler
+from ...models.spec import InputSpec
+from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.communicator import Communicator
+from ...strategies.seeds import derive
+from ..config.batch_parts import check_batch_norm, normalises
+from ..config.model_building import build
+from ..config.reader_config import PackedReader
+from ..config.schema import RunConfig
+from ..config.tasks.task import Task
+from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
+from .loader import Ahead, Direct, Loader
+from .packed.packed_loader import PackedLoader, ReaderOrder
+from .packed.packed_set import PackedSet
+from .precision import DTYPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What one rank trains.
+
+    `model` is on the rank's device, in training mode. `order_alone`: why the run's reader gives samples an
+    order and reads no file, in words; None where it reads, and without a reader.
+    """
+
+    model: nn.Module
+    task: Task
+    batch_order: BatchOrder
+    loader: Loader
+    order_alone: str | None = None
+
+
+def workload_of(
+    config: RunConfig,
+    data: Data,
+    comm: Communicator,
+    device: torch.device,
+    *,
+    packed: PackedSet | None = None,
+    order_alone: str | None = None,
+) -> Workload:
+    """The workload of a configuration. `packed`: the open file of a reader.
+
+    The model's numbers come from torch's generator, which gives the stream of this rank's dropout afterwards.
+
+    Raises:
+        ConfigError: batch normalisation would see a single sample.
+    """
+    sampler = Sampler(
+        len(data.train),
+        config.train.global_batch_size,
+        comm.topology.ranks,
+        derive(config.seed, "data"),
+        config.strategy_class.piece_shift,
+        short_batch=config.train.short_batch,
+    )
+    batch_order = _batch_order(config, sampler, comm, packed)
+    model = _model(config, data, comm.rank, device)
+    if normalises(model):
+        check_batch_norm(sampler, config.train.accumulate)
+    return Workload(
+        model=model,
+        task=config.task(data.classes),
+        batch_order=batch_order,
+        loader=_loader(config, data, batch_order, comm, device, reads=order_alone is None),
+        order_alone=order_alone,
+    )
+
+
+def memory_format(config: RunConfig) -> torch.memory_format:
+    """How images and convolutions lie in memory; preserve_format: as they come."""
+    return torch.channels_last if config.train.channels_last else torch.preserve_format
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's own random generators.
+
+    `torch.manual_seed` also notes the seed, with a stack trace, for each kind of device that is not there: a
+    millisecond, of a thousand virtual ranks a second.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
+def _model(config: RunConfig, data: Data, rank: int, device: torch.device) -> nn.Module:
+    channels, height, width = data.shape
+    # The model's own random numbers come from torch's generator: give it this run's stream, then a stream
+    # per rank.
+    seed_generators(derive(config.seed, "init"))
+    model = build(config.model, InputSpec(channels, height, width, data.classes))
+    dtype = DTYPES[config.train.precision]
+    model = model.to(device, dtype, memory_format=memory_format(config)).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub has each alone)
+    seed_generators(derive(config.seed, "dropout", rank))
+    return model
+
+
+def _batch_order(
+    config: RunConfig, sampler: Sampler, comm: Communicator, packed: PackedSet | None
+) -> BatchOrder:
+    topology, rank = comm.topology, comm.rank
+    if isinstance(config.reader, PackedReader):
+        assert packed is not None, "the caller has opened the reader's file"
+        seed = derive(config.seed, "data")
+        return ReaderOrder(sampler, rank, topology.ranks_of_nodes, config.reader, packed, seed)
+    if issubclass(config.strategy_class, AsynchronousStrategy):
+        return IndependentOrder(sampler, topology, rank, config.seed)
+    return GlobalOrder(sampler, rank)
+
+
+def _loader(
+    config: RunConfig,
+    data: Data,
+    batch_order: BatchOrder,
+    comm: Communicator,
+    device: torch.device,
+    *,
+    reads: bool,
+) -> Loader:
+    launcher, seed = config.launcher, derive(config.seed, "augmentation")
+    if isinstance(batch_order, ReaderOrder) and reads:
+        return PackedLoader(batch_order, data.train, seed, comm)
+    if launcher.loader_workers == 0:
+        return Direct(data.train, batch_order, seed)
+    return Ahead(
+        data.train,
+        batch_order,
+        seed,
+        workers=launcher.loader_workers,
+        prefetch=launcher.prefetch_batches,
+        pin=device.type == "cuda",
+    )
