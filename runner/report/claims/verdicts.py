@@ -9,7 +9,7 @@ from ...records.display import make_console, say
 from ..data.arms import compare
 from ..data.load import load_runs
 from ..sections.efficiency import matrix
-from ..tuned import row_of
+from ..sections.tuned import row_of
 from . import convergence_points
 from .answer_words import sentences
 from .claims_table import gain_words
