@@ -149,6 +149,7 @@ SAME_NAME = {
     "optimizers": REFERENCE,
     "traffic": "conformance/traffic states what communication/traffic is to have counted",
     "comparison": "of two histories in conformance, of arms in the report",
+    "checks": "of a run's configuration, and of a strategy by the conformance kit",
     "load": "of a configuration, and of run directories",
     "facts": "of a machine, and of the runs on a page",
 }

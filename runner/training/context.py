@@ -22,8 +22,8 @@ from ...strategies.replica import Batch, Replica
 from ...strategies.seeds import derive
 from ...strategies.topology import WORLD
 from ..communication.traffic import CountedCommunicator
-from ..config.batch_parts import check_batch_norm, normalises
-from ..config.model_building import build
+from ..config.checks import check_batch_norm
+from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
 from ..config.schedules import Watch
 from ..config.schema import RunConfig
@@ -177,7 +177,8 @@ class TrainContext:
         self.judged_samples = 0  # global samples up to which marks have been looked at
         self.owed = False  # whether the last step's marks are still to be looked at
         self.rate = 0.0  # learning rate of the last step
-        self.watch = Watch() if config.watches_loss else None  # of a schedule that waits for a plateau
+        # Of a schedule that waits for a plateau.
+        self.watch = Watch() if config.schedule.reads_epoch_loss else None
         self.deferred = False
         self.compile_s: float | None = None  # of the warm-up, with train.compile
         self.digests: dict[str, str | None] = {}  # rank 0's

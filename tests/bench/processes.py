@@ -13,9 +13,8 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LauncherConfig
 from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.schedules import Constant
-from daso_bench.runner.config.study import RunInfo, StudyInfo
-from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated.ranks_location import venue_of
 from daso_bench.runner.launch.outcome import Outcome

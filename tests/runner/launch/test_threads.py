@@ -7,11 +7,11 @@ import pytest
 from runs import config
 
 from daso_bench.runner.cli.main import run
-from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import run_config
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.threads import cores_of, processes_of, threads_of
 from daso_bench.runner.machine import environment
-from daso_bench.runner.studies import duration, sweep
+from daso_bench.runner.studies import duration
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,8 @@ def test_auto_leaves_a_core_to_each_loader_worker(launcher: dict[str, Any], thre
 
 
 def test_virtual_ranks_are_one_process(tmp_path: Path) -> None:
-    composed = compose(
-        ["launcher=simulated", "cluster=ethernet_1g", "launcher.threads_per_rank=auto"], sweep=False
-    )
-    cfg = sweep.only(sweep.requests(composed, tmp_path))
+    words = ["launcher=simulated", "cluster=ethernet_1g", "launcher.threads_per_rank=auto"]
+    cfg = run_config(words, cwd=tmp_path)
     assert (processes_of(cfg), threads_of(cfg), cores_of(cfg)) == (1, 12, 12)
 
 
