@@ -44,7 +44,7 @@ def _resume(arguments: list[str]) -> int:
 
 def _cancel(arguments: list[str]) -> int:
     folder = _directory("cancel", "a run directory, a study or a results folder", arguments)
-    from .cancel import cancel
+    from ..studies.overview import cancel
 
     return cancel(folder)
 
@@ -220,9 +220,7 @@ def _pilot(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     if options.output is not None and not options.reference:
         raise ConfigError(f"--output {options.output}: belongs to --reference")
-    from ..studies.pilot import pilot
-    from ..studies.reference_runs import reference
-    from ..studies.side_runs import Asked
+    from ..studies.pilot import Asked, pilot, reference
 
     asked = Asked(
         words=options.words,

@@ -1,4 +1,7 @@
-"""From the user's words to composed configurations, by Hydra; nothing is run and nothing is written here."""
+"""From the user's words to composed configurations, by Hydra, and Hydra's errors as one sentence of ours.
+
+Nothing is run and nothing is written here.
+"""
 
 import contextlib
 import importlib
@@ -6,21 +9,26 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import hydra
 import yaml
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ...strategies.errors import ConfigError
+from ...strategies.errors import ConfigError, nearest, unknown
 from ..machine.environment import usable_cores
-from . import sexagesimal
-from .groups import CONF
-from .hydra_errors import refuse_nonsense, translate
-from .overrides import key_of, quote_text
+from . import groups
+from .overrides import key_of, quote_text, refuse_sexagesimal, spelling
+from .parts import RunInfo, StudyInfo, TrainConfig
+from .typed import unknown_key
+
+TOP_LEVEL = (*groups.RUN_GROUPS, "train", "seed", "run", "study", "results_dir")
+_TYPED = {"train": TrainConfig, "run": RunInfo, "study": StudyInfo}
+_MISSING = re.compile(r"Could not find '(?P<group>[^']+)/(?P<name>[^'/]+)'")
+_NO_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     """
     refuse_nonsense(words)
     if config_dir is not None:
-        sexagesimal.refuse(config_dir)
+        refuse_sexagesimal(config_dir)
     # The only name Hydra takes plugins from; in an editable install no type checker sees it.
     importlib.import_module("hydra_plugins.daso_bench").register()
     OmegaConf.register_new_resolver("cores", _cores, replace=True)
@@ -68,7 +76,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     # strategy: `strategy=daso,hsgd strategy.sync_every=2` is right for both and wrong for ddp.
     passed = [word for word in quoted if not sweep or key_of(word) == "study" or word not in own]
     flags = (["--multirun"] if sweep else []) + ([f"--config-dir={config_dir}"] if config_dir else [])
-    run = hydra.main(version_base=None, config_path=str(CONF), config_name="config")(collector)
+    run = hydra.main(version_base=None, config_path=str(groups.CONF), config_name="config")(collector)
     try:
         with _command_line([*flags, *passed]):
             run()
@@ -108,3 +116,79 @@ def _command_line(arguments: Sequence[str]) -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full_error
+
+
+def refuse_nonsense(words: Sequence[str]) -> None:
+    """Raises ConfigError for words of which Hydra speaks in its own errors, or in none."""
+    for word in words:
+        key, value = key_of(word), word.partition("=")[2].strip()
+        if not key and word.strip():
+            raise ConfigError(f"{word}: must be KEY=VALUE (daso-bench --help shows the commands)")
+        if key in groups.GROUPS and (value in ("", "null") or value.startswith("[")) and "=" in word:
+            names = f"`daso-bench list {groups.plural(key)}`"
+            raise ConfigError(f"{word}: must be one name of {names}; several make a sweep: -m {key}=A,B")
+        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise ConfigError(f"{word!a}: not in this terminal's encoding; use UTF-8 (LC_ALL)")
+
+
+def translate(error: Exception, words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigError:
+    """The ConfigError that says what `error` means to someone who typed `words`."""
+    text = str(error)
+    if isinstance(error, OverrideParseException):
+        return _refused_by_grammar(error)
+    missing = _MISSING.search(text)
+    if isinstance(error, MissingConfigException) and missing:
+        return _unknown_choice(missing["group"], missing["name"], error.options or [])
+    no_key = _NO_KEY.search(text)
+    if no_key:
+        return _unknown_key(no_key["key"], words, folders)
+    if "Ambiguous value" in text:
+        word = _first_line(text).partition("'")[2].rstrip("'")
+        return ConfigError(f"{word}: several values need a sweep: daso-bench -m")
+    cause = error.__cause__
+    return ConfigError(_first_line(text) + (f": {_first_line(str(cause))}" if cause else ""))
+
+
+def _refused_by_grammar(error: OverrideParseException) -> ConfigError:
+    word = str(error.override)
+    if "=" not in word:
+        return ConfigError(f"{word}: must be KEY=VALUE (daso-bench --help shows the commands)")
+    return ConfigError(
+        f"{word}: the value holds a character that needs quotes; this spelling works: {spelling(word)}"
+    )
+
+
+def _unknown_choice(group: str, name: str, options: Sequence[str]) -> ConfigError:
+    if len(options) <= groups.MANY:
+        return unknown(group, name, options)
+    near = nearest(name, options)
+    hint = f" (did you mean {near!r}?)" if near else ""
+    return ConfigError(
+        f"{group}={name}: unknown{hint}; `daso-bench list {groups.plural(group)}` shows all {len(options)}"
+    )
+
+
+def _unknown_key(key: str, words: Sequence[str], folders: Sequence[Path]) -> ConfigError:
+    parent, _, name = key.rpartition(".")
+    if parent in _TYPED:
+        return unknown_key(parent, name, [field.name for field in fields(_TYPED[parent])])
+    if key == "study":
+        return ConfigError("study: a study is added with a plus: +study=NAME (`daso-bench list studies`)")
+    if key in groups.GROUPS:
+        hint = f"`daso-bench list {groups.plural(key)}`"
+        return ConfigError(
+            f"{key}: takes one name, {key}=NAME ({hint}); its values are set as {key}.KEY=VALUE"
+        )
+    if parent == "":
+        return unknown_key("", name, TOP_LEVEL)
+    if parent not in groups.GROUPS:
+        return ConfigError(f"{key}: unknown key")
+    choices = {**groups.default_choices(), **{key_of(word): word.partition("=")[2] for word in words}}
+    choice = choices.get(parent, "")
+    return ConfigError(
+        f"{unknown_key(parent, name, groups.keys(parent, choice, folders))} ({parent}={choice})"
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -12,7 +12,8 @@ from ...strategies.errors import ConfigError, unknown
 from .. import PACKAGE
 
 CONF = PACKAGE / "conf"
-GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher", "study")
+RUN_GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
+GROUPS = (*RUN_GROUPS, "study")
 PLURALS = {"strategy": "strategies", "study": "studies"}
 MANY = 20  # a group with more entries is summed up where all groups are listed
 

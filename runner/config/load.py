@@ -1,104 +1,97 @@
-"""From a composed configuration, or a run's `config.yaml`, to the checked run, and back.
+"""From the user's words, or a run's `config.yaml`, to checked runs, and back to YAML.
 
-`from_composed` is used by the front end, `load` by the workers and by `resume`: they read `config.yaml` of
-the run directory and never compose.
+One pass: compose (Hydra), fill in `auto`, make typed parts, change what the run's role in the study changes,
+check (`checks.py`). The front end asks `requests` or `run_config` once and hands the runs on; ranks, `resume`
+and `report` use `load`: they read `config.yaml` of the run directory and never compose.
 """
 
+import dataclasses
 import inspect
+import math
 import os.path
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import DictConfig
 
 from ...datasets.dataset import Dataset
+from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, one_of
 from ..records import plain_yaml
-from ..records.seed_ranges import phase_of
+from ..records.seed_ranges import FRESH, phase_of
 from .cluster import ClusterConfig
+from .compose import TOP_LEVEL, Composed, compose
 from .launchers import LAUNCHERS, LauncherConfig
+from .optimizers import Optimizer
+from .parts import RunInfo, StudyInfo, TrainConfig
 from .reader_config import ReaderConfig
+from .schedules import Schedule
 from .schema import RunConfig, run_id, tree_of
-from .study import RunInfo, StudyInfo
-from .study_roles import in_its_role
-from .tasks import task_choice
-from .train import TrainConfig
+from .tasks import kind_of
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
-GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
-TOP_LEVEL = (*GROUPS, "train", "seed", "run", "study", "results_dir")
+T = TypeVar("T")
 
 
-def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
-    """The checked run of a composed configuration; relative paths count from `cwd`. Raises ConfigError."""
-    tree = {key: value for key, value in plain(cfg).items() if key != "hydra"}
-    for key in tree:
-        if key not in TOP_LEVEL:
-            raise unknown_key("", key, TOP_LEVEL)
-    missing = [key for key in TOP_LEVEL if tree.get(key) is None]
-    if missing:
-        raise ConfigError(f"{missing[0]}: must be given")
-    strategy_class = locate_target(tree["strategy"], "strategy")
-    config_class = getattr(strategy_class, "Config", None)
-    if config_class is None:
-        raise ConfigError(f"strategy.{TARGET}={strategy_class.__name__}: the class has no Config")
-    model = _part(tree, "model")
-    strategy = typed(config_class, tree["strategy"], "strategy")
-    dataset = dataset_of(tree, cwd)
-    seed = _seed(tree["seed"])
-    asked = _with_metric(_with_epochs(tree["train"], model), dataset)
-    config = RunConfig(
-        strategy_class=strategy_class,
-        strategy=strategy,
-        model=model,
-        dataset=dataset,
-        reader=reader_of(tree, cwd),
-        optimizer=_part(tree, "optimizer"),
-        schedule=_part(tree, "schedule"),
-        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
-        launcher=_launcher(tree["launcher"]),
-        train=typed(TrainConfig, _with_phase(asked, seed), "train"),
-        seed=seed,
-        run=typed(RunInfo, tree["run"], "run"),
-        study=typed(StudyInfo, tree["study"], "study"),
-        results_dir=_absolute(str(tree["results_dir"]), cwd),
-    )
-    return in_its_role(config)
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One run that was asked for: a checked configuration, or the error that refuses it.
 
-
-def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Dataset:
-    """The checked data set of a composed configuration; relative paths count from `cwd`.
-
-    Raises ConfigError.
+    `composed`: where the configuration is from; None for one that was derived from another run.
     """
-    group = _rooted({"dataset": plain(cfg)["dataset"]}, cwd)["dataset"]
-    kind = locate_target(group, "dataset")
-    if not issubclass(kind, Dataset) or inspect.isabstract(kind):
-        raise ConfigError(
-            f"dataset.{TARGET}={kind.__module__}.{kind.__qualname__}: must be a subclass of "
-            f"{Dataset.__module__}.{Dataset.__name__} with a method load (that class says how to add one)"
-        )
-    return typed(kind, group, "dataset")
+
+    words: tuple[str, ...]
+    config: RunConfig | None = None
+    error: ConfigError | None = None
+    composed: Composed | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Its run directory, absolute; None for a refused one."""
+        return None if self.config is None else self.config.path
+
+    @property
+    def title(self) -> str:
+        """Its run id and name, or what was typed for it."""
+        return " ".join(self.words) if self.config is None else self.config.title
 
 
-def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
-    """The checked reader of a composed configuration; a relative path counts from `cwd`.
+def requests(
+    words: Sequence[str], *, sweep: bool, cwd: Path, config_dir: Path | None = None
+) -> list[Request]:
+    """All runs that `words` ask for, checked, in Hydra's order: one, or with `sweep` the whole grid.
 
-    Raises ConfigError.
+    Relative paths count from `cwd`. The same run asked for twice is refused the second time. Raises
+    ConfigError for words that no run can be composed with.
     """
-    group = plain(cfg)["reader"]
-    if isinstance(group, Mapping) and group.get("path"):
-        group = {**group, "path": str(_absolute(str(group["path"]), cwd))}
-    return _part({"reader": group}, "reader")
+    first: dict[Path, RunConfig] = {}  # by run directory
+    checked: list[Request] = []
+    for composed in compose(words, sweep=sweep, config_dir=config_dir):
+        request = _request(composed, cwd)
+        config = request.config
+        if config is not None and config.path in first:
+            error = _asked_twice(first[config.path], config)
+            request = Request(words=composed.words, error=error, composed=composed)
+        elif config is not None:
+            first[config.path] = config
+        checked.append(request)
+    return checked
 
 
-def to_plain(config: RunConfig) -> dict[str, Any]:
-    """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
-    tree = tree_of(config)
-    tree["run"]["id"] = run_id(config)
-    return tree
+def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = None) -> RunConfig:
+    """The one run that `words` ask for. Raises ConfigError where it is refused."""
+    return only(requests(words, sweep=False, config_dir=config_dir, cwd=cwd))
+
+
+def only(requests: Sequence[Request]) -> RunConfig:
+    """The one run that was asked for. Raises ConfigError where it is refused."""
+    (request,) = requests
+    if request.config is None:
+        raise request.error or ConfigError("nothing to run")
+    return request.config
 
 
 def load(path: Path) -> RunConfig:
@@ -113,13 +106,108 @@ def load(path: Path) -> RunConfig:
     return from_composed(tree, path.absolute().parent)
 
 
+def to_plain(config: RunConfig) -> dict[str, Any]:
+    """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
+    tree = tree_of(config)
+    tree["run"]["id"] = run_id(config)
+    return tree
+
+
 def dump(config: RunConfig) -> str:
     """`config.yaml` as text, keys in reading order."""
     return plain_yaml.dump(to_plain(config))
 
 
-def _part(tree: Mapping[str, Any], group: str) -> Any:
-    return typed(locate_target(tree[group], group), tree[group], group)
+def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
+    """The checked run of a composed configuration; relative paths count from `cwd`. Raises ConfigError."""
+    tree = {key: value for key, value in plain(cfg).items() if key != "hydra"}
+    for key in tree:
+        if key not in TOP_LEVEL:
+            raise unknown_key("", key, TOP_LEVEL)
+    missing = [key for key in TOP_LEVEL if tree.get(key) is None]
+    if missing:
+        raise ConfigError(f"{missing[0]}: must be given")
+    strategy_class = _class_of(tree["strategy"], "strategy", Strategy, "a class Config")
+    model = typed(locate_target(tree["model"], "model"), tree["model"], "model")
+    strategy = typed(strategy_class.Config, tree["strategy"], "strategy")
+    dataset = dataset_of(tree, cwd)
+    seed = _seed(tree["seed"])
+    config = RunConfig(
+        strategy_class=strategy_class,
+        strategy=strategy,
+        model=model,
+        dataset=dataset,
+        reader=reader_of(tree, cwd),
+        optimizer=_part(tree, "optimizer", Optimizer, "a method build"),
+        schedule=_part(tree, "schedule", Schedule, "a method factor"),
+        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
+        launcher=_launcher(tree["launcher"]),
+        train=typed(TrainConfig, _auto_filled(tree["train"], model, dataset, seed), "train"),
+        seed=seed,
+        run=typed(RunInfo, tree["run"], "run"),
+        study=typed(StudyInfo, tree["study"], "study"),
+        results_dir=_absolute(str(tree["results_dir"]), cwd),
+    )
+    return in_its_role(config)
+
+
+def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Dataset:
+    """The checked data set of a composed configuration; relative paths count from `cwd`.
+
+    Raises ConfigError.
+    """
+    keys = plain(cfg)["dataset"]
+    if isinstance(keys, Mapping):
+        folders = {key: str(_absolute(str(keys[key]), cwd)) for key in ("root", "prepared") if keys.get(key)}
+        keys = {**keys, **folders}
+    return _part({"dataset": keys}, "dataset", Dataset, "a method load")
+
+
+def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
+    """The checked reader of a composed configuration; a relative path counts from `cwd`.
+
+    Raises ConfigError.
+    """
+    keys = plain(cfg)["reader"]
+    if isinstance(keys, Mapping) and keys.get("path"):
+        keys = {**keys, "path": str(_absolute(str(keys["path"]), cwd))}
+    kind = locate_target(keys, "reader")
+    return typed(kind, keys, "reader")
+
+
+def _request(composed: Composed, cwd: Path) -> Request:
+    if composed.config is None:
+        return Request(words=composed.words, error=composed.error, composed=composed)
+    try:
+        config = from_composed(composed.config, cwd)
+    except ConfigError as error:
+        return Request(words=composed.words, error=error, composed=composed)
+    return Request(words=composed.words, config=config, composed=composed)
+
+
+def _asked_twice(first: RunConfig, second: RunConfig) -> ConfigError:
+    assumptions = first.study.assumption, second.study.assumption
+    if assumptions[0] == assumptions[1]:
+        reason = "run.arm or run.repeat tells two equal runs apart"
+    else:
+        unlike = f"{assumptions[1]!r} changes nothing against {assumptions[0] or 'none'!r}"
+        reason = f"assumption {unlike} here: leave it out"
+    return ConfigError(f"{second.title}: asked for twice; {reason}")
+
+
+def _class_of(node: Any, group: str, base: type[T], needed: str) -> type[T]:
+    """The class that the group's `_target_` names, a concrete subclass of `base`. Raises ConfigError."""
+    kind = locate_target(node, group)
+    if not issubclass(kind, base) or inspect.isabstract(kind):
+        raise ConfigError(
+            f"{group}.{TARGET}={kind.__module__}.{kind.__qualname__}: must be a subclass of "
+            f"{base.__module__}.{base.__name__} with {needed} (that class says how to add one)"
+        )
+    return kind
+
+
+def _part(tree: Mapping[str, Any], group: str, base: type[T], needed: str) -> T:
+    return typed(_class_of(tree[group], group, base, needed), tree[group], group)
 
 
 def _launcher(node: Any) -> LauncherConfig:
@@ -137,25 +225,20 @@ def _launcher(node: Any) -> LauncherConfig:
     return typed(LAUNCHERS[name], node, "launcher")
 
 
-def _with_epochs(train: Any, model: Any) -> Any:
-    """`train` with `epochs: auto` resolved: what the model suggests, else 12. The record holds the number."""
-    if isinstance(train, Mapping) and train.get("epochs") == "auto":
-        return {**train, "epochs": getattr(model, "suggested_epochs", TrainConfig.epochs)}
-    return train
+def _auto_filled(train: Any, model: Any, dataset: Dataset, seed: int) -> Any:
+    """`train` with its `auto` values as numbers and names, which the record holds.
 
-
-def _with_metric(train: Any, dataset: Dataset) -> Any:
-    """`train` with `target_metric: auto` resolved: what models of the data set's task are judged by."""
-    if isinstance(train, Mapping) and train.get("target_metric") == "auto":
-        return {**train, "target_metric": task_choice.kind_of(dataset.task, "dataset").metrics[0]}
-    return train
-
-
-def _with_phase(train: Any, seed: int) -> Any:
-    """`train` with `eval_phase: auto` resolved. The record holds the number."""
-    if isinstance(train, Mapping) and train.get("eval_phase") == "auto":
-        return {**train, "eval_phase": phase_of(seed)}
-    return train
+    `epochs`: what the model suggests, else 12. `target_metric`: what models of the data set's task are judged
+    by. `eval_phase`: drawn for the repetition.
+    """
+    if not isinstance(train, Mapping):
+        return train
+    auto: dict[str, Callable[[], Any]] = {
+        "epochs": lambda: getattr(model, "suggested_epochs", TrainConfig.epochs),
+        "target_metric": lambda: kind_of(dataset.task, "dataset").metrics[0],
+        "eval_phase": lambda: phase_of(seed),
+    }
+    return {key: auto[key]() if key in auto and value == "auto" else value for key, value in train.items()}
 
 
 def _seed(value: Any) -> int:
@@ -172,18 +255,77 @@ def _absolute(text: str, cwd: Path) -> Path:
         raise ConfigError(f"{text}: {error}") from error
 
 
-def _rooted(tree: dict[str, Any], cwd: Path) -> dict[str, Any]:
-    """The tree with the folders of the data set (where it has such keys) absolute."""
-    dataset = tree["dataset"]
-    if not isinstance(dataset, Mapping):
-        return tree
-    folders = {key: dataset[key] for key in ("root", "prepared") if dataset.get(key)}
-    return {**tree, "dataset": {**dataset, **{k: str(_absolute(str(v), cwd)) for k, v in folders.items()}}}
-
-
 def _traced(cluster: Any, cwd: Path) -> Any:
     """The cluster with `device.trace` (if there is one) absolute."""
     device = cluster.get("device") if isinstance(cluster, Mapping) else None
     if not isinstance(device, Mapping) or not device.get("trace"):
         return cluster
     return {**cluster, "device": {**device, "trace": str(_absolute(str(device["trace"]), cwd))}}
+
+
+def in_its_role(config: RunConfig) -> RunConfig:
+    """The run with what its role in the study changes; `run.arm` says that this has been done.
+
+    Raises ConfigError for a run that the role cannot have.
+    """
+    role = config.study.role
+    # Tuned settings may be the default ones: their runs have a name, and directories, of their own.
+    name = " ".join(word for word in ("tuned" if config.study.tuned else "", role) if word)
+    if not name or config.run.arm == name:
+        return config
+    if config.run.arm:
+        key = f"study.role={role}" if role else f"study.tuned={config.study.tuned}"
+        raise ConfigError(f"run.arm={config.run.arm}: {key} names the arm; leave run.arm empty")
+    changes = _CHANGES[role](config) if role in _CHANGES else {}
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, arm=name), **changes)
+
+
+def _fresh_seeds(config: RunConfig) -> dict[str, Any]:
+    """Other seeds than the baseline's."""
+    if config.seed >= FRESH:
+        raise ConfigError(
+            f"seed={config.seed}: must be below {FRESH} with study.role=fresh_seeds, which adds it"
+        )
+    return {"seed": config.seed + FRESH}
+
+
+def _one_core(config: RunConfig) -> dict[str, Any]:
+    """One of the cluster's nodes; the study gives it one core there."""
+    cluster = config.cluster
+    if max(cluster.ranks_of_nodes) > 1 or config.launcher.threads_per_rank != 1:
+        raise ConfigError(
+            "study.role=one_core: is one process of one thread (cluster.ranks_per_node=1 "
+            "launcher.threads_per_rank=1)"
+        )
+    if config.launcher.loader_workers:
+        raise ConfigError(
+            f"launcher.loader_workers={config.launcher.loader_workers}: must be 0 with study.role=one_core, "
+            "which is one process of one thread"
+        )
+    if config.launcher.virtual:
+        raise ConfigError("study.role=one_core: no model tells what cores do; real ranks can")
+    return {
+        "cluster": dataclasses.replace(cluster, nodes=1, ranks_per_node=(1,)),
+        "launcher": dataclasses.replace(config.launcher, pin=True),
+    }
+
+
+def _same_seeds(config: RunConfig) -> dict[str, Any]:
+    """The first part of the schedule."""
+    share = config.study.same_seeds_share
+    if share == 1:
+        return {}
+    steps = config.plan().steps
+    if steps is None:
+        raise ConfigError(
+            f"study.same_seeds_share={share}: of a schedule whose length is known once the data are loaded; "
+            "set train.max_steps, or study.same_seeds_share=1"
+        )
+    return {"train": dataclasses.replace(config.train, max_steps=max(1, math.ceil(share * steps)))}
+
+
+_CHANGES: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
+    "fresh_seeds": _fresh_seeds,
+    "one_core": _one_core,
+    "same_seeds": _same_seeds,
+}

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ...datasets.dataset import Dataset
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError
 
@@ -39,6 +40,34 @@ def build(model: Any, spec: InputSpec) -> nn.Module:
                 "mode; build the layer with its sizes"
             )
     return module
+
+
+def normalises(model: nn.Module) -> bool:
+    """Whether a layer of `model` is one of batch normalisation."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def input_spec(dataset: Dataset) -> InputSpec | None:
+    """The shape of a data set's samples; None where it has to be loaded first."""
+    info = dataset.info()
+    return None if info.shape is None or info.classes is None else InputSpec(*info.shape, info.classes)
+
+
+def built(model: Any, spec: InputSpec) -> nn.Module:
+    """The module of a model's configuration, if possible without memory for its numbers.
+
+    Raises ConfigError where it cannot be built.
+    """
+    try:
+        try:
+            with torch.device("meta"):
+                return build(model, spec)
+        except (RuntimeError, NotImplementedError):  # a model may look at its numbers
+            return build(model, spec)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
 
 
 def check_build(model: Any, spec: InputSpec) -> None:

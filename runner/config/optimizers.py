@@ -1,9 +1,10 @@
-"""The optimizers a run can choose: one frozen dataclass each, built on the parameters this rank steps.
+"""The optimizers a run can choose: one frozen dataclass each, built on the parameters that this rank steps.
 
 SGD and AdamW use PyTorch's fused kernels: one pass over a parameter and its state instead of one per
 operation, several times faster on CPUs, where the step of a large model is bound by memory.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,8 +13,22 @@ import torch
 from ...strategies.errors import ConfigError, above, at_least, one_of
 
 
+class Optimizer(ABC):
+    """The keys of an optimizer: a frozen, keyword-only dataclass that checks them in `__post_init__`.
+
+    A new one is a subclass with the key `lr` and the method `build`, and conf/optimizer/NAME.yaml with
+    `_target_` and every key. `daso-bench tune` searches `lr`, and `weight_decay` where there is such a key.
+    """
+
+    lr: float
+
+    @abstractmethod
+    def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class SGD:
+class SGD(Optimizer):
     """Stochastic gradient descent with momentum, `torch.optim.SGD`."""
 
     lr: float = 0.05
@@ -29,7 +44,6 @@ class SGD:
             raise ConfigError("optimizer.nesterov=true: needs optimizer.momentum > 0")
 
     def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
         return torch.optim.SGD(
             parameters,
             lr=self.lr,
@@ -41,7 +55,7 @@ class SGD:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
+class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov, Hutter 2019, arXiv:1711.05101), `torch.optim.AdamW`."""
 
     lr: float = 1e-3
@@ -58,7 +72,6 @@ class AdamW:
         at_least("optimizer.weight_decay", self.weight_decay, 0)
 
     def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
         return torch.optim.AdamW(
             parameters,
             lr=self.lr,
@@ -70,7 +83,7 @@ class AdamW:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LARS:
+class LARS(Optimizer):
     """Layer-wise adaptive rates (You, Gitman, Ginsburg 2017, arXiv:1708.03888), see `LARSOptimizer`.
 
     It brings its own learning rate: with the trust coefficient of 0.001 a base rate around 10 is ordinary.
@@ -94,7 +107,6 @@ class LARS:
         one_of("optimizer.skip", self.skip, ["norm_and_bias", "none"])
 
     def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of `parameters` at the base learning rate; the schedule scales it."""
         return LARSOptimizer(parameters, self)
 
 

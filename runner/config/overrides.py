@@ -1,17 +1,23 @@
-"""The user's `KEY=VALUE` words before Hydra's grammar sees them: text stays text, and hints that work.
+"""What the user wrote, before Hydra reads it: `KEY=VALUE` words, and the YAML files of --config-dir.
 
-The grammar reads `1e3` as a number, `a,b` as a sweep, and refuses `#`, `~`, a second `=` and letters outside
-ASCII. For the keys whose value is text by nature that is never meant, so their values are quoted here.
+Hydra's grammar reads `1e3` as a number and `a,b` as a sweep, and refuses `#`, `~`, a second `=` and letters
+outside ASCII. The values of keys that hold text are quoted here, so that they stay text.
 """
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import yaml
+
+from ...strategies.errors import ConfigError
 
 STUDY = ("study.name", "study.arm", "study.assumption", "study.size")
 PATHS = ("results_dir", "dataset.root", "dataset.prepared", "reader.path")
 TEXT_KEYS = ("run.name", "run.tag", "run.arm", *PATHS, *STUDY)
 
+_YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _WORD = re.compile(r"(?P<key>\+{0,2}[^=~]+)=(?P<value>.*)", re.DOTALL)
 _QUOTED = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*""", re.DOTALL)
 _PIECE = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^,])*""", re.DOTALL)
@@ -67,3 +73,41 @@ def _split(value: str) -> list[str]:
         if end == len(value):
             return pieces
         start = end + 1
+
+
+def refuse_sexagesimal(folder: Path) -> None:
+    """Raises ConfigError for the first number to the base 60 in the *.yaml files below `folder`.
+
+    PyYAML reads YAML 1.1, in which an unquoted `30:00` is the number 1800, and Hydra's loader keeps that:
+    `timeout_min: 30:00` arrives as 1800. So the files themselves are read before anything is composed.
+    A file that is no YAML is left to the one who loads it.
+    """
+    for path in sorted(Path(folder).rglob("*.yaml")):
+        try:
+            trees = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            continue
+        for tree in trees:
+            for key, node in _scalars(tree, "", set()):
+                if node.tag in _YAML_NUMBERS and ":" in node.value:
+                    number = yaml.SafeLoader("").construct_object(node)
+                    raise ConfigError(
+                        f"{path}, line {node.start_mark.line + 1}: {key}: {node.value} without quotes is the "
+                        f'number {number} (YAML counts it to the base 60); write {key}: "{node.value}"'
+                    )
+
+
+def _scalars(node: yaml.Node | None, key: str, seen: set[int]) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    """Every scalar below `node` with its dotted key; an anchor may make a circle."""
+    if isinstance(node, yaml.ScalarNode):
+        yield key, node
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            text = name.value if isinstance(name, yaml.ScalarNode) else "?"
+            yield from _scalars(value, f"{key}.{text}" if key else text, seen)
+    if isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _scalars(value, f"{key}[{index}]", seen)

@@ -1,22 +1,19 @@
-"""The keys of `reader=NAME`: which reader a run has, in which order it gives samples, what is refused."""
+"""The keys of `reader=NAME`: which reader a run has, and in which order it gives samples."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...datasets.dataset import Dataset
 from ...datasets.packed import contiguous_readers, record_order, strided_reader
 from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.reading import Reader, Tally
 from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
-from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
-from .tasks import task_choice
-from .tasks.classification import Classification
 
 MOST_BATCHES = 1024  # read ahead; far more than helps
 MOST_MIB = 2**20
@@ -246,43 +243,3 @@ def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:
 def order_alone(launcher: LauncherConfig) -> str | None:
     """Why a reader gives a run no more than the order of its samples, in words; None where it reads."""
     return None if launcher.real_time else ORDER_ALONE
-
-
-def check_reader(
-    reader: ReaderConfig, strategy_class: Any, strategy: Any, launcher: LauncherConfig, dataset: Any
-) -> None:
-    """Refuse what a reader cannot feed: ConfigError."""
-    if isinstance(reader, NoReader):
-        return
-    start = f"reader={reader.name}"
-    if issubclass(strategy_class, AsynchronousStrategy):
-        raise ConfigError(
-            f"{start}: gives all ranks equal steps of common batches, and with this strategy each draws its "
-            "own samples at its own pace; take reader=none"
-        )
-    if strategy_class.piece_shift:
-        raise ConfigError(
-            f"{start}: deals the pieces of a batch by itself, and this strategy wants them moved from rank "
-            "to rank; take reader=none"
-        )
-    if launcher.timing_only:
-        raise ConfigError(f"{start}: launcher.timing_only=true has no samples to read; take reader=none")
-    if launcher.loader_workers:
-        raise ConfigError(
-            f"{start}: reads ahead by itself (reader.prefetch_batches); take launcher.loader_workers=0, not "
-            f"{launcher.loader_workers}"
-        )
-    if launcher.prefetch_batches != LauncherConfig.prefetch_batches:
-        raise ConfigError(
-            f"{start}: launcher.prefetch_batches={launcher.prefetch_batches} is of launcher.loader_workers, "
-            "which read no packed file; take reader.prefetch_batches"
-        )
-    for key in ("cold", "warm"):
-        if getattr(reader, key) and not reads(reader, launcher):
-            raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
-    if task_choice.kind_of(dataset.task, "dataset") is not Classification:
-        raise ConfigError(
-            f"{start}: a packed file has one label an image, and the data set is for "
-            f"{task_choice.kind_of(dataset.task, 'dataset').name}; take reader=none"
-        )
-    path_of(dataset, reader)

@@ -1,14 +1,12 @@
 """Learning-rate schedules as pure functions of *global samples*, so that all ranks compute the same factor.
 
-Each has `factor(before, after, total_samples, samples_per_epoch)`: what the optimizer's base learning rate is
-multiplied by for the step that brings the run from `before` samples to `after`. A warm-up goes by `after` and
-a decay over the whole run by `before`, as in PyTorch's schedulers, so that neither the first step nor the
-last one has learning rate 0. `total_samples` is the run's budget. Every schedule starts with a linear warm-up
-of `warmup_epochs` (Goyal et al. 2017, arXiv:1706.02677). One with `reads_epoch_loss` is told the training
-loss of each epoch over all ranks, and what it makes of that multiplies the factor.
+A warm-up goes by the samples after a step and a decay over the whole run by those before it, as in PyTorch's
+schedulers, so that neither the first step nor the last one has learning rate 0. Every schedule starts with a
+linear warm-up of `warmup_epochs` (Goyal et al. 2017, arXiv:1706.02677).
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,19 +14,54 @@ from ...strategies.errors import ConfigError, above, at_least, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class Watch:
+    """What a plateau schedule remembers: part of every checkpoint, equal on all ranks.
+
+    best: smallest loss so far; waited: epochs since then, as far as they count; cooling: epochs to come that
+    do not count; factor: what the rate is multiplied by.
+    """
+
+    best: float = math.inf
+    waited: int = 0
+    cooling: int = 0
+    factor: float = 1.0
+
+
+class Schedule(ABC):
+    """The keys of a schedule: a frozen, keyword-only dataclass that checks them in `__post_init__`.
+
+    A new one is a subclass with the key `warmup_epochs` and the method `factor`, and
+    conf/schedule/NAME.yaml with `_target_` and every key. One with `reads_epoch_loss` has `after_epoch`,
+    which gets the training loss of each epoch over all ranks; the `factor` of the `Watch` that it returns
+    multiplies that of the schedule.
+    """
+
+    warmup_epochs: float
+    reads_epoch_loss: ClassVar[bool] = False
+
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """Global samples behind which a step first lowers the rate; None where no step does, each does, or
+        it is not known before."""
+        return None
+
+    @abstractmethod
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        """The multiple of the optimizer's base learning rate, in [0, 1], for the step that brings the run
+        from `before` samples to `after`; `total_samples` is the run's budget."""
+
+    def after_epoch(self, watch: Watch, loss: float) -> Watch:
+        """What is known of the loss after an epoch; called of schedules with `reads_epoch_loss` alone."""
+        return watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Schedule):
     """The base learning rate throughout."""
 
     warmup_epochs: float = 0.0
 
-    reads_epoch_loss: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
-
-    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
-        """Global samples behind which a step first lowers the rate; None where none does."""
-        return None
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: 1 once the warm-up is over."""
@@ -36,14 +69,12 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(Schedule):
     """Multiplied by `decay` at each of `milestones`, fractions of the run's samples in ascending order."""
 
     warmup_epochs: float = 0.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
-
-    reads_epoch_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
@@ -65,7 +96,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(Schedule):
     """Half a cosine from 1 at the end of the warm-up to `final` at the end of the run.
 
     Loshchilov and Hutter 2017 (arXiv:1608.03983), without restarts. `final` is a fraction of the base rate.
@@ -74,15 +105,9 @@ class Cosine:
     warmup_epochs: float = 1.0
     final: float = 0.0
 
-    reads_epoch_loss: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
         within("schedule.final", self.final, 0, 1)
-
-    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
-        """None: it lowers the rate all the time."""
-        return None
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: warm-up, then monotonically down to `final`, which holds from `total_samples` on.
@@ -98,7 +123,7 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Polynomial:
+class Polynomial(Schedule):
     """(1 - progress) to the power of `power`, from 1 at the end of the warm-up to 0 at the end of the run.
 
     With power 2 the schedule that large-batch training with LARS uses (You et al. 2017, arXiv:1708.03888).
@@ -107,15 +132,9 @@ class Polynomial:
     warmup_epochs: float = 5.0
     power: float = 2.0
 
-    reads_epoch_loss: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         _finite_warmup(self.warmup_epochs)
         above("schedule.power", self.power, 0)
-
-    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
-        """None: it lowers the rate all the time."""
-        return None
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: warm-up, then monotonically down to 0 at `total_samples`.
@@ -130,21 +149,7 @@ class Polynomial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
-    """What a plateau schedule remembers: part of every checkpoint, equal on all ranks.
-
-    best: smallest loss so far; waited: epochs since then, as far as they count; cooling: epochs to come that
-    do not count; factor: what the rate is multiplied by.
-    """
-
-    best: float = math.inf
-    waited: int = 0
-    cooling: int = 0
-    factor: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plateau:
+class Plateau(Schedule):
     """Multiplied by `decay` when the training loss has not improved for more than `patience` epochs.
 
     The loss is the mean over all samples and ranks of an epoch; it improves when it is below
@@ -174,10 +179,6 @@ class Plateau:
             )
         at_least("schedule.cooldown", self.cooldown, 0)
         within("schedule.final", self.final, 0, 1)
-
-    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
-        """None: when it will lower the rate is not known before."""
-        return None
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
         """In [0, 1]: 1 once the warm-up is over; to be multiplied by that of the present `Watch`."""

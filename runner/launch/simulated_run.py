@@ -13,7 +13,7 @@ from ...strategies.topology import Topology
 from ..communication import numerics
 from ..communication.link_costs import ClusterNetwork
 from ..config import load, schema
-from ..config.batch_parts import input_spec
+from ..config.model_building import input_spec
 from ..machine.environment import environment, rank_row
 from ..records import data_file
 from ..records.json_lines import RecordWriter, read_json, write_json

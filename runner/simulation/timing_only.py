@@ -23,6 +23,7 @@ from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
 from ...strategies.replica import Batch
 from ..config.model_building import build
+from ..config.optimizers import Optimizer
 from ..config.schema import RunConfig
 from ..training.device_model import Profile
 from .simulated_replica import SimulatedReplica
@@ -113,7 +114,7 @@ class NoStep(torch.optim.Optimizer):
 
 
 @dataclass(frozen=True)
-class NoOptimizer:
+class NoOptimizer(Optimizer):
     """What builds it; `lr` is what the schedule works on."""
 
     lr: float

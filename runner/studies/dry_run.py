@@ -7,16 +7,15 @@ from pathlib import Path
 from rich.console import Console
 
 from ...strategies.errors import ConfigError, MachineError
-from ..config.compose import compose
-from ..config.load import dump
+from ..config.load import dump, requests
 from ..config.reader_config import PackedReader
 from ..config.schema import RunConfig
 from ..launch.launcher import launcher_of
 from ..records import display
 from ..records.outcome import OK, WRONG_REQUEST
-from ..records.run_directory import RunDirectory
 from ..training.packed.packed_set import look_at
-from . import duration, sweep
+from . import duration
+from .plan import Plan, PlannedRun, plan_of
 
 RUN, GO_ON = "run", "go on with it"
 STARTED = (RUN, GO_ON)
@@ -24,39 +23,34 @@ STARTED = (RUN, GO_ON)
 
 def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
     """Show what `start.start` would do, in its order; returns the exit code."""
-    wanted = sweep.requests(compose(words, sweep=many, config_dir=config_dir), cwd)
+    plan = plan_of(requests(words, sweep=many, config_dir=config_dir, cwd=cwd))
     if not many:
-        sweep.only(wanted)
-    return show(display.make_console(), wanted, many=many)
+        _ = plan.only
+    return show(display.make_console(), plan, many=many)
 
 
-def show(console: Console, wanted: Sequence[sweep.Request], *, many: bool) -> int:
+def show(console: Console, plan: Plan, *, many: bool) -> int:
     """Show each run, how long all will take, and the first one's configuration; returns the exit code.
 
     `many`: the runs of a sweep, which skips what is finished.
     """
-    order, refused = sweep.arrange(wanted), False
-    for number, request in enumerate(order, 1):
-        count = f"[{number}/{len(order)}] " if many else ""
-        if request.config is None or request.path is None:
-            display.say(console, f"{count}refused: {request.error}", "red")
-            continue
-        display.say(console, f"{count}{request.title}", "bold")
-        display.say(console, f"  directory  {request.path}")
-        for line, text in enumerate(launcher_of(request.config).describe(request.config)):
+    total, wrong = len(plan.runs) + len(plan.refused), bool(plan.refused)
+    for number, run in enumerate(plan.runs, 1):
+        display.say(console, (f"[{number}/{total}] " if many else "") + run.title, "bold")
+        display.say(console, f"  directory  {run.path}")
+        for line, text in enumerate(launcher_of(run.config).describe(run.config)):
             display.say(console, f"  {'' if line else 'processes':<9}  {text}")
-        would, trouble = intent(RunDirectory(request.path), many=many), None
-        if would in STARTED:
-            trouble = packed_trouble(request.config)
-        refused = refused or trouble is not None
-        display.say(console, f"  would      {would if trouble is None else f'refuse: {trouble}'}")
-    configs = [request.config for request in order if request.config is not None]
-    tell_time(console, configs)
-    first = next(iter(configs), None)
-    if first is not None:
+        would = intent(run, many=many)
+        if would in STARTED and (trouble := packed_trouble(run.config)) is not None:
+            would, wrong = f"refuse: {trouble}", True
+        display.say(console, f"  would      {would}")
+    for number, request in enumerate(plan.refused, len(plan.runs) + 1):
+        display.say(console, f"[{number}/{total}] refused: {request.error}", "red")
+    tell_time(console, plan)
+    if plan.runs:
         display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
-        display.say(console, dump(first).rstrip())
-    return WRONG_REQUEST if refused or any(request.error for request in order) else OK
+        display.say(console, dump(plan.runs[0].config).rstrip())
+    return WRONG_REQUEST if wrong else OK
 
 
 def packed_trouble(config: RunConfig) -> str | None:
@@ -70,26 +64,25 @@ def packed_trouble(config: RunConfig) -> str | None:
     return None
 
 
-def tell_time(console: Console, configs: Sequence[RunConfig]) -> None:
-    """Say how long the runs will take, as far as that is known before any is started."""
-    to_do = duration.left(configs)
-    found = duration.from_finished(configs)
-    if found is not None:
-        display.say(console, str(found))
-    most = duration.at_most(to_do)
+def tell_time(console: Console, plan: Plan) -> None:
+    """Show how long the runs will take, as far as that is known before any is started."""
+    estimate = duration.from_finished(plan.runs)
+    if estimate is not None:
+        display.say(console, str(estimate))
+    most = duration.at_most(duration.left(plan.runs))
     if most:
         display.say(console, most)
 
 
-def intent(directory: RunDirectory, *, many: bool) -> str:
+def intent(run: PlannedRun, *, many: bool) -> str:
     """What would be done with this run."""
-    state = directory.state()
+    state = run.state
     if state in ("new", "queued"):
         return RUN
     if state == "resumable" and many:
         return GO_ON
     if state == "resumable":
-        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(directory.path))})"
+        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(run.path))})"
     if state == "finished" and many:
         return "skip: finished already"
     return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"

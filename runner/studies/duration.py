@@ -7,10 +7,10 @@ from statistics import fmean
 
 from ...strategies.errors import ConfigError
 from ..config.launchers import SlurmConfig
-from ..config.schema import RunConfig, arm_id, run_id
+from ..config.schema import RunConfig, arm_id
 from ..launch.launcher import cores_of
 from ..records.display import duration
-from ..records.run_directory import RunDirectory
+from .plan import PlannedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +33,24 @@ class Estimate:
         )
 
 
-def left(configs: Iterable[RunConfig]) -> list[RunConfig]:
+def left(runs: Iterable[PlannedRun]) -> list[RunConfig]:
     """Those that are not finished."""
-    return [config for config in configs if _directory(config).state() != "finished"]
+    return [run.config for run in runs if run.state != "finished"]
 
 
-def from_finished(configs: Sequence[RunConfig]) -> Estimate | None:
+def from_finished(runs: Sequence[PlannedRun]) -> Estimate | None:
     """From the wall clock of what is finished of the same sweep; arms of which nothing is take the mean."""
-    to_do = left(configs)
-    took: dict[str, list[float]] = {}
-    for config in configs:
-        seconds = _took(_directory(config))
+    to_do = left(runs)
+    took: dict[str, list[float]] = {}  # seconds, by arm
+    for run in runs:
+        seconds = _took(run)
         if seconds is not None:
-            took.setdefault(arm_id(config), []).append(seconds)
+            took.setdefault(arm_id(run.config), []).append(seconds)
     if not to_do or not took:
         return None
-    mean = fmean(fmean(found) for found in took.values())
+    mean = fmean(fmean(seconds) for seconds in took.values())
     each = [fmean(took.get(arm_id(config), [mean])) for config in to_do]
-    count = sum(len(found) for found in took.values())
+    count = sum(len(seconds) for seconds in took.values())
     return _estimate(to_do, each, f"from {count} finished run{'s' * (count != 1)}")
 
 
@@ -79,12 +79,12 @@ class Pace:
         return None if each is None else runs * each
 
 
-def _took(directory: RunDirectory) -> float | None:
+def _took(run: PlannedRun) -> float | None:
     """Wall-clock seconds of a finished run of one attempt."""
+    if run.state != "finished":
+        return None
     try:
-        if directory.state() != "finished":
-            return None
-        (attempt,) = directory.status()["attempts"]
+        (attempt,) = run.directory.status()["attempts"]
         seconds = float(attempt["ended_unix"]) - float(attempt["started_unix"])
     except (ConfigError, ValueError, KeyError, TypeError):
         return None
@@ -99,7 +99,3 @@ def _estimate(configs: Sequence[RunConfig], each: Sequence[float], basis: str) -
         core_s=math.fsum(seconds * cores_of(config) for config, seconds in pairs),
         basis=basis,
     )
-
-
-def _directory(config: RunConfig) -> RunDirectory:
-    return RunDirectory(config.results_dir / config.study.name / run_id(config))

@@ -1,12 +1,21 @@
-"""Which runs stand below a folder, and how each is: its status.json, and what Slurm adds."""
+"""`daso-bench status` and `cancel`: the runs below a folder, how each is, and how each is ended.
 
+Loads no torch: that takes seconds.
+"""
+
+import os
+import signal
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
 from ..launch.slurm import slurm_status
 from ..machine.folders import check_folder
+from ..records import display
+from ..records.outcome import OK
 from ..records.run_directory import RunDirectory
 
 _LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folder
@@ -17,10 +26,10 @@ def runs_below(folder: Path) -> list[RunDirectory]:
     check_folder(folder)
     if (folder / "status.json").is_file() or (folder / "config.yaml").is_file():
         return [RunDirectory.open(folder)]
-    found = sorted(file.parent for level in _LEVELS for file in folder.glob(level))
-    if not found:
+    paths = sorted(file.parent for level in _LEVELS for file in folder.glob(level))
+    if not paths:
         raise ConfigError(f"{folder}: no run in it, nor in a folder one or two levels below")
-    return [RunDirectory(path) for path in found]
+    return [RunDirectory(path) for path in paths]
 
 
 def states(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
@@ -39,3 +48,27 @@ def states(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
         name = run.run_id if run.path == folder.absolute() else str(run.path.relative_to(folder.absolute()))
         rows.append((name, status))
     return rows
+
+
+def cancel(folder: Path) -> int:
+    """Have the run at `folder`, or all below it, end for good; returns the exit code.
+
+    Raises ConfigError for a run on another machine that no batch system knows.
+    """
+    console = display.make_console()
+    for run in runs_below(folder):
+        display.say(console, f"{run.run_id}: {_cancel(run)}")
+    return OK
+
+
+def _cancel(run: RunDirectory) -> str:
+    status = run.status()
+    if slurm_status.job_id(status) is not None or status["status"] != "running":
+        return slurm_status.cancel(run)
+    attempt = status["attempts"][-1]
+    if attempt["host"] != socket.gethostname():
+        raise ConfigError(f"run {run.run_id} runs on {attempt['host']}: cancel it there")
+    run.cancel_file.touch()
+    with suppress(ProcessLookupError):
+        os.kill(attempt["pid"], signal.SIGINT)
+    return f"its supervisor (pid {attempt['pid']}) is asked to stop"

@@ -1,34 +1,133 @@
-"""The plan of a study: which runs were declared, and when; written before the first of them starts.
+"""The plan of a command: its runs in the order to start them; and `plan.jsonl`, the declared runs.
 
-`<results_dir>/<study>/plan.jsonl`, one line for each stage. A later sweep adds a stage with the runs that no
-earlier one had: more runs are a new stage, never a quiet change of the plan. Fields: docs/records.md.
+A *block* is one repetition (seed, run.repeat). Inside a block every arm runs once, and the order of the arms
+moves on by one from block to block (ABC, BCA, CAB), so that a machine that warms up or gets busy does not
+favour an arm.
+
+`<results_dir>/<study>/plan.jsonl` has one line for each stage, written before the first run starts. A later
+sweep adds a stage with the runs that no earlier one had: more runs are a new stage, never a quiet change of
+the plan. Fields: docs/records.md.
 """
 
+import dataclasses
 import errno
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...strategies.errors import MachineError
-from ..config.schema import RunConfig, run_id
-from ..records.declared_runs import FILE, declared
-from ..records.json_lines import RecordWriter, Row
+from ...strategies.errors import ConfigError, MachineError
+from ..config.load import Request
+from ..config.schema import RunConfig, arm_id, run_id
+from ..records.json_lines import RecordWriter, Row, read_records
+from ..records.run_directory import RunDirectory, State
+from ..records.seed_ranges import block_of
 
+FILE = "plan.jsonl"
 PLAN_SCHEMA_VERSION = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run that is to be started: its configuration, its directory, and the state of that when planned.
+
+    `words`: what was typed for it.
+    """
+
+    config: RunConfig
+    path: Path
+    state: State
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: RunConfig, words: tuple[str, ...] = ()) -> "PlannedRun":
+        """Raises ConfigError where the status of its directory is damaged."""
+        path = config.path
+        return cls(config=config, path=path, state=RunDirectory(path).state(), words=words)
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @property
+    def title(self) -> str:
+        return self.config.title
+
+    def now(self) -> "PlannedRun":
+        """With its present state: since the plan was made, hours may have passed."""
+        return dataclasses.replace(self, state=self.directory.state())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The runs of a command in the order to start them, and the requests that were refused."""
+
+    runs: Sequence[PlannedRun]
+    refused: Sequence[Request] = ()
+
+    @property
+    def only(self) -> PlannedRun:
+        """The one run that was asked for. Raises ConfigError if it is refused."""
+        if self.refused:
+            raise self.refused[0].error or ConfigError("nothing to run")
+        (run,) = self.runs
+        return run
+
+
+def plan_of(requests: Sequence[Request]) -> Plan:
+    """The plan for what was asked (see the module's first lines for the order)."""
+    # A list for each arm, of one run nearly always: no two requests may be one, whatever an arm is.
+    blocks: dict[tuple[int, int], dict[str, list[PlannedRun]]] = {}
+    arms: dict[str, None] = {}
+    for request in requests:
+        if request.config is not None:
+            run = PlannedRun.of(request.config, request.words)
+            arm = _arm(run.config)
+            arms.setdefault(arm)
+            block = block_of(run.config.seed, run.config.study.role), run.config.run.repeat
+            blocks.setdefault(block, {}).setdefault(arm, []).append(run)
+    runs: list[PlannedRun] = []
+    names = list(arms)
+    for number, block in enumerate(blocks.values()):
+        turn = number % len(names)
+        runs += [run for name in names[turn:] + names[:turn] for run in block.get(name, [])]
+    return Plan(runs=runs, refused=[request for request in requests if request.config is None])
+
+
+def _arm(config: RunConfig) -> str:
+    return f"{config.results_dir}/{config.study.name}/{arm_id(config)}"
+
+
+def declared(folder: Path) -> dict[str, float]:
+    """Run id -> when it was declared first, s since 1970; {} without a plan, nothing from broken lines."""
+    try:
+        rows = read_records(folder / FILE).rows
+    except OSError:
+        return {}
+    first: dict[str, float] = {}
+    for row in rows:
+        unix, runs = row.get("unix"), row.get("runs")
+        if isinstance(unix, bool) or not isinstance(unix, int | float) or not math.isfinite(unix):
+            continue
+        for run in runs if isinstance(runs, list) else []:
+            if isinstance(run, str):
+                first[run] = min(unix, first.get(run, unix))
+    return first
+
+
 def declare(
-    configs: Sequence[RunConfig], words: Sequence[str], *, unix: float, commit: Callable[[], str | None]
+    runs: Sequence[PlannedRun], words: Sequence[str], *, unix: float, commit: Callable[[], str | None]
 ) -> None:
-    """Add a stage to the plan of each study of `configs` for the runs that are new to it.
+    """Add a stage to the plan of each study of `runs` for the runs that are new to it.
 
     `words`: what was asked for. `unix`: now. `commit`: the present one, asked only if there is a new run.
     Raises MachineError if a plan cannot be written.
     """
     of_folder: dict[Path, list[RunConfig]] = defaultdict(list)
-    for config in configs:
-        of_folder[config.results_dir / config.study.name].append(config)
+    for run in runs:
+        of_folder[run.path.parent].append(run.config)
     for folder, members in of_folder.items():
         known = declared(folder)
         new = [config for config in members if run_id(config) not in known]

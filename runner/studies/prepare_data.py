@@ -18,10 +18,10 @@ from ...datasets.checking import SHOWN, BadFiles
 from ...datasets.dataset import Dataset, Tell
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, MachineError
-from ..config.batch_parts import input_spec
+from ..config.checks import check_data
 from ..config.compose import compose
 from ..config.load import dataset_of, reader_of
-from ..config.model_building import check_build
+from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
 from ..config.reader_config import PackedReader, path_of, reads
 from ..config.schema import RunConfig
@@ -98,7 +98,7 @@ class Preparation:
         def spec() -> InputSpec:
             return self._once(f"shape {dataset!r}", lambda: loaded_input_spec(dataset))
 
-        config.check_data(spec)
+        check_data(config, spec)
         if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
             self._once(f"model {model!r} {dataset!r}", lambda: check_build(model, spec()))
         self._packed(config)

@@ -58,12 +58,9 @@ class Key:
 def space_of(config: RunConfig) -> list[Key | None]:
     """The dimensions: the common ones, None where this run has no such key, then those of its strategy.
 
-    Raises ConfigError for an optimizer without `lr`, and for a wrong `tuned` of the strategy.
+    Raises ConfigError for a wrong `tuned` of the strategy.
     """
-    rate, decay = getattr(config.optimizer, "lr", None), getattr(config.optimizer, "weight_decay", None)
-    if not isinstance(rate, float):
-        name = type(config.optimizer).__name__
-        raise ConfigError(f"optimizer={name}: has no number lr to tune; give it one, or tune by hand")
+    rate, decay = config.optimizer.lr, getattr(config.optimizer, "weight_decay", None)
     lr_key = Key(
         name=COMMON_KEYS[0],
         words=f"x 1/{RATE_TIMES:g} to {RATE_TIMES:g}",
@@ -78,7 +75,7 @@ def space_of(config: RunConfig) -> list[Key | None]:
     )
     return [
         lr_key,
-        warmup_key if hasattr(config.schedule, "warmup_epochs") else None,
+        warmup_key,
         None if decay is None else _decay(float(decay)),
         *_strategy_keys(config),
     ]

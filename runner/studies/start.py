@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,8 +10,7 @@ from rich.console import Console
 
 from ...strategies.errors import ConfigError, MachineError
 from .. import PACKAGE
-from ..config.compose import compose
-from ..config.load import load, to_plain
+from ..config.load import load, requests, to_plain
 from ..config.overrides import key_of
 from ..config.schema import RunConfig
 from ..launch import local
@@ -21,8 +20,9 @@ from ..records import display
 from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
 from ..records.run_directory import RunDirectory
 from ..training.data_errors import can_go_on
-from . import duration, plan, sweep
+from . import duration, sweep
 from .overview import runs_below
+from .plan import Plan, PlannedRun, declare, plan_of
 from .prepare_data import Preparation
 
 
@@ -32,31 +32,31 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
     """
     console = display.make_console(goes_on=True)
-    composed = compose(words, sweep=many, config_dir=config_dir)
-    wanted = sweep.requests(composed, cwd)
-    given_away = external_launcher(request.config for request in wanted)
+    asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
+    given_away = external_launcher(request.config for request in asked)
     if given_away is None:
         local.warm()  # the processes load torch while this one looks at the requests
+    plan = plan_of(asked)
     if many:
         with_report = any(key_of(word) == "study" for word in words)
         if given_away is not None:
             return _give_away(
                 console,
                 given_away,
-                wanted,
+                plan,
                 with_report=with_report,
                 words=words,
                 config_dir=config_dir,
             )
-        return run_sweep(console, wanted, with_report=with_report, words=words, config_dir=config_dir)
-    config = sweep.only(wanted)
-    display.say(console, wanted[0].title, "bold")
+        return run_sweep(console, plan, with_report=with_report, words=words, config_dir=config_dir)
+    run = plan.only
+    display.say(console, run.title, "bold")
     if given_away is not None:
-        return _give_away(console, given_away, wanted, with_report=False)
+        return _give_away(console, given_away, plan, with_report=False)
     ready = Preparation(console)
-    # A requeued batch script says its command again.
-    run = sweep.run_or_resume if config.launcher.external else sweep.run_one
-    directory, outcome = run(config, _starter(console, ready), ready.check)
+    # A requeued batch script repeats its command.
+    begin = sweep.run_or_resume if run.config.launcher.external else sweep.run_one
+    directory, outcome = begin(run, _starter(console, ready), ready.check)
     _tell_end(console, directory, outcome)
     return outcome.exit_code
 
@@ -114,14 +114,14 @@ def evaluate(folder: Path) -> int:
 
 def run_sweep(
     console: Console,
-    wanted: Sequence[sweep.Request],
+    plan: Plan,
     *,
     with_report: bool,
     words: Sequence[str] = (),
     config_dir: Path | None = None,
     ready: Preparation | None = None,
 ) -> int:
-    """Run them here, in an order fair to the arms, and tell how it goes; returns the exit code.
+    """Run them here, in the order of the plan, and show how it goes; returns the exit code.
 
     `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
     that have been looked at already.
@@ -130,14 +130,13 @@ def run_sweep(
     def tell(text: str) -> None:
         display.say(console, text)
 
-    order = sweep.arrange(wanted)
-    _tell_refused(console, order)
+    _tell_refused(console, plan)
     commit = cache(lambda: commit_of(PACKAGE)[0])
-    _declare(order, words, commit)
+    declare(plan.runs, words, unix=time.time(), commit=commit)
     ready = ready or Preparation(console)
-    pace = duration.Pace(_tell_estimate(console, order))
+    pace = duration.Pace(_tell_estimate(console, plan))
     start_run = _paced(_starter(console, ready, tell_end=True), pace)
-    results = sweep.run_all(order, start_run, tell, commit, pace.left_s, ready.check)
+    results = sweep.run_all(plan, start_run, tell, commit, pace.left_s, ready.check)
     _tell_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
@@ -148,18 +147,13 @@ def run_sweep(
     return code
 
 
-def _declare(order: Sequence[sweep.Request], words: Sequence[str], commit: Callable[[], str | None]) -> None:
-    configs = [request.config for request in order if request.config is not None]
-    plan.declare(configs, words, unix=time.time(), commit=commit)
-
-
-def _tell_estimate(console: Console, order: Sequence[sweep.Request]) -> float | None:
-    """Say how long the runs will take; seconds of each, None before one is finished."""
-    found = duration.from_finished([request.config for request in order if request.config is not None])
-    if found is None:
+def _tell_estimate(console: Console, plan: Plan) -> float | None:
+    """Show how long the runs will take; seconds of each, None before one is finished."""
+    estimate = duration.from_finished(plan.runs)
+    if estimate is None:
         return None
-    display.say(console, str(found), "bold")
-    return found.each_s
+    display.say(console, str(estimate), "bold")
+    return estimate.each_s
 
 
 def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
@@ -172,79 +166,74 @@ def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
     return start_and_time
 
 
-def _tell_refused(console: Console, order: Sequence[sweep.Request]) -> bool:
-    """Say which requests are refused; whether any is. Raises ConfigError if all are."""
-    refused = [request for request in order if request.error is not None]
-    if len(refused) == len(order):
-        raise ConfigError("\n".join(dict.fromkeys(str(request.error) for request in refused)))
-    for text in dict.fromkeys(f"refused: {request.error}" for request in refused):
-        display.say(console, text, "red")
-    return bool(refused)
+def _tell_refused(console: Console, plan: Plan) -> None:
+    """Show which requests are refused. Raises ConfigError if all are."""
+    errors = dict.fromkeys(str(request.error) for request in plan.refused)
+    if not plan.runs:
+        raise ConfigError("\n".join(errors))
+    for error in errors:
+        display.say(console, f"refused: {error}", "red")
 
 
 def _give_away(
     console: Console,
     launcher: Launcher,
-    wanted: Sequence[sweep.Request],
+    plan: Plan,
     *,
     with_report: bool,
     words: Sequence[str] | None = None,
     config_dir: Path | None = None,
 ) -> int:
     """Hand the runs to another program: Slurm's queue, or the user's torchrun. `words`: a sweep's."""
-    order = sweep.arrange(wanted)
-    refused = _tell_refused(console, order)
+    _tell_refused(console, plan)
     if words is not None:
-        _declare(order, words, lambda: commit_of(PACKAGE)[0])
-    most = duration.at_most(duration.left(r.config for r in order if r.config is not None))
+        declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
+    most = duration.at_most(duration.left(plan.runs))
     if most:
         display.say(console, most)
-    code = WRONG_REQUEST if refused else OK
+    code = WRONG_REQUEST if plan.refused else OK
     runs: list[tuple[RunDirectory, RunConfig]] = []
     ready = Preparation(console)
-    for request in order:
-        if request.config is None or request.path is None:
-            continue
+    for run in plan.runs:
         try:
-            run = _directory_of(request.config, request.path, ready)
+            directory = _directory_of(run.now(), ready)
         except (ConfigError, MachineError) as error:
-            RunDirectory(request.path).refuse(str(error))
+            run.directory.refuse(str(error))
             if words is None:
                 raise
-            display.say(console, f"{request.title}: {error}", "red")
+            display.say(console, f"{run.title}: {error}", "red")
             code = max(code, _code_of(error))
             continue
-        if run is None:
-            status = RunDirectory(request.path).status()["status"]
-            display.say(console, f"{request.title}: skipped: {status} already: {request.path}")
+        if directory is None:
+            status = run.directory.status()["status"]
+            display.say(console, f"{run.title}: skipped: {status} already: {run.path}")
         else:
-            runs.append((run, request.config))
+            runs.append((directory, run.config))
     code = (launcher.hand_over(runs, console) if runs else 0) or code
-    folders = list(dict.fromkeys(run.path.parent for run, _ in runs))
+    folders = list(dict.fromkeys(directory.path.parent for directory, _ in runs))
     if with_report and launcher.waits([config for _, config in runs]):
         for folder in folders:
             _build_report(console, folder, config_dir)
     return code
 
 
-def _directory_of(config: RunConfig, path: Path, ready: Preparation) -> RunDirectory | None:
+def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
     """The folder of a run that is given away, its data ready; None for a finished one.
 
     Raises ConfigError, MachineError where it cannot be run; then there is no new folder.
     """
+    config, directory, state = run.config, run.directory, run.state
     launcher_of(config).refuse(config)
-    run = RunDirectory(path)
-    state = run.state()
     if state == "finished":
         return None
     ready.check(config)
-    status = run.status() if state == "queued" else {}
+    status = directory.status() if state == "queued" else {}
     if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
-        run = RunDirectory.create(to_plain(config), config.results_dir)
+        directory = RunDirectory.create(to_plain(config), config.results_dir)
     elif state == "resumable" or state == "queued":
-        run.renew(to_plain(config))
-    ready(run, config)
-    return run
+        directory.renew(to_plain(config))
+    ready(directory, config)
+    return directory
 
 
 def _code_of(error: ConfigError | MachineError) -> int:

@@ -1,72 +1,30 @@
-"""One run or many, in an order that is fair to the arms: checked before the first starts, none stops another.
+"""Starts one run or many: checked before the first starts, and none stops the others."""
 
-A *block* is one repetition (seed, run.repeat); inside a block every arm runs once, and the order of the arms
-moves on by one from block to block (ABC, BCA, CAB), so that a machine that warms up or gets busy does not
-favour an arm.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
 
 from ...strategies.errors import ConfigError, MachineError
-from ..config.load import from_composed, to_plain
-from ..config.schema import RunConfig, arm_id, run_id
+from ..config.load import Request, to_plain
+from ..config.schema import RunConfig
 from ..launch.launcher import launcher_of
 from ..records.display import duration
 from ..records.json_lines import read_json
 from ..records.outcome import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
 from ..records.run_directory import RunDirectory
-from ..records.seed_ranges import block_of
-
-
-class Composed(Protocol):
-    """A run as it was composed, or why it was not."""
-
-    @property
-    def words(self) -> Sequence[str]: ...
-    @property
-    def config(self) -> Any: ...
-    @property
-    def error(self) -> ConfigError | None: ...
-
+from .plan import Plan, PlannedRun
 
 NOT_STARTED = ("skipped", "refused", "impossible", "not started")
+INTERRUPTED_BEFORE = Outcome(status="not started", reason="interrupted before it")
 Start = Callable[[RunDirectory, RunConfig], Outcome]
 Ready = Callable[[RunConfig], None]
 """What is done before a run has a folder; raises ConfigError, MachineError where it cannot be run."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """One run that was asked for: a checked configuration, or the error that refuses it."""
-
-    words: tuple[str, ...]
-    config: RunConfig | None
-    error: ConfigError | None = None
-
-    @property
-    def path(self) -> Path | None:
-        """Its run directory, absolute; None for a refused one."""
-        if self.config is None:
-            return None
-        return self.config.results_dir / self.config.study.name / run_id(self.config)
-
-    @property
-    def title(self) -> str:
-        """Its run id and name, or what was typed for it."""
-        if self.config is None:
-            return " ".join(self.words)
-        name = self.config.run.name
-        return run_id(self.config) + (f" ({name})" if name else "")
-
-
-@dataclass(frozen=True)
 class Result:
     """What became of a request."""
 
-    request: Request
+    request: PlannedRun | Request
     outcome: Outcome
 
     @property
@@ -80,96 +38,59 @@ class Result:
         return self.ran or self.outcome.status == "skipped"
 
 
-def requests(composed: Iterable[Composed], cwd: Path) -> list[Request]:
-    """Check every composed run; the same run asked for twice is refused the second time."""
-    found: list[Request] = []
-    seen: dict[Path, Request] = {}
-    for job in composed:
-        request = _request(job, cwd)
-        twin = seen.get(request.path) if request.path else None
-        if twin is not None:
-            text = f"{request.title}: asked for twice; {_why_twice(twin, request)}"
-            request = Request(request.words, None, ConfigError(text))
-        elif request.path is not None:
-            seen[request.path] = request
-        found.append(request)
-    return found
-
-
-def only(wanted: Sequence[Request]) -> RunConfig:
-    """The one run that was asked for. Raises ConfigError if it is refused."""
-    (request,) = wanted
-    if request.config is None:
-        raise request.error or ConfigError("nothing to run")
-    return request.config
-
-
-def arrange(wanted: Sequence[Request]) -> list[Request]:
-    """The runs in the order to start them (see the module's first lines); refused ones last."""
-    # A list for each arm, of one run nearly always: no two requests may be one, whatever an arm is.
-    blocks: dict[tuple[int, int], dict[str, list[Request]]] = {}
-    arms: dict[str, None] = {}
-    for request in wanted:
-        if request.config is not None:
-            arm = _arm(request.config)
-            arms.setdefault(arm)
-            block = block_of(request.config.seed, request.config.study.role), request.config.run.repeat
-            blocks.setdefault(block, {}).setdefault(arm, []).append(request)
-    order: list[Request] = []
-    names = list(arms)
-    for number, block in enumerate(blocks.values()):
-        turn = number % len(names)
-        order += [request for name in names[turn:] + names[:turn] for request in block.get(name, [])]
-    return order + [request for request in wanted if request.config is None]
-
-
 def always(config: RunConfig) -> None:
     """The `Ready` of runs that need nothing."""
 
 
-def run_one(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
+def run_one(run: PlannedRun, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
     """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
-    launcher_of(config).refuse(config)
-    ready(config)
-    directory = RunDirectory.create(to_plain(config), config.results_dir)
-    return directory, start(directory, config)
+    launcher_of(run.config).refuse(run.config)
+    ready(run.config)
+    directory = RunDirectory.create(to_plain(run.config), run.config.results_dir)
+    return directory, start(directory, run.config)
 
 
-def run_or_resume(config: RunConfig, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
+def run_or_resume(run: PlannedRun, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
     """As `run_one`, and go on with one that has begun. Raises ConfigError if it is finished or being run."""
-    directory = RunDirectory(config.results_dir / config.study.name / run_id(config))
-    if directory.state() != "resumable":
-        return run_one(config, start, ready)
-    directory.renew(to_plain(config))
-    return directory, start(directory, config)
+    if run.state != "resumable":
+        return run_one(run, start, ready)
+    run.directory.renew(to_plain(run.config))
+    return run.directory, start(run.directory, run.config)
 
 
 def run_all(
-    wanted: Sequence[Request],
+    plan: Plan,
     start: Start,
     tell: Callable[[str], None],
     commit: Callable[[], str | None],
     left_s: Callable[[int], float | None] = lambda runs: None,
     ready: Ready = always,
 ) -> list[Result]:
-    """Run what is not finished, in the given order.
+    """Run what is not finished, in the order of the plan.
 
     `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, told at
     the start of each; None if that is not known.
     """
     results: list[Result] = []
-    for number, request in enumerate(wanted, 1):
+    total = len(plan.runs) + len(plan.refused)
+    for number, run in enumerate(plan.runs, 1):
+        left = plan.runs[number - 1 :]
         if results and _was_interrupted(results[-1]):
-            never = Outcome(status="not started", reason="interrupted before it")
-            results += [Result(request, never) for request in wanted[number - 1 :]]
+            results += [Result(rest, INTERRUPTED_BEFORE) for rest in left]
             break
-        seconds = left_s(sum(other.config is not None for other in wanted[number - 1 :]))
-        count = f"[{number}/{len(wanted)}]"
+        seconds, count = left_s(len(left)), f"[{number}/{total}]"
         after = f"  ({duration(seconds)} left)" if seconds is not None else ""
-        result = _run(request, count, after, start, ready, tell, commit)
+        result = _run(run, count, after, start, ready, tell, commit)
         results.append(result)
         if not result.ran:
-            tell(f"{count} {request.title}: {result.outcome.status}: {result.outcome.reason}")
+            tell(f"{count} {run.title}: {result.outcome.status}: {result.outcome.reason}")
+    interrupted = any(_was_interrupted(result) for result in results)
+    for number, request in enumerate(plan.refused, len(plan.runs) + 1):
+        if interrupted:
+            results.append(Result(request, INTERRUPTED_BEFORE))
+        else:
+            results.append(Result(request, _not_run(request.error)))
+            tell(f"[{number}/{total}] {request.title}: refused: {request.error}")
     return results
 
 
@@ -188,30 +109,8 @@ def failures(results: Sequence[Result]) -> list[Result]:
     return [result for result in results if result.outcome.without_result or not result.done]
 
 
-def _request(job: Composed, cwd: Path) -> Request:
-    if job.config is None:
-        return Request(tuple(job.words), None, job.error)
-    try:
-        return Request(tuple(job.words), from_composed(job.config, cwd))
-    except ConfigError as error:
-        return Request(tuple(job.words), None, error)
-
-
-def _why_twice(one: Request, other: Request) -> str:
-    assert one.config is not None
-    assert other.config is not None
-    first, second = one.config.study.assumption, other.config.study.assumption
-    if first == second:
-        return "run.arm or run.repeat tells two equal runs apart"
-    return f"assumption {second!r} changes nothing against {first or 'none'!r} here: leave it out"
-
-
-def _arm(config: RunConfig) -> str:
-    return f"{config.results_dir}/{config.study.name}/{arm_id(config)}"
-
-
 def _run(
-    request: Request,
+    run: PlannedRun,
     count: str,
     after: str,
     start: Start,
@@ -219,26 +118,25 @@ def _run(
     tell: Callable[[str], None],
     commit: Callable[[], str | None],
 ) -> Result:
-    if request.config is None or request.path is None:
-        return Result(request, _not_run(request.error))
+    directory, config = run.directory, run.config
     try:
-        launcher_of(request.config).refuse(request.config)
-        state = RunDirectory(request.path).state()
+        launcher_of(config).refuse(config)
+        state = run.now().state
         if state == "finished":
-            reason = f"{_finished_at(request.path, commit)}: {request.path}"
-            return Result(request, Outcome(status="skipped", reason=reason))
-        ready(request.config)
+            reason = f"{_finished_at(directory, commit)}: {run.path}"
+            return Result(run, Outcome(status="skipped", reason=reason))
+        ready(config)
         if state == "resumable":
-            tell(f"{count} {request.title}: goes on after an attempt that did not finish{after}")
-            directory = RunDirectory.open(request.path)
+            tell(f"{count} {run.title}: goes on after an attempt that did not finish{after}")
+            directory = RunDirectory.open(run.path)
         else:
             # A run that somebody else has right now is refused by name in here.
-            tell(f"{count} {request.title}{after}")
-            directory = RunDirectory.create(to_plain(request.config), request.config.results_dir)
-        return Result(request, start(directory, request.config))
+            tell(f"{count} {run.title}{after}")
+            directory = RunDirectory.create(to_plain(config), config.results_dir)
+        return Result(run, start(directory, config))
     except (ConfigError, MachineError) as error:
-        RunDirectory(request.path).refuse(str(error))
-        return Result(request, _not_run(error))
+        directory.refuse(str(error))
+        return Result(run, _not_run(error))
 
 
 def _not_run(error: ConfigError | MachineError | None) -> Outcome:
@@ -247,8 +145,7 @@ def _not_run(error: ConfigError | MachineError | None) -> Outcome:
     return Outcome(status="refused", reason=str(error), exit_code=WRONG_REQUEST)
 
 
-def _finished_at(path: Path, commit: Callable[[], str | None]) -> str:
-    directory = RunDirectory(path)
+def _finished_at(directory: RunDirectory, commit: Callable[[], str | None]) -> str:
     word = f"{directory.status()['status']} already"
     try:
         before = read_json(directory.environment).get("commit")

@@ -17,19 +17,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ...strategies.errors import ConfigError
-from ..config.compose import compose
+from ..config.load import Request, requests
+from ..config.parts import RunInfo, check_fair, check_trials
 from ..config.schema import RunConfig, strategy_name
-from ..config.study import RunInfo, check_fair, check_trials
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.outcome import FAILED, OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
 from ..records.seed_ranges import TRIAL, phase_of, trial_seeds
 from ..report.statistics.ratio import Times
-from . import dry_run, start, sweep
+from . import dry_run, start
+from .pilot import beside, refuse_far
+from .plan import Plan, PlannedRun, plan_of
 from .prepare_data import Preparation
 from .search_space import described, settings_of, sobol_points, space_of, value_of, with_settings
-from .side_runs import beside, refuse_far
 from .tuned_study import SUFFIX as TUNED_SUFFIX
 from .tuned_study import StudyArm, TuningResult, arms_of, tuned_name, write_study
 
@@ -44,7 +45,7 @@ class Trial:
     arm: StudyArm
     number: int
     settings: Mapping[str, Any]
-    request: sweep.Request
+    request: Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,23 +112,22 @@ def tune(
     `count`: None is `study.tune_trials`. `dry_run`: only show the trials. Raises ConfigError where the study
     cannot be tuned.
     """
-    composed = compose(words, sweep=True, config_dir=config_dir)
-    requests = sweep.requests(composed, cwd)
-    tuning = tuning_of(arms_of(composed, requests), requests, count, words)
+    asked = requests(words, sweep=True, config_dir=config_dir, cwd=cwd)
+    tuning = tuning_of(arms_of(asked), asked, count, words)
     console = display.make_console(goes_on=True)
-    for request in requests:
+    for request in asked:
         if request.error is not None:
             display.say(console, f"not tuned: {request.error}", "red")
     counts = f"{len(tuning.searched)} arms x {tuning.count} trials = {len(tuning.trials)} runs"
     display.say(console, f"{counts}, seeds {TRIAL} and on: {tuning.folder}", "bold")
+    plan = plan_of([trial.request for trial in tuning.trials])
     if dry_run:
-        show_trials(console, tuning)
+        show_trials(console, tuning, plan)
         return OK
     ready = Preparation(console)
     for arm in tuning.searched:
         ready.check(arm.config)
-    runs = [trial.request for trial in tuning.trials]
-    code = start.run_sweep(console, runs, with_report=False, words=words, ready=ready)
+    code = start.run_sweep(console, plan, with_report=False, words=words, ready=ready)
     # A trial that the strategy refuses counts; a run that the machine broke off can be repeated.
     if code not in (OK, FAILED, WRONG_REQUEST):
         return code
@@ -138,7 +138,7 @@ def tune(
 
 
 def tuning_of(
-    arms: Sequence[StudyArm], requests: Sequence[sweep.Request], count: int | None, words: Sequence[str]
+    arms: Sequence[StudyArm], requests: Sequence[Request], count: int | None, words: Sequence[str]
 ) -> Tuning:
     """The trials for the arms of a study's `requests`, `count` of each; None: `study.tune_trials`.
 
@@ -175,7 +175,7 @@ def trials_of(arms: Sequence[StudyArm], count: int, words: Sequence[str] = ()) -
 
 def _request(
     arm: StudyArm, number: int, seed: int, settings: Mapping[str, Any], words: Sequence[str]
-) -> sweep.Request:
+) -> Request:
     trial_words = (*words, f"study.arm={arm.name}", *(f"{key}={value}" for key, value in settings.items()))
     try:
         changed = with_settings(arm.config, settings)
@@ -184,24 +184,24 @@ def _request(
             run, run=RunInfo(name=f"trial {number}"), study=dataclasses.replace(run.study, arm=arm.name)
         )
     except ConfigError as error:
-        return sweep.Request(trial_words, None, ConfigError(f"{arm.name}, trial {number}: {error}"))
-    return sweep.Request(trial_words, run)
+        return Request(words=trial_words, error=ConfigError(f"{arm.name}, trial {number}: {error}"))
+    return Request(words=trial_words, config=run)
 
 
-def show_trials(console: Console, tuning: Tuning) -> None:
+def show_trials(console: Console, tuning: Tuning, plan: Plan) -> None:
     """Show a table of each arm with the settings of its trials, then how long all will take."""
+    runs = {run.path: run for run in plan.runs}
     for arm in tuning.searched:
         trials = tuning.trials_of(arm)
-        console.print(_table(arm, trials))
+        console.print(_table(arm, trials, runs))
         for trial in trials:
             if trial.request.error is not None:
                 display.say(console, f"refused: {trial.request.error}", "red")
         display.say(console, "")
-    configs = [trial.request.config for trial in tuning.trials if trial.request.config is not None]
-    dry_run.tell_time(console, configs)
+    dry_run.tell_time(console, plan)
 
 
-def _table(arm: StudyArm, trials: Sequence[Trial]) -> Table:
+def _table(arm: StudyArm, trials: Sequence[Trial], runs: Mapping[Path, PlannedRun]) -> Table:
     keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
     table = Table(
         title=arm.name, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
@@ -210,7 +210,7 @@ def _table(arm: StudyArm, trials: Sequence[Trial]) -> Table:
         table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
     for trial in trials:
         values = [_text(trial.settings.get(key, value_of(arm.config, key))) for key in keys]
-        table.add_row(*(Text(cell) for cell in (str(trial.number), *values, _intent(trial))))
+        table.add_row(*(Text(cell) for cell in (str(trial.number), *values, _intent(trial, runs))))
     return table
 
 
@@ -218,9 +218,9 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _intent(trial: Trial) -> str:
+def _intent(trial: Trial, runs: Mapping[Path, PlannedRun]) -> str:
     path = trial.request.path
-    return "count as failed: refused" if path is None else dry_run.intent(RunDirectory(path), many=True)
+    return "count as failed: refused" if path is None else dry_run.intent(runs[path], many=True)
 
 
 def result_of(trial: Trial) -> TrialResult:

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
-from ..config.compose import Composed, compose
-from ..config.load import GROUPS
+from ..config.compose import compose
+from ..config.groups import RUN_GROUPS as GROUPS
+from ..config.load import Request
 from ..config.overrides import quote
 from ..config.schema import RunConfig, arm_id, strategy_name
 from ..config.typed import TARGET, plain
 from ..records import plain_yaml
 from ..records.nested_keys import below, flatten, nested
 from ..report.claims import convergence_points, paper_claims
-from . import sweep
 
 SUFFIX = "_tuned"
 SECOND_BASELINES = {"same_seeds": "same seeds", "fresh_seeds": "fresh seeds"}
@@ -67,7 +67,7 @@ class TuningResult:
     study: Mapping[str, Any]
 
 
-def arms_of(composed: Sequence[Composed], requests: Sequence[sweep.Request]) -> list[StudyArm]:
+def arms_of(requests: Sequence[Request]) -> list[StudyArm]:
     """The arms of a study's jobs, in their order, second baselines and the placebo included.
 
     Departures from what the study assumes (`study.assumption`) are left out. Raises ConfigError where no job
@@ -77,12 +77,13 @@ def arms_of(composed: Sequence[Composed], requests: Sequence[sweep.Request]) -> 
     jobs = [
         StudyArm(
             name=request.config.study.arm,
-            values=flatten({key: value for key, value in plain(job.config).items() if key != "hydra"}),
-            choices={group: str(job.config.hydra.runtime.choices[group]) for group in GROUPS},
+            values=flatten({key: value for key, value in plain(composed).items() if key != "hydra"}),
+            choices={group: str(composed.hydra.runtime.choices[group]) for group in GROUPS},
             config=request.config,
         )
-        for job, request in zip(composed, requests, strict=True)
-        if job.config is not None and request.config is not None and not request.config.study.assumption
+        for request in requests
+        if request.config is not None and not request.config.study.assumption
+        if request.composed is not None and (composed := request.composed.config) is not None
     ]
     if not jobs:
         raise ConfigError(next((str(r.error) for r in requests if r.error is not None), "no run to tune"))

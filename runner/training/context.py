@@ -135,7 +135,7 @@ class TrainContext:
             clock=self.clock,
             losses=LossSums(backend.device),
             schedule=EvalSchedule(Marks(self.eval_every, config.train.eval_phase)),
-            watch=Watch() if config.watches_loss else None,
+            watch=Watch() if config.schedule.reads_epoch_loss else None,
         )
         self.digests: dict[str, str | None] = {}  # rank 0's
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...strategies.topology import WORLD
-from ..config.tasks.task import MOST_SAMPLES, Task
+from ..config.tasks import MOST_SAMPLES, Task
 from .precision import outputs_of
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from ...models.spec import InputSpec
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.communicator import Communicator
 from ...strategies.seeds import derive
-from ..config.batch_parts import check_batch_norm, normalises
-from ..config.model_building import build
+from ..config.checks import check_batch_norm
+from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
 from ..config.schema import RunConfig
-from ..config.tasks.task import Task
+from ..config.tasks import Task
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from .loader import Ahead, Direct, Loader
 from .packed.packed_loader import PackedLoader, ReaderOrder

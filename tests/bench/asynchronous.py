@@ -18,8 +18,7 @@ from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.config.study import RunInfo
-from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.parts import RunInfo, TrainConfig
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.ddp import DDP

@@ -12,7 +12,7 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
-from daso_bench.runner.config.train import PRECISIONS
+from daso_bench.runner.config.parts import PRECISIONS
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.outcome import Outcome

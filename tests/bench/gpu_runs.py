@@ -24,7 +24,7 @@ from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.parts import TrainConfig
 from daso_bench.runner.config.typed import locate_target
 from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records

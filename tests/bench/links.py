@@ -26,8 +26,7 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
-from daso_bench.runner.config.study import RunInfo
-from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.parts import RunInfo, TrainConfig
 from daso_bench.runner.launch.emulated.nodes import impossible
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.ddp import DDP

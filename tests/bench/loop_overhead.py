@@ -31,8 +31,7 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.config.study import RunInfo
-from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.parts import RunInfo, TrainConfig
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.context import TrainContext

@@ -13,9 +13,8 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.schedules import Constant
-from daso_bench.runner.config.study import RunInfo, StudyInfo
-from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event

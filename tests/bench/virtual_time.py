@@ -15,7 +15,7 @@ from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
-from daso_bench.runner.config.train import TrainConfig
+from daso_bench.runner.config.parts import TrainConfig
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_world import SimulationSetup, simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.studies import sweep
+from daso_bench.runner.config import load
 
 
-def requests(cwd: Path, *words: str) -> list[sweep.Request]:
+def requests(cwd: Path, *words: str) -> list[load.Request]:
     """The runs that `words` ask of +study=mission."""
-    return sweep.requests(compose(["+study=mission", *words], sweep=True), cwd)
+    return load.requests(["+study=mission", *words], sweep=True, cwd=cwd)
 
 
 def code_of(*words: str) -> int:

@@ -23,7 +23,6 @@ from ....strategies.ddp import DDP
 from ....strategies.errors import ConfigError
 from ...config import groups, load, schema
 from ...config.cluster import ClusterConfig
-from ...config.compose import compose
 from ...config.launchers import SimulatedConfig
 from ...config.overrides import key_of
 from ...config.schema import strategy_name
@@ -335,10 +334,7 @@ def _config(
 ) -> tuple[schema.RunConfig, tuple[str, str]]:
     """The run to measure, and what its model and data set are called. Raises ConfigError for what real
     processes cannot measure."""
-    (composed,) = compose(words, sweep=False, config_dir=config_dir)
-    if composed.config is None:
-        raise composed.error or ConfigError("nothing to measure")
-    config = load.from_composed(composed.config, cwd)
+    config = load.run_config(words, config_dir=config_dir, cwd=cwd)
     if config.launcher.name != "local":
         raise ConfigError(
             f"launcher={config.launcher.name}: calibrate measures real processes; leave launcher=local"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....strategies.errors import ConfigError
-from ...config.study import check_fair
+from ...config.parts import check_fair
 from ...records.nested_keys import below
 from ...records.seed_ranges import trial_seeds
 from ..data.arms import settings, text

@@ -1,7 +1,7 @@
 """What a run with a reader is, and what is refused before a process starts."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,20 @@ from runs import config
 
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small_fcn import SmallFCN
-from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
-from daso_bench.runner.config.load import dump, load, to_plain
+from daso_bench.runner.config.load import dump, load, requests, to_plain
+from daso_bench.runner.config.parts import RunParts
 from daso_bench.runner.config.reader_config import (
     ChunkedShuffle,
     NodeBatch,
     NoReader,
     PackedReader,
     Strided,
-    check_reader,
 )
 from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.config.typed import locate_target, typed
-from daso_bench.runner.studies import sweep
 from daso_bench.strategies.errors import ConfigError
 
 HERE = NodeBatch(path="/here.packed")
@@ -33,6 +32,13 @@ HERE = NodeBatch(path="/here.packed")
 
 def with_reader(reader: PackedReader = HERE, strategy: str = "ddp", **keys: Any) -> Any:
     return replace(config(strategy, **keys), reader=reader)
+
+
+def parts_with(reader: PackedReader, launcher: LauncherConfig) -> RunParts:
+    """A run's parts, unchecked."""
+    run = config()
+    keys = {field.name: getattr(run, field.name) for field in fields(run)}
+    return RunParts(**{**keys, "reader": reader, "launcher": launcher})
 
 
 @pytest.mark.parametrize(
@@ -57,21 +63,21 @@ def test_what_a_reader_cannot_feed_is_refused_in_one_sentence(
 
 
 def test_where_nothing_is_read_no_cache_is_cold() -> None:
-    cold, plain = replace(HERE, cold=True), config()
-    others = plain.strategy_class, plain.strategy
-    with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=simulated"):
-        check_reader(cold, *others, SimulatedConfig(), plain.dataset)
-    warm = replace(HERE, warm=True)
-    with pytest.raises(ConfigError, match=r"^reader\.warm=true: nothing is read with launcher=simulated"):
-        check_reader(warm, *others, SimulatedConfig(), plain.dataset)
-    with pytest.raises(ConfigError, match=r"^reader\.cold=true: nothing is read with launcher=local"):
-        check_reader(cold, *others, LocalConfig(network="modelled"), plain.dataset)
-    for asked in (cold, warm):
-        check_reader(asked, *others, LocalConfig(), plain.dataset)
+    cold, warm = replace(HERE, cold=True), replace(HERE, warm=True)
+    modelled, virtual = LocalConfig(network="modelled"), SimulatedConfig()
+    for reader, launcher, words in (
+        (cold, virtual, "cold=true: nothing is read with launcher=simulated"),
+        (warm, virtual, "warm=true: nothing is read with launcher=simulated"),
+        (cold, modelled, "cold=true: nothing is read with launcher=local"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^reader\.{words}"):
+            check_reader(parts_with(reader, launcher))
+    for reader in (cold, warm):
+        check_reader(parts_with(reader, LocalConfig()))
     with pytest.raises(ConfigError, match=r"^reader\.cold=true, reader\.warm=true: .*take one$"):
         replace(cold, warm=True)
     with pytest.raises(ConfigError, match=r"^reader=node_batch: launcher\.timing_only=true has no samples"):
-        check_reader(HERE, *others, SimulatedConfig(timing_only=True), plain.dataset)
+        check_reader(parts_with(HERE, SimulatedConfig(timing_only=True)))
 
 
 @pytest.mark.parametrize("keys", [{"prefetch_batches": 0}, {"prefetch_batches": 10**9}, {"shuffle_seed": -1}])
@@ -111,8 +117,8 @@ def test_an_id_holds_what_decides_and_not_where_the_file_lies() -> None:
 
 def identity(*words: str) -> str:
     """The id of the run that is typed so."""
-    composed = compose(["dataset=fashion_mnist", "dataset.root=/data", *words], sweep=False)
-    (request,) = sweep.requests(composed, Path("/"))
+    given = ["dataset=fashion_mnist", "dataset.root=/data", *words]
+    (request,) = requests(given, sweep=False, cwd=Path("/"))
     assert request.config is not None, request.error
     return run_id(request.config)
 

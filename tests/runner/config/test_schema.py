@@ -17,13 +17,17 @@ from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.config import groups, schema
+from daso_bench.runner.config import load as loading
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.config.compose import Composed
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, from_composed, load, to_plain
+from daso_bench.runner.config.optimizers import Optimizer
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig, check_fair, check_trials
+from daso_bench.runner.config.schedules import Schedule
 from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
-from daso_bench.runner.config.study import RunInfo, StudyInfo, check_fair, check_trials
-from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.config.typed import typed
+from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.topology import Topology
@@ -34,8 +38,8 @@ HERE = Path("/somewhere/deep")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing(Dataset):
-    """Stands for every part of a run; only the data set's has to be of a class."""
+class Thing(Dataset, Optimizer, Schedule):
+    """Stands for every part of a run."""
 
     size: int = 3
     root: str = ""
@@ -48,8 +52,16 @@ class Thing(Dataset):
     def folder(self) -> str:
         return self.root
 
+    def build(self, parameters: Any) -> Any:
+        raise NotImplementedError
 
-class Strategy:
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        return 1.0
+
+
+class Fake(Strategy):
+    __qualname__ = "Strategy"
+
     checked: ClassVar[list[tuple[Any, Plan]]] = []
 
     @dataclass(frozen=True, kw_only=True)
@@ -62,16 +74,19 @@ class Strategy:
         if not plan.topology.uniform:
             raise ConfigError("strategy: needs equal nodes")
 
+    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
+        raise NotImplementedError
+
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module `fake_parts` for `_target_`."""
     module = types.ModuleType("fake_parts")
-    for kind in (Thing, Strategy):
+    for name, kind in ("Thing", Thing), ("Strategy", Fake):
         monkeypatch.setattr(kind, "__module__", "fake_parts")
-        setattr(module, kind.__name__, kind)
+        setattr(module, name, kind)
     monkeypatch.setitem(sys.modules, "fake_parts", module)
-    Strategy.checked.clear()
+    Fake.checked.clear()
 
 
 def tree(**changes: Any) -> dict[str, Any]:
@@ -204,7 +219,7 @@ DECIDES_NOT = {
 
 
 def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Strategy, "check")
+    monkeypatch.delattr(Fake, "check")
     bare = run_id(config())
     assert re.fullmatch(r"fake_parts-fake_parts-fake_parts-s0-[0-9a-f]{8}", bare)
     ids = [run_id(config(**{key: value})) for key, value in DECIDES.items()]
@@ -229,13 +244,13 @@ def test_the_run_id_of_a_configuration_is_computed_once(monkeypatch: pytest.Monk
 
 
 def test_names_in_the_run_id_are_safe_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Strategy, "name", "a/b c", raising=False)
+    monkeypatch.setattr(Fake, "name", "a/b c", raising=False)
     assert run_id(config()).startswith("a_b_c-")
 
 
 def test_the_strategy_is_asked_what_the_run_is_going_to_be() -> None:
     made = config(cluster__nodes=3, train__epochs=5)
-    assert Strategy.checked == [(made.strategy, Plan(Topology.of([2, 2, 2]), 5, 64))]
+    assert Fake.checked == [(made.strategy, Plan(Topology.of([2, 2, 2]), 5, 64))]
     with pytest.raises(ConfigError, match="needs equal nodes"):
         config(cluster__ranks_per_node=[3, 1])
 
@@ -283,7 +298,10 @@ def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
         ({"foo": 1}, "foo: unknown key"),
         ({"train": 3}, "train=3: must hold keys and values"),
         ({"strategy": None}, "strategy: must be given"),
-        ({"strategy": {"_target_": "fake_parts.Thing"}}, "strategy._target_=Thing: the class has no Config"),
+        (
+            {"strategy": {"_target_": "fake_parts.Thing"}},
+            "strategy._target_=fake_parts.Thing: must be a subclass of",
+        ),
         (
             {"model": {"_target_": "fake_parts.Nosuch"}},
             "model._target_=fake_parts.Nosuch: cannot be imported",
@@ -332,3 +350,34 @@ def test_unequal_trials_and_seeds_that_are_tuned_on_and_scored_are_refused():
         check_fair({"ddp": 16, "daso": 32}, [1, 2], [3, 4])
     with pytest.raises(ConfigError, match=r"seeds \[2\]"):
         check_fair({"ddp": 16, "daso": 16}, [1, 2], [2, 3])
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, trees: list[Any], check: Any) -> list[Any]:
+    """The requests for composed `trees`; an error in place of a tree did not compose."""
+    monkeypatch.setattr(loading, "from_composed", check)
+    jobs = [
+        Composed((), None, tree) if isinstance(tree, ConfigError) else Composed((), tree) for tree in trees
+    ]
+    monkeypatch.setattr(loading, "compose", lambda *_, **__: jobs)
+    return loading.requests([], sweep=True, cwd=HERE)
+
+
+def test_requests_are_checked_and_twins_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(text: str, cwd: Path) -> RunConfig:
+        if text == "bad":
+            raise ConfigError("train.epochs=0: must be >= 1")
+        return config(seed=int(text))
+
+    error = ConfigError("strategy=nosuch: unknown")
+    requests = asked(monkeypatch, ["0", "bad", error, "0", "1"], check)
+    assert [request.config is not None for request in requests] == [True, False, False, False, True]
+    assert str(requests[1].error) == "train.epochs=0: must be >= 1"
+    assert requests[2].error is error
+    assert "asked for twice; run.arm or run.repeat" in str(requests[3].error)
+
+
+def test_an_assumption_that_changes_nothing_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = asked(
+        monkeypatch, ["", "rings"], lambda text, cwd: config(study__name="s", study__assumption=text)
+    )
+    assert "assumption 'rings' changes nothing against 'none' here: leave it out" in str(requests[1].error)

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
@@ -28,7 +27,7 @@ from daso_bench.runner.report.claims.judge import Judged, judge
 from daso_bench.runner.report.claims.speedups import Answer, answers
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
-from daso_bench.runner.studies import sweep
+from daso_bench.runner.studies.plan import plan_of
 from daso_bench.runner.training.device_model import ClusterDevice
 
 STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "8"))
@@ -139,10 +138,10 @@ def planned(tmp_path: Path) -> list[RunConfig]:
         for name, stated in said.items()
     ]
     (tmp_path / "conf" / "claims" / "again.yaml").write_text(CLAIMS + "".join(texts))
-    composed = compose(["+study=again", *WORDS], sweep=True, config_dir=tmp_path / "conf")
-    order = sweep.arrange(sweep.requests(composed, tmp_path))
-    assert [request.error for request in order] == [None] * 20
-    return [request.config for request in order if request.config is not None]
+    words = ["+study=again", *WORDS]
+    plan = plan_of(requests(words, sweep=True, cwd=tmp_path, config_dir=tmp_path / "conf"))
+    assert (len(plan.runs), plan.refused) == (20, [])
+    return [run.config for run in plan.runs]
 
 
 def studies(

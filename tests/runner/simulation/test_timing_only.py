@@ -12,9 +12,9 @@ from daso_bench.models.sized import Sized
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.config.batch_parts import input_spec
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
+from daso_bench.runner.config.model_building import input_spec
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation import timing_only

@@ -1,25 +1,28 @@
 """How long a sweep takes is said before it starts, and goes by what its runs really took."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.schema import RunConfig
-from daso_bench.runner.records.declared_runs import declared
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies import duration, sweep
+from daso_bench.runner.studies import duration
 from daso_bench.runner.studies.duration import Pace
+from daso_bench.runner.studies.plan import PlannedRun, declared, plan_of
+
+
+def plan(folder: Path, *words: str) -> Sequence[PlannedRun]:
+    asked = ["+study=quick", f"results_dir={folder}", *words]
+    return plan_of(requests(asked, sweep=True, cwd=folder)).runs
 
 
 def configs(folder: Path, *words: str) -> list[RunConfig]:
-    asked = ["+study=quick", f"results_dir={folder}", *words]
-    found = [request.config for request in sweep.requests(compose(asked, sweep=True), folder)]
-    return [config for config in found if config is not None]
+    return [run.config for run in plan(folder, *words)]
 
 
 def finish(config: RunConfig, *walls_s: float) -> None:
@@ -35,13 +38,13 @@ def finish(config: RunConfig, *walls_s: float) -> None:
 
 
 def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> None:
-    wanted = configs(tmp_path, "strategy=ddp,daso,hsgd", "seed=0,1")
-    by_arm = {(config.strategy_class.__name__, config.seed): config for config in wanted}
+    words = ("strategy=ddp,daso,hsgd", "seed=0,1")
+    by_arm = {(run.strategy_name, run.seed): run for run in configs(tmp_path, *words)}
     names = sorted({name for name, _ in by_arm})
-    assert duration.from_finished(wanted) is None
+    assert duration.from_finished(plan(tmp_path, *words)) is None
     finish(by_arm[names[0], 0], 10.0)
     finish(by_arm[names[1], 0], 30.0)
-    found = duration.from_finished(wanted)
+    found = duration.from_finished(plan(tmp_path, *words))
     assert found is not None
     # One more of either, and two of the arm that nothing is known of, which take the mean.
     assert (found.runs, found.seconds) == (4, pytest.approx(10 + 30 + 2 * 20, abs=0.01))
@@ -50,9 +53,9 @@ def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> 
 
 
 def test_what_was_interrupted_tells_no_time(tmp_path: Path) -> None:
-    wanted = configs(tmp_path, "strategy=ddp", "seed=0,1")
-    finish(wanted[0], 10.0, 10.0)
-    assert duration.from_finished(wanted) is None
+    words = ("strategy=ddp", "seed=0,1")
+    finish(configs(tmp_path, *words)[0], 10.0, 10.0)
+    assert duration.from_finished(plan(tmp_path, *words)) is None
 
 
 def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:

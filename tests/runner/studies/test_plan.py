@@ -1,22 +1,18 @@
 """The plan of a study is there before its first run, and what comes later is a stage of its own."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.schema import RunConfig, run_id
-from daso_bench.runner.records.declared_runs import FILE, declared
-from daso_bench.runner.studies import sweep
-from daso_bench.runner.studies.plan import declare
+from daso_bench.runner.config.load import requests
+from daso_bench.runner.studies.plan import FILE, PlannedRun, declare, declared, plan_of
 from daso_bench.strategies.errors import MachineError
 
 
-def configs(folder: Path, *words: str) -> list[RunConfig]:
-    asked = ["+study=mission", f"results_dir={folder}", *words]
-    found = [request.config for request in sweep.requests(compose(asked, sweep=True), folder)]
-    return [config for config in found if config is not None]
+def planned(folder: Path, *words: str) -> Sequence[PlannedRun]:
+    return plan_of(requests(["+study=mission", f"results_dir={folder}", *words], sweep=True, cwd=folder)).runs
 
 
 def stages(folder: Path) -> list[dict[str, object]]:
@@ -24,23 +20,23 @@ def stages(folder: Path) -> list[dict[str, object]]:
 
 
 def test_a_plan_lists_runs_arms_and_seeds_and_how_they_will_be_compared(tmp_path: Path) -> None:
-    wanted = configs(tmp_path, "seed=0,1", "study.arm=ddp by nodes,daso", "study.interval=paired")
+    wanted = planned(tmp_path, "seed=0,1", "study.arm=ddp by nodes,daso", "study.interval=paired")
     declare(wanted, ["+study=mission"], unix=100.0, commit=lambda: "abc")
     (stage,) = stages(tmp_path)
-    assert stage["runs"] == [run_id(config) for config in wanted]
+    assert stage["runs"] == [run.path.name for run in wanted]
     assert (stage["arms"], stage["seeds"]) == (["ddp by nodes", "daso"], [0, 1])
     assert (stage["baseline"], stage["interval"], stage["level"]) == ("ddp by nodes", "paired", 0.95)
     assert (stage["targets"], stage["commit"], stage["unix"]) == ([0.95], "abc", 100.0)
 
 
 def test_more_runs_are_a_new_stage_and_the_same_ones_are_none(tmp_path: Path) -> None:
-    first = configs(tmp_path, "seed=0", "study.arm=daso")
-    more = configs(tmp_path, "seed=0,1", "study.arm=daso")
+    first = planned(tmp_path, "seed=0", "study.arm=daso")
+    more = planned(tmp_path, "seed=0,1", "study.arm=daso")
     declare(first, [], unix=100.0, commit=lambda: None)
     declare(first, [], unix=150.0, commit=lambda: pytest.fail("nothing is new: nobody asks for the commit"))
     declare(more, [], unix=200.0, commit=lambda: None)
     assert [stage["seeds"] for stage in stages(tmp_path)] == [[0], [1]]
-    assert declared(tmp_path / "mission") == {run_id(more[0]): 100.0, run_id(more[1]): 200.0}
+    assert declared(tmp_path / "mission") == {more[0].path.name: 100.0, more[1].path.name: 200.0}
 
 
 def test_a_plan_is_read_without_trust(tmp_path: Path) -> None:
@@ -60,4 +56,4 @@ def test_a_plan_is_read_without_trust(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     (tmp_path / "mission").write_text("in the way")
     with pytest.raises(MachineError, match="mission"):
-        declare(configs(tmp_path, "seed=0", "study.arm=daso"), [], unix=0.0, commit=lambda: None)
+        declare(planned(tmp_path, "seed=0", "study.arm=daso"), [], unix=0.0, commit=lambda: None)

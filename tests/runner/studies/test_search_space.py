@@ -1,7 +1,6 @@
 """The space that tuning searches: keys from a run's own values, points, and runs with new settings."""
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -108,18 +107,6 @@ def test_what_the_strategy_refuses_of_a_trial_is_said():
         with_settings(config("daso"), {"strategy.sync_every": 1, "strategy.wait_batches": 2})
     with pytest.raises(ConfigError, match=r"strategy\.num_peers=2: must be <= 1"):
         with_settings(config("sgp", ranks=[1, 1]), {"strategy.num_peers": 2})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rateless:
-    """An optimizer of somebody's own."""
-
-    step_size: float = 0.1
-
-
-def test_an_optimizer_without_a_rate_cannot_be_tuned():
-    with pytest.raises(ConfigError, match="optimizer=Rateless: has no number lr to tune"):
-        space_of(config(optimizer=Rateless()))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from daso_bench.runner.config import groups
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.build import report
-from daso_bench.runner.studies import sweep
+from daso_bench.runner.studies.plan import plan_of
 
 # Study: its arms (by name, or by strategy where it has no names) and seeds, and a few arms for a short run.
 PAPERS = {
@@ -31,9 +30,9 @@ SIZES = {"heterogeneity": 5}
 
 
 def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
-    wanted = sweep.arrange(sweep.requests(compose([f"+study={study}", *words], sweep=True), cwd))
-    assert all(request.error is None for request in wanted), [str(request.error) for request in wanted]
-    return [request.config for request in wanted if request.config is not None]
+    plan = plan_of(requests([f"+study={study}", *words], sweep=True, cwd=cwd))
+    assert not plan.refused, [str(request.error) for request in plan.refused]
+    return [run.config for run in plan.runs]
 
 
 @pytest.mark.parametrize("study", STUDIES)

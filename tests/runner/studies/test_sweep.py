@@ -14,10 +14,11 @@ from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
-from daso_bench.runner.config.load import load
+from daso_bench.runner.config.load import Request, load
+from daso_bench.runner.config.optimizers import Optimizer
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.config.schedules import Schedule
 from daso_bench.runner.config.schema import RunConfig
-from daso_bench.runner.config.study import RunInfo, StudyInfo
-from daso_bench.runner.config.train import TrainConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json
@@ -25,13 +26,15 @@ from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import sweep
-from daso_bench.runner.studies.sweep import Request, arrange, exit_code, failures, run_all, run_one
+from daso_bench.runner.studies.plan import Plan, PlannedRun, plan_of
+from daso_bench.runner.studies.sweep import exit_code, failures, run_all, run_one
+from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Dataset):
-    """Stands for every part of a run; only the data set's has to be of a class."""
+class Part(Dataset, Optimizer, Schedule):
+    """Stands for every part of a run."""
 
     kind: str = "a"
 
@@ -40,15 +43,24 @@ class Part(Dataset):
     def load(self) -> Data:
         raise NotImplementedError
 
+    def build(self, parameters: Any) -> Any:
+        raise NotImplementedError
 
-class Strategy:
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        return 1.0
+
+
+class Fake(Strategy):
     Config = Part
+
+    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
+        raise NotImplementedError
 
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("fake_parts")
-    for kind in (Part, Strategy):
+    for kind in (Part, Fake):
         monkeypatch.setattr(kind, "__module__", "fake_parts")
         setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "fake_parts", module)
@@ -65,7 +77,7 @@ class World:
 
     def config(self, kind: str, seed: int = 0, repeat: int = 0) -> RunConfig:
         return RunConfig(
-            strategy_class=Strategy,
+            strategy_class=Fake,
             strategy=Part(kind=kind),
             model=Part(),
             dataset=Part(),
@@ -81,7 +93,9 @@ class World:
         )
 
     def requests(self, *kinds: str, seeds: int = 1) -> list[Request]:
-        return [Request((kind,), self.config(kind, seed)) for kind in kinds for seed in range(seeds)]
+        return [
+            Request(words=(kind,), config=self.config(kind, seed)) for kind in kinds for seed in range(seeds)
+        ]
 
     def start(self, directory: RunDirectory, config: RunConfig) -> Outcome:
         self.started.append(f"{config.strategy.kind}{config.seed}")
@@ -93,7 +107,7 @@ class World:
         return ending
 
     def run(self, wanted: Sequence[Request], commit: str | None = None) -> list[sweep.Result]:
-        return run_all(wanted, self.start, self.said.append, lambda: commit)
+        return run_all(in_order(wanted), self.start, self.said.append, lambda: commit)
 
 
 @pytest.fixture
@@ -101,12 +115,19 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def order(requests: Sequence[Request]) -> list[str]:
-    return [f"{r.config.strategy.kind}{r.config.seed}" if r.config else "refused" for r in requests]
+def in_order(wanted: Sequence[Request]) -> Plan:
+    """The plan of what is wanted, in just that order."""
+    runs = [PlannedRun.of(request.config) for request in wanted if request.config]
+    return Plan(runs=runs, refused=[request for request in wanted if request.config is None])
+
+
+def order(plan: Plan) -> list[str]:
+    names = [f"{run.config.strategy.kind}{run.config.seed}" for run in plan.runs]
+    return names + ["refused" for _ in plan.refused]
 
 
 def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> None:
-    assert order(arrange(world.requests("A", "B", "C", seeds=4))) == [
+    assert order(plan_of(world.requests("A", "B", "C", seeds=4))) == [
         *("A0", "B0", "C0"),
         *("B1", "C1", "A1"),
         *("C2", "A2", "B2"),
@@ -116,32 +137,33 @@ def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> Non
 
 def test_a_repeat_is_a_block_and_missing_arms_are_left_out(world: World) -> None:
     wanted = [
-        Request((), world.config("A")),
-        Request((), world.config("B")),
-        Request((), world.config("A", repeat=1)),
-        Request((), world.config("B", seed=1)),
-        Request(("bad",), None, ConfigError("x")),
-        Request((), world.config("A", seed=1)),
+        Request(words=(), config=world.config("A")),
+        Request(words=(), config=world.config("B")),
+        Request(words=(), config=world.config("A", repeat=1)),
+        Request(words=(), config=world.config("B", seed=1)),
+        Request(words=("bad",), error=ConfigError("x")),
+        Request(words=(), config=world.config("A", seed=1)),
     ]
-    arranged = arrange(wanted)
-    assert order(arranged) == ["A0", "B0", "A0", "A1", "B1", "refused"]
-    assert arranged[2].config is not None
-    assert arranged[2].config.run.repeat == 1
+    plan = plan_of(wanted)
+    assert order(plan) == ["A0", "B0", "A0", "A1", "B1", "refused"]
+    assert plan.runs[2].config.run.repeat == 1
 
 
 def test_the_order_moves_on_from_repeat_to_repeat_too(world: World) -> None:
-    wanted = [Request((), world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)]
-    runs = [(r.config.strategy.kind, r.config.run.repeat) for r in arrange(wanted) if r.config]
+    wanted = [
+        Request(words=(), config=world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)
+    ]
+    runs = [(run.config.strategy.kind, run.config.run.repeat) for run in plan_of(wanted).runs]
     assert runs == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
 
 
 def test_labels_do_not_make_an_arm_but_run_arm_does(world: World) -> None:
     def named(arm: str, name: str, seed: int) -> Request:
         config = world.config("A", seed)
-        return Request((), dataclasses.replace(config, run=RunInfo(arm=arm, name=name)))
+        return Request(words=(), config=dataclasses.replace(config, run=RunInfo(arm=arm, name=name)))
 
     wanted = [named("x", "one", 0), named("y", "two", 0), named("x", "three", 1), named("y", "four", 1)]
-    arms = [request.config.run.arm for request in arrange(wanted) if request.config]
+    arms = [run.config.run.arm for run in plan_of(wanted).runs]
     assert arms == ["x", "y", "y", "x"]
 
 
@@ -153,17 +175,18 @@ def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) 
         late,
         dataclasses.replace(one, results_dir=Path("/elsewhere")),
     ]
-    wanted = [Request((), config) for config in (one, *others)]
-    assert sorted(map(id, arrange(wanted))) == sorted(map(id, wanted))
+    wanted = [Request(words=(), config=config) for config in (one, *others)]
+    assert len(plan_of(wanted).runs) == len(wanted)
 
 
 def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:
-    results = world.run(arrange(world.requests("A", "B", seeds=2)))
+    plan = plan_of(world.requests("A", "B", seeds=2))
+    results = run_all(plan, world.start, world.said.append, lambda: None)
     assert world.started == ["A0", "B0", "B1", "A1"]
     assert exit_code(results) == 0
     assert failures(results) == []
     for result in results:
-        assert result.request.path is not None
+        assert isinstance(result.request, PlannedRun)
         assert load(result.request.path / "config.yaml") == result.request.config
 
 
@@ -198,7 +221,7 @@ def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
         "B": MachineError("launcher.port=80: taken"),
         "D": Outcome(status="timed_out", reason="train.max_seconds", exit_code=1),
     }
-    bad = Request(("strategy=nosuch",), None, ConfigError("strategy=nosuch: unknown"))
+    bad = Request(words=("strategy=nosuch",), error=ConfigError("strategy=nosuch: unknown"))
     results = world.run([*world.requests("A", "B", "C", "D"), bad])
     assert world.started == ["A0", "B0", "C0", "D0"]
     assert [(result.outcome.status, result.outcome.reason) for result in failures(results)] == [
@@ -211,7 +234,7 @@ def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
 
 
 def test_the_exit_code_says_which_kind_of_failure_there_was(world: World) -> None:
-    refused = world.run([*world.requests("A"), Request(("x",), None, ConfigError("x"))])
+    refused = world.run([*world.requests("A"), Request(words=("x",), error=ConfigError("x"))])
     assert exit_code(refused) == 2
     world.fate = {"B": MachineError("no"), "C": Outcome(status="diverged", reason="loss is NaN", exit_code=1)}
     assert exit_code(world.run(world.requests("B"))) == 3
@@ -232,8 +255,7 @@ def test_an_interrupt_ends_the_sweep(world: World) -> None:
 
 def test_a_run_that_is_being_run_elsewhere_is_refused_by_name(world: World) -> None:
     wanted = world.requests("A", "B")
-    assert wanted[0].config is not None
-    directory, _ = run_one(wanted[0].config, lambda directory, config: Outcome(status="finished"))
+    directory, _ = run_one(in_order(wanted).runs[0], lambda directory, config: Outcome(status="finished"))
     with directory.lock():
         results = world.run(wanted)
     assert results[0].outcome.status == "refused"
@@ -243,11 +265,11 @@ def test_a_run_that_is_being_run_elsewhere_is_refused_by_name(world: World) -> N
 
 
 def test_one_run_is_never_started_into_an_existing_one(world: World) -> None:
-    config = world.config("A")
-    directory, ending = run_one(config, world.start)
-    assert (directory.run_id, ending.status) == (sweep.run_id(config), "finished")
+    run = PlannedRun.of(world.config("A"))
+    directory, ending = run_one(run, world.start)
+    assert (directory.path, ending.status) == (run.path, "finished")
     with pytest.raises(ConfigError, match="is finished already"):
-        run_one(config, world.start)
+        run_one(run, world.start)
     assert world.started == ["A0"]
 
 
@@ -258,45 +280,11 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
     config = world.config("A")
     strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
     with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
-        run_one(strict, world.start)
-    assert world.run([Request((), strict)])[0].outcome.status == "impossible"
-    run_one(config, world.start)
+        run_one(PlannedRun.of(strict), world.start)
+    assert world.run([Request(words=(), config=strict)])[0].outcome.status == "impossible"
+    run_one(PlannedRun.of(config), world.start)
     assert world.started == ["A0"]
     for elsewhere in (SimulatedConfig(), TorchrunConfig(), SlurmConfig()):
         asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
         run: Any = types.SimpleNamespace(cluster=config.cluster, launcher=asked)
         launcher_of(run).refuse(run)
-
-
-@dataclass(frozen=True)
-class Job:
-    words: Sequence[str]
-    config: Any
-    error: ConfigError | None = None
-
-
-def test_requests_are_checked_and_twins_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(tree: Any, cwd: Path) -> RunConfig:
-        if tree == "bad":
-            raise ConfigError("train.epochs=0: must be >= 1")
-        return world.config(tree)
-
-    monkeypatch.setattr(sweep, "from_composed", check)
-    error = ConfigError("strategy=nosuch: unknown")
-    jobs = [Job(["a"], "A"), Job(["b"], "bad"), Job(["c"], None, error), Job(["d"], "A"), Job(["e"], "B")]
-    found = sweep.requests(jobs, world.root)
-    assert [request.config is not None for request in found] == [True, False, False, False, True]
-    assert str(found[1].error) == "train.epochs=0: must be >= 1"
-    assert found[2].error is error
-    assert "asked for twice; run.arm or run.repeat" in str(found[3].error)
-
-
-def test_an_assumption_that_changes_nothing_is_told_as_such(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def labelled(tree: Any, cwd: Path) -> RunConfig:
-        return dataclasses.replace(world.config("A"), study=StudyInfo(name="s", assumption=tree))
-
-    monkeypatch.setattr(sweep, "from_composed", labelled)
-    found = sweep.requests([Job(["a"], ""), Job(["b"], "rings")], world.root)
-    assert "assumption 'rings' changes nothing against 'none' here: leave it out" in str(found[1].error)

@@ -8,13 +8,13 @@ import pytest
 from asking import code_of
 
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.outcome import WRONG_REQUEST
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.seed_ranges import TRIAL
-from daso_bench.runner.studies import start, sweep
+from daso_bench.runner.studies import start
+from daso_bench.runner.studies.plan import plan_of
 from daso_bench.runner.studies.tune import Trial, TrialResult, baseline_of, common_times, trials_of, winner
 from daso_bench.runner.studies.tuned_study import StudyArm, arms_of
 
@@ -40,8 +40,7 @@ hydra:
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory: pytest.TempPathFactory) -> list[StudyArm]:
     words = ["+study=mission", "study.arm=ddp by nodes,ddp flat,daso", "seed=0", "train.max_seconds=9"]
-    composed = compose(words, sweep=True)
-    return arms_of(composed, sweep.requests(composed, tmp_path_factory.mktemp("arms")))
+    return arms_of(requests(words, sweep=True, cwd=tmp_path_factory.mktemp("arms")))
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +76,13 @@ def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(tr
 
 
 def test_trials_are_interleaved_and_the_order_of_the_arms_moves_on(trials: list[Trial]):
-    order = sweep.arrange([trial.request for trial in trials])
-    names = [request.config.study.arm for request in order if request.config is not None]
+    order = plan_of([trial.request for trial in trials]).runs
+    names = [run.config.study.arm for run in order]
     first, second, third = names[0:3], names[3:6], names[6:9]
     assert first == ["ddp by nodes", "ddp flat", "daso"]
     assert second == [*first[1:], first[0]]
     assert third == [first[2], *first[:2]]
-    assert [r.config.seed - TRIAL for r in order if r.config is not None] == [n // 3 for n in range(48)]
+    assert [run.config.seed - TRIAL for run in order] == [n // 3 for n in range(48)]
 
 
 GOSSIP = (
@@ -118,8 +117,7 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(
 ):
     monkeypatch.chdir(tmp_path)
     words = ["+study=mission", "study.arm=ddp flat", "seed=0"]
-    composed = compose(words, sweep=True)
-    first = trials_of(arms_of(composed, sweep.requests(composed, tmp_path)), 4)[0].request.config
+    first = trials_of(arms_of(requests(words, sweep=True, cwd=tmp_path)), 4)[0].request.config
     assert first is not None
     directory = RunDirectory.create(to_plain(first), first.results_dir)
     directory.begin_attempt()

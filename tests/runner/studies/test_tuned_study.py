@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
 from daso_bench.runner.records.seed_ranges import FRESH
-from daso_bench.runner.studies import sweep
 from daso_bench.runner.studies.search_space import with_settings
 from daso_bench.runner.studies.tuned_study import StudyArm, TuningResult, arms_of, write_study
 from daso_bench.strategies.errors import ConfigError
@@ -19,8 +18,7 @@ TOLD = {"tune_trials": 4, "tune_space": "all, of it", "tune_failed": 1, "tune_de
 
 
 def arms(words: Sequence[str], cwd: Path, config_dir: Path | None = None) -> list[StudyArm]:
-    composed = compose(words, sweep=True, config_dir=config_dir)
-    return arms_of(composed, sweep.requests(composed, cwd))
+    return arms_of(requests(words, sweep=True, cwd=cwd, config_dir=config_dir))
 
 
 def written(
@@ -36,9 +34,9 @@ def written(
     folder = cwd / "made"
     write_study(folder, found, tuned, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
     name = f"{found[0].config.study.name}_tuned"
-    requests = sweep.requests(compose([f"+study={name}"], sweep=True, config_dir=folder), cwd)
-    assert [str(request.error) for request in requests if request.error is not None] == []
-    runs = [request.config for request in requests if request.config is not None]
+    asked = requests([f"+study={name}"], sweep=True, cwd=cwd, config_dir=folder)
+    assert [str(request.error) for request in asked if request.error is not None] == []
+    runs = [request.config for request in asked if request.config is not None]
     assert [run.seed for run in runs if run.study.role != "fresh_seeds"].count(5) * 2 == len(
         [run for run in runs if run.study.role != "fresh_seeds"]
     )

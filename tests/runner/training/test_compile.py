@@ -10,8 +10,8 @@ from runs import config
 from torch._dynamo.exc import TorchDynamoException
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner.config import load, option_checks
-from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config import checks, load
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -63,10 +63,14 @@ def test_what_cannot_be_compiled_is_told_with_the_way_out(monkeypatch: pytest.Mo
 
 
 def test_devices_that_are_slowed_down_layer_by_layer_have_no_compiled_model():
-    cluster: Any = SimpleNamespace(ranks=2, device=SimpleNamespace(paces=True))
-    given: dict[str, Any] = {"precision": "fp32", "compiled": True, "accumulate": 1, "cluster": cluster}
-    given |= {"launcher": LocalConfig(), "strategy_class": DDP, "strategy": DDP.Config(), "name": "ddp"}
+    train = SimpleNamespace(compile=True, accumulate=1)
+    run: Any = SimpleNamespace(
+        cluster=ClusterConfig(device=DeviceConfig(samples_per_second=1.0)),
+        launcher=LocalConfig(),
+        strategy_class=DDP,
+        train=train,
+    )
     with pytest.raises(ConfigError, match=r"between a model's layers, .* take train.compile=false"):
-        option_checks.check(**given)
-    given["cluster"] = ClusterConfig()
-    option_checks.check(**given)
+        checks.check_compile(run)
+    run.cluster = ClusterConfig()
+    checks.check_compile(run)

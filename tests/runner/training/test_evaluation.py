@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from daso_bench.datasets.data import Split
-from daso_bench.runner.config.tasks.classification import Classification
+from daso_bench.runner.config.tasks import Classification
 from daso_bench.runner.records.json_lines import meets
 from daso_bench.runner.training.eval_schedule import Marks
 from daso_bench.runner.training.evaluation import Score, score

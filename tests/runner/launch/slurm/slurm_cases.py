@@ -6,17 +6,15 @@ from typing import Any
 
 import runs
 
-from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.launchers import SlurmConfig
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies import sweep
 
 
 def composed(*words: str) -> RunConfig:
     """The checked run that `words` ask for. Raises ConfigError."""
-    (request,) = sweep.requests(compose(words, sweep=False), Path.cwd())
+    (request,) = requests(words, sweep=False, cwd=Path.cwd())
     if request.config is None:
         assert request.error is not None
         raise request.error

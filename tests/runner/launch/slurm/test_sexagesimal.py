@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from daso_bench.runner.config.sexagesimal import refuse
+from daso_bench.runner.config.overrides import refuse_sexagesimal
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def test_the_file_the_line_the_key_and_the_remedy_are_told(tmp_path: Path, text:
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ConfigError, match=f"mine.yaml, {where}"):
-        refuse(tmp_path)
+        refuse_sexagesimal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_the_file_the_line_the_key_and_the_remedy_are_told(tmp_path: Path, text:
 )
 def test_quoted_text_and_all_else_is_let_through(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.yaml").write_text(text)
-    refuse(tmp_path)
+    refuse_sexagesimal(tmp_path)
 
 
 def test_what_is_no_text_or_no_yaml_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00a: 30:00")
     (tmp_path / "notes.txt").write_text("a: 30:00")
-    refuse(tmp_path)
-    refuse(tmp_path / "absent")
+    refuse_sexagesimal(tmp_path)
+    refuse_sexagesimal(tmp_path / "absent")
 
 
 def test_the_configuration_that_ships_has_no_such_number() -> None:
-    refuse(Path(__file__).parents[4] / "conf")
+    refuse_sexagesimal(Path(__file__).parents[4] / "conf")

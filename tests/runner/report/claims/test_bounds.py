@@ -10,8 +10,7 @@ from test_rank_times import on
 from test_simulated_studies import Link
 from test_speedups import study
 
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -22,7 +21,6 @@ from daso_bench.runner.report.claims.paper_claims import load
 from daso_bench.runner.report.claims.speedups import Answer, answers
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, find_runs, load_run
-from daso_bench.runner.studies.sweep import requests
 
 Make = Callable[..., Path]
 SPEEDS = [1.0, 1.0, 0.5, 0.25]
@@ -184,7 +182,7 @@ WORDS = (
 def simulated(root: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run:
     """A run in virtual time, in this process, read back from its directory."""
     monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
-    (request,) = requests(compose([*WORDS, *words], sweep=True), root)
+    (request,) = requests([*WORDS, *words], sweep=True, cwd=root)
     assert request.config is not None, request.error
     directory, link = RunDirectory.create(to_plain(request.config), root), Link()
     directory.begin_attempt()

@@ -17,7 +17,7 @@ from daso_bench.runner.report.claims.convergence_points import (
     workload_of,
     write,
 )
-from daso_bench.runner.studies.side_runs import baseline_of
+from daso_bench.runner.studies.pilot import baseline_of
 from daso_bench.strategies.errors import ConfigError
 
 GOOD: dict[str, Any] = {

@@ -10,12 +10,10 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 )
 
 from daso_bench.runner.cli.main import main, run
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.records.display import make_console
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies import sweep
 from daso_bench.runner.studies.prepare_data import Preparation
 from daso_bench.runner.training.packed import packed_set
 from daso_bench.strategies.errors import ConfigError
@@ -93,7 +91,7 @@ def test_prepare_says_of_labels_for_each_pixel_what_a_run_says(
 
 def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images: Path) -> None:
     assert run(["prepare", *FOLDER, "reader=block"]) == 0
-    (request,) = sweep.requests(compose([*FOLDER, "reader=block", BATCH], sweep=False), Path.cwd())
+    (request,) = requests([*FOLDER, "reader=block", BATCH], sweep=False, cwd=Path.cwd())
     assert request.config is not None
     directory = RunDirectory.create(to_plain(request.config), Path.cwd())
     Preparation(make_console())(directory, request.config)
@@ -108,7 +106,7 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
 def test_a_file_of_few_chunks_a_node_is_refused_before_a_run_has_a_folder(images: Path) -> None:
     assert run(["prepare", *FOLDER, "reader=chunked_shuffle"]) == 0
     words = [*FOLDER, "reader=chunked_shuffle", "cluster.nodes=2", BATCH]
-    (request,) = sweep.requests(compose(words, sweep=False), Path.cwd())
+    (request,) = requests(words, sweep=False, cwd=Path.cwd())
     assert request.config is not None
     with pytest.raises(ConfigError, match=r"^reader\.chunk_mib=4: makes 1 chunks .*2 nodes need 8"):
         Preparation(make_console()).check(request.config)
@@ -123,7 +121,7 @@ def test_a_run_whose_reader_takes_much_memory_says_so_once_and_one_that_reads_no
     words = [*FOLDER, "reader=block", BATCH, "cluster.nodes=1", "cluster.ranks_per_node=1"]
     assert run(["prepare", *FOLDER, "reader=block"]) == 0
     for launcher, times in (("local", 1), ("simulated", 0)):
-        found = sweep.requests(compose([*words, f"launcher={launcher}"], sweep=False), Path.cwd())
+        found = requests([*words, f"launcher={launcher}"], sweep=False, cwd=Path.cwd())
         assert found[0].config is not None
         preparation = Preparation(make_console())
         capsys.readouterr()

@@ -3,17 +3,15 @@
 from pathlib import Path
 
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.reader_config import PackedReader
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.reproduce import command_of
-from daso_bench.runner.studies import sweep
 
 
 def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) -> None:
-    wanted = sweep.requests(compose(["+study=paper_hsgd_readers", "seed=0"], sweep=True), tmp_path)
+    wanted = requests(["+study=paper_hsgd_readers", "seed=0"], sweep=True, cwd=tmp_path)
     runs = [request.config for request in wanted if request.config is not None]
     assert len(runs) == len(wanted) == 10
     for run in runs:
@@ -25,7 +23,7 @@ def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) 
 
 
 def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_bytes(tmp_path: Path) -> None:
-    wanted = sweep.requests(compose(["+study=paper_hsgd_record_sizes", "seed=0"], sweep=True), tmp_path)
+    wanted = requests(["+study=paper_hsgd_record_sizes", "seed=0"], sweep=True, cwd=tmp_path)
     runs = [request.config for request in wanted if request.config is not None]
     assert len(runs) == len(wanted) == 15
     record = {}
@@ -43,7 +41,7 @@ def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_by
 
 def test_a_report_knows_arms_by_their_readers_and_repeats_them(tmp_path: Path) -> None:
     words = ["reader=chunked_shuffle", "reader.chunk_mib=2", "reader.path=x y.packed", "run.name=a"]
-    (request,) = sweep.requests(compose(words, sweep=False), tmp_path)
+    (request,) = requests(words, sweep=False, cwd=tmp_path)
     assert request.config is not None
     directory = RunDirectory.create(to_plain(request.config), tmp_path / "results")
     run = load_run(directory.path, "here")

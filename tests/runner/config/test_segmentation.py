@@ -16,7 +16,7 @@ from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.masks import MaskedSplit
 from daso_bench.models.small_fcn import SmallFCN
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.config.tasks.segmentation import Segmentation, image_losses
+from daso_bench.runner.config.tasks import Segmentation, image_losses
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.evaluation import Score, add_scores, score
 
