@@ -1,7 +1,7 @@
-"""What the ranks of a job do when a cluster is looked at: facts, links, sums, and the contract of strategies.
+"""What each rank runs in `daso-bench check launcher=slurm`: facts, links, sums, the contract of strategies.
 
-All of it goes over the communicator that trainings use, in ranks that are started as theirs are. Rank 0 keeps
-`check.json` in the run directory up to date, so that what was found before a failure is not lost.
+The ranks are started as those of a training are, and use the same communicator. Rank 0 updates `check.json`
+in the run directory after each part, so that a later failure loses nothing.
 """
 
 import logging
@@ -36,33 +36,33 @@ from ..records.json_lines import read_json, write_json
 from ..training import gather
 
 ENTRY = "daso_bench.runner.doctor.rank_checks:examine"
-RESULT, DOING, TOKEN = "check.json", "doing.txt", "token.txt"
+RESULT, PHASE_FILE, TOKEN = "check.json", "doing.txt", "token.txt"
 SCHEMA_VERSION = 1
-TOKEN_S = 10.0  # network file systems show others' files late, by their rules within a few seconds
+TOKEN_S = 10.0  # network file systems show files of other hosts late, but within a few seconds
 CLOCK_ROUNDS = 8
 FEW_NODES = 16  # of more, not all pairs are measured
 LARGE_BYTES, WINDOW = 4 * 2**20, 4
 ROUND_TRIPS = 50
 MEASURE_S = 0.3  # of one direction of a link, of one size of a sum
 SUM_BYTES = (64 * 2**10, 2**20, 16 * 2**20)
-VIRTUAL_RANKS = 128  # every rank simulates all, in 0.15 s each: of more, only agreement is looked at
+VIRTUAL_RANKS = 128  # every rank simulates all, in 0.15 s each; with more ranks only agreement is checked
 GPU_FP32_TOLERANCE = 1e-5  # a GPU's kernels sum in another order in every operation, 21 steps long
 _log = logging.getLogger(__name__)
 
 
-class Doing:
-    """Says what the ranks are at: to the supervisor, whose word on a hang then names it, and in a file."""
+class Phase:
+    """The phase of the check, for the supervisor, whose message about a hang names it, and in a file."""
 
     def __init__(self, link: Link, file: Path | None) -> None:
-        self._link, self._file, self._what = link, file, ""
+        self._link, self._file, self._name = link, file, ""
 
-    def __call__(self, what: str) -> None:
-        self._what = self._link.call = what
-        self._link.progress(phase=what)
-        _log.info("%s", what)
+    def __call__(self, name: str) -> None:
+        self._name = self._link.call = name
+        self._link.progress(phase=name)
+        _log.info("%s", name)
         if self._file is not None:
-            with suppress(OSError):  # for show
-                self._file.write_text(what, encoding="utf-8")
+            with suppress(OSError):  # the check does not need this file
+                self._file.write_text(name, encoding="utf-8")
 
     @property
     def call(self) -> str:
@@ -70,37 +70,37 @@ class Doing:
 
     @call.setter
     def call(self, name: str) -> None:
-        self._link.call = f"{self._what}: {name}" if name else self._what
+        self._link.call = f"{self._name}: {name}" if name else self._name
 
 
 def examine(
     run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
 ) -> None:
-    """What each rank does; arguments and errors as of `rank.run_rank`. entry.json names the strategies."""
-    doing = Doing(link, run_dir / DOING if rank == 0 else None)
-    doing("rendezvous")
+    """Check the cluster as one rank; arguments and errors as of `rank.run_rank`. Strategies: entry.json."""
+    phase = Phase(link, run_dir / PHASE_FILE if rank == 0 else None)
+    phase("rendezvous")
     config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
     topology = comm.topology
-    comm.on_call = doing  # pyright: ignore[reportAttributeAccessIssue] (a property where an attribute is asked)
-    found: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "complete": False, "contracts": []}
+    comm.on_call = phase  # pyright: ignore[reportAttributeAccessIssue] (a property where an attribute is asked)
+    result: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "complete": False, "contracts": []}
 
-    def keep(**news: Any) -> None:
-        found.update(news)
+    def save(**parts: Any) -> None:
+        result.update(parts)
         if rank == 0:
-            write_json(run_dir / RESULT, found)
+            write_json(run_dir / RESULT, result)
 
-    own = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, doing)
-    rows = gather.values(comm, own)
-    keep(**about(comm, rows))
+    row = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, phase)
+    rows = gather.values(comm, row)
+    save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
-    pairs, remark = links(comm, hosts, doing)
-    keep(pairs=pairs, pairs_remark=remark)
-    keep(collectives=sums(comm, doing), control_barrier_us=control_barrier_us(comm, doing))
-    for asked in read_json(run_dir / ENTRY_FILE)["strategies"]:
-        doing(f"contract of {asked['name']}")
-        candidate = real_processes.candidate_of(asked["name"], asked["keys"], asked["builtin"])
-        keep(contracts=[*found["contracts"], contract(comm, candidate)])
-    keep(complete=True)
+    pairs, remark = links(comm, hosts, phase)
+    save(pairs=pairs, pairs_remark=remark)
+    save(collectives=sums(comm, phase), control_barrier_us=control_barrier_us(comm, phase))
+    for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
+        phase(f"contract of {entry['name']}")
+        candidate = real_processes.candidate_of(entry["name"], entry["keys"], entry["builtin"])
+        save(contracts=[*result["contracts"], contract(comm, candidate)])
+    save(complete=True)
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
@@ -115,14 +115,14 @@ def facts_of(
     results_dir: Path,
     master: str,
     threads: int,
-    doing: Callable[[str], None],
+    phase: Callable[[str], None],
 ) -> dict[str, Any]:
-    """This rank's row: its `ProcessFacts`, and what only a rank among others can know."""
-    doing("facts of each rank")
+    """This rank's row: its `ProcessFacts`, and what it measures with the other ranks."""
+    phase("facts of each rank")
     facts = process_facts(results_dir, master=master, with_torch=True)
-    doing("rank 0's file, as others see it")
+    phase("rank 0's file, as others see it")
     after_s = token_seen_s(comm, run_dir)
-    doing("clocks")
+    phase("clocks")
     offset_s, error_s = clock_offset_s(comm)
     device = comm.device
     return {
@@ -169,11 +169,10 @@ def look_for(file: Path, token: str, patience_s: float) -> float | None:
 
 
 def clock_offset_s(comm: TorchCommunicator) -> tuple[float, float]:
-    """This host's wall clock minus rank 0's, and by how much that may be wrong; of the best round.
+    """This host's wall clock minus that of rank 0, and the error of that; both of the best round.
 
-    In a round all meet, take the time, and meet again. Rank 0 enters the first meeting before anybody leaves
-    it and leaves the second one after everybody has entered it: like a message there and back, for all at
-    once.
+    In a round all ranks meet, take the time, and meet again. Rank 0 enters the first meeting before any rank
+    leaves it, and leaves the second one after all ranks have entered it: a round trip to all ranks at once.
     """
     rounds: list[tuple[float, float]] = []
     stamps = torch.zeros(comm.topology.ranks, dtype=torch.float64)
@@ -190,18 +189,18 @@ def clock_offset_s(comm: TorchCommunicator) -> tuple[float, float]:
 
 
 def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The head of the result: the ranks' rows, and what is the same for all."""
+    """The head of the result: the rows of the ranks, and what is the same for all."""
     return {
         "ranks_of_nodes": list(comm.topology.ranks_of_nodes),
         "backend": comm.backend,
-        "threads": min(row["threads"] for row in rows),  # left to itself, a rank has its share of the cores
+        "threads": min(row["threads"] for row in rows),  # with `auto`, a rank has its share of the cores
         "versions": {**rows[0]["versions"], "nccl": nccl_version() if comm.backend == "nccl" else None},
         "rows": list(rows),
     }
 
 
 def nccl_version() -> str:
-    """Of the library that torch has loaded."""
+    """The version of NCCL that torch has loaded."""
     from torch.cuda import nccl
 
     return ".".join(str(part) for part in nccl.version())
@@ -211,25 +210,25 @@ def nccl_version() -> str:
 
 
 def pairs_of(nodes: int) -> tuple[list[tuple[int, int]], str | None]:
-    """The pairs of nodes to measure, and a remark where they are not all: a ring, and as many at random."""
-    everyone = [(a, b) for a in range(nodes) for b in range(a + 1, nodes)]
+    """The pairs of nodes to measure, and a remark if not all: a ring, and as many pairs at random."""
+    all_pairs = [(a, b) for a in range(nodes) for b in range(a + 1, nodes)]
     if nodes <= FEW_NODES:
-        return everyone, None
+        return all_pairs, None
     ring = [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
-    others = random.Random(nodes).sample([pair for pair in everyone if pair not in set(ring)], nodes)
-    remark = f"{len(ring)} neighbours and {nodes} other pairs at random, of {len(everyone)}"
-    return sorted({*ring, *others}), remark
+    drawn = random.Random(nodes).sample([pair for pair in all_pairs if pair not in set(ring)], nodes)
+    remark = f"{len(ring)} neighbours and {nodes} other pairs at random, of {len(all_pairs)}"
+    return sorted({*ring, *drawn}), remark
 
 
 def links(
-    comm: TorchCommunicator, hosts: Sequence[str], doing: Callable[[str], None]
+    comm: TorchCommunicator, hosts: Sequence[str], phase: Callable[[str], None]
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Latency and rate between the first ranks of nodes, one pair at a time; on every rank."""
     leaders = [comm.topology.on_node(node)[0] for node in range(comm.topology.nodes)]
     pairs, remark = pairs_of(comm.topology.nodes)
     measured: list[dict[str, Any]] = []
     for number, (a, b) in enumerate(pairs, 1):
-        doing(f"link {hosts[a]} - {hosts[b]} ({number} of {len(pairs)})")
+        phase(f"link {hosts[a]} - {hosts[b]} ({number} of {len(pairs)})")
         comm.barrier(WORLD)
         if comm.rank == leaders[a]:
             figures = measure(comm, leaders[b], first=True)
@@ -238,30 +237,30 @@ def links(
             )
         elif comm.rank == leaders[b]:
             measure(comm, leaders[a], first=False)
-    doing("links")
-    every = [pair for found in gather.values(comm, measured) for pair in found]
-    return sorted(every, key=lambda pair: pair["nodes"]), remark
+    phase("links")
+    gathered = [pair for of_rank in gather.values(comm, measured) for pair in of_rank]
+    return sorted(gathered, key=lambda pair: pair["nodes"]), remark
 
 
-def measure(comm: TorchCommunicator, other: int, *, first: bool) -> dict[str, Any]:
-    """One link, with `other` doing the same: the rate is that of the slower direction."""
+def measure(comm: TorchCommunicator, peer: int, *, first: bool) -> dict[str, Any]:
+    """Measure the link to `peer`, which calls this too: the rate is that of the slower direction."""
     small = torch.zeros(2, device=comm.device)
     large = [torch.zeros(LARGE_BYTES // 4, device=comm.device) for _ in range(WINDOW)]
 
     def trip() -> float:
-        """There and back."""
+        """Seconds of a message there and back."""
         began = time.perf_counter()
         for sends in (first, not first):
-            pass_on(comm, other, [small], sends=sends)
+            pass_on(comm, peer, [small], sends=sends)
         return time.perf_counter() - began
 
     def stream(sends: bool, windows: int) -> float:
-        """`windows` times all of `large` one way; the other side says when it has them."""
+        """Seconds to send `large` one way, `windows` times; the receiver confirms at the end."""
         trip()
         began = time.perf_counter()
         for _ in range(windows):
-            pass_on(comm, other, large, sends=sends)
-        pass_on(comm, other, [small], sends=not sends)
+            pass_on(comm, peer, large, sends=sends)
+        pass_on(comm, peer, [small], sends=not sends)
         return time.perf_counter() - began
 
     for _ in range(3):
@@ -270,17 +269,17 @@ def measure(comm: TorchCommunicator, other: int, *, first: bool) -> dict[str, An
     for sends in (first, not first):
         once_s = stream(sends, 1)
     small.fill_(max(1, min(16, round(MEASURE_S / max(once_s, 1e-6)))))
-    pass_on(comm, other, [small], sends=first)
+    pass_on(comm, peer, [small], sends=first)
     windows = int(small[0].item())
     numbytes = windows * WINDOW * LARGE_BYTES
     rates = [8e-9 * numbytes / stream(sends, windows) for sends in (first, not first)]
     return {"latency_us": 1e6 * latency_s, "rate_gbit": min(rates), "rate_gbit_each_way": rates}
 
 
-def pass_on(comm: TorchCommunicator, other: int, tensors: Sequence[Tensor], *, sends: bool) -> None:
-    """Send all `tensors` to `other`, or receive them, and wait until that is done."""
+def pass_on(comm: TorchCommunicator, peer: int, tensors: Sequence[Tensor], *, sends: bool) -> None:
+    """Send all `tensors` to `peer`, or receive them, and wait for the end."""
     works = [
-        comm.exchange({other: tensor} if sends else {}, {} if sends else {other: tensor}, tag)
+        comm.exchange({peer: tensor} if sends else {}, {} if sends else {peer: tensor}, tag)
         for tag, tensor in enumerate(tensors)
     ]
     for work in works:
@@ -289,23 +288,23 @@ def pass_on(comm: TorchCommunicator, other: int, tensors: Sequence[Tensor], *, s
 
 
 def synchronise(comm: TorchCommunicator) -> None:
-    """On a GPU `wait` only has the stream wait."""
+    """Wait for the GPU: there a communicator's `wait` only orders the stream."""
     if comm.device.type == "cuda":
         torch.cuda.synchronize(comm.device)
 
 
-def sums(comm: TorchCommunicator, doing: Callable[[str], None]) -> list[dict[str, Any]]:
-    """All-reduce over all ranks at several sizes; `bus_gbit` is 2 (n - 1) / n sizes in the slowest's time."""
+def sums(comm: TorchCommunicator, phase: Callable[[str], None]) -> list[dict[str, Any]]:
+    """All-reduce over all ranks at several sizes; `bus_gbit` is 2 (n - 1) / n sizes in the slowest time."""
     ranks = comm.topology.ranks
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for numbytes in SUM_BYTES if ranks > 1 else ():
-        doing(f"all_reduce of {numbytes // 1024} KiB")
+        phase(f"all_reduce of {numbytes // 1024} KiB")
         tensor = torch.zeros(numbytes // 4, device=comm.device)
         once_s = max(gather.values(comm, [timed(comm, tensor, 1) for _ in range(2)][-1]))
         times = max(3, min(100, round(MEASURE_S / max(once_s, 1e-6))))
         seconds = max(gather.values(comm, timed(comm, tensor, times) / times))
         bus_gbit = 8e-9 * numbytes * 2 * (ranks - 1) / ranks / seconds
-        found.append(
+        rows.append(
             {
                 "verb": "all_reduce",
                 "backend": comm.backend,
@@ -314,11 +313,11 @@ def sums(comm: TorchCommunicator, doing: Callable[[str], None]) -> list[dict[str
                 "bus_gbit": bus_gbit,
             }
         )
-    return found
+    return rows
 
 
 def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
-    """Seconds that so many sums of `tensor` over all ranks take this one."""
+    """Seconds of so many sums of `tensor` over all ranks, as this rank measures them."""
     comm.barrier(WORLD)
     began = time.perf_counter()
     for _ in range(times):
@@ -327,9 +326,9 @@ def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
     return time.perf_counter() - began
 
 
-def control_barrier_us(comm: TorchCommunicator, doing: Callable[[str], None]) -> float:
-    """A barrier of all ranks on the control channel, which is gloo's also where NCCL trains."""
-    doing("barriers on the control channel")
+def control_barrier_us(comm: TorchCommunicator, phase: Callable[[str], None]) -> float:
+    """Microseconds of a barrier of all ranks on the control channel, which is gloo also where NCCL trains."""
+    phase("barriers on the control channel")
     took: list[float] = []
     for _ in range(20):
         began = time.perf_counter()
@@ -342,7 +341,7 @@ def control_barrier_us(comm: TorchCommunicator, doing: Callable[[str], None]) ->
 
 
 def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
-    """The conformance kit's trial run on this communicator, held against virtual time; rank 0's word counts.
+    """The conformance kit's trial run on this communicator, compared with virtual time.
 
     Returns strategy, status (ok, refuses, FAILED), text, seconds. Raises what the strategy raises.
     """
@@ -359,7 +358,7 @@ def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
 
 
 def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
-    """All ranks come to the same: Failed on all or on none."""
+    """Run the trial; returns a remark, if any. Raises Failed on all ranks or on none."""
     ranks = comm.topology.ranks_of_nodes
     candidate, remark = real_processes.without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial_course(candidate, ranks).plan)
@@ -375,12 +374,12 @@ def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
         other_sizes = _held_against_virtual_time(comm, candidate, walks)
     except Failed as failed:
         problem = str(failed)
-    verdicts = gather.values(comm, [other_sizes, problem])
-    problems = [told for _, told in verdicts if told is not None]
+    gathered = gather.values(comm, [other_sizes, problem])
+    problems = [text for _, text in gathered if text is not None]
     if problems:
         more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
         raise Failed(problems[0] + more)
-    if any(other for other, _ in verdicts):
+    if any(sizes_differ for sizes_differ, _ in gathered):
         _require_agreement(comm, walks)
         return real_processes.OTHER_SIZES
     return remark
@@ -389,7 +388,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
 def _held_against_virtual_time(
     comm: TorchCommunicator, candidate: Candidate, walks: dict[str, History]
 ) -> bool:
-    """Whether batches had other sizes than in virtual time, so that nothing can be compared."""
+    """Compare with virtual time; True if batches had other sizes there, and nothing can be compared."""
     on_gpu = comm.device.type == "cuda"
     for name, (dtype, tolerance) in real_processes.PRECISIONS.items():
         virtual = drive(real_processes.course_of(candidate, comm.topology.ranks_of_nodes, dtype))[comm.rank]
@@ -403,12 +402,12 @@ def _held_against_virtual_time(
 
 
 def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> None:
-    """Every rank looks at all ranks' ends and calls, so that all fail or none."""
+    """Every rank compares the final models and calls of all ranks, so that all fail or none."""
     everyone = comm.topology.members(WORLD, 0)
     for name in real_processes.PRECISIONS:
         walk = walks[name]
         calls = [
-            # A long list of all ranks would be most of what is sent.
+            # Without this, the list of all ranks would be most of what is sent.
             (c.during, c.channel, c.verb, None if c.members == everyone else c.members, c.numbytes)
             for c in walk.calls
         ]
@@ -428,7 +427,7 @@ def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> No
 
 
 def _on_cpu(history: History) -> History:
-    """Where virtual time's tensors are."""
+    """Move the tensors to the CPU, where those of virtual time are."""
     history.parameters = {step: value.cpu() for step, value in history.parameters.items()}
     history.final, history.given = history.final.cpu(), history.given.cpu()
     return history

@@ -1,7 +1,7 @@
-"""`daso-bench check launcher=slurm`: one short job that looks at the cluster before a training does.
+"""`daso-bench check launcher=slurm`: one short job that checks the cluster before a training runs on it.
 
-The job's ranks run `doctor.ranks`; here the words become a job, its end is waited for, and what the ranks
-found is told like what the doctor finds.
+The ranks of the job run `rank_checks`. This module makes the job, waits for its end, and prints what the
+ranks found in the way of `daso-bench doctor`.
 """
 
 import time
@@ -35,13 +35,13 @@ from ..records import display
 from ..records.json_lines import read_json, write_json
 from ..records.run_directory import RunDirectory
 from .doctor_command import show_findings
-from .rank_checks import DOING, ENTRY, RESULT
+from .rank_checks import ENTRY, PHASE_FILE, RESULT
 
 OK, FAILED, FOUND = 0, 1, 3
 STUDY = "check"
 STRATEGIES = "ddp,daso"
 TAKEN = ("strategy", "launcher", "cluster", "results_dir")
-# A check that waits long or is repeated tells less than one that fails soon.
+# A check should fail soon: it neither waits long nor is repeated.
 DEFAULTS = {"timeout_min": 15, "max_requeues": 0}
 POLL_S = 1.0
 SHOWN_RANKS, SHOWN_LINKS = 64, 24
@@ -50,37 +50,37 @@ _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be looked at: the job as that of a run, and the strategies whose contract is tried."""
+    """The job, described as that of a run, and the strategies whose contract is checked on it."""
 
     config: RunConfig
     strategies: tuple[Candidate, ...]
 
 
 def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
-    """Look at the cluster that `words` describe, by a job on it; returns the exit code.
+    """Check the cluster that `words` describe, by a job on it; returns the exit code.
 
     0: nothing has to be mended; 1: the job failed; 3: something was found. Raises ConfigError for a wrong
     request, MachineError where nothing could be submitted.
     """
     console = display.make_console()
-    asked = request(words, config_dir, cwd)
-    launcher = asked.config.launcher
-    assert isinstance(launcher, SlurmConfig)
-    allocation = None if launcher.submit else Allocation.around()
-    directory = made(asked)
-    names = ", ".join(candidate.name for candidate in asked.strategies)
-    display.say(console, f"check of {shape(asked.config)}: facts, links, sums; contract of {names}", "bold")
+    wanted = request(words, config_dir, cwd)
+    config = wanted.config
+    assert isinstance(config.launcher, SlurmConfig)
+    allocation = None if config.launcher.submit else Allocation.around()
+    directory = create_directory(wanted)
+    names = ", ".join(candidate.name for candidate in wanted.strategies)
+    display.say(console, f"check of {shape(config)}: facts, links, sums; contract of {names}", "bold")
     if allocation is None:
-        status = _submitted(directory, asked.config, console)
+        status = _submit(directory, config, console)
     else:
-        run_here(directory, asked.config, allocation, _Here(console), ENTRY)
+        run_here(directory, config, allocation, _Events(console), ENTRY)
         status = directory.status()
-    return tell(console, directory.path, asked.config, status)
+    return conclude(console, directory.path, config, status)
 
 
 def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> Request:
     """What `words` ask for. Raises ConfigError."""
-    own, others = [], []
+    strategy_words, job_words = [], []
     for word in words:
         group = key_of(word).partition(".")[0].partition("/")[0]
         if "=" not in word or group not in TAKEN:
@@ -88,13 +88,14 @@ def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> Request
                 f"{word}: check launcher=slurm takes {', '.join(f'{name}=...' for name in TAKEN)} and their "
                 "keys; it trains nothing"
             )
-        (own if group == "strategy" else others).append(word)
+        (strategy_words if group == "strategy" else job_words).append(word)
     given = {key_of(word) for word in words}
     if "strategy" not in given:
-        own.insert(0, f"strategy={STRATEGIES}")
-    strategies = tuple(candidate for candidate, _ in candidates(own, config_dir))
-    # The strategy of the configuration is not run; synthetic data are there without a file.
-    (composed,) = compose(["strategy=ddp", "dataset=synthetic", *others], sweep=False, config_dir=config_dir)
+        strategy_words.insert(0, f"strategy={STRATEGIES}")
+    strategies = tuple(candidate for candidate, _ in candidates(strategy_words, config_dir))
+    # The configuration's own strategy and data are not used; synthetic data need no file.
+    job_words = ["strategy=ddp", "dataset=synthetic", *job_words]
+    (composed,) = compose(job_words, sweep=False, config_dir=config_dir)
     if composed.config is None:
         raise composed.error or ConfigError("nothing to check")
     tree = plain(composed.config)
@@ -120,9 +121,9 @@ def _other_launcher(name: str) -> str:
     )
 
 
-def made(asked: Request) -> RunDirectory:
-    """A new directory below results_dir/check, and what its ranks are to do. Raises ConfigError."""
-    config = asked.config
+def create_directory(wanted: Request) -> RunDirectory:
+    """A new directory below results_dir/check, with the task of its ranks. Raises ConfigError."""
+    config = wanted.config
     stem = f"{_short(config.cluster.ranks_of_nodes)}-{time.strftime('%Y%m%d-%H%M%S')}"
     name, number = stem, 1
     while (config.results_dir / STUDY / name).exists():
@@ -131,13 +132,16 @@ def made(asked: Request) -> RunDirectory:
     tree = to_plain(config)
     tree["study"]["name"], tree["run"]["id"] = STUDY, name
     directory = RunDirectory.create(tree, config.results_dir)
-    write_json(directory.path / ENTRY_FILE, entry(asked.strategies))
+    write_json(directory.path / ENTRY_FILE, entry(wanted.strategies))
     return directory
 
 
 def entry(strategies: Sequence[Candidate]) -> dict[str, Any]:
-    """What the ranks are told to do."""
-    named = [{"name": one.name, "builtin": one.builtin, "keys": plain_of(one)} for one in strategies]
+    """The task of the ranks: the function that they run, and the strategies to check."""
+    named = [
+        {"name": candidate.name, "builtin": candidate.builtin, "keys": plain_of(candidate)}
+        for candidate in strategies
+    ]
     return {"entry": ENTRY, "strategies": named}
 
 
@@ -156,37 +160,37 @@ def _short(ranks_of_nodes: Sequence[int]) -> str:
 # ------------------------------------------------------------------ the job
 
 
-def _submitted(directory: RunDirectory, config: RunConfig, console: Console) -> Mapping[str, Any]:
-    """Put it into the queue and see it to its end; Ctrl-C takes the job with it. Returns the last status."""
-    done = submit([(directory, config)], lambda text: display.say(console, text))
-    for why in done.refused.values():
-        raise MachineError(f"not submitted: {why}")
+def _submit(directory: RunDirectory, config: RunConfig, console: Console) -> Mapping[str, Any]:
+    """Submit the job and wait for its end; Ctrl-C cancels it. Returns the last status."""
+    submission = submit([(directory, config)], lambda text: display.say(console, text))
+    for reason in submission.refused.values():
+        raise MachineError(f"not submitted: {reason}")
     try:
-        return _followed(directory, console)
+        return _follow(directory, console)
     except KeyboardInterrupt:
         display.say(console, slurm_status.cancel(directory))
         raise
 
 
-def _followed(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
-    said: set[str] = set()
+def _follow(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
+    printed: set[str] = set()
     while True:
         jobs = slurm_status.jobs_of([directory.status()])
-        status = directory.status()  # later than the queue: a job that is gone has had its last word
-        told = slurm_status.told(status, jobs.get(slurm_status.job_id(status) or ""))
-        if told["status"] in slurm_status.ENDED and not slurm_status.is_last_word(status):
-            told = slurm_status.told(slurm_status.settle(directory), None)
-        for line in _news(told, directory.path):
-            if line not in said:
+        recorded = directory.status()  # read after the queue: a job that left the queue has written its end
+        status = slurm_status.told(recorded, jobs.get(slurm_status.job_id(recorded) or ""))
+        if status["status"] in slurm_status.ENDED and not slurm_status.is_last_word(recorded):
+            status = slurm_status.told(slurm_status.settle(directory), None)
+        for line in _progress_lines(status, directory.path):
+            if line not in printed:
                 display.say(console, f"  {line}")
-                said.add(line)
-        if told["status"] in slurm_status.ENDED:
-            return told
+                printed.add(line)
+        if status["status"] in slurm_status.ENDED:
+            return status
         time.sleep(POLL_S)
 
 
-def _news(status: Mapping[str, Any], path: Path) -> list[str]:
-    """Where the job is and what its ranks are at."""
+def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:
+    """The place of the job in the queue, or the phase of its ranks."""
     word, reason = str(status["status"]), status.get("reason")
     if word == "queued":
         return [f"queued: {reason}" if reason else "queued"]
@@ -194,104 +198,104 @@ def _news(status: Mapping[str, Any], path: Path) -> list[str]:
         return []
     nodes = (status.get("queue") or {}).get("nodes")
     try:
-        doing = (path / DOING).read_text(encoding="utf-8")
+        phase = (path / PHASE_FILE).read_text(encoding="utf-8")
     except OSError:
-        doing = ""
-    return [f"running on {nodes}" if nodes else "running", *([f"  {doing}"] if doing else [])]
+        phase = ""
+    return [f"running on {nodes}" if nodes else "running", *([f"  {phase}"] if phase else [])]
 
 
-class _Here:
-    """Tells what the ranks of this allocation are at, from their supervisor's events."""
+class _Events:
+    """Prints the phases of the ranks in this allocation, from the events of their supervisor."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._last = console, ""
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        doing = str((event.get("progress") or {}).get("phase") or "") if event.get("rank") == 0 else ""
-        note = display.notice(event) or (doing if doing != self._last else "")
+        phase = str((event.get("progress") or {}).get("phase") or "") if event.get("rank") == 0 else ""
+        note = display.notice(event) or (phase if phase != self._last else "")
         if note:
-            self._last = doing or self._last
+            self._last = phase or self._last
             display.say(self._console, f"    {note}")
 
 
-# ------------------------------------------------------------------ what was found
+# ------------------------------------------------------------------ the result
 
 
-def tell(console: Console, path: Path, config: RunConfig, status: Mapping[str, Any]) -> int:
-    """Print what the ranks found, how the job ended if it failed, and what is to be mended."""
+def conclude(console: Console, path: Path, config: RunConfig, status: Mapping[str, Any]) -> int:
+    """Print the result, the reason if the job failed, and what has to be mended; returns the exit code."""
     try:
-        found = read_json(path / RESULT)
+        result = read_json(path / RESULT)
     except (OSError, ValueError):
-        found = {}
-    shared = config.launcher.share_gpus or "cpu" in config.cluster.device.kind  # told, they take no GPU
-    what = findings(found, share_gpus=shared) if found else []
-    if found:
-        show(console, found)
-        show_findings(console, what)
+        result = {}
+    shared = config.launcher.share_gpus or "cpu" in config.cluster.device.kind  # ranks on CPUs need no GPU
+    problems = findings(result, share_gpus=shared) if result else []
+    if result:
+        show(console, result)
+        show_findings(console, problems)
         display.say(console, "")
-    failed = status["status"] != "finished" or not found.get("complete")
+    failed = status["status"] != "finished" or not result.get("complete")
     if failed:
         reason = status.get("reason") or f"it left no complete {RESULT}"
         word = "failed" if status["status"] == "finished" else status["status"]
         display.say(console, f"the job {word.replace('_', ' ')}: {reason}", "red")
-        if words := last_words(path) or _end_of_log(path, status):
-            display.say(console, words, "dim")
-    bad = len(troubles(what))
-    verdict = f"{bad} thing{'s' * (bad != 1)} to mend." if bad else "Nothing has to be mended."
-    if found and not (failed and not bad):
-        display.say(console, verdict, "bold")
-    display.say(console, f"all of it: {path / RESULT if found else path}")
-    return FAILED if failed else FOUND if bad else OK
+        if log := last_words(path) or _end_of_log(path, status):
+            display.say(console, log, "dim")
+    count = len(troubles(problems))
+    conclusion = f"{count} thing{'s' * (count != 1)} to mend." if count else "Nothing has to be mended."
+    if result and (count or not failed):
+        display.say(console, conclusion, "bold")
+    display.say(console, f"all of it: {path / RESULT if result else path}")
+    return FAILED if failed else FOUND if count else OK
 
 
-def findings(found: Mapping[str, Any], *, share_gpus: bool = False) -> list[Finding]:
-    """What is wrong, worst first: the rules on the job, and contracts that are not kept."""
+def findings(result: Mapping[str, Any], *, share_gpus: bool = False) -> list[Finding]:
+    """What is wrong, worst first: by the rules on a job, and contracts that are broken."""
     broken = [
         Finding(
             "error",
             "contract",
-            f"strategy={one['strategy']}: {one['text']}",
-            f"over {found['backend']} on this cluster it does not do what it does in virtual time",
-            f"daso-bench check strategy={one['strategy']} (the whole kit, on one machine)",
+            f"strategy={contract['strategy']}: {contract['text']}",
+            f"over {result['backend']} on this cluster it does not do what it does in virtual time",
+            f"daso-bench check strategy={contract['strategy']} (the whole kit, on one machine)",
         )
-        for one in found["contracts"]
-        if one["status"] == "FAILED"
+        for contract in result["contracts"]
+        if contract["status"] == "FAILED"
     ]
     rules = cluster_findings(
-        found["rows"],
-        found["ranks_of_nodes"],
-        found["threads"],
-        pairs=found.get("pairs", ()),
+        result["rows"],
+        result["ranks_of_nodes"],
+        result["threads"],
+        pairs=result.get("pairs", ()),
         share_gpus=share_gpus,
     )
     return worst_first([*broken, *rules])
 
 
-def show(console: Console, found: Mapping[str, Any]) -> None:
-    """Tables of ranks, links and sums, and a line per contract."""
-    versions = found["versions"]
-    known = [("torch", "torch"), ("python", "Python"), ("nccl", "NCCL")]
-    parts = [f"{name} {versions[key]}" for key, name in known if versions.get(key)]
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """Print tables of ranks, links and sums, and a line for each contract."""
+    versions = result["versions"]
+    names = [("torch", "torch"), ("python", "Python"), ("nccl", "NCCL")]
+    parts = [f"{name} {versions[key]}" for key, name in names if versions.get(key)]
     display.say(console, "")
-    display.say(console, f"Ranks ({', '.join([found['backend'], *parts])})", "bold")
-    console.print(_ranks(found["rows"]))
-    _more(console, len(found["rows"]) - SHOWN_RANKS, "ranks")
-    if found.get("pairs"):
-        remark = found.get("pairs_remark")
-        display.say(
-            console, "Links between nodes" + (f" ({remark}; slowest first)" if remark else ""), "bold"
-        )
-        console.print(_links(found["pairs"]))
-        _more(console, len(found["pairs"]) - SHOWN_LINKS, "links")
-    if found.get("collectives"):
+    display.say(console, f"Ranks ({', '.join([result['backend'], *parts])})", "bold")
+    console.print(_ranks(result["rows"]))
+    _more(console, len(result["rows"]) - SHOWN_RANKS, "ranks")
+    if result.get("pairs"):
+        remark = result.get("pairs_remark")
+        title = "Links between nodes" + (f" ({remark}; slowest first)" if remark else "")
+        display.say(console, title, "bold")
+        console.print(_links(result["pairs"]))
+        _more(console, len(result["pairs"]) - SHOWN_LINKS, "links")
+    if result.get("collectives"):
         display.say(console, "all_reduce over all ranks", "bold")
-        console.print(_sums(found["collectives"]))
-        display.say(console, f"barrier on the control channel: {found['control_barrier_us']:.0f} µs")
-    if found["contracts"]:
+        console.print(_sums(result["collectives"]))
+        display.say(console, f"barrier on the control channel: {result['control_barrier_us']:.0f} µs")
+    if result["contracts"]:
         display.say(console, "Contract: a small run over this network, as in virtual time", "bold")
-    for one in found["contracts"]:
-        line = Text(f"{one['strategy']}: ") + Text(one["status"], style=_STYLES[one["status"]])
-        line += Text((f": {one['text']}" if one["text"] else "") + f" ({display.duration(one['seconds'])})")
+    for contract in result["contracts"]:
+        status, text = contract["status"], contract["text"]
+        line = Text(f"{contract['strategy']}: ") + Text(status, style=_STYLES[status])
+        line += Text((f": {text}" if text else "") + f" ({display.duration(contract['seconds'])})")
         console.print(line, soft_wrap=True)
 
 
@@ -330,9 +334,9 @@ def _links(pairs: Sequence[Mapping[str, Any]]) -> Table:
 
 def _sums(collectives: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("size", "time", "bus bandwidth", "backend")
-    for one in collectives:
-        took, bus = f"{1e3 * one['seconds']:.3g} ms", f"{one['bus_gbit']:.3g} Gbit/s"
-        table.add_row(display.size(one["bytes"]), took, bus, one["backend"])
+    for row in collectives:
+        took, bus = f"{1e3 * row['seconds']:.3g} ms", f"{row['bus_gbit']:.3g} Gbit/s"
+        table.add_row(display.size(row["bytes"]), took, bus, row["backend"])
     return table
 
 
@@ -360,7 +364,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def _end_of_log(path: Path, status: Mapping[str, Any]) -> str:
-    """The last lines of what srun and its ranks have said, else of the batch job's own output."""
+    """The last lines of srun and its ranks, else of the output of the batch job."""
     name = (status.get("job") or {}).get("name")
     batch = sorted((path.parent / ".slurm" / name).glob("*.out")) if name else []
     for log in (path / "logs" / "srun.log", *batch[-1:]):
@@ -368,6 +372,7 @@ def _end_of_log(path: Path, status: Mapping[str, Any]) -> str:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
-        if said := [line for line in lines if line.strip() and not line.startswith("submitit INFO")]:
-            return "\n".join([f"{log}:", *said[-15:]])
+        lines = [line for line in lines if line.strip() and not line.startswith("submitit INFO")]
+        if lines:
+            return "\n".join([f"{log}:", *lines[-15:]])
     return ""

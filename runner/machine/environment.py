@@ -1,6 +1,6 @@
-"""Where a run runs: cores, threads, devices, versions, commit; and whether its timing can be trusted.
+"""The environment of a run: cores, threads, devices, versions, commit; and whether its timing is valid.
 
-Nothing here imports torch: the caller says how many devices are visible.
+Nothing here imports torch: the caller passes the number of visible devices.
 """
 
 import hashlib
@@ -34,11 +34,11 @@ def affinity() -> list[int]:
     """The cores this process may be scheduled on, in order."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))  # macOS knows no affinity
+    return list(range(os.cpu_count() or 1))  # macOS has no affinity
 
 
 def usable_cores() -> int:
-    """How many cores' worth of time this process may use: its affinity, cut to a container's CPU quota."""
+    """The number of cores that this process may use: its affinity, cut to a container's CPU quota."""
     cores = len(affinity())
     quota = _cpu_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
@@ -50,11 +50,11 @@ def _cpu_quota(root: Path, membership: Path) -> float | None:
         lines = membership.read_text().splitlines()
     except OSError:
         return None
-    own = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
-    if own is None:
+    group = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
+    if group is None:
         return None
     quotas: list[float] = []
-    for folder in [root / own, *(root / own).parents]:
+    for folder in [root / group, *(root / group).parents]:
         if not folder.is_relative_to(root):
             break
         try:
@@ -71,9 +71,8 @@ def threads_per_rank(
 ) -> int:
     """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
 
-    `workers`: processes of each rank that make its batches; `auto` leaves a core to each.
-
-    Raises ConfigError for anything else than "auto" or a number from 1 on.
+    `workers`: loader workers of each rank; `auto` leaves a core to each. Raises ConfigError for anything else
+    than "auto" or a number from 1 on.
     """
     if setting == "auto":
         return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
@@ -83,10 +82,7 @@ def threads_per_rank(
 
 
 def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
-    """Whether `ranks` x (`threads` + `workers`) fit on `cores`; if not, why such a timing is not to be used.
-
-    `workers`: processes of each rank that make its batches.
-    """
+    """Whether `ranks` x (`threads` + `workers`) fit on `cores`, and if not, why timing is invalid."""
     if ranks * (threads + workers) <= cores:
         return True, []
     who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
@@ -99,9 +95,9 @@ def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> t
 def device_index(local_rank: int, visible: int, *, share: bool = False) -> int | None:
     """The device of a rank among the `visible` ones (a count): None without any, 0 if there is one.
 
-    A batch system that shows each task one device of its own makes every rank use number 0, whatever its
-    local rank; which ranks share a node never follows from this count. Raises MachineError if there are
-    several devices and fewer than ranks, unless `share` lets ranks share them in turn.
+    If a batch system shows each task one device of its own, every rank uses number 0, whatever its local
+    rank. Raises MachineError if there are several devices and fewer than ranks, unless `share` lets ranks
+    share them in turn.
     """
     if visible <= 1:
         return 0 if visible == 1 else None
@@ -123,7 +119,7 @@ def visible_devices() -> list[str] | None:
 
 
 def processor() -> str | None:
-    """The maker's name of this machine's processor; None if the system does not tell."""
+    """The model name of the processor; None if the system does not give one."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -142,7 +138,7 @@ def rank_row(
     device_model: str | None = None,
     interop_threads: int | None = None,
 ) -> dict[str, Any]:
-    """This rank's row of environment.json; call it in the rank, whose host and cores it reads."""
+    """The row of environment.json of the rank that calls this."""
     return {
         "rank": rank,
         "node": node,
@@ -164,7 +160,7 @@ def environment(
     world: str,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What environment.json holds. `ranks`: one `rank_row` of every rank, in rank order."""
+    """The content of environment.json. `ranks`: the `rank_row` of every rank, in rank order."""
     commit, dirty = commit_of(PACKAGE)
     return {
         "schema_version": ENVIRONMENT_SCHEMA_VERSION,
@@ -198,9 +194,9 @@ def installed(package: str) -> str | None:
 
 
 def commit_of(source: Path) -> tuple[str | None, str | None]:
-    """The commit of a checkout and a hash of what differs from it; (None, None) if it is no git checkout.
+    """The commit of a checkout, and a hash of the changes to it; (None, None) if it is no git checkout.
 
-    The second is None for a clean tree, else 16 hex digits over the diff and the untracked files.
+    The hash is None for a clean tree, else 16 hex digits over the diff and the untracked files.
     """
     if not (source / ".git").exists():
         return None, None
@@ -222,6 +218,6 @@ def commit_of(source: Path) -> tuple[str | None, str | None]:
 
 
 def _git(source: Path, *arguments: str) -> bytes:
-    # Without optional locks: the record of one run must not disturb a commit the user is making.
+    # Without optional locks: this must not disturb a commit that the user makes at the same time.
     command = ["git", "--no-optional-locks", "-C", str(source), *arguments]
     return subprocess.run(command, check=True, capture_output=True, timeout=20).stdout

@@ -1,4 +1,4 @@
-"""What a GPU's numbers depend on besides its name, for the records: versions, memory, variables."""
+"""Facts about a rank's GPU for the records: memory, driver and library versions, variables."""
 
 import os
 import re
@@ -24,10 +24,10 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def of_rank(device: torch.device) -> dict[str, Any] | None:
-    """This rank's GPU and what it is driven by; None on a CPU.
+    """The facts of this rank's GPU; None on a CPU.
 
-    `memory` in bytes; `capability` as the maker counts it; versions as each library writes its own, None
-    where there is none; `variables`: those set in this process that change how GPUs compute or speak.
+    `memory` in bytes; `capability`: compute capability; versions as each library writes them, None if there
+    is none; `variables`: those set in this process that change how GPUs compute or communicate.
     """
     if device.type != "cuda":
         return None
@@ -44,7 +44,7 @@ def of_rank(device: torch.device) -> dict[str, Any] | None:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of `environment` that change how GPUs compute or speak to each other, by name."""
+    """Those of `environment` that change how GPUs compute or communicate, by name."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -53,19 +53,19 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def driver(file: Path) -> str | None:
-    """The driver's version as the kernel module tells it in `file`; None if it does not."""
+    """The version of the driver in `file`, written by its kernel module; None if there is none."""
     try:
-        told = file.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", told)
-    return found[1] if found else None
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return match[1] if match else None
 
 
 def peak_memory(device: torch.device) -> tuple[int, int]:
-    """The most bytes of a GPU that PyTorch had given out in this process, and had taken for that; -1 on CPUs.
+    """Peak bytes of GPU memory that PyTorch allocated and reserved in this process; -1 on CPUs.
 
-    What NCCL and CUDA take for themselves is not in them.
+    Memory that NCCL and CUDA use themselves is not included.
     """
     if device.type != "cuda":
         return -1, -1
@@ -73,5 +73,5 @@ def peak_memory(device: torch.device) -> tuple[int, int]:
 
 
 def _nccl() -> str | None:
-    # Not every build has it, and asking one that has not raises.
+    # `nccl.version` raises in a build without NCCL.
     return ".".join(map(str, nccl.version())) if hasattr(torch._C, "_nccl_version") else None

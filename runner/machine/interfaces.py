@@ -1,4 +1,4 @@
-"""Network interfaces of this host, what its own name means, and which way leads to another host."""
+"""Network interfaces of this host, addresses of host names, and routes to other hosts."""
 
 import ipaddress
 import socket
@@ -8,29 +8,29 @@ from typing import Any
 
 import psutil
 
-RESOLVE_S = 1.5  # a name server that answers later would stall every start
-_ANY_PORT = 9  # connecting a datagram socket sends nothing; a route is looked up all the same
+RESOLVE_S = 1.5  # a name server that answers later would delay every start
+_ANY_PORT = 9  # connecting a datagram socket sends nothing, but looks up a route
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 def interfaces() -> dict[str, dict[str, Any]]:
     """By name: `up`, `loopback`, `speed_mbit` (0: unknown) and `addresses` of each interface."""
     states = psutil.net_if_stats()
-    found: dict[str, dict[str, Any]] = {}
+    known: dict[str, dict[str, Any]] = {}
     for name, entries in psutil.net_if_addrs().items():
         addresses = [entry.address.partition("%")[0] for entry in entries if entry.family in _INTERNET]
         state = states.get(name)
-        found[name] = {
+        known[name] = {
             "up": bool(state and state.isup),
             "loopback": any(is_loopback(address) for address in addresses) or name == "lo",
             "speed_mbit": state.speed if state else 0,
             "addresses": addresses,
         }
-    return found
+    return known
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this host can be reached by `address`."""
+    """Whether `address` is one of the loopback interface."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -38,7 +38,7 @@ def is_loopback(address: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has `address`; all of 127.0.0.0/8 is the loopback's."""
+    """The interface that has `address`; the loopback has all of 127.0.0.0/8."""
     known = interfaces()
     for name, interface in known.items():
         if address in interface["addresses"]:
@@ -49,9 +49,9 @@ def interface_of(address: str) -> str | None:
 
 
 def route_to(host: str) -> tuple[str, str | None]:
-    """The own address and interface by which this process reaches `host`; nothing is sent.
+    """The local address and interface by which this process reaches `host`; nothing is sent.
 
-    Raises OSError if the name is unknown or no way leads there.
+    Raises OSError if the name is unknown or there is no route.
     """
     error: OSError = OSError(f"no address of {host}")
     for family, kind, _, _, target in _resolved(host, socket.SOCK_DGRAM):
@@ -67,7 +67,7 @@ def route_to(host: str) -> tuple[str, str | None]:
 
 
 def route(host: str) -> dict[str, str | None]:
-    """`route_to` as a row: `to`, `address`, `interface`, and `error` where there is no way."""
+    """`route_to` as a row: `to`, `address`, `interface`, and `error` if there is no route."""
     try:
         address, interface = route_to(host)
     except OSError as error:
@@ -76,29 +76,29 @@ def route(host: str) -> dict[str, str | None]:
 
 
 def addresses_of(host: str) -> tuple[list[str], str | None]:
-    """What `host` resolves to, and why it does not."""
+    """The addresses of `host`, and the error if it does not resolve."""
     try:
-        found = _resolved(host, socket.SOCK_STREAM)
+        infos = _resolved(host, socket.SOCK_STREAM)
     except OSError as error:
         return [], error.strerror or str(error)
-    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)), None
+    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in infos)), None
 
 
 def _resolved(host: str, kind: int) -> list[Any]:
     """`getaddrinfo` that gives up after RESOLVE_S. Raises OSError."""
-    answer: list[Any] = []
+    results: list[Any] = []
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
-            answer.append(socket.getaddrinfo(host, _ANY_PORT, type=kind))
+            results.append(socket.getaddrinfo(host, _ANY_PORT, type=kind))
         except (OSError, UnicodeError) as error:
-            answer.append(error if isinstance(error, OSError) else OSError(str(error)))
+            results.append(error if isinstance(error, OSError) else OSError(str(error)))
 
-    asking = threading.Thread(target=ask, daemon=True, name="resolve")
-    asking.start()
-    asking.join(RESOLVE_S)
-    if not answer:
+    thread = threading.Thread(target=resolve, daemon=True, name="resolve")
+    thread.start()
+    thread.join(RESOLVE_S)
+    if not results:
         raise TimeoutError(f"no answer about {host} within {RESOLVE_S:g} s")
-    if isinstance(answer[0], OSError):
-        raise answer[0]
-    return answer[0]
+    if isinstance(results[0], OSError):
+        raise results[0]
+    return results[0]

@@ -1,8 +1,7 @@
 """Memory that processes of one machine share, and a barrier in it.
 
-The memory has no name where the system allows it (Linux: memfd), so that nothing is left behind whenever a
-process is killed, and so that the size of /dev/shm is no limit. Elsewhere it is a file that its maker unlinks
-once all have it.
+On Linux the memory has no name (memfd): nothing remains when a process is killed, and the size of /dev/shm is
+no limit. On other systems it is a file, which its maker unlinks once all processes have opened it.
 """
 
 import ctypes
@@ -29,7 +28,7 @@ _WAIT, _WAKE, _EVERYBODY = 0, 1, 2**31 - 1
 
 POLL_S = 5e-5
 SPIN_NS = 20_000
-# Woken by nobody (which cannot be, but would be a hang), a rank looks again after so many seconds.
+# A lost wake-up would be a hang: a rank polls after so many seconds.
 _LOOK_AGAIN_S = 1.0
 
 
@@ -39,7 +38,7 @@ def offer(numel: int, dtype: torch.dtype) -> tuple[int, str]:
     Returns its descriptor and the address by which others `take` it.
 
     Raises:
-        MachineError: the system has no room.
+        MachineError: the system has not enough memory.
     """
     size = -(-max(1, numel * dtype.itemsize) // LINE) * LINE
     try:
@@ -70,15 +69,15 @@ def take(address: str) -> int:
             "node share their processes (one container, one user)?"
         ) from error
     # In another process namespace the same path is another process's file: never write there.
-    found = os.fstat(descriptor)
-    if (found.st_ino, found.st_size) != (int(inode), int(size)):
+    status = os.fstat(descriptor)
+    if (status.st_ino, status.st_size) != (int(inode), int(size)):
         os.close(descriptor)
         raise MachineError(f"{path}: is not the memory that another rank of this node offered")
     return descriptor
 
 
 def drop_name(address: str) -> None:
-    """Remove the file behind `address`, if it is one: who has taken it keeps it."""
+    """Remove the file at `address`, if it is one; processes that have opened it keep it."""
     path = address.split(" ", 2)[2]
     if not path.startswith("/proc/"):
         os.unlink(path)
@@ -93,14 +92,14 @@ def as_tensor(descriptor: int, numel: int, dtype: torch.dtype) -> Tensor:
 class MemoryBarrier:
     """A barrier of processes through an int32 slot of each, in shared memory.
 
-    A slot holds how often its owner has come and is written by nobody else, so a plain store is enough; a
-    rank is missing while its slot holds the count before. Two ranks, a slow and a fast one:
+    A slot holds how often its owner has arrived. Only the owner writes it, so a plain store is enough; a rank
+    is missing while its slot holds the count before. Two ranks, a slow and a fast one:
 
         fast: slot = 5, slow's slot is 4: sleep in the kernel while it is 4
-        slow: slot = 5, wake whoever sleeps on it, all slots are 5: go on, come again, slot = 6
+        slow: slot = 5, wake the ranks that sleep on it, all slots are 5: go on, arrive again, slot = 6
         fast: wakes up, slow's slot is no longer 4: go on
 
-    Nobody can be two ahead: it would have passed a barrier to which someone has not come.
+    No rank can be two ahead: it would have passed a barrier at which another rank has not arrived.
 
     Args:
         slots: zeroed shared memory, int32 [n · 16]: one cache line per member.
@@ -115,7 +114,7 @@ class MemoryBarrier:
         self._timeout_s = timeout_s
         self._count = 0
         self._futex = _system_call()
-        # Spinning takes the core from those who are waited for, unless each has its own.
+        # Spinning takes the core from the ranks that are late, unless each has a core of its own.
         self._spin_ns = SPIN_NS if self._members <= (os.cpu_count() or 1) else 0
 
     @staticmethod
@@ -124,18 +123,18 @@ class MemoryBarrier:
         return members * _PER_LINE
 
     def meet(self) -> Sequence[int]:
-        """Return once all members have called, and see what they wrote before.
+        """Return once all members have called; then what they wrote before is visible.
 
-        When the time is up: the places of those who have not come, else none.
+        Returns the places of the members that have not come within the timeout, else none.
         """
         before, self._count = self._count, (self._count + 1) & 0x7FFFFFFF
-        # The kernel takes a full memory fence in each wake, which matters on weakly ordered CPUs: what this
-        # rank wrote is there before its slot says so, and (after the loop) nothing was read too early.
+        # The kernel has a full memory fence in each wake, which matters on weakly ordered CPUs: what this
+        # rank wrote is visible before its slot changes, and (after the loop) nothing was read too early.
         self._wake()
         self._slots[self._place * _PER_LINE] = self._count
         self._wake()
         started = time.monotonic_ns()
-        # Each looks at another one first: they would all be woken by the same store, on too few cores.
+        # Each rank waits for another one first, else the same store would wake all, on too few cores.
         for distance in range(1, self._members):
             if not self._await((self._place - distance) % self._members, before, started):
                 return [p for p in range(self._members) if self._slots[p * _PER_LINE] == before]
@@ -143,7 +142,7 @@ class MemoryBarrier:
         return []
 
     def _await(self, place: int, before: int, started: int) -> bool:
-        """Whether the member at `place` has come; waits for it until the time is up."""
+        """Wait for the member at `place`; False after the timeout."""
         slot, slots = place * _PER_LINE, self._slots
         spin_until = started + self._spin_ns
         while slots[slot] == before:
@@ -157,12 +156,12 @@ class MemoryBarrier:
         return True
 
     def _sleep(self, slot: int, value: int, seconds: float) -> None:
-        """Sleep until woken, at most so long; not at all if the slot no longer holds `value`."""
+        """Sleep until woken, at most `seconds`; not at all if the slot no longer holds `value`."""
         if self._futex is None:
             time.sleep(min(seconds, POLL_S))
             return
         timeout = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-        # Both calls are the shared kind: the private one would look in this process only.
+        # Both calls are of the shared kind: a private one would see only threads of this process.
         self._futex(self._base + 4 * slot, _WAIT, value, ctypes.byref(timeout))
 
     def _wake(self) -> None:

@@ -1,4 +1,4 @@
-"""`daso-bench calibrate`: measures this machine part by part, and writes what it is as a cluster's file."""
+"""`daso-bench calibrate`: measures this machine with real processes, and writes it as a cluster's file."""
 
 import dataclasses
 import datetime
@@ -29,13 +29,13 @@ from ...config.schema import strategy_name
 from ...launch import local
 from ...launch.launcher import launcher_of, threads_of
 from ...launch.local import ALL_RANKS
-from ...machine.environment import usable_cores
+from ...machine.environment import processor, usable_cores
 from ...records import display
 from ...records.json_lines import write_json
 from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import RunDirectory
 from . import fit, measure
-from .calibration_results import About, Calibration, HoldOut, Link, Overlap, Steps
+from .fit import About, Calibration, HoldOut, Link, Overlap, Steps
 from .measure import Task
 from .write import cluster_of, render, rows, trace, write
 
@@ -49,7 +49,7 @@ _NEVER = 10**12  # samples
 
 
 class Ended(Exception):
-    """A measurement did not end in numbers."""
+    """A measurement failed."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -105,16 +105,16 @@ def calibrate(
         machine = Machine(console, config, Path(scratch), effort)
         try:
             plan = machine.look()
-            found = machine.measured(plan, shlex.join(command), *names)
-            held = machine.hold_out(found, cluster_of(render(found, name)), plan)
-            found = dataclasses.replace(found, hold_out=held)
+            results = machine.measured(plan, shlex.join(command), *names)
+            hold_out = machine.hold_out(results, cluster_of(render(results, name)), plan)
+            results = dataclasses.replace(results, hold_out=hold_out)
         except Ended as ended:
             display.say(console, ended.outcome.details.rstrip(), "dim")
             display.say(console, f"nothing is written: {ended.outcome.reason}", "red")
             return ended.outcome.exit_code or 1
-    write(file.with_suffix(".csv"), trace(found.steps.own))
-    write(file, render(found, name))
-    console.print(_table(found))
+    write(file.with_suffix(".csv"), trace(results.steps.own))
+    write(file, render(results, name))
+    console.print(_table(results))
     display.say(console, f"written: {file}")
     kept = [word for word in words if key_of(word).partition(".")[0] not in ("cluster", "launcher")]
     use = ["--config-dir", str(output), "launcher=simulated", f"cluster={name}", *kept]
@@ -123,7 +123,7 @@ def calibrate(
 
 
 class Machine:
-    """This machine while it is measured, by one group of processes after the other."""
+    """Measures this machine, by one group of processes after the other."""
 
     def __init__(self, console: Console, config: schema.RunConfig, scratch: Path, effort: float) -> None:
         self._console, self._config, self._scratch, self._effort = console, config, scratch, effort
@@ -140,7 +140,7 @@ class Machine:
         }
 
     def look(self) -> Plan:
-        """A few steps of each size, and what to measure then. Raises Ended, KeyboardInterrupt."""
+        """Run a few steps of each size, and plan the measurement. Raises Ended, KeyboardInterrupt."""
         took = self._measure("a first look", self._steps(rounds=1, steps=LOOK_STEPS, own_steps=LOOK_STEPS))
         step_s = dict(zip(self.sizes, np.max(took["sizes"], (0, 2)).tolist(), strict=True))
         plan = Plan.of(step_s, self.own, self.ranks, len(self.pairs), self._effort)
@@ -149,7 +149,7 @@ class Machine:
         return plan
 
     def measured(self, plan: Plan, command: str, model: str, dataset: str) -> Calibration:
-        """All parts but the hold-out; the texts are for the file. Raises Ended, KeyboardInterrupt."""
+        """Measure all parts but the hold-out; the texts are for the file. Raises Ended, KeyboardInterrupt."""
         took = self._measure(
             "1/4 step times", self._steps(rounds=plan.steps, steps=STEPS, own_steps=OWN_STEPS)
         )
@@ -164,10 +164,10 @@ class Machine:
         about = self._about(command, model, dataset, accelerator=took["device"])
         return Calibration(about=about, steps=steps_of(took, self.sizes), links=links, overlap=overlap)
 
-    def hold_out(self, found: Calibration, cluster: ClusterConfig, plan: Plan) -> HoldOut | None:
+    def hold_out(self, results: Calibration, cluster: ClusterConfig, plan: Plan) -> HoldOut | None:
         """Real runs of ddp, and the same run on `cluster` in virtual time; then the step alone once more.
 
-        None if the data have no batch left for it. Raises Ended, KeyboardInterrupt.
+        None if the data are too few for such a batch. Raises Ended, KeyboardInterrupt.
         """
         samples = len(self._config.dataset.load().train)
         batch = fit.held_out(self.own, self.sizes, samples // self.ranks)
@@ -196,7 +196,7 @@ class Machine:
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, ALL_RANKS))
         task = Task(part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS)
         again = np.array(self._measure("4/4 hold-out, the step once more", task)["sizes"])
-        before = np.median(found.steps.seconds[:, self.sizes.index(self.own)])
+        before = np.median(results.steps.seconds[:, self.sizes.index(self.own)])
         drift = float(np.median(again.mean(2)) / before - 1)
         return HoldOut(batch=batch, steps=steps, measured=tuple(measured), modelled=modelled, drift=drift)
 
@@ -224,7 +224,7 @@ class Machine:
                 directory,
                 ranks=ranks,
                 threads=self.threads,
-                # What is measured step by step has its batches in memory.
+                # Other entries measure steps on batches that are in memory.
                 workers=config.launcher.loader_workers if entry == local.ENTRY else 0,
                 port=self._config.launcher.port,
                 stall_s=self._config.launcher.stall_s,
@@ -242,7 +242,7 @@ class Machine:
         return About(
             command=command,
             date=datetime.date.today().isoformat(),
-            processor=processor(),
+            processor=processor() or platform.machine(),
             cores=usable_cores(),
             accelerator=accelerator,
             torch=version("torch"),
@@ -281,40 +281,30 @@ def link_of(took: dict[str, Any], payloads: tuple[int, ...]) -> Link:
 
 
 def overlap_of(took: dict[str, Any]) -> Overlap:
-    """What the part `overlap` says of ddp's step: all of medians over rounds."""
+    """The results of the part `overlap`, of medians over rounds."""
     alone, ddp, sums = (np.array(took[key]) for key in ("alone", "ddp", "sums"))
     ready = took["ready"]
 
     def parts(of_rounds: np.ndarray) -> tuple[float, float, float]:
         forward, both, stretched, *each = np.median(of_rounds, 0).tolist()
-        hidden = fit.beside(forward, both - forward, ready, each)
+        hidden = fit.overlapped(forward, both - forward, ready, each)
         return fit.overlap_loss(stretched, hidden), stretched, hidden
 
-    # Differences within a round: what disturbs the machine for longer disturbs both steps of it.
-    everything = np.concatenate([alone, ddp[:, 1:] - alone[:, 1:], sums], 1)
-    loss, stretched, hidden = parts(everything)
-    interval = fit.bootstrap(everything, parts)[0]
+    # Differences within a round: a longer disturbance of the machine slows both steps of it.
+    samples = np.concatenate([alone, ddp[:, 1:] - alone[:, 1:], sums], 1)
+    loss, stretched, hidden = parts(samples)
+    interval = fit.bootstrap(samples, parts)[0]
     return Overlap(
         loss=loss,
         interval=interval,
         stretched_ms=1e3 * stretched,
         hidden_ms=1e3 * hidden,
-        rounds=len(everything),
+        rounds=len(samples),
     )
 
 
-def processor() -> str:
-    """What the processor calls itself, or its architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # only Linux has it
-        text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
 def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
-    """Where the file goes, absolute. Raises ConfigError."""
+    """The absolute path of the file. Raises ConfigError."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"--name={name}: must be the name of a file: letters, digits, _, - and points")
     if name in [entry.name for entry in groups.entries("cluster")]:
@@ -323,16 +313,16 @@ def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
     folder = next(parent for parent in file.parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ConfigError(f"{folder}: is no folder to write in; --output names another one")
-    there = next((path for path in (file, file.with_suffix(".csv")) if path.exists()), None)
-    if there is not None and not force:
-        raise ConfigError(f"{there}: is there already; --force replaces it, --name writes another one")
+    existing = next((path for path in (file, file.with_suffix(".csv")) if path.exists()), None)
+    if existing is not None and not force:
+        raise ConfigError(f"{existing}: is there already; --force replaces it, --name writes another one")
     return file
 
 
 def _config(
     words: Sequence[str], config_dir: Path | None, cwd: Path
 ) -> tuple[schema.RunConfig, tuple[str, str]]:
-    """The run to measure, and what its model and data set are called. Raises ConfigError for what real
+    """The run to measure, and the names of its model and data set. Raises ConfigError for a run that real
     processes cannot measure."""
     config = load.run_config(words, config_dir=config_dir, cwd=cwd)
     if config.launcher.name != "local":
@@ -361,10 +351,10 @@ def _step_s(summary: dict[str, Any]) -> float:
     return summary["train_s"] / summary["steps"]
 
 
-def _table(found: Calibration) -> Table:
+def _table(results: Calibration) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("measured", "value", "95 %, and the worst of the fit"):
         table.add_column(header, overflow="fold")
-    for row in rows(found):
+    for row in rows(results):
         table.add_row(*(Text(cell) for cell in row))
     return table

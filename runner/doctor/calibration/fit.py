@@ -1,7 +1,7 @@
-"""From measured times to the numbers of a cluster's file. Nothing here starts a process or reads a clock.
+"""Fits of a cluster's parameters to measured times, and the dataclasses that hold a calibration's results.
 
-Times of one round lie along the first axis of every array; a fit is made of the medians over rounds, and its
-interval of medians over rounds drawn again and again (bootstrap, percentiles 2.5 and 97.5).
+The first axis of every array is the round. A fit is made of medians over rounds, and its interval of medians
+over rounds drawn with replacement (bootstrap, percentiles 2.5 and 97.5).
 """
 
 import math
@@ -14,9 +14,9 @@ from ...communication.link_costs import ring
 from ...config.cluster import JITTERS
 
 DRAWS = 400
-ODD_RANK = 0.05  # a rank is given a speed of its own from this distance to the median rank on
-TRUSTED = 0.15  # a modelled step time may be so wrong and still count as validated
-# The widest jitter that `cluster.device` takes; see there.
+ODD_RANK = 0.05  # ranks that differ more from the median rank have a speed of their own
+TRUSTED = 0.15  # the largest error of a modelled step time that counts as validated
+# The widest jitter that `cluster.device` accepts.
 WIDEST = {"gaussian": 0.3, "lognormal": 1.0, "student_t3": 0.3}
 _NARROWEST_CV, _CVS = 1e-4, 600
 
@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """t = fixed + slope · x in seconds, both at least 0. `clamped`: what a free fit had below 0, or "".
+    """t = fixed + slope · x in seconds, both at least 0. `clamped`: the one that was below 0, or "".
 
     `worst`: the largest relative error (fit over measured, minus 1), `worst_at`: the x where it is.
     """
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True)
 class StepFit:
-    """A step's time over its samples."""
+    """The time of a step over its samples, with intervals of 95 %."""
 
     line: Line
     fixed_ms: Interval
@@ -48,7 +48,7 @@ class StepFit:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """An all-reduce of two ranks over its payload: 2 messages of latency, the payload once over the link."""
+    """An all-reduce of two ranks: the latency of 2 messages, and the payload once over the link."""
 
     latency_us: float
     rate_gbit: float
@@ -60,9 +60,9 @@ class LinkFit:
 
 @dataclass(frozen=True)
 class JitterFit:
-    """The family that describes factors of mean 1 best, at the cv that suits it best.
+    """The distribution that fits the factors (of mean 1) best, at its best cv.
 
-    `measured_cv`: standard deviation over mean, whatever the family. `log_likelihoods`: per step, by family.
+    `measured_cv`: standard deviation over mean, of the data. `log_likelihoods`: per step, by distribution.
     """
 
     kind: str
@@ -74,8 +74,8 @@ class JitterFit:
 def line_through(x: Sequence[float], seconds: Sequence[float]) -> Line:
     """The line of least squares of relative errors: Σ ((fixed + slope·x - t) / t)² is smallest.
 
-    Relative, for a step of 1 ms and one of 100 ms are to be modelled equally well. A negative part is no
-    time: it is set to 0 and the other fitted alone.
+    Relative, so that a step of 1 ms and one of 100 ms are modelled equally well. A negative part is set to 0,
+    and the other one is fitted alone.
     """
     xs, ts = np.asarray(x, float), np.asarray(seconds, float)
     ones, scaled = 1 / ts, xs / ts
@@ -91,7 +91,7 @@ def line_through(x: Sequence[float], seconds: Sequence[float]) -> Line:
 
 
 def step_fit(samples: Sequence[int], seconds: np.ndarray) -> StepFit:
-    """`seconds` [rounds, sizes]: of a step, mean of a round over its steps and all ranks."""
+    """Fit the time of a step. `seconds` [rounds, sizes]: means over a round's steps and all ranks."""
 
     def parts(of_rounds: np.ndarray) -> tuple[float, float]:
         line = line_through(samples, np.median(of_rounds, 0).tolist())
@@ -102,7 +102,7 @@ def step_fit(samples: Sequence[int], seconds: np.ndarray) -> StepFit:
 
 
 def link_fit(payloads: Sequence[int], seconds: np.ndarray) -> LinkFit:
-    """`seconds` [rounds, sizes]: of an all-reduce of `payloads` bytes over two ranks."""
+    """Fit a link. `seconds` [rounds, sizes]: of an all-reduce of `payloads` bytes over two ranks."""
 
     def parts(of_rounds: np.ndarray) -> tuple[float, float]:
         line = _link_line(payloads, of_rounds)
@@ -114,7 +114,7 @@ def link_fit(payloads: Sequence[int], seconds: np.ndarray) -> LinkFit:
 
 
 def _link_line(payloads: Sequence[int], seconds: np.ndarray) -> Line:
-    """Seconds a message, and seconds a byte through the link."""
+    """Seconds per message, and seconds per byte through the link."""
     messages, _ = ring("all_reduce", 2, 0)
     volumes = [ring("all_reduce", 2, payload)[1] for payload in payloads]
     line = line_through(volumes, np.median(seconds, 0).tolist())
@@ -122,10 +122,10 @@ def _link_line(payloads: Sequence[int], seconds: np.ndarray) -> Line:
 
 
 def jitter_fit(seconds: np.ndarray) -> JitterFit:
-    """`seconds` [ranks, steps]: of single steps of one size; each rank's factors are over its own mean.
+    """Fit the jitter. `seconds` [ranks, steps]: of single steps of one size; factors are over a rank's mean.
 
-    Of each family that virtual time can draw, the cv of largest likelihood; then the likeliest family. A cv
-    beyond `WIDEST` is not to be had. Steps that never differ have no jitter.
+    For each distribution that virtual time can draw, the cv (at most `WIDEST`) of largest likelihood; then
+    the likeliest distribution. Steps that never differ have no jitter.
     """
     factors = (seconds / seconds.mean(1, keepdims=True)).ravel()
     measured = float(factors.std())
@@ -133,15 +133,15 @@ def jitter_fit(seconds: np.ndarray) -> JitterFit:
         return JitterFit("none", 0.0, measured, {})
     best = {kind: _likeliest(kind, factors) for kind in JITTERS if kind in WIDEST}
     kind = max(best, key=lambda kind: best[kind][1])
-    return JitterFit(kind, best[kind][0], measured, {kind: found for kind, (_, found) in best.items()})
+    return JitterFit(kind, best[kind][0], measured, {name: value for name, (_, value) in best.items()})
 
 
 def _likeliest(kind: str, factors: np.ndarray) -> tuple[float, float]:
-    """The cv of largest mean log-likelihood, and that."""
+    """The cv of largest mean log-likelihood, and that likelihood."""
     cvs = np.geomspace(_NARROWEST_CV, WIDEST[kind], _CVS)
-    found = [float(log_density(kind, cv, factors).mean()) for cv in cvs.tolist()]
-    place = int(np.argmax(found))
-    return float(cvs[place]), found[place]
+    likelihoods = [float(log_density(kind, cv, factors).mean()) for cv in cvs.tolist()]
+    place = int(np.argmax(likelihoods))
+    return float(cvs[place]), likelihoods[place]
 
 
 def log_density(kind: str, cv: float, factors: np.ndarray) -> np.ndarray:
@@ -158,7 +158,10 @@ def log_density(kind: str, cv: float, factors: np.ndarray) -> np.ndarray:
 
 
 def rank_speeds(seconds: np.ndarray) -> tuple[float, ...] | None:
-    """`seconds` [rounds, ranks]: of a step. Each rank's speed, the median rank's being 1, if any is odd."""
+    """The speed of each rank, that of the median rank being 1; None if all are within `ODD_RANK`.
+
+    `seconds` [rounds, ranks]: of a step.
+    """
     medians = np.median(seconds, 0)
     speeds = np.median(medians) / medians
     if (np.abs(speeds - 1) <= ODD_RANK).all():
@@ -166,11 +169,11 @@ def rank_speeds(seconds: np.ndarray) -> tuple[float, ...] | None:
     return tuple(round(float(speed), 3) for speed in speeds)
 
 
-def beside(forward: float, backward: float, ready: Sequence[float], sums: Sequence[float]) -> float:
-    """Seconds during which sums run beside the backward pass.
+def overlapped(forward: float, backward: float, ready: Sequence[float], sums: Sequence[float]) -> float:
+    """Seconds during which sums run at the same time as the backward pass.
 
-    Bucket i is there after the share `ready[i]` of the backward pass; its sum takes `sums[i]` seconds and
-    starts when the one before has ended. What is left at the end of the pass is not beside it.
+    Bucket i is ready after the share `ready[i]` of the backward pass; its sum takes `sums[i]` seconds and
+    starts when the sum before it has ended. What runs after the end of the pass does not count.
     """
     ends, free, hidden = forward + backward, 0.0, 0.0
     for share, took in zip(ready, sums, strict=True):
@@ -181,9 +184,9 @@ def beside(forward: float, backward: float, ready: Sequence[float], sums: Sequen
 
 
 def overlap_loss(stretched: float, hidden: float) -> float:
-    """`stretched`: seconds by which a pass grew; `hidden`: for which sums ran beside it. Within 0 and 1.
+    """The share of `hidden` (seconds of sums during a pass) by which the pass grew (`stretched`), 0 to 1.
 
-    0 where nothing was hidden: nothing can be told, and nothing is needed.
+    0 where nothing was hidden: there it cannot be measured, and is not needed.
     """
     return min(1.0, max(0.0, stretched / hidden)) if hidden > 0 else 0.0
 
@@ -193,7 +196,7 @@ def bootstrap(rounds: np.ndarray, parts: Callable[[np.ndarray], Sequence[float]]
     rng = np.random.default_rng(0)
     drawn = [parts(rounds[rng.integers(0, len(rounds), len(rounds))]) for _ in range(DRAWS)]
     columns = [sorted(column) for column in zip(*drawn, strict=True)]
-    # By place, not interpolated: a rate may be infinite.
+    # By index, not interpolated: a rate may be infinite.
     low, high = math.floor(0.025 * (DRAWS - 1)), math.ceil(0.975 * (DRAWS - 1))
     return [(column[low], column[high]) for column in columns]
 
@@ -216,3 +219,106 @@ def held_out(batch: int, fitted: Sequence[int], most: int) -> int | None:
 
 def _over(above: float, below: float) -> float:
     return above / below if below > 0 else math.inf
+
+
+# ------------------------------------------------------------------ the results of a calibration
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What was measured, and where. `batch`: samples of a rank's step. `accelerator`: None for CPUs."""
+
+    command: str
+    date: str
+    processor: str
+    cores: int
+    accelerator: str | None
+    torch: str
+    threads: int
+    model: str
+    dataset: str
+    batch: int
+    ranks_of_nodes: tuple[int, ...]
+
+    @property
+    def ranks(self) -> int:
+        return sum(self.ranks_of_nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Seconds of steps of `sizes` samples, and the fits to them.
+
+    `seconds` [rounds, sizes]: means over the ranks and a round's steps. `own` [ranks, steps]: single steps of
+    the run's own size. `data_ms`: to get a batch.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: np.ndarray
+    own: np.ndarray
+    fit: StepFit
+    forward_share: float
+    jitter: JitterFit
+    speeds: tuple[float, ...] | None
+    data_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A class of links: the fit of sums after a step, which is written, and of sums back to back."""
+
+    payloads: tuple[int, ...]
+    rounds: int
+    paused: LinkFit
+    back_to_back: LinkFit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """`stretched_ms`: what sums add to forward and backward; `hidden_ms`: their time during backward."""
+
+    loss: float
+    interval: Interval
+    stretched_ms: float
+    hidden_ms: float
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldOut:
+    """Seconds of a step of ddp at a size that is in no fit: of each real run, and modelled.
+
+    `drift`: by how much the step alone, timed once more after the runs, differs from the fitted one.
+    """
+
+    batch: int
+    steps: int
+    measured: tuple[float, ...]
+    modelled: float
+    drift: float
+
+    @property
+    def measured_s(self) -> float:
+        """Of the median run."""
+        return float(np.median(self.measured))
+
+    @property
+    def error(self) -> float:
+        """Modelled over measured, minus 1."""
+        return self.modelled / self.measured_s - 1
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the error is small enough."""
+        return abs(self.error) <= TRUSTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """All that goes into the file. `links`: by class (intra, inter), as far as the run has them."""
+
+    about: About
+    steps: Steps
+    links: dict[str, Link]
+    overlap: Overlap | None
+    hold_out: HoldOut | None = None

@@ -1,4 +1,4 @@
-"""The cluster's file: every number with how it was measured, how often, and how sure it is."""
+"""Writes the file of a calibrated cluster: every number with its method, its repetitions and its interval."""
 
 import csv
 import io
@@ -14,8 +14,7 @@ import yaml
 from ....strategies.errors import ConfigError
 from ...config.cluster import ClusterConfig
 from ...config.typed import typed
-from .calibration_results import About, Calibration, Link, Overlap, Steps
-from .fit import TRUSTED, Interval
+from .fit import TRUSTED, About, Calibration, Interval, Link, Overlap, Steps
 
 _KINDS = {"gaussian": "gaussian", "lognormal": "lognormal", "student_t3": "Student's t of 3 degrees"}
 
@@ -25,9 +24,9 @@ def cluster_of(text: str) -> ClusterConfig:
     return typed(ClusterConfig, yaml.safe_load(text), "cluster")
 
 
-def render(found: Calibration, name: str) -> str:
-    """The file's text. `name`: that of the file, without its ending; the trace has the same."""
-    about, steps = found.about, found.steps
+def render(results: Calibration, name: str) -> str:
+    """The text of the file. `name`: of the file and its trace, without the suffix."""
+    about, steps = results.about, results.steps
     nodes = about.ranks_of_nodes
     each = str(nodes[0]) if len(set(nodes)) == 1 else f"[{', '.join(map(str, nodes))}]"
     lines = [
@@ -35,8 +34,8 @@ def render(found: Calibration, name: str) -> str:
         f"nodes: {len(nodes)} # as it was measured; all of them this one machine",
         f"ranks_per_node: {each} # one number, or one per node: [4, 2]",
         "links:",
-        *_link("inter", found.links.get("inter"), "over 2 ranks of two nodes, which are one machine"),
-        *_link("intra", found.links.get("intra"), "over 2 ranks of a node"),
+        *_link("inter", results.links.get("inter"), "over 2 ranks of two nodes, which are one machine"),
+        *_link("intra", results.links.get("intra"), "over 2 ranks of a node"),
         "  nics: 1 # assumption: network cards of a node",
         *_algorithm(about),
         "  sharing: fifo # assumption: of a card by transfers at the same time: one after the other; or fair",
@@ -44,7 +43,7 @@ def render(found: Calibration, name: str) -> str:
         "device:",
         f"  kind: {_text(about.accelerator or about.processor)}",
         *_steps(about, steps),
-        *_overlap(found.overlap),
+        *_overlap(results.overlap),
         _speeds(steps),
         *_jitter(steps),
         f"  # {name}.csv beside this file has the {steps.own.size} measured steps of {about.batch} samples:",
@@ -55,14 +54,14 @@ def render(found: Calibration, name: str) -> str:
         f"  input_stall_ms: {number(steps.data_ms)} # to get {about.batch} samples: median",
         "  checkpoint_s: 0 # not measured",
         "failures_s: [] # attempt k of a run loses a node after so many seconds",
-        *_hold_out(found),
+        *_hold_out(results),
     ]
     return "\n".join(lines) + "\n"
 
 
-def rows(found: Calibration) -> Sequence[tuple[str, str, str]]:
-    """What people are shown at the end: quantity, value, and how sure it is."""
-    steps, fit, held = found.steps, found.steps.fit, found.hold_out
+def rows(results: Calibration) -> Sequence[tuple[str, str, str]]:
+    """The table shown at the end: quantity, value, interval."""
+    steps, fit, held = results.steps, results.steps.fit, results.hold_out
     shown = [
         ("a sample", f"{number(_rate(fit.line.slope))} a second", between(fit.samples_per_second)),
         (
@@ -74,13 +73,13 @@ def rows(found: Calibration) -> Sequence[tuple[str, str, str]]:
         ("jitter", f"{_KINDS.get(steps.jitter.kind, 'none')}, {number(steps.jitter.cv)}", ""),
         ("data", f"{number(steps.data_ms)} ms a step", ""),
     ]
-    for kind, link in found.links.items():
+    for kind, link in results.links.items():
         fit_ = link.paused
         value = f"{number(fit_.latency_us)} us, {number(fit_.rate_gbit)} Gbit/s"
         sure = f"{between(fit_.latency_interval)}; {between(fit_.rate_interval)}"
         shown.append((kind, value, f"{sure}; worst {percent(fit_.worst)} at {payload(fit_.worst_at)}"))
-    if found.overlap is not None and found.overlap.hidden_ms > 0:
-        shown.append(("overlap loss", number(found.overlap.loss), between(found.overlap.interval)))
+    if results.overlap is not None and results.overlap.hidden_ms > 0:
+        shown.append(("overlap loss", number(results.overlap.loss), between(results.overlap.interval)))
     if held is not None:
         value = f"{held.measured_s * 1e3:.3f} ms measured, {held.modelled * 1e3:.3f} ms modelled"
         verdict = "validated" if held.trusted else f"NOT validated, more than {TRUSTED:.0%}"
@@ -100,7 +99,7 @@ def trace(own: np.ndarray) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file so that a reader, or an interrupt, sees all of it or nothing. Raises ConfigError."""
+    """Write a file atomically. Raises ConfigError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +112,7 @@ def write(path: Path, text: str) -> None:
 
 
 def number(value: float) -> str:
-    """Four significant digits, as every reader of YAML takes for a number."""
+    """Four significant digits, in a form that every reader of YAML takes for a number."""
     if math.isinf(value):
         return ".inf"
     return np.format_float_positional(value, precision=4, unique=False, fractional=False, trim="-")
@@ -228,16 +227,16 @@ def _jitter(steps: Steps) -> list[str]:
     count = f"{steps.own.size} steps of {len(steps.own)} ranks"
     if jitter.kind == "none":
         return [f"  jitter: none # {count} never differed", "  jitter_cv: 0"]
-    told = ", ".join(f"{kind} {value:.3f}" for kind, value in jitter.log_likelihoods.items())
+    likelihoods = ", ".join(f"{kind} {value:.3f}" for kind, value in jitter.log_likelihoods.items())
     return [
-        f"  jitter: {jitter.kind} # log-likelihood a step, {count}: {told}",
+        f"  jitter: {jitter.kind} # log-likelihood a step, {count}: {likelihoods}",
         f"  jitter_cv: {number(jitter.cv)} # where that family fits best; standard deviation over mean, as "
         f"measured: {number(jitter.measured_cv)}",
     ]
 
 
-def _hold_out(found: Calibration) -> list[str]:
-    about, held = found.about, found.hold_out
+def _hold_out(results: Calibration) -> list[str]:
+    about, held = results.about, results.hold_out
     if held is None:
         return ["validated_ranks: 0 # nothing was compared"]
     runs = ", ".join(f"{seconds * 1e3:.3f}" for seconds in held.measured)
@@ -257,5 +256,5 @@ def _rate(slope: float) -> float:
 
 
 def _text(value: Any) -> str:
-    """As YAML writes it, on one line."""
+    """`value` as YAML writes it, on one line."""
     return yaml.safe_dump(str(value), width=10**6).splitlines()[0]

@@ -13,7 +13,7 @@ from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small_fcn import SmallFCN
 from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.groups import CONF
-from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
+from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, load, requests, to_plain
 from daso_bench.runner.config.parts import RunParts
 from daso_bench.runner.config.reader_config import (

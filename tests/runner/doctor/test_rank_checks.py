@@ -172,7 +172,7 @@ def test_what_was_found_before_a_rank_died_is_kept_and_told(
     (composed,) = compose([], sweep=False)
     assert composed.config is not None
     config = from_composed(composed.config, tmp_path)
-    code = slurm_check.tell(display.make_console(), directory.path, config, directory.status())
+    code = slurm_check.conclude(display.make_console(), directory.path, config, directory.status())
     said = capsys.readouterr().out
     assert code == slurm_check.FAILED
     assert "Averager: ok" in said
@@ -253,7 +253,7 @@ class Line:
 
 def test_the_word_on_a_hang_names_the_pair(tmp_path: Path):
     line = Line()
-    doing = rank_checks.Doing(line, tmp_path / "doing.txt")  # pyright: ignore[reportArgumentType] (a stand-in)
+    doing = rank_checks.Phase(line, tmp_path / "doing.txt")  # pyright: ignore[reportArgumentType] (a stand-in)
     doing("link n1 - n2")
     doing.call = "exchange"
     assert line.call == "link n1 - n2: exchange"
@@ -321,7 +321,7 @@ def test_tables_and_the_exit_code_tell_the_same(
     config = from_composed(composed.config, tmp_path)
     console = display.make_console()
     write_json(tmp_path / rank_checks.RESULT, cluster)
-    assert slurm_check.tell(console, tmp_path, config, {"status": "finished"}) == slurm_check.OK
+    assert slurm_check.conclude(console, tmp_path, config, {"status": "finished"}) == slurm_check.OK
     said = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert "rank node host cores threads device clock sees rank 0's file" in rows
@@ -332,7 +332,7 @@ def test_tables_and_the_exit_code_tell_the_same(
     assert "Nothing has to be mended." in rows
     cluster["contracts"][0].update(status="FAILED", text="fp32 over gloo: other numbers")
     write_json(tmp_path / rank_checks.RESULT, cluster)
-    assert slurm_check.tell(console, tmp_path, config, {"status": "finished"}) == slurm_check.FOUND
+    assert slurm_check.conclude(console, tmp_path, config, {"status": "finished"}) == slurm_check.FOUND
     said = capsys.readouterr().out
     assert "strategy=daso: fp32 over gloo: other numbers" in said
     assert "1 thing to mend." in said
@@ -350,13 +350,13 @@ def test_a_job_that_left_nothing_has_failed_and_its_own_log_is_shown(
     status = {"status": "failed", "reason": "job 7 ended", "job": {"id": "7", "name": "daso-bench-ab"}}
     logs = tmp_path / "check" / "2x2" / "logs"
     logs.mkdir(parents=True)
-    code = slurm_check.tell(display.make_console(), logs.parent, config, status)
+    code = slurm_check.conclude(display.make_console(), logs.parent, config, status)
     said = capsys.readouterr().out
     assert code == slurm_check.FAILED
     assert "the job failed: job 7 ended" in said
     assert f"{log}:\nModuleNotFoundError: No module named 'submitit'" in said
     (logs / "srun.log").write_text("worker on n2: launcher.interface=e7: n2 has e0, lo\n")
-    slurm_check.tell(display.make_console(), logs.parent, config, status)
+    slurm_check.conclude(display.make_console(), logs.parent, config, status)
     assert "launcher.interface=e7: n2 has e0, lo" in capsys.readouterr().out
 
 
@@ -377,10 +377,10 @@ def test_the_words_become_a_short_job_that_is_not_repeated(tmp_path: Path):
     longer = slurm_check.request([*SLURM_RUN, "launcher.timeout_min=5", "strategy=hsgd"], None, tmp_path)
     assert longer.config.launcher.timeout_min == 5  # pyright: ignore[reportAttributeAccessIssue] (Slurm's)
     assert [one.name for one in longer.strategies] == ["hsgd"]
-    directory = slurm_check.made(longer)
+    directory = slurm_check.create_directory(longer)
     assert directory.path.parent == tmp_path / "results" / "check"
     assert entry_of(directory) == rank_checks.ENTRY
-    assert slurm_check.made(longer).path != directory.path
+    assert slurm_check.create_directory(longer).path != directory.path
 
 
 def test_a_directory_without_an_entry_is_trained(tmp_path: Path):

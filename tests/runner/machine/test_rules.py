@@ -36,8 +36,6 @@ ON_LOGIN_NODE: dict[str, Any] = {
 
 HEALTHY = {
     "a laptop": {},
-    "Debian's name for itself": {"host_addresses": ["127.0.1.1"]},
-    "no name server": {"host_addresses": [], "host_error": "Name or service not known"},
     "a container of one core": {"cores": [3], "usable_cores": 1, "cores_of_machine": 64},
     "modules set one thread": {"variables__OMP_NUM_THREADS": "1"},
     "nested threads": {"variables__OMP_NUM_THREADS": "4,2"},

@@ -1,4 +1,4 @@
-"""How long a rank stood ready to run and had no core: from the kernel's own counts, over all attempts."""
+"""The time that threads wait in the kernel's run queue, over all attempts of a run."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def threads(folder: Path, **waited_ms: int) -> Path:
-    """A folder as /proc/self/task: each thread has run 5 s and stood ready for so many milliseconds."""
+    """A folder as /proc/self/task: each thread has run 5 s and waited for so many milliseconds."""
     for thread in list(folder.glob("*")):
         (thread / "schedstat").unlink()
         thread.rmdir()
@@ -62,7 +62,7 @@ def test_waking_an_idle_core_is_no_queue(tmp_path: Path):
 
 
 def waited(folder: Path, waited_ms: int, before: dict[str, int | None] | None = None) -> RunQueue:
-    """An attempt whose only thread stood ready for so long."""
+    """The queue of an attempt whose only thread waited for so long."""
     queue = RunQueue(threads(folder, t1=0))
     if before is not None:
         queue.load_state_dict(before)
@@ -93,7 +93,8 @@ def test_threads_that_wait_side_by_side_add_up_beyond_the_time_of_training(tmp_p
     assert in_each_second(share) == "4 s in each second of training"
 
 
-def test_an_attempt_that_does_not_tell_makes_the_share_unknown(tmp_path: Path):
+def test_an_attempt_without_counts_makes_the_share_unknown(tmp_path: Path):
+    assert RunQueue().share(0) == 0
     silent = RunQueue(tmp_path / "nothing")
     silent.training(True)
     assert silent.share(MS) is None
@@ -101,20 +102,16 @@ def test_an_attempt_that_does_not_tell_makes_the_share_unknown(tmp_path: Path):
     assert after.share(1000 * MS) is None
 
 
-def test_a_rank_that_never_trained_stood_nowhere():
-    assert RunQueue().share(0) == 0
-
-
 @pytest.mark.parametrize(
-    ("others", "told"), [([0.004, 0.02], 0.02), ([0.004, 0.0], 0.01), ([0.004, -1.0], None)]
+    ("of_others", "worst"), [([0.004, 0.02], 0.02), ([0.004, 0.0], 0.01), ([0.004, -1.0], None)]
 )
 def test_the_worst_rank_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[float], told: float | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_others: list[float], worst: float | None
 ):
-    rows = torch.tensor([[value] for value in others], dtype=torch.float64)
+    rows = torch.tensor([[value] for value in of_others], dtype=torch.float64)
     monkeypatch.setattr(gather, "vectors", lambda comm, own: torch.cat([own[None], rows]))
     callback = RunQueueTime(waited(tmp_path, 10), cast(Communicator, None))
-    assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": told}
+    assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": worst}
 
 
 def test_it_is_told_when_training_starts_and_pauses():

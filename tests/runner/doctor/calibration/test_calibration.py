@@ -1,4 +1,4 @@
-"""A machine as a cluster: fits by hand and on data of known truth, the file they make, one real machine."""
+"""`daso-bench calibrate`: fits by hand and on data of known truth, the file, one real machine."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from daso_bench.runner.doctor.calibration.calibrate_command import (
     overlap_of,
     steps_of,
 )
-from daso_bench.runner.doctor.calibration.calibration_results import About, Calibration, HoldOut
+from daso_bench.runner.doctor.calibration.fit import About, Calibration, HoldOut
 from daso_bench.runner.doctor.calibration.measure import turned, turned_back
 from daso_bench.runner.doctor.calibration.write import cluster_of, render
 from daso_bench.runner.launch import local
@@ -46,12 +46,22 @@ def noisy(truth: Sequence[float], rounds: int, share: float) -> np.ndarray:
 # ---------------------------------------------------------------------- fits
 
 
-def test_a_line_through_two_points_by_hand():
-    """1 ms + 2 ms a sample."""
-    line = fit.line_through([1, 2], [3e-3, 5e-3])
-    assert (line.fixed, line.slope) == (pytest.approx(1e-3), pytest.approx(2e-3))
-    assert line.clamped == ""
-    assert line.worst == pytest.approx(0, abs=1e-9)
+@pytest.mark.parametrize(
+    ("x", "seconds", "fixed", "slope", "clamped"),
+    [
+        ([1, 2], [3e-3, 5e-3], 1e-3, 2e-3, ""),
+        # A negative fixed part: 1/t-weighted through the origin, (1/1 + 2/3) / (1 + 4/9).
+        ([1, 2], [1.0, 3.0], 0.0, 15 / 13, "fixed"),
+        # A time that falls with the samples: (1/4 + 1/2) / (1/16 + 1/4), whatever the samples.
+        ([1, 2], [4.0, 2.0], 2.4, 0.0, "slope"),
+        # Relative errors: Σ ((s - 100)/100)² + ((s - 200)/200)² is smallest at s = 120, absolute ones at 150.
+        ([0, 1, 1], [1.0, 100.0, 200.0], 1.0, 119.0, ""),
+    ],
+)
+def test_a_line_by_hand(x: list[float], seconds: list[float], fixed: float, slope: float, clamped: str):
+    line = fit.line_through(x, seconds)
+    assert (line.fixed, line.slope) == (pytest.approx(fixed), pytest.approx(slope))
+    assert line.clamped == clamped
 
 
 def test_the_worst_size_is_told_with_the_sign_of_its_error():
@@ -62,65 +72,39 @@ def test_the_worst_size_is_told_with_the_sign_of_its_error():
     assert line.worst < -0.1
 
 
-def test_errors_count_relative_to_the_time():
-    """t = 1, 1 at x = 0, 0 and t = 100, 101 at x = 1, 1: absolute squares would ask for a slope of 99.5."""
-    line = fit.line_through([0, 1, 1], [1.0, 100.0, 200.0])
-    assert line.fixed == pytest.approx(1.0)
-    # Σ ((s - 100)/100)² + ((s - 200)/200)² is smallest at s = (1/100 + 1/200) / (1/100² + 1/200²) = 120.
-    assert line.fixed + line.slope == pytest.approx(120)
-
-
-def test_a_negative_fixed_part_is_none_and_the_slope_is_fitted_again():
-    line = fit.line_through([1, 2], [1.0, 3.0])
-    assert (line.fixed, line.clamped) == (0.0, "fixed")
-    # 1/t-weighted through the origin: (1/1 + 2/3) / (1 + 4/9).
-    assert line.slope == pytest.approx(15 / 13)
-
-
-def test_a_step_that_does_not_grow_with_its_samples_is_all_fixed():
-    line = fit.line_through([1, 2], [4.0, 2.0])
-    assert (line.slope, line.clamped) == (0.0, "slope")
-    assert line.fixed == pytest.approx((1 / 4 + 1 / 2) / (1 / 16 + 1 / 4))
-    found = fit.step_fit([1, 2], np.array([[4.0, 2.0]] * 3))
-    assert found.samples_per_second == (math.inf, math.inf)
-
-
 def test_a_step_fit_finds_the_truth_behind_noise():
     truth = [2e-3 + n / 10_000 for n in SIZES]
-    found = fit.step_fit(SIZES, noisy(truth, 60, 0.05))
-    assert found.line.fixed == pytest.approx(2e-3, rel=0.05)
-    assert 1 / found.line.slope == pytest.approx(10_000, rel=0.03)
-    low, high = found.fixed_ms
-    assert low < 2 < high
-    assert high - low < 0.4
-    low, high = found.samples_per_second
-    assert low < 10_000 < high
-    assert high - low < 1000
+    result = fit.step_fit(SIZES, noisy(truth, 60, 0.05))
+    assert result.line.fixed == pytest.approx(2e-3, rel=0.05)
+    assert 1 / result.line.slope == pytest.approx(10_000, rel=0.03)
+    for (low, high), value, width in ((result.fixed_ms, 2, 0.4), (result.samples_per_second, 10_000, 1000)):
+        assert low < value < high
+        assert high - low < width
 
 
 def test_a_few_disturbed_rounds_do_not_move_the_fit():
     seconds = noisy([2e-3 + n / 10_000 for n in SIZES], 60, 0.01)
     seconds[::10] *= 20
-    found = fit.step_fit(SIZES, seconds)
-    assert found.line.fixed == pytest.approx(2e-3, rel=0.03)
-    assert found.fixed_ms == (pytest.approx(2, rel=0.03), pytest.approx(2, rel=0.03))
+    result = fit.step_fit(SIZES, seconds)
+    assert result.line.fixed == pytest.approx(2e-3, rel=0.03)
+    assert result.fixed_ms == (pytest.approx(2, rel=0.03), pytest.approx(2, rel=0.03))
 
 
 def test_a_link_fit_is_what_the_network_makes_of_it():
     """100 us a message and 8 Gbit/s: two ranks send two messages, and the payload once: 1 ns a byte."""
     payloads = calibrate_command.PAYLOADS
     truth = [200e-6 + payload * 1e-9 for payload in payloads]
-    found = fit.link_fit(payloads, noisy(truth, 40, 0.05))
-    assert found.latency_us == pytest.approx(100, rel=0.02)
-    assert found.rate_gbit == pytest.approx(8, rel=0.02)
-    for told, truly, (low, high) in (
-        (found.latency_us, 100, found.latency_interval),
-        (found.rate_gbit, 8, found.rate_interval),
+    result = fit.link_fit(payloads, noisy(truth, 40, 0.05))
+    assert result.latency_us == pytest.approx(100, rel=0.02)
+    assert result.rate_gbit == pytest.approx(8, rel=0.02)
+    for fitted, truly, (low, high) in (
+        (result.latency_us, 100, result.latency_interval),
+        (result.rate_gbit, 8, result.rate_interval),
     ):
-        assert truly * 0.97 < low < told < high < truly * 1.03
-    assert abs(found.worst) < 0.05
-    text = f"nodes: 1\nranks_per_node: 2\nlinks: {{intra: {{rate_gbit: {found.rate_gbit}, "
-    cluster = cluster_of(text + f"latency_us: {found.latency_us}}}}}")
+        assert truly * 0.97 < low < fitted < high < truly * 1.03
+    assert abs(result.worst) < 0.05
+    text = f"nodes: 1\nranks_per_node: 2\nlinks: {{intra: {{rate_gbit: {result.rate_gbit}, "
+    cluster = cluster_of(text + f"latency_us: {result.latency_us}}}}}")
     network, topology = ClusterNetwork(cluster.links, Topology.of([2])), Topology.of([2])
     for payload, seconds in zip(payloads, truth, strict=True):
         modelled = network.cost(topology, "all_reduce", (0, 1), payload).duration_ns / 1e9
@@ -137,10 +121,10 @@ def test_the_worst_payload_of_a_link_is_told_in_bytes():
 def test_the_jitter_that_was_drawn_is_found(kind: str, cv: float):
     drawn = factors(kind, cv, np.random.default_rng(0), 2000).reshape(2, 1000)
     slower = drawn * np.array([[3e-3], [5e-3]])  # a rank's own speed is no jitter
-    found = fit.jitter_fit(slower)
-    assert found.kind == kind
-    assert found.cv == pytest.approx(cv, rel=0.1)
-    assert found.log_likelihoods[kind] == max(found.log_likelihoods.values())
+    result = fit.jitter_fit(slower)
+    assert result.kind == kind
+    assert result.cv == pytest.approx(cv, rel=0.1)
+    assert result.log_likelihoods[kind] == max(result.log_likelihoods.values())
 
 
 def test_densities_are_those_of_the_books():
@@ -165,15 +149,15 @@ def test_a_density_has_area_and_mean_1_and_the_deviation_that_was_asked_for(kind
 
 
 def test_a_jitter_too_wide_for_a_family_is_as_wide_as_may_be():
-    found = fit.jitter_fit(factors("lognormal", 1.0, np.random.default_rng(0), 4000)[None] ** 2)
-    DeviceConfig(samples_per_second=1.0, jitter=found.kind, jitter_cv=found.cv).check(1)
-    assert (found.kind, found.cv) == ("lognormal", pytest.approx(1.0))
-    assert found.measured_cv > 1.0
+    result = fit.jitter_fit(factors("lognormal", 1.0, np.random.default_rng(0), 4000)[None] ** 2)
+    DeviceConfig(samples_per_second=1.0, jitter=result.kind, jitter_cv=result.cv).check(1)
+    assert (result.kind, result.cv) == ("lognormal", pytest.approx(1.0))
+    assert result.measured_cv > 1.0
 
 
 def test_steps_that_never_differ_have_no_jitter():
-    found = fit.jitter_fit(np.full((2, 50), 3e-3))
-    assert (found.kind, found.cv, found.log_likelihoods) == ("none", 0.0, {})
+    result = fit.jitter_fit(np.full((2, 50), 3e-3))
+    assert (result.kind, result.cv, result.log_likelihoods) == ("none", 0.0, {})
 
 
 def test_ranks_are_alike_up_to_5_percent():
@@ -191,16 +175,16 @@ def test_ranks_are_alike_up_to_5_percent():
         ([0.25, 0.5, 1.0], [9.0, 9.0, 1.0], 3.0),
     ],
 )
-def test_what_runs_beside_backward_by_hand(ready: list[float], sums: list[float], hidden: float):
+def test_what_overlaps_with_backward_by_hand(ready: list[float], sums: list[float], hidden: float):
     """A forward pass of 2 and a backward pass of 4."""
-    assert fit.beside(2.0, 4.0, ready, sums) == pytest.approx(hidden)
+    assert fit.overlapped(2.0, 4.0, ready, sums) == pytest.approx(hidden)
 
 
-def test_overlap_loss_by_hand():
-    assert fit.overlap_loss(0.5, 2.0) == 0.25
-    assert fit.overlap_loss(-0.1, 2.0) == 0.0
-    assert fit.overlap_loss(3.0, 2.0) == 1.0
-    assert fit.overlap_loss(0.5, 0.0) == 0.0
+@pytest.mark.parametrize(
+    ("stretched", "hidden", "loss"), [(0.5, 2.0, 0.25), (-0.1, 2.0, 0.0), (3.0, 2.0, 1.0), (0.5, 0.0, 0.0)]
+)
+def test_overlap_loss_by_hand(stretched: float, hidden: float, loss: float):
+    assert fit.overlap_loss(stretched, hidden) == loss
 
 
 def test_overlap_loss_of_measured_rounds():
@@ -214,10 +198,10 @@ def test_overlap_loss_of_measured_rounds():
         "sums": [[1.0, 3.0]] * 5,
         "ready": [0.5, 1.0],
     }
-    found = overlap_of(took)
-    assert (found.loss, found.rounds) == (pytest.approx(0.5), 5)
-    assert (found.stretched_ms, found.hidden_ms) == (pytest.approx(500), pytest.approx(1000))
-    assert found.interval[1] == pytest.approx(0.5)
+    result = overlap_of(took)
+    assert (result.loss, result.rounds) == (pytest.approx(0.5), 5)
+    assert (result.stretched_ms, result.hidden_ms) == (pytest.approx(500), pytest.approx(1000))
+    assert result.interval[1] == pytest.approx(0.5)
     shifted = {**took, "alone": [[2.0, 6.0]] * 2 + [[2.0, 16.0]] * 3}
     shifted["ddp"] = [[2.0, 6.5]] * 2 + [[2.0, 16.5]] * 3
     assert overlap_of(shifted).stretched_ms == pytest.approx(500)
@@ -257,8 +241,8 @@ def test_slow_models_are_measured_in_fewer_rounds():
 # ---------------------------------------------------------------------- the file
 
 
-def found_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
-    """What a machine of 2 ms + n / 10,000 a step would give, 100 us and 8 Gbit/s, a loss of a half."""
+def results_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
+    """Results of a machine: 2 ms + n / 10,000 per step, 100 us and 8 Gbit/s, an overlap loss of a half."""
     ranks, sizes = sum(ranks_of_nodes), SIZES
     rng = np.random.default_rng(0)
     took = {
@@ -290,13 +274,13 @@ def found_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
         batch=32,
         ranks_of_nodes=ranks_of_nodes,
     )
-    found = Calibration(
+    result = Calibration(
         about=about,
         steps=steps_of(took, sizes),
         links={kind: link for kind, there in links.items() if there},
         overlap=overlap_of(overlap) if ranks > 1 else None,
     )
-    return dataclasses.replace(found, **changes)
+    return dataclasses.replace(result, **changes)
 
 
 def held(error: float) -> HoldOut:
@@ -305,8 +289,8 @@ def held(error: float) -> HoldOut:
 
 @pytest.mark.parametrize("ranks_of_nodes", [(1,), (2,), (1, 1), (2, 2), (2, 1)])
 def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, ...]):
-    found = found_of(ranks_of_nodes, hold_out=held(0.1))
-    cluster = cluster_of(render(found, "mine"))
+    result = results_of(ranks_of_nodes, hold_out=held(0.1))
+    cluster = cluster_of(render(result, "mine"))
     assert cluster.ranks_of_nodes == ranks_of_nodes
     assert cluster.validated_ranks == sum(ranks_of_nodes)
     device, links = cluster.device, cluster.links
@@ -314,8 +298,8 @@ def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, 
     assert device.fixed_ms == pytest.approx(2)
     assert device.forward_share == pytest.approx(0.25, rel=0.05)
     assert (device.trace, device.kind) == (None, ("A CPU: of 2 GHz #1",))
-    assert device.jitter == found.steps.jitter.kind
-    assert device.jitter_cv == pytest.approx(found.steps.jitter.cv, rel=1e-3)
+    assert device.jitter == result.steps.jitter.kind
+    assert device.jitter_cv == pytest.approx(result.steps.jitter.cv, rel=1e-3)
     assert device.input_stall_ms == pytest.approx(0.1)
     assert device.overlap_loss == (0.5 if sum(ranks_of_nodes) > 1 else 0)
     for link, there in ((links.intra, max(ranks_of_nodes) > 1), (links.inter, len(ranks_of_nodes) > 1)):
@@ -327,7 +311,7 @@ def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, 
 
 
 def test_every_number_of_the_file_has_a_comment_and_no_key_is_missing():
-    text = render(found_of((2, 2), hold_out=held(0.1)), "mine")
+    text = render(results_of((2, 2), hold_out=held(0.1)), "mine")
     tree = yaml.safe_load(text)
     fields = {field.name for field in dataclasses.fields(DeviceConfig)}
     assert tree["device"].keys() == fields
@@ -344,35 +328,42 @@ def test_every_number_of_the_file_has_a_comment_and_no_key_is_missing():
 
 @pytest.mark.parametrize(("error", "ranks"), [(0.149, 4), (-0.149, 4), (0.151, 0), (-0.151, 0)])
 def test_what_is_off_by_more_than_15_percent_is_not_validated(error: float, ranks: int):
-    text = render(found_of((2, 2), hold_out=held(error)), "mine")
+    text = render(results_of((2, 2), hold_out=held(error)), "mine")
     assert cluster_of(text).validated_ranks == ranks
     assert f"{100 * error:+.1f} %" in text
     assert "measured 1000.000 ms" in text  # the median run
     assert "after the runs the step alone took +7.0 %" in text
 
 
-def test_without_a_hold_out_nothing_is_validated():
-    assert cluster_of(render(found_of((2,)), "mine")).validated_ranks == 0
+def test_odd_ranks_have_speeds_and_without_a_hold_out_nothing_is_validated():
+    results = results_of((2,))
+    assert results.steps.speeds is None
+    steps = dataclasses.replace(results.steps, speeds=(1.0, 0.5))
+    cluster = cluster_of(render(dataclasses.replace(results, steps=steps), "mine"))
+    assert (cluster.device.speeds, cluster.validated_ranks) == ((1.0, 0.5), 0)
 
 
-def test_odd_ranks_have_speeds():
-    found = found_of((2,))
-    steps = dataclasses.replace(found.steps, speeds=(1.0, 0.5))
-    text = render(dataclasses.replace(found, steps=steps), "mine")
-    assert cluster_of(text).device.speeds == (1.0, 0.5)
-    assert found.steps.speeds is None
-
-
-def test_clamped_and_infinite_numbers_are_said_and_read():
-    found = found_of((2,))
-    flat = fit.step_fit(SIZES, np.array([[5e-3] * 4 + [4e-3] * 3] * 3))
-    text = render(dataclasses.replace(found, steps=dataclasses.replace(found.steps, fit=flat)), "mine")
-    assert cluster_of(text).device.samples_per_second == math.inf
-    assert "Time did not grow with the samples" in text
-    through = fit.step_fit([1, 2], np.array([[1.0, 3.0]] * 3))
-    text = render(dataclasses.replace(found, steps=dataclasses.replace(found.steps, fit=through)), "mine")
-    assert cluster_of(text).device.fixed_ms == 0
-    assert "through the origin" in text
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "key", "value", "remark"),
+    [
+        (
+            SIZES,
+            [5e-3] * 4 + [4e-3] * 3,
+            "samples_per_second",
+            math.inf,
+            "Time did not grow with the samples",
+        ),
+        ((1, 2), [1.0, 3.0], "fixed_ms", 0, "through the origin"),
+    ],
+)
+def test_clamped_and_infinite_numbers_are_written_and_read(
+    sizes: tuple[int, ...], seconds: list[float], key: str, value: float, remark: str
+):
+    results = results_of((2,))
+    steps = dataclasses.replace(results.steps, fit=fit.step_fit(sizes, np.array([seconds] * 3)))
+    text = render(dataclasses.replace(results, steps=steps), "mine")
+    assert getattr(cluster_of(text).device, key) == value
+    assert remark in text
 
 
 @pytest.mark.parametrize(
@@ -408,7 +399,7 @@ def run_of(folder: Path, *words: str) -> schema.RunConfig:
 
 def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):
     """And a run in virtual time takes as long as its numbers say: 2 ms + 8 / 10,000 and 0.1 for its data."""
-    write.write(tmp_path / "cluster" / "mine.yaml", render(found_of((1,)), "mine"))
+    write.write(tmp_path / "cluster" / "mine.yaml", render(results_of((1,)), "mine"))
     words = ["cluster=mine", "model=mlp", "train.global_batch_size=8", "train.max_steps=5"]
     config = run_of(tmp_path, *words, "cluster.device.jitter=none")
 
