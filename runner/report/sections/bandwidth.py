@@ -239,8 +239,8 @@ class BandwidthSection(Section):
     template = """
 {% for bandwidth in section.bandwidths %}
 <section>
-<h2>Which link is fast enough: {{ bandwidth.model }} on
-{{ bandwidth.dataset }}{{ page.of_study(bandwidth.study) }}</h2>
+{% set workload = bandwidth.model ~ " on " ~ bandwidth.dataset %}
+<h2>Which link is fast enough: {{ workload }}{{ page.of_study(bandwidth.study) }}</h2>
 <ul>
 {% for sentence in bandwidth.sentences %}
 <li>{{ sentence }}</li>

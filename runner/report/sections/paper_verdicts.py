@@ -37,8 +37,8 @@ Claims of which an arm is here, and which were not compared:
 <tbody><tr class="arm"><th scope="row"><span title="{{ judged.claim.says }}">{{ judged.claim.id }}</span>
 <small>{{ judged.claim.certainty }}: {{ judged.claim.source }}</small></th>
 <td>{{ section.gain_words(judged.claim) }}</td>
-<td class="text">{{ judged.arm }} against
-{{ judged.comparator }}<small>{{ section.workload(judged) }}</small></td>
+<td class="text">{{ judged.arm }} against {{ judged.comparator }}
+<small>{{ section.workload(judged) }}</small></td>
 <td class="text">{{ judged.measured }}</td><td class="text"><strong>{{ judged.verdict.word }}</strong></td>
 <td class="text">{% for remark in section.remarks(judged) %}<small>{{ remark }}</small>{% endfor %}</td>
 </tr></tbody>
@@ -61,8 +61,8 @@ verdict.</p>
 {% for row in ledger.rows if row.equal is not sameas true or row.wrong %}
 <tr><td>{{ row.quantity }}</td><td class="text settings-of">{{ row.baseline }}</td>
 <td class="text settings-of">{{ row.arm }}</td><td class="text{{ ' bad' if row.forbids }}">
-{%- if row.equal is none %}not recorded{% elif row.own %}its
-own{% elif row.wrong %}{{ row.wrong }}{% else %}no{% endif -%}
+{%- if row.equal is none %}not recorded{% elif row.own %}its own
+{%- elif row.wrong %}{{ row.wrong }}{% else %}no{% endif -%}
 </td></tr>
 {% endfor %}
 </tbody></table></div>

@@ -185,8 +185,8 @@ The file lay where earlier reading had left it, in the system's cache or not.
 {% endif %}
 Times as fast as {{ readings.baseline.label if readings.baseline else "a baseline, of which there is none" }}:
 training, in samples/s, with {{ "%g" | format(100 * readings.level) }} % intervals.
-Shares of training time: {{ words.listed(section.parts) }}. Numbers: <a
-href="readers.csv">readers.csv</a>.</caption>
+Shares of training time: {{ words.listed(section.parts) }}. Numbers:
+<a href="readers.csv">readers.csv</a>.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">Reads</th><th scope="col">Jumps</th>
 <th scope="col">Read, used</th><th scope="col">Waited for data</th>
 {% if readings.cold %}<th scope="col">Still cached</th>{% endif %}
@@ -198,8 +198,9 @@ href="readers.csv">readers.csv</a>.</caption>
 <td>{{ words.size(line.counts.requested_bytes) }}, {{ words.size(line.counts.useful_bytes) }}</td>
 <td>{{ words.seconds(line.counts.waited_s) }}</td>
 {% if readings.cold %}
-<td>{% if line.cached is none %}not recorded{% else %}{{ "%.1f" | format(100 * line.cached) }}
-%{% endif %}</td>
+<td>
+{%- if line.cached is none %}not recorded{% else %}{{ "%.1f" | format(100 * line.cached) }} %{% endif -%}
+</td>
 {% endif %}
 <td>{{ words.rate(line.samples_per_s) }}</td><td>
 {%- if line.gain %}{{ words.interval(line.gain) }}

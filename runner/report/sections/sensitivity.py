@@ -265,19 +265,18 @@ class SensitivitySection(Section):
 {% for sensitivity in section.sensitivities %}
 {% set place = "commands-assumed-" ~ loop.index %}
 <section>
-<h2>Does the ranking depend on assumptions?
-{{ page.workload(sensitivity) }}</h2>
+<h2>Does the ranking depend on assumptions? {{ page.workload(sensitivity) }}</h2>
+{% set number = words.count(sensitivity.runs | length, "run") %}
 {% if sensitivity.extrapolated %}
-<p><strong>Extrapolated: {{ sensitivity.extrapolated }} of
-{{ words.count(sensitivity.runs | length, "run") }}</strong>
-go far beyond what was compared with measured times; the labels beside each table say how far.</p>
+<p><strong>Extrapolated: {{ sensitivity.extrapolated }} of {{ number }}</strong> go far beyond what was
+compared with measured times; the labels beside each table say how far.</p>
 {% endif %}
 <p>Every arm ran as configured and again under each assumption, one at a time. Two arms are ordered only where
 the order is the same at all these points, by at least 1 % of the time.</p>
 <p>{{ sensitivity.lasting }}</p>
 {% if sensitivity.plain %}
-<p class="soft">Run as configured only, so nothing is known of their ranking:
-{{ words.listed(sensitivity.plain | map("default", "runs without a size", true) | list) }}.</p>
+{% set sizes = sensitivity.plain | map("default", "runs without a size", true) | list %}
+<p class="soft">Run as configured only, so nothing is known of their ranking: {{ words.listed(sizes) }}.</p>
 {% endif %}
 {% for table in sensitivity.tables %}
 {% if table.size %}

@@ -36,10 +36,7 @@ class SpeedupSection(Section):
 {% for speedups in results.speedups %}
 {% set comparison = speedups.comparison %}
 <section>
-<h2>The answer: {{ comparison.model }} on {{ comparison.dataset }}{% if comparison.size %},
-{{ comparison.size }}{% endif %}
-{%- if section.row_of(comparison) %},
-{{ section.row_of(comparison) }}{% endif %}{{ page.of_study(comparison.study) }}</h2>
+<h2>The answer: {{ section.title(comparison) }}{{ page.of_study(comparison.study) }}</h2>
 {% for reason in speedups.forbidden %}
 <p class="bad">No verdicts: {{ reason }}.</p>
 {% endfor %}
@@ -56,8 +53,8 @@ target = throughput × statistical efficiency (fewer samples). Points of final {
 arm minus baseline.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">All work</th><th scope="col">To the target</th>
 <th scope="col">Throughput</th><th scope="col">Statistical efficiency</th>
-<th scope="col">Final {{ comparison.metric.name }}, points</th><th scope="col"
-class="text">Remarks</th></tr></thead>
+<th scope="col">Final {{ comparison.metric.name }}, points</th>
+<th scope="col" class="text">Remarks</th></tr></thead>
 {% for line in section.cells(speedups) %}
 <tbody><tr class="arm">
 <th scope="row">{{ swatch(line.index) }}{{ line.label }}</th><td>{{ line.fixed_work }}</td>
@@ -76,9 +73,11 @@ class="text">Remarks</th></tr></thead>
     cells = staticmethod(cells)
     sentences = staticmethod(sentences)
 
-    def row_of(self, comparison: Comparison) -> str:
-        """Tuned or the paper's settings, where the report has both."""
-        return row_of(comparison, self.results.comparisons)
+    def title(self, comparison: Comparison) -> str:
+        """The workload, and of tuned and the paper's settings which, where the report has both."""
+        row = row_of(comparison, self.results.comparisons)
+        parts = [f"{comparison.model} on {comparison.dataset}", comparison.size, row]
+        return ", ".join(part for part in parts if part)
 
     def tables(self) -> dict[str, Rows]:
         """`speedups`: a row per arm and comparison."""

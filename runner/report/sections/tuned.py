@@ -151,8 +151,8 @@ class TunedSection(Section):
 of these seeds is scored. Searched of all arms:
 {{ section.arms | map(attribute="space") | unique | join("; ") }}. Regret of the default: how much longer the
 study's own settings take than the tuned ones, to the target (without one, for all work), with its interval,
-on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers: <a
-href="tuning.csv">tuning.csv</a>.</caption>
+on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers:
+<a href="tuning.csv">tuning.csv</a>.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">Trials</th><th scope="col">Failed</th>
 <th scope="col">Device-hours</th><th scope="col">Regret of the default</th>
 <th scope="col" class="text">Tuned settings</th><th scope="col" class="text">Remarks</th></tr></thead>
