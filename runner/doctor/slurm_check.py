@@ -173,9 +173,9 @@ def _followed(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
     while True:
         jobs = slurm_status.jobs_of([directory.status()])
         status = directory.status()  # later than the queue: a job that is gone has had its last word
-        told = slurm_status.told(status, jobs.get(slurm_status.job_id(status) or ""))
+        told = slurm_status.with_queue(status, jobs.get(slurm_status.job_id(status) or ""))
         if told["status"] in slurm_status.ENDED and not slurm_status.is_last_word(status):
-            told = slurm_status.told(slurm_status.settle(directory), None)
+            told = slurm_status.with_queue(slurm_status.settle(directory), None)
         for line in _news(told, directory.path):
             if line not in said:
                 display.say(console, f"  {line}")

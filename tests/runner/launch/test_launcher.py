@@ -15,6 +15,7 @@ from daso_bench.runner.config.load import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import cores_of, external_launcher, launcher_of, threads_of
 from daso_bench.runner.machine import environment
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.studies import duration, sweep
 from daso_bench.strategies.errors import ConfigError
 
@@ -61,9 +62,9 @@ def test_a_dry_run_tells_the_threads_that_the_run_takes(
 ) -> None:
     started: list[dict[str, Any]] = []
 
-    def launch(directory: Any, **settings: Any) -> local.Outcome:
+    def launch(directory: Any, **settings: Any) -> Outcome:
         started.append(settings)
-        return local.Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
+        return Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "launch", launch)
