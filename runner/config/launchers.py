@@ -170,7 +170,7 @@ class SlurmConfig(ExternalConfig):
 
     `auto`: read from the partition's nodes. `sbatch`, `srun`: options of these commands that have no key of
     their own, name -> value ("" for one without a value). `setup`: shell lines before the run. `grace_s`:
-    how long before its time limit a job is told. `submit=false`: run in the allocation around the command.
+    how long before its time limit a job is warned. `submit=false`: run in the allocation around the command.
     """
 
     run_by: ClassVar[str] = "daso_bench.runner.launch.slurm.submit.SlurmLauncher"
@@ -220,7 +220,7 @@ class SlurmConfig(ExternalConfig):
 
     @property
     def notice_s(self) -> int:
-        """Seconds before the limit at which the job is told: two minutes, of a short job a quarter."""
+        """Seconds before the limit at which the job is warned: two minutes, of a short job a quarter."""
         return self.grace_s if isinstance(self.grace_s, int) else max(10, min(120, 60 * self.limit_min // 4))
 
     def _check_options(self) -> None:

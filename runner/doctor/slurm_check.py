@@ -177,9 +177,9 @@ def _follow(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
     while True:
         jobs = slurm_status.jobs_of([directory.status()])
         recorded = directory.status()  # read after the queue: a job that left the queue has written its end
-        status = slurm_status.told(recorded, jobs.get(slurm_status.job_id(recorded) or ""))
+        status = slurm_status.with_queue(recorded, jobs.get(slurm_status.job_id(recorded) or ""))
         if status["status"] in slurm_status.ENDED and not slurm_status.is_last_word(recorded):
-            status = slurm_status.told(slurm_status.settle(directory), None)
+            status = slurm_status.with_queue(slurm_status.settle(directory), None)
         for line in _progress_lines(status, directory.path):
             if line not in printed:
                 display.say(console, f"  {line}")

@@ -1,4 +1,4 @@
-"""The frame of one attempt at a run, whoever starts its ranks: lock, log, watch, outcome, status.json."""
+"""One attempt at a run: takes the run's lock, starts its ranks, has them watched, and records the outcome."""
 
 import logging
 import time
@@ -22,9 +22,9 @@ _log = logging.getLogger("daso_bench.supervisor")
 
 
 class Ranks(ABC):
-    """Whoever starts the ranks of an attempt. Entered under the run's lock, before the attempt begins.
+    """Starts the ranks of an attempt; each launcher has its own kind.
 
-    What can be refused without a trace is refused by entering.
+    Entered under the run's lock, before the attempt begins: what `__enter__` refuses leaves no trace.
     """
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ class Ranks(ABC):
         """
 
     def broken(self) -> str | None:
-        """Why no rank can go on, where none of them can tell; None if they can. Asked in every turn."""
+        """Why no rank can go on, where the ranks do not notice it; None if they can. Asked in every turn."""
         return None
 
     def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
@@ -65,7 +65,7 @@ def run_attempt(
     patience_s: float = PATIENCE_S,
     on_event: Callable[[Event], None] | None = None,
 ) -> Outcome:
-    """Start `ranks` on the run in `directory` and see them to their end; status.json tells the story.
+    """Start `ranks` on the run in `directory` and watch them to their end; status.json is kept up to date.
 
     `on_event` gets dicts with a `kind`: start (attempt, and what `ranks.start` returns), progress (rank,
     progress, call), interrupt (signal, wait_s), trouble (rank, reason), end (status, reason, exit_code).
@@ -88,8 +88,8 @@ def run_attempt(
         )
         try:
             with interrupts.impatiently():
-                told = ranks.start(born, attempt)
-            reporter({"kind": "start", "attempt": attempt, **told})
+                started = ranks.start(born, attempt)
+            reporter({"kind": "start", "attempt": attempt, **started})
             outcome = supervisor.watch()
         except KeyboardInterrupt:
             supervisor.kill()

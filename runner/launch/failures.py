@@ -78,7 +78,7 @@ class Rank:
     progress_text: str = "[0, {}]"  # of a beat that has nothing to tell
     call: str = ""
     silent: bool = False  # given up for want of any sign, on a machine that cannot be asked
-    signals: list[str] = field(default_factory=list)  # what came to the rank itself, beside its supervisor
+    signals: list[str] = field(default_factory=list)  # sent to the rank itself
     finish: dict[str, Any] | None = None
     exit_code: int | None = None
     line_open: bool = True

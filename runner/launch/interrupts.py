@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin while a run is on: counted, not raised, so that the run can stop in good order.
+"""Interrupts (Ctrl-C and other signals) during a run: counted, not raised, so that the run stops in order.
 
 SIGUSR2 is how batch systems say beforehand that a job's time is over, or that others need its nodes.
 """

@@ -126,9 +126,9 @@ def launch(
     on_event: Callable[[Event], None] | None = None,
     preload: Sequence[str] = PRELOAD,
 ) -> Outcome:
-    """Run `directory` with `ranks` processes and see it to its end; status.json tells the story.
+    """Run `directory` with `ranks` processes and watch it to its end; status.json is kept up to date.
 
-    `threads`: per rank; `workers`: processes that each rank starts beside; `pin`: each rank has as many cores
+    `threads`: per rank; `workers`: loader processes of each rank; `pin`: each rank has as many cores
     of its own. `venue`: where they live and meet; None: on the loopback, at `port` (None: a free one).
     `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`: seconds
     that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `attempt.run_attempt`.

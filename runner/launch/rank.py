@@ -178,7 +178,7 @@ class Emulated:
     remarks: tuple[str, ...]
 
     def spend(self, what: str, samples: int) -> None:
-        """Let time pass for what the emulated device does beside its steps."""
+        """Let the time pass that the emulated device takes for work between its steps."""
         if self.device is not None:
             time.sleep(self.device.spend_ns(what, samples) / 1e9)
 
@@ -260,7 +260,7 @@ def _write_environment(
 ) -> None:
     """environment.json from all ranks' own rows, by rank 0.
 
-    Later attempts on other machines keep theirs beside it.
+    Each later attempt has a file of its own.
     """
     row = rank_row(
         rank=comm.rank,

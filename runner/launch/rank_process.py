@@ -39,7 +39,7 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @dataclass(frozen=True, kw_only=True)
 class RankTask:
-    """What a rank is told at its birth; everything else it reads from the run directory."""
+    """What a rank gets from its starter; everything else it reads from the run directory."""
 
     run_dir: str
     run_id: str
@@ -51,12 +51,12 @@ class RankTask:
     entry: str  # "package.module:function"
     meeting: "Meeting | None" = None  # None: on the loopback, or as its starter says
     node: NodeEntry | None = None  # the emulated node that it lives on
-    cores: tuple[int, ...] = ()  # its own ones; none: it shares with whoever else is there
+    cores: tuple[int, ...] = ()  # its own ones; none: it shares the machine's
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """Where the ranks meet, beside the port: what a supervisor tells them.
+    """Where the ranks meet (except for the port), and what the supervisor knows of their machines.
 
     `one_clock`: all ranks are on one machine, whose monotonic clock they share. `network`: who makes the
     links of `cluster.links`: none, kernel, or modelled, which is then the ranks' own business. `interface`:
@@ -221,8 +221,8 @@ def live(task: RankTask, link: Link, listener: socket.socket | None) -> NoReturn
         text = traceback.format_exc()
         print(text, file=sys.stderr)
         code = _exit_code(error)
-        said = isinstance(error, (ConfigError, MachineError, ExpectedEnd))  # the log has the traceback
-        link.error(error, "" if said else text, code)
+        expected = isinstance(error, (ConfigError, MachineError, ExpectedEnd))  # the log has the traceback
+        link.error(error, "" if expected else text, code)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 
 from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
+from ..config.launchers import ExternalConfig
 from ..machine.core_pinning import Room, apart
 from ..machine.environment import timing_validity
 from ..machine.interfaces import interfaces, is_loopback
@@ -28,7 +29,7 @@ from .failures import LOST, Rank, signal_name
 
 ADDRESS = "supervisor.json"
 HELLO_S = 10.0  # a caller that says nothing for so long is no rank
-FATE_S = 3.0  # from the end of a rank's line to the word of whoever started it
+FATE_S = 3.0  # from the end of a rank's line until its starter knows the exit code
 PROTOCOL = 1
 _OF_TIME = ("affinity", "threads", "timing", "devices")  # topics of the doctor's
 _log = logging.getLogger("daso_bench.supervisor")
@@ -47,20 +48,20 @@ class Starter(Protocol):
         ...
 
     def fate(self, rank: int) -> int | None:
-        """The exit code of a rank as the program has told it (negative: a signal), None if it has not."""
+        """The exit code of a rank (negative: a signal); None while the program has not reported it."""
         ...
 
     def words(self) -> str:
-        """The last it said, "" for nothing."""
+        """The last lines that the program wrote, "" for none."""
         ...
 
     def stop(self) -> None:
-        """End what it started, as far as that still runs."""
+        """End the processes that are still running."""
         ...
 
 
 class RemoteProcess:
-    """A rank's process as far as it can be seen from here: by its line, and by what its starter says."""
+    """A rank's process on another machine, known by its line and by what its starter reports."""
 
     sentinel = -1
 
@@ -83,9 +84,9 @@ class RemoteProcess:
         if rank.finish is not None:
             return 0
         self._closed_s = self._closed_s or time.monotonic()
-        told = self._fate(self._number)
-        if told is not None:
-            return told
+        code = self._fate(self._number)
+        if code is not None:
+            return code
         if time.monotonic() - self._closed_s < FATE_S:
             return None
         self.lost = True
@@ -104,13 +105,11 @@ class RemoteRanks(Ranks):
     """The ranks that `starter` starts. Entering opens the port at which they call.
 
     Args:
+        launcher: says how long all ranks may take to call, and how they share cores and GPUs.
         key: of this attempt; a rank takes no address with another one (of an attempt before).
-        start_s: seconds for all ranks to call.
-        workers: processes that each rank starts beside its threads.
-        pin: whether each rank has cores of its own.
-        share_gpus: whether ranks may share a GPU.
-        kinds: `cluster.device.kind`; ranks that are told to take a CPU need no GPU.
         grouped: whether the nodes that ranks say they are on must be those of the topology.
+        kinds: `cluster.device.kind`; ranks on CPUs need no GPU.
+        known: goes to environment.json as it is.
     """
 
     def __init__(
@@ -118,21 +117,15 @@ class RemoteRanks(Ranks):
         directory: RunDirectory,
         topology: Topology,
         starter: Starter,
+        launcher: ExternalConfig,
         *,
         key: str,
-        start_s: float,
-        threads: int | None,
-        workers: int = 0,
         grouped: bool = True,
-        known: dict[str, Any] | None = None,
-        pin: bool = False,
-        share_gpus: bool = False,
         kinds: Sequence[str] = (),
+        known: dict[str, Any] | None = None,
     ) -> None:
-        self.directory, self.topology, self._starter = directory, topology, starter
-        self._key, self._start_s, self._threads, self._workers = key, start_s, threads, workers
-        self._grouped, self._known, self._share_gpus = grouped, known or {}, share_gpus
-        self._told_cpu, self._pin = "cpu" in kinds, pin
+        self.directory, self.topology, self._starter, self._launcher = directory, topology, starter, launcher
+        self._key, self._grouped, self._known, self._on_cpus = key, grouped, known or {}, "cpu" in kinds
         self._token = secrets.token_hex(16)
 
     def __enter__(self) -> Self:
@@ -155,15 +148,16 @@ class RemoteRanks(Ranks):
         born.sort(key=lambda rank: rank.number)
         try:
             self._check_places(hellos)
-            threads = threads_of(hellos, self._threads, self._workers)
+            workers = self._launcher.loader_workers
+            threads = threads_of(hellos, self._launcher.threads_per_rank, workers)
             remarks = self._look(hellos, max(threads))
-            wanted = [count + self._workers for count in threads]
-            cores = cores_of(hellos, wanted) if self._pin else [()] * len(hellos)
+            wanted = [count + workers for count in threads]
+            cores = cores_of(hellos, wanted) if self._launcher.pin else [()] * len(hellos)
             host = self._meeting_host(hellos)
         except MachineError as error:
             refuse(born, str(error))
             raise
-        valid, reasons = timing_of(hellos, threads, self._workers)
+        valid, reasons = timing_of(hellos, threads, workers)
         reasons += remarks
         self.directory.update(timing={"valid": valid and not remarks, "reasons": reasons})
         known = {"nodes": list(dict.fromkeys(hello["host"] for hello in hellos)), **self._known}
@@ -189,15 +183,15 @@ class RemoteRanks(Ranks):
         }
 
     def _look(self, hellos: Sequence[Hello], threads: int) -> list[str]:
-        """The doctor's short look at the ranks: errors end the start, warnings are told.
+        """The doctor's short look at the ranks: errors end the start, warnings are logged.
 
         Returns those that make timings doubtful.
         """
         own = ("rank", "local_rank", "node", "host")
         rows = [{**hello["facts"], **{key: hello[key] for key in own}} for hello in hellos]
         shape = self.topology.ranks_of_nodes
-        found = short_findings(rows, shape, threads, share_gpus=self._share_gpus)
-        if self._told_cpu:  # what ranks see is not what they take
+        found = short_findings(rows, shape, threads, share_gpus=self._launcher.share_gpus)
+        if self._on_cpus:  # what ranks see is not what they take
             found = [finding for finding in found if finding.topic != "devices"]
         errors = [f"{one.what}: {one.cause}; {one.fix}" for one in found if one.severity == "error"]
         if errors:
@@ -213,7 +207,7 @@ class RemoteRanks(Ranks):
     def _gather(self, born: list[Rank]) -> list[Hello]:
         """Hear every rank's hello. Raises MachineError naming those who did not come."""
         hellos: dict[int, Hello] = {}
-        deadline = time.monotonic() + self._start_s
+        deadline = time.monotonic() + self._launcher.start_s
         ranks = self.topology.ranks
         while len(hellos) < ranks:
             for line, hello in self._callers():
@@ -260,8 +254,8 @@ class RemoteRanks(Ranks):
         if gone is None and dead:
             rank, code = next(iter(dead.items()))
             how = signal_name(-code) if code < 0 else f"exit code {code}"
-            said = self._starter.words()
-            gone = f"rank {rank} ended ({how}) before it called" + (f": {said}" if said else "")
+            words = self._starter.words()
+            gone = f"rank {rank} ended ({how}) before it called" + (f": {words}" if words else "")
         if gone is None and time.monotonic() < deadline:
             return
         who = f"rank{'s' * (len(missing) != 1)} {_some(missing)} of {self.topology.ranks}"
@@ -271,8 +265,8 @@ class RemoteRanks(Ranks):
             reason = f"{who} (on {where}) did not start: {gone}"
         else:
             reason = (
-                f"{who} (on {where}) did not call within {self._start_s:g} s (launcher.start_s); asked for "
-                f"{self.topology.ranks} ranks, {len(hellos)} came"
+                f"{who} (on {where}) did not call within {self._launcher.start_s:g} s (launcher.start_s); "
+                f"asked for {self.topology.ranks} ranks, {len(hellos)} came"
             )
         refuse(born, reason)
         raise MachineError(reason)
@@ -339,7 +333,7 @@ def publish(run_dir: Path, key: str, port: int, token: str) -> None:
         run_dir / ADDRESS,
         {"key": key, "hosts": hosts, "port": port, "token": token},
     )
-    (run_dir / ADDRESS).chmod(0o600)  # whoever has the token may play a rank
+    (run_dir / ADDRESS).chmod(0o600)  # with the token a process can pose as a rank
 
 
 def refuse(ranks: Sequence[Rank], reason: str) -> None:
@@ -364,12 +358,12 @@ def read_line(line: socket.socket, patience_s: float) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def threads_of(hellos: Sequence[Hello], setting: int | None, workers: int = 0) -> list[int]:
+def threads_of(hellos: Sequence[Hello], setting: int | str, workers: int = 0) -> list[int]:
     """Threads of each rank: the setting, or its own cores, or its share of those it has in common.
 
     A core is left to each of the rank's `workers`.
     """
-    if setting is not None:
+    if isinstance(setting, int):
         return [setting] * len(hellos)
     found = []
     for hello in hellos:

@@ -30,7 +30,7 @@ from .interrupts import Interrupts
 TICK_S = 0.25
 LONGEST_TURN_S = 1.0
 SILENCE_S = 5.0
-FAR_SILENCE_S = 20.0  # of a rank on another machine, whose kernel cannot be asked
+REMOTE_SILENCE_S = 20.0  # of a rank on another machine, whose kernel cannot be asked
 FIRST_BEAT_S = 30.0  # where the kernel cannot tell a starting process from a frozen one
 GRACE_S = 1.0
 LEAVE_S = 10.0  # from the last rank's finish to the end of all processes
@@ -118,7 +118,7 @@ class Supervisor:
         self._now_s += min(turn - self._last_turn, LONGEST_TURN_S)
         self._last_turn = turn
         for rank in running:
-            # First the exit, then the messages: what a rank said before its end has arrived by now.
+            # First the exit, then the messages: what a rank sent before its end has arrived by now.
             exit_code = rank.process.exitcode
             reported = False
             for message in rank.messages():
@@ -171,7 +171,7 @@ class Supervisor:
             if rank.number in known or silent_s < 1.0 or rank.process.pid is None:
                 continue
             if rank.host is not None:
-                if silent_s >= (FAR_SILENCE_S if rank.beats else FIRST_BEAT_S) and rank.line_open:
+                if silent_s >= (REMOTE_SILENCE_S if rank.beats else FIRST_BEAT_S) and rank.line_open:
                     rank.silent = True
                     self._note_frozen(rank, silent_s, f"{rank.host} gives no sign of it")
                 continue

@@ -1,7 +1,7 @@
 """`launcher=torchrun`: prints the line to start on every node, and has rank 0 supervise the run.
 
 The user, or any batch system, starts the processes with torchrun or plain srun (`worker`). The process of
-rank 0 is the supervisor: rank 0 itself is its child, all other ranks belong to whoever started them.
+rank 0 is the supervisor: rank 0 itself is its child, all other ranks are processes of torchrun or srun.
 """
 
 import shlex
@@ -96,20 +96,9 @@ def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
                 f"launcher={launcher.name}: {run_dir} is not for processes that torchrun or srun start; "
                 "prepare it with launcher=torchrun"
             )
-        threads = launcher.threads_per_rank
-        ranks = RemoteRanks(
-            directory,
-            Topology.of(config.cluster.ranks_of_nodes),
-            _RankZero(command, key),
-            key=key,
-            start_s=launcher.start_s,
-            threads=None if isinstance(threads, str) else threads,
-            workers=launcher.loader_workers,
-            grouped=False,
-            pin=launcher.pin,
-            share_gpus=launcher.share_gpus,
-            kinds=config.cluster.device.kind,
-        )
+        topology, kinds = Topology.of(config.cluster.ranks_of_nodes), config.cluster.device.kind
+        starter = _RankZero(command, key)
+        ranks = RemoteRanks(directory, topology, starter, launcher, key=key, grouped=False, kinds=kinds)
         outcome = run_attempt(directory, ranks, stall_s=launcher.stall_s)
     except (ConfigError, MachineError) as error:
         print(f"daso-bench: {error}", file=sys.stderr)

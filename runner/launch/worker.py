@@ -2,7 +2,7 @@
 
 It learns from the environment which rank it is and from the run directory where its supervisor listens; what
 to train it reads there too. Without a supervisor (`--key`), rank 0 is one: it starts its rank as a child of
-its own and outlives it, so that the last process of the job to end is the one that has written the verdict.
+its own and outlives it, so that the last process of the job to end is the one that has written the outcome.
 """
 
 import argparse

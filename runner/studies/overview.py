@@ -44,7 +44,7 @@ def states(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
         named.append((run, status))
     jobs = slurm_status.jobs_of(status for _, status in named)
     for run, status in named:
-        status = slurm_status.told(status, jobs.get(slurm_status.job_id(status) or ""))
+        status = slurm_status.with_queue(status, jobs.get(slurm_status.job_id(status) or ""))
         name = run.run_id if run.path == folder.absolute() else str(run.path.relative_to(folder.absolute()))
         rows.append((name, status))
     return rows

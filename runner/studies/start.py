@@ -70,7 +70,7 @@ def resume(folder: Path) -> int:
     left = [(run, load(run.config)) for run in runs if run.state() != "finished"]
     if not left:
         display.say(console, f"nothing to do: {len(runs)} runs, all finished")
-    away = [(run, config) for run, config in left if external_launcher([config]) is not None]
+    away = [(run, config) for run, config in left if launcher_of(config).hands_over(config)]
     code = OK
     for launcher in dict.fromkeys(launcher_of(config) for _, config in away):
         mine = [(run, config) for run, config in away if launcher_of(config) is launcher]

@@ -21,9 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fake_jobs
 import fake_queries
 import fake_sbatch
-from fake_state import DEFAULTS, locked, peek
+from fake_state import DEFAULTS, fail, locked, peek
 
 COMMANDS = {
+    "srun": lambda _: fail("srun", "error: the fake starts no steps"),  # submitit wants to see one
     "sbatch": fake_sbatch.main,
     "squeue": fake_queries.squeue,
     "sacct": fake_queries.sacct,
@@ -136,7 +137,7 @@ def main(arguments: list[str]) -> int:
     name, rest = arguments[1], arguments[2:]
     with open(Path(os.environ["FAKE_SLURM_STATE"]) / "calls.jsonl", "a") as file:
         file.write(json.dumps([name, *rest]) + "\n")
-    if name not in ("sacct", "sacctmgr") and "--version" not in rest:
+    if name not in ("sacct", "srun", "sacctmgr") and "--version" not in rest:
         fake_queries.unreachable(name)
     return COMMANDS[name](rest)
 

@@ -215,8 +215,8 @@ def sinfo(arguments: list[str]) -> int:
         groups = [[row] for row in rows] if "Node" in options else [rows] if rows else []
         for group in groups:
             fields = {
-                "P": partition, "D": len(group), "c": settings["cpus"], "m": settings["memory_mib"],
-                "G": gres, "N": compressed([name for name, _ in group]), "T": group[0][1],
+                "P": partition, "D": len(group), "c": settings["cpus"], "G": gres,
+                "N": compressed([name for name, _ in group]), "T": group[0][1],
             }  # fmt: skip
             print(_filled(options["format"], fields))
     return 0
@@ -238,7 +238,7 @@ def sacct(arguments: list[str]) -> int:
                 id = _waiting_id(job, waiting)
             values = {
                 "JobID": id, "JobName": job["name"], "State": _sacct_state(attempt),
-                "ExitCode": attempt["exit"], "NodeList": compressed(attempt["nodes"]) or "None assigned",
+                "NodeList": compressed(attempt["nodes"]) or "None assigned",
                 "Start": stamp(attempt["start"]), "Reason": attempt["reason"],
             }  # fmt: skip
             print(options["delimiter"].join(values[field] for field in options["format"].split(",")))

@@ -22,7 +22,6 @@ DEFAULTS: dict[str, Any] = {
     "nodes": 4,
     "cpus": 8,
     "gpus": 2,
-    "memory_mib": 16000,
     "hold": False,  # every job waits until `release`
     "delay_s": 0.0,  # squeue and scontrol know a job only that long after sbatch has told its id
     "accounting": True,

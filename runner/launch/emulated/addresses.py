@@ -45,13 +45,13 @@ class Shape:
 class Batch:
     """Lines for `program -batch -`. `node`: in whose namespace it runs, None for the bridges'.
 
-    `told`: what a record says instead of the lines, where they are many and alike.
+    `summary`: what a record has instead of the lines, where they are many and alike.
     """
 
     node: int | None
     program: Literal["ip", "tc"]
     lines: tuple[str, ...]
-    told: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
 
 
 def address(node: int, *, shaped: bool = True) -> str:
@@ -143,8 +143,8 @@ def _end(node: int | None, device: str, shape: Shape, turns: bool) -> list[Batch
         found.append(Batch(node, "tc", tuple(lines)))
     if turns and shape.bytes_per_s is not None:
         first, *classes = fair_lines(device)
-        told = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
-        found.append(Batch(node, "tc", (first, *classes), (first, told)))
+        others = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
+        found.append(Batch(node, "tc", (first, *classes), (first, others)))
     return found
 
 

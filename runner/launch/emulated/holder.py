@@ -8,7 +8,7 @@ until its end, which is this process's. stdout: one JSON line,
     {"error": what failed, "cause": "unshare" | "map" | "missing" | "ip" | "tc" | "other"}
 
 The namespaces have no names: they live in this process's open files, and in the ranks that entered them. So
-whoever is killed, and in whatever order, nothing is left once all of them are gone.
+whichever process is killed first, nothing is left once all of them are gone.
 """
 
 import json
@@ -61,7 +61,7 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
         setns(base if batch.node is None else nodes[batch.node], CLONE_NEWNET)
         _run(batch, str(programs[batch.program]))
         where = "bridges" if batch.node is None else f"node {batch.node}"
-        commands += [f"{where}: {batch.program} {line}" for line in batch.told or batch.lines]
+        commands += [f"{where}: {batch.program} {line}" for line in batch.summary or batch.lines]
     setns(base, CLONE_NEWNET)
     return {
         "user": f"{own}/ns/user",
@@ -98,13 +98,13 @@ def _run(batch: Batch, program: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(batch.program, f"{program} -batch -: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise Failed(batch.program, f"{batch.program} {_failed_line(batch, said)}: {said[0]}")
+        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise Failed(batch.program, f"{batch.program} {_failed_line(batch, errors)}: {errors[0]}")
 
 
-def _failed_line(batch: Batch, said: list[str]) -> str:
+def _failed_line(batch: Batch, errors: list[str]) -> str:
     """`ip` and `tc` end with "Command failed -:NUMBER"."""
-    number = said[-1].rpartition(":")[2]
+    number = errors[-1].rpartition(":")[2]
     known = number.isdecimal() and 1 <= int(number) <= len(batch.lines)
     return batch.lines[int(number) - 1] if known else "-batch -"
 
@@ -118,7 +118,7 @@ def main() -> int:
         answer = build([Shape(*numbers) for numbers in json.loads(sys.stdin.buffer.readline())])
     except Failed as failure:
         answer = {"error": str(failure), "cause": failure.cause}
-    except Exception as error:  # a fault of ours: told by the one who asked, who has the user's ear
+    except Exception as error:  # a fault of ours: the supervisor shows it to the user
         answer = {"error": repr(error), "cause": "other"}
     print(json.dumps(answer), flush=True)
     if "error" in answer:

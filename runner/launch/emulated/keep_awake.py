@@ -3,7 +3,7 @@
 Ranks that mostly sleep leave cores idle, and a core that has gone to sleep is late for all that it should do
 next: 30 to 240 us on average in a virtual machine, and the queues of the links are served by the same cores.
 Sums of 4 MiB at 0.4 Gbit/s were 2 to 9 % late on an idle machine, 0.4 to 4.6 % where each core was kept
-awake. The programs spin in the class SCHED_IDLE: whoever else wants the core has it at once.
+awake. The programs spin in the class SCHED_IDLE: any other process that wants the core has it at once.
 """
 
 import os
@@ -18,7 +18,7 @@ class Awake:
     """One spinning program per usable core, from making it to `end`; none where there is no such class.
 
     The kernel ends them with the thread that made them: make it in the main thread. `pids` says who they are,
-    for whoever counts what others compute.
+    for the check that counts what other programs compute.
     """
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ def computed_s(pids: tuple[int, ...], proc: Path = Path("/proc")) -> float:
     ticks = 0
     for pid in pids:
         try:
-            told = (proc / str(pid) / "stat").read_text()
+            stat = (proc / str(pid) / "stat").read_text()
         except OSError:
             continue
-        ticks += sum(int(field) for field in told.rpartition(")")[2].split()[11:13])  # user, system
+        ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:13])  # user, system
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

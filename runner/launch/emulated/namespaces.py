@@ -78,7 +78,7 @@ def new_user_and_net() -> None:
     """
     pid, uid, gid = os.getpid(), os.getuid(), os.getgid()
     heard, say = os.pipe()
-    # Whoever writes a map of all ids has to be outside, so a child stays there to do it.
+    # A map of all ids has to be written from outside, so a child stays there to do it.
     child = os.fork()
     if child == 0:
         code = 255

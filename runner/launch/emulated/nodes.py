@@ -160,17 +160,17 @@ class Holder:
         limit_s = ANSWER_S + ANSWER_S_PER_NODE * len(shapes)
         until = time.monotonic() + limit_s
         line = json.dumps([astuple(shape) for shape in shapes]).encode() + b"\n"
-        with suppress(BrokenPipeError):  # it has ended, and what it said of that is read below
+        with suppress(BrokenPipeError):  # it has ended; its error is read below
             process.stdin.write(line)
-        said = b""
-        while not said.endswith(b"\n"):
+        answer = b""
+        while not answer.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
                 return {"error": f"no answer within {limit_s:g} s", "cause": "other"}
             if not (more := os.read(process.stdout.fileno(), 65536)):
                 lines = process.stderr.read().decode(errors="replace").strip().splitlines()
                 return {"error": (lines or ["it ended without a word"])[-1], "cause": "other"}
-            said += more
-        return json.loads(said)
+            answer += more
+        return json.loads(answer)
 
 
 def impossible() -> str | None:

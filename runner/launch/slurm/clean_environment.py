@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 
 # Of these families nothing is kept but _KEPT: the job that set them is not the one that will read them. Also
-# what process managers told the outer job's ranks, by which a library would take our process for one of them.
+# what process managers gave the outer job's ranks, by which a library would take our process for one of them.
 _OF_A_JOB = re.compile(r"(SLURM|SLURMD|SRUN|PMI|PMI2|PMIX|SUBMITIT)_")
 # Where the cluster is and who the user is; no job changes their meaning.
 _KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"}
@@ -29,7 +29,7 @@ _NAMES = {"mem": "SBATCH_MEM_PER_NODE", "time": "SBATCH_TIMELIMIT", "array": "SB
 _GPUS_SHOWN = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"}
 
 # What describes a step and not the allocation (`man srun`, input and output variables): how tasks are laid
-# out and bound, who this task is, what the outer srun was told. Our srun says its own on its command line, so
+# out and bound, who this task is, the options of the outer srun. Our srun has its own on its command line, so
 # also the cores per task: one rule then serves every version (22.05 and 23.02 read SRUN_CPUS_PER_TASK, the
 # others SLURM_CPUS_PER_TASK, those from 23.11 on SLURM_TRES_PER_TASK as well). The export list of an outer
 # step would take variables away, its output mode would overwrite logs.

@@ -39,7 +39,7 @@ APPEAR_S = 120.0  # for a run directory made elsewhere to be seen on this node
 # queue already, or is over for good.
 Cause = tuple[str, str, Literal["again", "waits", "over"]]
 KILLED_LATE_S = 1.0  # a job that is ended for its time limit has no more time left than this
-SETTLE_S = 2.0  # for Slurm to say what becomes of a job it has just told to end
+SETTLE_S = 2.0  # for Slurm to say what becomes of a job that it is ending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ def run_here(
 
 
 class SlurmRanks(RemoteRanks):
-    """The tasks of an srun in our allocation. Its conclusion knows time limits, preemption and lost nodes."""
+    """The tasks of an srun in our allocation; tells time limits, preemption and lost nodes apart."""
 
     def __init__(
         self,
@@ -163,45 +163,24 @@ class SlurmRanks(RemoteRanks):
         entry: str | None = None,
         kinds: Sequence[str] = (),
     ) -> None:
-        self._request, self._allocation, self._launcher = request, allocation, request.launcher
+        self._slurm, self._allocation = request.launcher, allocation
         self._born: list[Rank] = []
         self._at_start: list[str] = []
         attempts = len(directory.status()["attempts"])
         key = f"slurm-{allocation.id}-{allocation.restarts}-{attempts}"
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "daso_bench.runner.launch.worker",
-            str(directory.path),
-            "--key",
-            key,
-        ]
+        worker = "daso_bench.runner.launch.worker"
+        command = [sys.executable, "-u", "-m", worker, str(directory.path), "--key", key]
         command += [] if entry is None else ["--entry", entry]
-        environ = for_step(os.environ)
-        words = request.srun()
-        hosts = allocation.hosts[: topology.nodes]
-        words.insert(1, f"--nodelist={','.join(hosts)}")
+        words, environ, hosts = request.srun(), for_step(os.environ), allocation.hosts[: topology.nodes]
         if request.ragged:
             host_file = directory.path / "logs" / "hosts.txt"
             host_file.write_text(request.host_file(hosts))
             environ["SLURM_HOSTFILE"] = str(host_file)
-            words = [word for word in words if not word.startswith("--nodelist=")]
+        else:
+            words.insert(1, f"--nodelist={','.join(hosts)}")
         self._srun = Srun([*words, *command], environ, directory.path / "logs" / "srun.log")
-        threads = self._launcher.threads_per_rank
-        super().__init__(
-            directory,
-            topology,
-            self._srun,
-            key=key,
-            start_s=self._launcher.start_s,
-            threads=None if isinstance(threads, str) else threads,
-            workers=self._launcher.loader_workers,
-            pin=self._launcher.pin,
-            share_gpus=self._launcher.share_gpus,
-            kinds=kinds,
-            known={"job": allocation.id, "restarts": allocation.restarts},
-        )
+        known = {"job": allocation.id, "restarts": allocation.restarts}
+        super().__init__(directory, topology, self._srun, request.launcher, key=key, kinds=kinds, known=known)
 
     def about(self) -> dict[str, Any]:
         attempts = self.directory.status()["attempts"]
@@ -254,7 +233,7 @@ class SlurmRanks(RemoteRanks):
         attempts = self.directory.status()["attempts"]
         mine = [attempt for attempt in attempts if attempt.get("job") == self._allocation.id]
         done = sum(bool(attempt.get("requeued")) for attempt in mine)
-        if done >= self._launcher.max_requeues:
+        if done >= self._slurm.max_requeues:
             spent = f"after {done} requeues (launcher.max_requeues)"
             return replace(outcome, reason=f"{reason}, {spent}")
         return replace(outcome, run_status="queued", attempt={"requeued": True})
@@ -285,18 +264,18 @@ class SlurmRanks(RemoteRanks):
         # While a job completes, and it does so until we are gone, its state hides what comes after; but one
         # that goes back into the queue has its full time again already.
         completes = job is not None and job.state == "COMPLETING"
-        full_s = 60 * self._launcher.limit_min
-        anew = completes and self._launcher.submit and left_s is not None and left_s >= full_s
+        full_s = 60 * self._slurm.limit_min
+        anew = completes and self._slurm.submit and left_s is not None and left_s >= full_s
         if status == "queued" or anew:
             return "cancelled", f"requeued by Slurm ({name})", "waits"
         if status == "cancelled" or (completes and left_s is not None and left_s > KILLED_LATE_S):
             return "cancelled", "by scancel", "over"
         if status == "timed_out" or cause == "preempted":
             return ("timed_out" if status == "timed_out" else "cancelled"), str(cause), "again"
-        limit = self._launcher.limit_min
+        limit = self._slurm.limit_min
         # Slurm looks at its warnings once a minute: one may come that much earlier than was asked for.
         # SIGTERM comes at the limit itself, unless a warning came before it.
-        near_s = self._launcher.notice_s + 70 if "SIGUSR2" in signals else KILLED_LATE_S
+        near_s = self._slurm.notice_s + 70 if "SIGUSR2" in signals else KILLED_LATE_S
         if left_s is not None and left_s <= near_s:
             return "timed_out", f"time limit of {limit} min (launcher.timeout_min)", "again"
         left = "" if left_s is None else f", {left_s / 60:.0f} min before the limit"
@@ -352,7 +331,7 @@ def _as_slurm_sees(node: str) -> str:
 
 
 def _why_restarted(allocation: Allocation) -> str:
-    """Why this job runs again although its last supervisor wrote no verdict."""
+    """Why this job runs again although its last supervisor recorded no outcome."""
     with suppress(MachineError):
         before = queue.accounted([allocation.id]).get(allocation.id, [])[:-1]
         cause = queue.words(before[-1].state).cause if before else None
@@ -373,7 +352,7 @@ def _refuse_if_other(directory: RunDirectory, allocation: Allocation) -> None:
 
 
 def _note_refusal(directory: RunDirectory, error: Exception, attempts: int) -> None:
-    """Say in status.json why the job did not run; an attempt that began has said it itself."""
+    """Say in status.json why the job did not run; an attempt that began has recorded it."""
     if len(directory.status()["attempts"]) == attempts:
         with suppress(ConfigError, MachineError), directory.lock():
             directory.update(status="failed", reason=str(error))

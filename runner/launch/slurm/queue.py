@@ -1,4 +1,4 @@
-"""What Slurm is asked and told: one function per question, over the commands of the batch system.
+"""Slurm's queue: one function for each question or order, over the commands of the batch system.
 
 Every command runs without a shell and without the user's own formats and filters (SQUEUE_STATES,
 SCANCEL_USER, ...), has 30 s, and is asked three times if the controller does not answer. All of these
@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple
 from ....strategies.errors import MachineError
 from ...config.slurm_time_limit import seconds_left
 
-Source = Literal["squeue", "scontrol", "sacct"]
 Status = Literal["queued", "running", "finished", "failed", "timed_out", "cancelled"]
 
 TIMEOUT_S = 30
@@ -46,7 +45,7 @@ class Job:
     """One job or array element as Slurm tells it; None: this source does not say.
 
     `id`: "123" or "123_4". `state`: Slurm's word (`words` translates it). `time_left_s`: infinity without a
-    limit. `nodes`: compressed list ("n[1-2]"), "" before the start. `exit_code`: "code:signal".
+    limit. `nodes`: compressed list ("n[1-2]"), "" before the start.
     """
 
     id: str
@@ -55,9 +54,6 @@ class Job:
     reason: str
     time_left_s: float | None
     nodes: str
-    restarts: int | None
-    exit_code: str | None
-    source: Source
 
 
 class Words(NamedTuple):
@@ -69,11 +65,10 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeKind:
-    """`count` nodes that are alike: cores (as Slurm counts CPUs), memory, GPUs per node."""
+    """`count` nodes that are alike: cores (as Slurm counts CPUs) and GPUs per node."""
 
     count: int
     cpus: int
-    memory_mib: int
     gpus: int
 
 
@@ -83,7 +78,6 @@ class Limits:
 
     max_array_size: int | None
     max_submit: int | None
-    version: tuple[int, int] | None
     kill_wait_s: int | None
 
 
@@ -125,7 +119,7 @@ def words(state: str) -> Words:
     """Our word for Slurm's `state`, with "+" (cut short), "*" or "by 0" behind it or not.
 
     A preempted job counts as failed with the cause "preempted": nobody cancelled it. An unknown state, of a
-    newer Slurm, is told as running, with the state as cause: nothing says that the job has ended.
+    newer Slurm, counts as running, with the state as cause: nothing says that the job has ended.
     """
     name = state.split(" by ")[0].strip().rstrip("*")
     if name.endswith("+"):
@@ -142,7 +136,7 @@ def in_queue(
     """The jobs that the controller knows, by id: the `ids`, or those called `name` of `user` (or me).
 
     The id of an array stands for all its elements. A finished job stays known for some minutes (MinJobAge)
-    and is told too: `state` says so. An id that is unknown is absent.
+    and is in the result: `state` says so. An id that is unknown is absent.
     """
     found: list[Job] = []
     if ids:
@@ -154,7 +148,7 @@ def in_queue(
 
 
 def shown(id: str) -> Job | None:
-    """One job as `scontrol show job` tells it, with restarts and exit code; None if it is unknown."""
+    """One job as `scontrol show job` tells it; None if it is unknown."""
     try:
         text = call("scontrol", "--oneliner", "show", "job", id)
     except SlurmError as error:
@@ -210,26 +204,21 @@ def requeue(id: str) -> None:
 def partition_of_nodes(partition: str | None = None) -> list[NodeKind]:
     """The nodes of a partition (default: the cluster's default one), kind by kind; [] if it is unknown."""
     which = [] if partition is None else [f"--partition={partition}"]
-    text = call("sinfo", "--noheader", "--exact", _format("%P", "%D", "%c", "%m", "%G"), *which)
-    counts: dict[tuple[int, int, int], int] = {}
-    for name, count, cpus, memory, gres in _rows(text, 5):
+    text = call("sinfo", "--noheader", "--exact", _format("%P", "%D", "%c", "%G"), *which)
+    counts: dict[tuple[int, int], int] = {}
+    for name, count, cpus, gres in _rows(text, 4):
         if partition is not None or name.endswith("*"):
-            kind = (_number(cpus), _number(memory), _gpus(gres))
+            kind = (_number(cpus), _gpus(gres))
             counts[kind] = counts.get(kind, 0) + _number(count)
-    return [
-        NodeKind(count=count, cpus=cpus, memory_mib=memory, gpus=gpus)
-        for (cpus, memory, gpus), count in counts.items()
-    ]
+    return [NodeKind(count=count, cpus=cpus, gpus=gpus) for (cpus, gpus), count in counts.items()]
 
 
 def limits(*, account: str | None = None, qos: str | None = None) -> Limits:
     """What the site allows this user; `max_submit` is the smallest limit of the account(s) and of the QOS."""
     config = _config()
-    found = re.search(r"(\d+)\.(\d+)", call("sbatch", "--version"))
     return Limits(
         max_array_size=_first_number(config.get("MaxArraySize", "")),
         max_submit=_max_submit(account, qos),
-        version=(int(found[1]), int(found[2])) if found else None,
         kill_wait_s=_first_number(config.get("KillWait", "")),
     )
 
@@ -265,9 +254,9 @@ def call(
             raise SlurmError(command, f"no answer within {TIMEOUT_S} s") from None
         if done.returncode == 0:
             return done.stdout
-        said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
-        if not (left and _NO_ANSWER.search(said)):
-            raise SlurmError(command, said)
+        error = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        if not (left and _NO_ANSWER.search(error)):
+            raise SlurmError(command, error)
         time.sleep(PAUSE_S)
     raise AssertionError("unreachable")
 
@@ -314,11 +303,15 @@ def _squeue(*which: str) -> list[Job]:
     )
     return [
         Job(
-            id=id, name=name, state=state, reason=_said(reason), time_left_s=seconds_left(left), nodes=nodes,
-            restarts=None, exit_code=None, source="squeue",
+            id=id,
+            name=name,
+            state=state,
+            reason=_said(reason),
+            time_left_s=seconds_left(left),
+            nodes=nodes,
         )
         for id, state, reason, left, nodes, name in _rows(text, 6)
-    ]  # fmt: skip
+    ]
 
 
 def _of_scontrol(line: str, id: str) -> Job:
@@ -326,7 +319,6 @@ def _of_scontrol(line: str, id: str) -> Job:
     name, _, rest = line.partition(" JobName=")[2].partition(" UserId=")
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", rest))
     limit, ran = seconds_left(fields.get("TimeLimit", "")), seconds_left(fields.get("RunTime", ""))
-    restarts = fields.get("Restarts", "")
     return Job(
         id=id,
         name=name,
@@ -334,9 +326,6 @@ def _of_scontrol(line: str, id: str) -> Job:
         reason=_said(fields.get("Reason", "")),
         time_left_s=None if limit is None else limit - (ran or 0),
         nodes=_said(fields.get("NodeList", "")),
-        restarts=int(restarts) if restarts.isdecimal() else None,
-        exit_code=fields.get("ExitCode"),
-        source="scontrol",
     )
 
 
@@ -348,14 +337,14 @@ def _sacct(ids: Sequence[str]) -> Iterator[tuple[str, Job]]:
     """(start, job) of every record: ISO times, so that text order is time order; "Unknown" sorts last."""
     text = call(
         "sacct", "--noheader", "--parsable2", f"--delimiter={_BETWEEN}", "--allocations", "--duplicates",
-        f"--jobs={','.join(ids)}", "--format=JobID,State,Reason,ExitCode,NodeList,Start,JobName",
+        f"--jobs={','.join(ids)}", "--format=JobID,State,Reason,NodeList,Start,JobName",
     )  # fmt: skip
-    for id, state, reason, code, nodes, start, name in _rows(text, 7):
-        yield start, Job(
-            id=id, name=name, state=state, reason=_said(reason), time_left_s=None,
-            nodes="" if nodes == "None assigned" else nodes,
-            restarts=None, exit_code=code or None, source="sacct",
-        )  # fmt: skip
+    for id, state, reason, nodes, start, name in _rows(text, 6):
+        nodes = "" if nodes == "None assigned" else nodes
+        yield (
+            start,
+            Job(id=id, name=name, state=state, reason=_said(reason), time_left_s=None, nodes=nodes),
+        )
 
 
 def _said(text: str) -> str:

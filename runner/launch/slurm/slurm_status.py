@@ -1,4 +1,4 @@
-"""What Slurm knows of runs, beside what they have written: for `status`, `cancel`, and who waits for them."""
+"""The status of submitted runs from status.json and Slurm's queue, and their cancellation."""
 
 import socket
 import time
@@ -34,37 +34,37 @@ def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.Job]:
     return {}
 
 
-def told(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
+def with_queue(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
     """status.json with what the queue adds: `queue` = state, nodes, time left, reason for waiting.
 
     A run that has not ended by its own account and whose job is gone has failed, for the reason that
     accounting or the controller still knows.
     """
-    found = dict(status)
+    combined = dict(status)
     in_queue = queue.words(job.state).status if job is not None else None
     if job is not None and in_queue in LIVE:
-        found["queue"] = {
+        combined["queue"] = {
             "id": job.id,
             "state": job.state,
             "nodes": job.nodes,
             "time_left_s": job.time_left_s,
             "reason": job.reason,
         }
-    word = str(found.get("status"))
+    word = str(combined.get("status"))
     if job is not None and in_queue in LIVE:
         if word in ("failed", "cancelled", "timed_out") and in_queue == "queued":
             # Slurm has put it back into the queue by itself, and the last attempt could not know.
-            found.update(status="queued", reason=f"waits: {job.reason} ({found.get('reason')})")
-        elif word == "failed" and found.get("reason") == SUPERVISOR_GONE:
+            combined.update(status="queued", reason=f"waits: {job.reason} ({combined.get('reason')})")
+        elif word == "failed" and combined.get("reason") == SUPERVISOR_GONE:
             # Its lock is held on another machine, where this file system does not look.
-            found.update(status=in_queue, reason=None)
+            combined.update(status=in_queue, reason=None)
         elif word == "queued" and job.reason:
-            found["reason"] = f"waits: {job.reason}" + (
-                f" ({found['reason']})" if found.get("reason") else ""
+            combined["reason"] = f"waits: {job.reason}" + (
+                f" ({combined['reason']})" if combined.get("reason") else ""
             )
-    elif word in LIVE or found.get("reason") == SUPERVISOR_GONE:
-        found.update(_gone(found, job))
-    return found
+    elif word in LIVE or combined.get("reason") == SUPERVISOR_GONE:
+        combined.update(_gone(combined, job))
+    return combined
 
 
 def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
@@ -86,12 +86,12 @@ def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
             last = (queue.accounted([id]).get(id) or [None])[-1]
     if last is None:
         return {"status": "failed", "reason": f"job {id} is gone, and Slurm does not know how it ended"}
-    told_word, cause = queue.words(last.state)
-    if told_word in LIVE:
+    word_of_slurm, cause = queue.words(last.state)
+    if word_of_slurm in LIVE:
         return {}
     how = cause or last.state
     return {
-        "status": told_word if told_word in ("cancelled", "timed_out") else "failed",
+        "status": word_of_slurm if word_of_slurm in ("cancelled", "timed_out") else "failed",
         "reason": f"job {id} ended without the run's own word: {how}",
     }
 

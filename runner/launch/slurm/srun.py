@@ -1,4 +1,4 @@
-"""srun as the starter of ranks: what it says of a task's end is the one word on a far process's death."""
+"""srun as the starter of ranks: its error lines are the only report of how a remote task ended."""
 
 import itertools
 import re

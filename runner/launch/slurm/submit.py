@@ -1,7 +1,7 @@
 """`launcher=slurm`: submits runs as job arrays within the site's limits, each run at most once.
 
-Each array has a folder, `<study>/.slurm/<job name>`, that lists its runs before sbatch is called: whoever
-comes later finds by that name what is in the queue, even if this process ended right after sbatch's yes.
+Each array has a folder, `<study>/.slurm/<job name>`, that lists its runs before sbatch is called: a
+later submission finds by that name what is in the queue, even if this process ended right after sbatch.
 """
 
 import contextlib
@@ -25,10 +25,9 @@ from ...records.outcome import Outcome
 from ...records.run_directory import RunDirectory
 from ..launcher import Launcher, Runs
 from ..supervisor import Event
-from . import job, provenance, queue
+from . import job, provenance, queue, slurm_status
 from .clean_environment import scrubbed
 from .request import Request, request_of
-from .slurm_status import LIVE
 from .wait import follow
 
 FOLDER = ".slurm"
@@ -100,7 +99,8 @@ def submit(runs: Sequence[tuple[RunDirectory, RunConfig]], tell: Callable[[str],
                 job = live.get(directory.run_id)
                 if job is not None:
                     done.present[directory.run_id] = job.id
-                    if (directory.status().get("job") or {}).get("id") != job.id:  # whoever submitted it died
+                    # The process that submitted it may have died before it wrote the id.
+                    if slurm_status.job_id(directory.status()) != job.id:
                         _note_job(directory, job.id, job.name)
                 elif directory.status()["status"] == "running":
                     done.refused[directory.run_id] = "it is being run, by no job of this study"
@@ -125,7 +125,7 @@ def queued_runs(study: Path) -> dict[str, queue.Job]:
         if (file.parent / "over").exists():
             continue
         jobs = _known(name, file)
-        alive = {id: one for id, one in jobs.items() if queue.words(one.state).status in LIVE}
+        alive = {id: one for id, one in jobs.items() if queue.words(one.state).status in slurm_status.LIVE}
         for id, one in alive.items():
             _, _, index = id.partition("_")
             found[ids[int(index or 0)]] = one
@@ -252,8 +252,8 @@ def _executor(folder: Path, python: str | None) -> Any:
 
 def _words_of(error: Exception) -> str:
     """What sbatch wrote, out of submitit's account of it."""
-    said = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
-    return "; ".join(line.removeprefix("sbatch: error: ") for line in said) or str(error).strip()
+    lines = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
+    return "; ".join(line.removeprefix("sbatch: error: ") for line in lines) or str(error).strip()
 
 
 @contextlib.contextmanager

@@ -30,16 +30,16 @@ def follow(runs: Sequence[RunDirectory], console: Console) -> int:
             jobs = slurm_status.jobs_of(run.status() for run in waiting.values())
             for path, run in list(waiting.items()):
                 status = run.status()  # later than the queue: a job that is gone has had its last word
-                told = slurm_status.told(status, jobs.get(slurm_status.job_id(status) or ""))
-                if told["status"] in slurm_status.ENDED and not slurm_status.is_last_word(status):
-                    # The job is gone, but the file system may still show what the run said before.
+                combined = slurm_status.with_queue(status, jobs.get(slurm_status.job_id(status) or ""))
+                if combined["status"] in slurm_status.ENDED and not slurm_status.is_last_word(status):
+                    # The job is gone, but the file system may still show an older status.json.
                     if time.monotonic() - gone_s.setdefault(path, time.monotonic()) < slurm_status.LATE_S:
                         continue
                 else:
                     gone_s.pop(path, None)
-                seen(path.name, told)
-                if told["status"] in slurm_status.ENDED:
-                    ended[path] = told
+                seen(path.name, combined)
+                if combined["status"] in slurm_status.ENDED:
+                    ended[path] = combined
                     del waiting[path]
             if waiting:
                 time.sleep(POLL_S)

@@ -16,6 +16,7 @@ from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import groups
 from daso_bench.runner.config.load import load
 from daso_bench.runner.launch import local
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.studies import start, sweep
 from daso_bench.strategies.errors import MachineError
@@ -32,7 +33,7 @@ class Machine:
         self.settings: list[dict[str, Any]] = []
         self.fate: dict[str, Any] = {}
 
-    def launch(self, directory: RunDirectory, **settings: Any) -> local.Outcome:
+    def launch(self, directory: RunDirectory, **settings: Any) -> Outcome:
         strategy, *_, seed, _ = directory.run_id.split("-")
         self.launched.append(f"{strategy} {seed}")
         self.settings.append(settings)
@@ -45,7 +46,7 @@ class Machine:
             reason = None if outcome == "finished" else f"rank 1 {outcome}"
             directory.end_attempt(outcome, reason, summary=summary, labels=["no asynchronous phase"])
         code = {"finished": 0, "cancelled": 130}.get(outcome, 1)
-        return local.Outcome(
+        return Outcome(
             status=outcome,
             reason=reason,
             exit_code=code,
@@ -413,10 +414,10 @@ def test_an_unwritable_results_folder_is_told(
 def test_start_hands_events_to_the_display(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    def launch(directory: RunDirectory, *, on_event: Any, **_: Any) -> local.Outcome:
+    def launch(directory: RunDirectory, *, on_event: Any, **_: Any) -> Outcome:
         progress = {"step": 1, "steps": 9, "epoch": 0, "epochs": 3, "loss": 2.5}
         on_event({"kind": "progress", "rank": 0, "progress": progress, "call": ""})
-        return local.Outcome(status="finished", reason=None, exit_code=0)
+        return Outcome(status="finished", reason=None, exit_code=0)
 
     monkeypatch.setattr(start.local, "launch", launch)
     assert code_of() == 0

@@ -10,12 +10,12 @@ from runs import config
 
 from daso_bench.runner import PACKAGE
 from daso_bench.runner.cli.main import run
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import load
+from daso_bench.runner.config.load import load, run_config
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import cores_of, external_launcher, launcher_of, threads_of
 from daso_bench.runner.machine import environment
-from daso_bench.runner.studies import duration, sweep
+from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.studies import duration
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -39,10 +39,8 @@ def test_auto_leaves_a_core_to_each_loader_worker(launcher: dict[str, Any], thre
 
 
 def test_virtual_ranks_are_one_process(tmp_path: Path) -> None:
-    composed = compose(
-        ["launcher=simulated", "cluster=ethernet_1g", "launcher.threads_per_rank=auto"], sweep=False
-    )
-    cfg = sweep.only(sweep.requests(composed, tmp_path))
+    words = ["launcher=simulated", "cluster=ethernet_1g", "launcher.threads_per_rank=auto"]
+    cfg = run_config(words, cwd=tmp_path)
     assert (launcher_of(cfg).processes(cfg), threads_of(cfg), cores_of(cfg)) == (1, 12, 12)
 
 
@@ -61,9 +59,9 @@ def test_a_dry_run_tells_the_threads_that_the_run_takes(
 ) -> None:
     started: list[dict[str, Any]] = []
 
-    def launch(directory: Any, **settings: Any) -> local.Outcome:
+    def launch(directory: Any, **settings: Any) -> Outcome:
         started.append(settings)
-        return local.Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
+        return Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "launch", launch)

@@ -16,7 +16,8 @@ import pytest
 from real_runs import alive, members
 
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.local import Outcome, launch
+from daso_bench.runner.launch.local import launch
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
@@ -195,17 +196,9 @@ def test_an_error_in_the_display_ends_the_run_and_its_ranks(tmp_path: Path) -> N
         if event["kind"] == "progress":
             raise BrokenPipeError("no reader")
 
+    settings: Any = {"threads": 1, "port": None, "stall_s": 60, "preload": ()}
     with pytest.raises(BrokenPipeError):
-        launch(
-            directory,
-            ranks=2,
-            threads=1,
-            port=None,
-            stall_s=60,
-            entry="process_entries:works",
-            on_event=on_event,
-            preload=(),
-        )
+        launch(directory, ranks=2, entry="process_entries:works", on_event=on_event, **settings)
     assert directory.status()["reason"] == "supervisor: BrokenPipeError: no reader"
     assert not any(alive(pid) for pid in pids)
 
@@ -434,3 +427,35 @@ def test_two_runs_at_once_share_nothing_and_the_same_one_is_refused(
     refusal = next(errors for _, errors in outputs if errors)
     assert re.fullmatch(r"run two is being run by pid \d+ on .*\n", refusal)
     assert runs[0].directory.state() == runs[1].directory.state() == "finished"
+
+
+LAUNCHES = """
+import json, sys
+from pathlib import Path
+from daso_bench.runner.launch.local import launch
+from daso_bench.runner.records.run_directory import RunDirectory
+
+if __name__ == "__main__":
+    root, study = Path(sys.argv[1]), sys.argv[2]
+    for number in range(int(sys.argv[3])):
+        directory = RunDirectory.create({"study": {"name": study}, "run": {"id": f"run{number}"}}, root)
+        (directory.path / "plan.json").write_text(json.dumps({"ends": [["finished", None]] * 2}))
+        outcome = launch(directory, ranks=2, threads=1, port=None, stall_s=60, preload=(),
+                         entry="process_entries:ends_as_planned")
+        assert outcome.status == "finished", outcome
+"""
+
+
+@pytest.mark.timeout(400)
+def test_many_launches_eight_at_a_time_never_want_the_same_port(tmp_path: Path) -> None:
+    script = tmp_path / "launches.py"
+    script.write_text(LAUNCHES)
+    environ = os.environ | {"PYTHONPATH": str(HERE)}
+    command, results = [sys.executable, str(script)], tmp_path / "results"
+    started = [
+        subprocess.Popen([*command, str(results), f"study{number}", "8"], env=environ, stderr=subprocess.PIPE)
+        for number in range(8)
+    ]
+    said = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * 8, "\n".join(said)
+    assert len(list(results.glob("*/*/status.json"))) == 64

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from real_runs import alive
 
+from daso_bench.runner.config.launchers import TorchrunConfig
 from daso_bench.runner.launch import remote, supervisor, worker
 from daso_bench.runner.launch.attempt import run_attempt
 from daso_bench.runner.launch.failures import LOST, Rank
@@ -93,8 +94,9 @@ def make(root: Path, **plan: Any) -> RunDirectory:
 
 
 def ranks_of(directory: RunDirectory, tasks: Tasks, shape: list[int], **settings: Any) -> RemoteRanks:
-    arguments = {"key": KEY, "start_s": 30.0, "threads": 1, "grouped": False} | settings
-    return RemoteRanks(directory, Topology.of(shape), tasks, **arguments)
+    launcher = TorchrunConfig(start_s=settings.pop("start_s", 30.0), threads_per_rank=1)
+    arguments = {"key": KEY, "grouped": False} | settings
+    return RemoteRanks(directory, Topology.of(shape), tasks, launcher, **arguments)
 
 
 def run(
@@ -167,7 +169,7 @@ def test_a_killed_rank_is_named_with_what_its_starter_says(tmp_path: Path, told:
 def test_a_frozen_rank_on_another_machine_is_given_up_for_its_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(supervisor, "FAR_SILENCE_S", 2.0)
+    monkeypatch.setattr(supervisor, "REMOTE_SILENCE_S", 2.0)
     stopped: list[int] = []
 
     def stop(event: dict[str, Any], tasks: Tasks) -> None:
@@ -254,7 +256,8 @@ def test_a_signal_to_the_ranks_stops_them_in_good_order_and_is_told(tmp_path: Pa
             for pid in sent:
                 os.kill(pid, signal.SIGUSR2)
 
-    ranks = Telling(directory, Topology.of([2]), tasks, key=KEY, start_s=30, threads=1, grouped=False)
+    launcher = TorchrunConfig(start_s=30, threads_per_rank=1)
+    ranks = Telling(directory, Topology.of([2]), tasks, launcher, key=KEY, grouped=False)
     outcome = run_attempt(directory, ranks, stall_s=60, on_event=signal_all)
     assert (outcome.status, told) == ("cancelled", [["SIGUSR2"], ["SIGUSR2"]])
 
@@ -282,10 +285,10 @@ def test_the_address_at_which_ranks_meet():
 
 def test_threads_follow_from_the_cores_that_a_rank_has_for_itself():
     shared = [hello(rank) for rank in range(4)]
-    assert threads_of(shared, None) == [4, 4, 4, 4]  # two ranks on each node, eight cores in common
+    assert threads_of(shared, "auto") == [4, 4, 4, 4]  # two ranks on each node, eight cores in common
     bound = [hello(rank, cores=[4 * (rank % 2) + core for core in range(4)]) for rank in range(4)]
-    assert threads_of(bound, None) == [4, 4, 4, 4]
-    assert threads_of([hello(0, usable=2), hello(1, usable=2)], None) == [1, 1]
+    assert threads_of(bound, "auto") == [4, 4, 4, 4]
+    assert threads_of([hello(0, usable=2), hello(1, usable=2)], "auto") == [1, 1]
     assert threads_of(shared, 3) == [3, 3, 3, 3]
 
 

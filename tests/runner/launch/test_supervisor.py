@@ -1,4 +1,4 @@
-"""The watch itself, with ranks that are made up: its clock, its limits, and the verdict."""
+"""The supervisor with made-up ranks: its clock, limits and outcome; an attempt that cannot be recorded."""
 
 import json
 import os
@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from daso_bench.runner.launch import supervisor as module
+from daso_bench.runner.launch.attempt import Ranks, run_attempt
 from daso_bench.runner.launch.failures import Rank, Vitals, judge, whereabouts
 from daso_bench.runner.launch.interrupts import Interrupts
 from daso_bench.runner.launch.supervisor import Supervisor
 from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.strategies.errors import ConfigError
 
 
 class MadeUp:
@@ -235,3 +238,32 @@ def test_the_first_reason_of_the_worst_word_is_told(scene: Scene) -> None:
         rank.finish = {"status": status, "reason": status, "summary": None}
     outcome = judge(scene.ranks, [], stall=None, interrupts=[], interrupted_first=False)
     assert (outcome.status, outcome.reason, outcome.exit_code) == ("diverged", "diverged", 1)
+
+
+class Vanishing(Ranks):
+    """Ranks whose folder is removed while they start; then comes `error`."""
+
+    def __init__(self, directory: RunDirectory, error: BaseException) -> None:
+        self._directory, self._error = directory, error
+
+    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+        self._directory.status_file.unlink()
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (
+            KeyboardInterrupt(),
+            KeyboardInterrupt,
+        ),  # not a refused run, after which a sweep goes on
+        (OSError("no"), ConfigError),
+    ],
+)
+def test_an_interrupt_that_cannot_be_written_down_stays_one(
+    tmp_path: Path, error: BaseException, raised: type[BaseException]
+) -> None:
+    run = RunDirectory.create({"study": {"name": "runs"}, "run": {"id": "ddp-s0-12345678"}}, tmp_path)
+    with pytest.raises(raised, match=r"status\.json"):
+        run_attempt(run, Vanishing(run, error), stall_s=5)

@@ -21,6 +21,7 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.runner.cli.main import main, run
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.studies.prepare_data import loaded_input_spec
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -126,12 +127,12 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Runs end at once; the folders of those that were launched, with data.json as it then was."""
     folders: list[Path] = []
 
-    def launch(directory: RunDirectory, **settings: Any) -> local.Outcome:
+    def launch(directory: RunDirectory, **settings: Any) -> Outcome:
         folders.append(directory.path)
         with directory.lock():
             directory.begin_attempt()
             directory.end_attempt("finished", None, summary={}, labels=[])
-        return local.Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
+        return Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
 
     monkeypatch.setattr(local, "launch", launch)
     monkeypatch.setattr(local, "warm", lambda: None)

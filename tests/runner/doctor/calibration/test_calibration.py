@@ -29,6 +29,7 @@ from daso_bench.runner.doctor.calibration.fit import About, Calibration, HoldOut
 from daso_bench.runner.doctor.calibration.measure import turned, turned_back
 from daso_bench.runner.doctor.calibration.write import cluster_of, render
 from daso_bench.runner.launch import local
+from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile, factors, read_trace
 from daso_bench.strategies.errors import ConfigError
@@ -475,8 +476,8 @@ def test_a_cluster_that_is_there_is_not_replaced(
     assert file.read_text() == "kept"
 
 
-def outcome(status: str, code: int) -> local.Outcome:
-    return local.Outcome(status=status, reason="rank 1 died", exit_code=code, details="Traceback of rank 1")
+def outcome(status: str, code: int) -> Outcome:
+    return Outcome(status=status, reason="rank 1 died", exit_code=code, details="Traceback of rank 1")
 
 
 @pytest.mark.parametrize(

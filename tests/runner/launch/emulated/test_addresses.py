@@ -141,7 +141,7 @@ def test_a_kernel_without_turns_gets_plain_queues():
 
 
 def test_a_record_tells_the_classes_in_one_line():
-    told = [line for batch in plan([Shape(5e6)], "/proc/1/fd/3") for line in batch.told]
+    told = [line for batch in plan([Shape(5e6)], "/proc/1/fd/3") for line in batch.summary]
     assert len(told) == 4  # two ends: the queue, and its classes
     assert "64 classes" in told[1]
 

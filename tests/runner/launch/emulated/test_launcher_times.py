@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launched import emulated
+from links import KIB, MIB, achieved
 from real_runs import finished
 
 from daso_bench.datasets.digits import Digits
@@ -96,3 +97,11 @@ def test_heterogeneous_gives_a_device_half_as_fast_half_the_samples_and_idles_le
     # With equal pieces the fast device waits 25 ms in steps of 50 ms; the sums take 3 ms of each.
     assert idle_s["equal"] > 0.020
     assert idle_s["static"] < 0.7 * idle_s["equal"]
+
+
+def test_a_link_achieves_what_was_asked_after_a_pause_too():
+    """`make bench` has strict limits."""
+    links = achieved((1, 1), 0.05, "kernel", sizes=(256 * KIB, 2 * MIB), pauses_ms=(20,), repeats=3)
+    short, long = (message.over_asked for message in links)
+    assert short <= 1.15
+    assert 0.85 <= long <= 1.15

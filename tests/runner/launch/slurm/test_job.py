@@ -27,10 +27,7 @@ DAY_MIN = 24 * 60
 
 def told(state: str = "RUNNING", left_s: float | None = 1800.0, id: str = "7") -> Job:
     """What scontrol says of the job."""
-    return Job(
-        id=id, name="daso-bench-1", state=state, reason="", time_left_s=left_s, nodes="n[1-2]", restarts=0,
-        exit_code="0:0", source="scontrol",
-    )  # fmt: skip
+    return Job(id=id, name="daso-bench-1", state=state, reason="", time_left_s=left_s, nodes="n[1-2]")
 
 
 class Slurm:

@@ -18,7 +18,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def kind(cpus: int = 8, gpus: int = 0, count: int = 4) -> NodeKind:
-    return NodeKind(count=count, cpus=cpus, memory_mib=16000, gpus=gpus)
+    return NodeKind(count=count, cpus=cpus, gpus=gpus)
 
 
 def asked(

@@ -20,10 +20,7 @@ ELSEWHERE = {"host": "n1", "status": "running", "nodes": ["n1", "n2"]}
 
 
 def job(state: str, reason: str = "", *, nodes: str = "", left_s: float | None = None) -> Job:
-    return Job(
-        id="7_1", name="daso-bench-1", state=state, reason=reason, time_left_s=left_s, nodes=nodes,
-        restarts=None, exit_code=None, source="squeue",
-    )  # fmt: skip
+    return Job(id="7_1", name="daso-bench-1", state=state, reason=reason, time_left_s=left_s, nodes=nodes)
 
 
 def status(word: str, reason: str | None = None, *attempts: dict[str, Any]) -> dict[str, Any]:
@@ -87,16 +84,16 @@ def test_the_queue_adds_what_the_run_cannot_know(
     given: dict[str, Any], in_queue: Job | None, word: str, reason: str | None, silent: dict[str, Any]
 ) -> None:
     silent["shown"] = SlurmError(["scontrol"], "must not be asked")
-    told = slurm_status.told(given, in_queue)
+    told = slurm_status.with_queue(given, in_queue)
     assert (told["status"], told["reason"]) == (word, reason)
 
 
 def test_nodes_time_left_and_reason_are_those_of_the_queue() -> None:
-    told = slurm_status.told(status("running"), job("RUNNING", nodes="n[1-2]", left_s=95.0))
+    told = slurm_status.with_queue(status("running"), job("RUNNING", nodes="n[1-2]", left_s=95.0))
     assert told["queue"] == {
         "id": "7_1", "state": "RUNNING", "nodes": "n[1-2]", "time_left_s": 95.0, "reason": "",
     }  # fmt: skip
-    assert "queue" not in slurm_status.told(status("finished"), job("COMPLETED"))
+    assert "queue" not in slurm_status.with_queue(status("finished"), job("COMPLETED"))
 
 
 @pytest.mark.parametrize("given", [status("queued"), status("failed", SUPERVISOR_GONE, ELSEWHERE)])
@@ -117,7 +114,7 @@ def test_a_run_whose_job_is_gone_ends_as_slurm_says(
     given: dict[str, Any], silent: dict[str, Any], shown: Any, accounted: Any, word: str, how: str
 ) -> None:
     silent.update(shown=shown, accounted=accounted)
-    told = slurm_status.told(given, None)
+    told = slurm_status.with_queue(given, None)
     assert told["status"] == word
     assert how in told["reason"]
 
@@ -125,30 +122,25 @@ def test_a_run_whose_job_is_gone_ends_as_slurm_says(
 @pytest.mark.parametrize("found", [job("PENDING"), job("RUNNING")])
 def test_a_job_that_the_second_look_finds_alive_is_not_gone(found: Job, silent: dict[str, Any]) -> None:
     silent["shown"] = found
-    assert slurm_status.told(status("queued"), None)["status"] == "queued"
+    assert slurm_status.with_queue(status("queued"), None)["status"] == "queued"
 
 
 @pytest.mark.parametrize("word", ["queued", "running"])
 def test_no_answer_from_slurm_is_no_end_of_a_run(word: str, silent: dict[str, Any]) -> None:
     """A controller that is restarted must not look as if all jobs had failed."""
     silent["shown"] = SlurmError(["scontrol"], "Unable to contact slurm controller")
-    told = slurm_status.told(status(word, None, ELSEWHERE), None)
+    told = slurm_status.with_queue(status(word, None, ELSEWHERE), None)
     assert told["status"] == word
     assert told["reason"] == "job 7_1: scontrol: Unable to contact slurm controller"
-    gone = slurm_status.told(status("failed", SUPERVISOR_GONE, ELSEWHERE), None)
+    gone = slurm_status.with_queue(status("failed", SUPERVISOR_GONE, ELSEWHERE), None)
     assert (gone["status"], gone["reason"]) == ("failed", SUPERVISOR_GONE)
 
 
-def test_a_run_that_its_lock_shows_running_here_is_believed(silent: dict[str, Any]) -> None:
-    here = {"host": socket.gethostname(), "status": "running"}
-    assert slurm_status.told(status("running", None, here), None)["status"] == "running"
-
-
-def test_a_run_of_no_batch_system_is_told_as_it_is(silent: dict[str, Any]) -> None:
+def test_of_a_run_that_runs_here_or_in_no_batch_system_slurm_is_not_asked(silent: dict[str, Any]) -> None:
     silent["shown"] = SlurmError(["scontrol"], "must not be asked")
-    given = {"status": "queued", "reason": None, "attempts": []}
-    assert slurm_status.told(given, None) == given
-    assert slurm_status.job_id(given) is None
+    here = status("running", None, {"host": socket.gethostname(), "status": "running"})
+    for given in (here, {"status": "queued", "reason": None, "attempts": []}):
+        assert slurm_status.with_queue(given, None) == given
 
 
 def test_the_queue_is_asked_once_for_all_runs_that_may_still_be_in_it(
@@ -167,19 +159,13 @@ def test_the_queue_is_asked_once_for_all_runs_that_may_still_be_in_it(
     assert len(asked) == 1
 
 
-def test_a_last_word_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, _ = a_run(tmp_path / "results")
-    monkeypatch.setattr(slurm_status, "LATE_S", 30.0)
-    monkeypatch.setattr(slurm_status.time, "sleep", lambda _: run.update(status="finished"))
-    assert slurm_status.settle(run)["status"] == "finished"
-
-
-def test_also_of_a_run_whose_lock_was_on_another_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("before", ["queued", "running"])  # running: its lock was on another machine
+def test_a_last_word_that_comes_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     run, _ = a_run(tmp_path / "results")
-    run.update(status="running")
-    assert run.status()["reason"] == SUPERVISOR_GONE
+    run.update(status=before)
+    assert before == "queued" or run.status()["reason"] == SUPERVISOR_GONE
     monkeypatch.setattr(slurm_status, "LATE_S", 30.0)
     monkeypatch.setattr(slurm_status.time, "sleep", lambda _: run.update(status="finished"))
     assert slurm_status.settle(run)["status"] == "finished"
@@ -189,9 +175,6 @@ def test_a_last_word_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: p
     run, _ = a_run(tmp_path / "results")
     monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
     assert slurm_status.settle(run)["status"] == "queued"
-
-
-# ------------------------------------------------------------------ daso-bench status and cancel
 
 
 def code_of(*arguments: str) -> int:
@@ -245,30 +228,31 @@ def test_status_works_where_there_is_no_slurm(
     assert "gone" not in line
 
 
+@pytest.mark.parametrize(
+    ("accounting", "forgotten", "word", "how"),
+    [
+        (True, False, "cancelled", "job 1 ended without the run's own word: CANCELLED"),
+        (True, True, "cancelled", "own word: CANCELLED by"),
+        (False, True, "failed", "Slurm does not know how it ended"),
+    ],
+)
 def test_status_tells_how_a_job_ended_that_said_nothing(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster(hold=True)
-    (run,) = submitted(1, tmp_path)
-    queue.cancel(["1"])
-    assert code_of("status", "results") == 0
-    line = rows(capsys)[run.run_id]
-    assert line.split()[1] == "cancelled"
-    assert "job 1 ended without the run's own word: CANCELLED" in line
-
-
-@pytest.mark.parametrize("accounting", [True, False])
-def test_status_of_a_job_that_the_controller_has_forgotten(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], accounting: bool
+    cluster: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    accounting: bool,
+    forgotten: bool,
+    word: str,
+    how: str,
 ) -> None:
     env = cluster(hold=True, accounting=accounting)
     (run,) = submitted(1, tmp_path)
     queue.cancel(["1"])
-    fake.change(env, min_job_age_s=0.0)
+    if forgotten:  # by the controller
+        fake.change(env, min_job_age_s=0.0)
     assert code_of("status", "results") == 0
     line = rows(capsys)[run.run_id]
-    assert line.split()[1] == ("cancelled" if accounting else "failed")
-    assert ("own word: CANCELLED by" if accounting else "Slurm does not know how it ended") in line
+    assert (line.split()[1], how in line) == (word, True)
 
 
 def test_a_waiting_run_is_cancelled_for_good(

@@ -62,10 +62,7 @@ class Play:
 
 
 def told(id: str, state: str, reason: str = "", nodes: str = "") -> Job:
-    return Job(
-        id=id, name="daso-bench-1", state=state, reason=reason, time_left_s=60.0, nodes=nodes, restarts=None,
-        exit_code=None, source="squeue",
-    )  # fmt: skip
+    return Job(id=id, name="daso-bench-1", state=state, reason=reason, time_left_s=60.0, nodes=nodes)
 
 
 @pytest.fixture
@@ -121,21 +118,6 @@ def test_the_exit_code_is_that_of_the_runs(
     )
 
 
-def test_a_run_that_met_a_bad_file_is_not_to_be_resumed(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = play.runs[:2]
-
-    def end() -> None:
-        play.ends(runs[0], "failed", "rank 0: BadData: a.jpg: empty")
-        play.ends(runs[1], "failed", "rank 0: killed by SIGKILL")
-
-    play.acts = [lambda: None, end]
-    _, shown = followed(runs, capsys)
-    assert shown.count("go on with: daso-bench resume") == 1
-    assert f"go on with: daso-bench resume {runs[1].path}" in shown
-
-
 def test_each_change_is_told_once_from_waiting_to_the_end(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +153,9 @@ def test_a_failure_is_shown_with_the_traceback_of_the_rank_that_failed_first(
     assert "supervisor INFO" not in shown
 
 
-def test_all_failures_of_a_sweep_are_told_by_name(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_of_a_sweep_are_told_by_name_and_which_can_go_on(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = play.runs
     play.acts = [
         lambda: play.ends(first, "failed", "rank 1: RuntimeError: boom"),
@@ -182,6 +166,12 @@ def test_all_failures_of_a_sweep_are_told_by_name(play: Play, capsys: pytest.Cap
     assert f"{first.run_id}: failed: rank 1: RuntimeError: boom" in shown
     assert f"{second.run_id}: timed_out: time limit of 10 min" in shown
     assert shown.count("Traceback") == 1  # of the first: an older failure explains no time limit
+    assert shown.count("go on with: daso-bench resume") == 2
+
+
+def test_a_run_that_met_a_bad_file_cannot_go_on(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    play.acts = [lambda: play.ends(play.runs[0], "failed", "rank 0: BadData: a.jpg: empty")]
+    assert "go on with" not in followed(play.runs[:1], capsys)[1]
 
 
 def test_last_words_are_those_of_the_reason(tmp_path: Path) -> None:
@@ -304,9 +294,6 @@ def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     for now[0], step in ((0.0, 3), (1.0, 4), (every_s + 1, 5), (every_s + 2, 6)):
         seen("r", status | {"progress": {"step": step, "steps": 9}})
     assert console.export_text().splitlines() == ["  r: running", "  r: running  step 5/9"]
-
-
-# ------------------------------------------------------------------ with the command line and a cluster
 
 
 def test_wait_follows_the_jobs_to_their_ends(
