@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gloo_entries_late import BEHIND_S
+from gloo_entries_gpu import BEHIND_S
 from runs import config
 
 from daso_bench.runner.config import load, schema
@@ -29,7 +29,7 @@ def launch(
         threads=1,
         port=None,
         stall_s=stall_s,
-        entry=f"gloo_entries_late:{entry}",
+        entry=f"gloo_entries_gpu:{entry}",
     )
 
 
