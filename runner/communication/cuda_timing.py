@@ -1,15 +1,13 @@
-"""What a GPU tells of a step, without holding up the host: times when they are known, a stop request a step
-late.
+"""CUDA-event step timing without host synchronisation; the stop flag is read one step late.
 
-Events are recorded while a step is launched. The host goes on to the next step and asks later:
+Events are recorded while a step is launched. The host goes on to the next step and reads them later:
 
-    host     launch step 1 | launch step 2, read the stop request of 1, times of steps that are over | launch
-    step 3 … GPU                    | step 1                              | step 2                    | step 3
-    …
+    host   launch step 1 | launch step 2, read the stop flag of 1 and times of ended steps | launch step 3 …
+    GPU                  | step 1                             | step 2                     | step 3 …
 
-Nobody waits for the step just launched, so the GPU always has work in its queue; and the host is never more
-than one step ahead, for it waits for the stop request of the step before. Marks of a clock are known at once:
-on CPUs each step is read in itself.
+The host never waits for the step that it has just launched, so the GPU always has work in its queue; and it
+is never more than one step ahead, since it waits for the stop flag of the step before. On a CPU, marks are
+times of the host's clock, and each step is read at its own end.
 """
 
 from collections import deque
@@ -22,13 +20,19 @@ from torch import Tensor
 from ...strategies.replica import StepTimes
 
 Mark = int | torch.cuda.Event
-"""A moment: nanoseconds of this rank's clock, or an event in a GPU's stream."""
+"""A point in time: nanoseconds of this rank's clock, or an event in a GPU's stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepMarks:
-    """A step's moments. `forward`: beginning and end of each part's forward pass; `computed`: the last
-    gradient is there; `done`: and all sums are. `samples_of_rank`: of the step."""
+    """Marks of a step.
+
+    Args:
+        samples_of_rank: the sizes of the step's batches.
+        forward: beginning and end of each part's forward pass.
+        computed: all gradients are computed.
+        done: all gradients are summed.
+    """
 
     samples_of_rank: tuple[int, ...]
     forward: tuple[tuple[Mark, Mark], ...]
@@ -37,23 +41,23 @@ class StepMarks:
     done: Mark
 
 
-class LateTimes:
-    """Steps that were launched, oldest first; what is known of them, and sums of it for the clock."""
+class StepTimings:
+    """Times of launched steps, oldest first, read when they are over; and their sums for the clock."""
 
     def __init__(self) -> None:
         self._open: deque[StepMarks] = deque()
         self.compute_ns = self.exposed_ns = 0
 
     def add(self, marks: StepMarks) -> None:
-        """A step was launched."""
+        """Note a step that was launched."""
         self._open.append(marks)
 
     def known(self) -> list[StepTimes]:
         """The times of steps that are over and were not read before; never waits."""
-        found = []
+        times = []
         while self._open and is_over(self._open[0].done):
-            found.append(self._read(self._open.popleft()))
-        return found
+            times.append(self._read(self._open.popleft()))
+        return times
 
     def wait_pending(self) -> list[StepTimes]:
         """`known`, once all steps are over; waits for them."""
@@ -74,10 +78,10 @@ class LateTimes:
         return StepTimes(marks.samples_of_rank, forward, compute)
 
 
-class LateFlag:
-    """A number on a GPU that the host learns one step after it was made.
+class DelayedFlag:
+    """A number on a GPU that the host reads one step after it was computed.
 
-    Always one step, never "when it is there": ranks that act on it must do so in the same step.
+    Always one step later, even where it could be read sooner: all ranks must act on it in the same step.
     """
 
     def __init__(self, event: Callable[[], torch.cuda.Event], *, pinned: bool) -> None:
@@ -85,7 +89,7 @@ class LateFlag:
         self._before: tuple[Tensor, torch.cuda.Event] | None = None
 
     def next(self, value: Tensor) -> float:
-        """Take in this step's number [1]; returns that of the step before, 0 without one."""
+        """Start to copy this step's number [1]; returns that of the step before, 0 in the first."""
         before = self._before
         copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=self._pinned)
         copy.copy_(value, non_blocking=True)
@@ -94,13 +98,13 @@ class LateFlag:
         self._before = (copy, event)
         if before is None:
             return 0.0
-        number, over = before
-        over.synchronize()  # of the step before; the one just launched keeps the GPU busy
+        number, copied = before
+        copied.synchronize()  # of the step before; the step just launched keeps the GPU busy
         return float(number)
 
 
 def between(start: Mark, end: Mark) -> int:
-    """Nanoseconds from one mark to another that are both over."""
+    """Nanoseconds between two marks that have both passed."""
     if isinstance(start, int) or isinstance(end, int):
         assert isinstance(start, int)
         assert isinstance(end, int)
@@ -109,5 +113,5 @@ def between(start: Mark, end: Mark) -> int:
 
 
 def is_over(mark: Mark) -> bool:
-    """Whether a moment has come; never waits."""
+    """Whether a mark has passed; never waits."""
     return isinstance(mark, int) or mark.query()

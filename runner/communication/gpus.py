@@ -1,20 +1,20 @@
-"""Which device a rank takes, and what ranks hear of each other's before they meet."""
+"""The device of a rank, the check that the devices of all ranks fit together, and float32 precision."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from ...strategies.errors import MachineError
+from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LauncherConfig
-from ..machine.environment import device_index, visible_devices
+from ..machine.environment import device_index, processor, visible_devices
 
 
 class Store(Protocol):
-    """What all ranks read and write before they meet; PyTorch's stores have it."""
+    """The key-value store of the rendezvous, as far as it is used here; PyTorch's stores have it."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -24,7 +24,7 @@ class Store(Protocol):
 
 
 CPU = "cpu"
-"""What a rank without a GPU is called among the GPUs' names."""
+"""The name of the device of a rank without a GPU."""
 
 
 def device_of(
@@ -32,10 +32,10 @@ def device_of(
 ) -> torch.device:
     """The device that `cluster.device.kind` names for this rank, or that of its local rank.
 
-    Where links or devices are emulated a rank takes a GPU only if it is told to: a slowed down one is a CPU.
+    Where links or devices are emulated a rank takes a GPU only if `kind` says so: only CPUs are slowed down.
 
     Raises:
-        MachineError: it is to take a GPU, and none is there for it.
+        MachineError: the rank is to take a GPU, and there is none for it.
     """
     kind, place = cluster.device.kind_of(rank), topology.local_ranks[rank]
     if kind == "cpu" or (kind is None and launcher.asked_network != "none"):
@@ -61,34 +61,34 @@ def device_of(
 
 
 def name_of(device: torch.device) -> str:
-    """Of a GPU, unlike any other's in the world; `CPU` of anything else."""
+    """The GPU's UUID; `CPU` of other devices."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else CPU
 
 
 def names_of_all(store: Store, ranks: int, rank: int, name: str) -> list[str]:
-    """Each rank's `name_of` its device, in rank order. All ranks call it, each with its own."""
+    """The device names of all ranks, in rank order. All ranks call it."""
     store.set(f"gpu/{rank}", name)
-    names = [told.decode() for told in store.multi_get([f"gpu/{other}" for other in range(ranks)])]
+    names = [value.decode() for value in store.multi_get([f"gpu/{r}" for r in range(ranks)])]
     store.set(f"gpu/{rank}/heard", "")
-    if rank == 0:  # it serves the store: were it refused and gone, others would hear a broken line alone
-        store.wait([f"gpu/{other}/heard" for other in range(ranks)])
+    if rank == 0:  # it serves the store: if it ended first, others would only see a lost connection
+        store.wait([f"gpu/{r}/heard" for r in range(ranks)])
     return names
 
 
 def most_on_one(names: Sequence[str]) -> int:
-    """How many ranks are on the GPU that most are on; 0 without GPUs."""
+    """The largest number of ranks on one GPU; 0 without GPUs."""
     return max(Counter(name for name in names if name != CPU).values(), default=0)
 
 
 def untimed(sharing: int) -> tuple[str, ...]:
-    """Why no time is to be used of ranks of which `sharing` are on one GPU; nothing if each has its own."""
+    """Why times are not valid where `sharing` ranks are on one GPU; empty if each has its own."""
     return (f"{sharing} ranks share a GPU, joined by gloo",) if sharing > 1 else ()
 
 
 def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
-    """Refuse, on all ranks alike, devices that were not asked for.
+    """Refuse, on all ranks alike, a mix of devices or a shared GPU that the configuration does not ask for.
 
-    `mixed`: some ranks were told to take a CPU, others a GPU. `share`: `launcher.share_gpus`.
+    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.share_gpus`.
 
     Raises:
         MachineError: some ranks see a GPU and others do not, or two take one.
@@ -107,3 +107,43 @@ def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
             "there are GPUs (cluster.ranks_per_node), take CPUs (cluster.device.kind=cpu), or allow it with "
             "launcher.share_gpus=true, whose times are not valid"
         )
+
+
+def choose_precision(precision: str, device: torch.device) -> None:
+    """Set how GPUs of this process multiply float32 numbers: in TF32 for `precision` tf32, else in full.
+
+    By default PyTorch's convolutions take TF32, and its matrix products do not. CPUs have no TF32.
+    Raises ConfigError for tf32 on a CPU.
+    """
+    if device.type != "cuda":
+        if precision == "tf32":
+            raise ConfigError(
+                "train.precision=tf32: products of TF32 are a GPU's, and this rank computes on a CPU; "
+                "take fp32"
+            )
+        return
+    word = "tf32" if precision == "tf32" else "ieee"
+    cudnn: Any = torch.backends.cudnn
+    # PyTorch has two sets of flags. Where they differ, reading the older set (its compiler does) fails.
+    torch.backends.cuda.matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = word
+    torch.backends.cuda.matmul.fp32_precision = word
+
+
+def numeric_flags() -> dict[str, Any]:
+    """Torch's flags of float32 precision by library, and of how kernels are chosen."""
+    # Attributes that torch makes at import, unknown to type checkers; torch 2.9, our oldest, has them.
+    conv: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue] (see above)
+    mkldnn: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue] (see above)
+    return {
+        "fp32_cuda_matmul": torch.backends.cuda.matmul.fp32_precision,
+        "fp32_cudnn_conv": conv.fp32_precision,
+        "fp32_mkldnn_matmul": mkldnn.fp32_precision,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def device_model(device: torch.device) -> str | None:
+    """The model name of `device`; None if the system does not give it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()

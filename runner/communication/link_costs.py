@@ -1,4 +1,4 @@
-"""How long a transfer takes on a cluster's links, and which network cards it holds meanwhile.
+"""The time of a transfer on a cluster's links (α–β costs), and the network cards that it occupies.
 
 α–β costs: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in
 MPICH, IJHPCA 19(1), 2005. For n members on N nodes, at most g of them on one node, S bytes, latencies α_i
@@ -24,14 +24,14 @@ from ..config.cluster import LinkConfig, LinksConfig
 
 @dataclass(frozen=True)
 class Cost:
-    """A transfer that has its links to itself: nanoseconds, and the links that it holds."""
+    """A transfer alone on its links: nanoseconds, and the links that it occupies."""
 
     duration_ns: int
     links: tuple[Hashable, ...] = ()
 
 
 class Network(ABC):
-    """How long transfers take, and how they share links: `fifo` one after the other, `fair` all at once."""
+    """Costs of transfers, and how they share links: `fifo` one after the other, `fair` all at once."""
 
     @property
     def sharing(self) -> str:
@@ -42,7 +42,7 @@ class Network(ABC):
         """Nanoseconds of a transfer of `payload` bytes among `members`, alone on its links."""
 
     def cost(self, topology: Topology, verb: str, members: Sequence[int], payload: int) -> Cost:
-        """The duration, and the links held. Default: each node has one link of two ways to the others."""
+        """The duration and the occupied links. Default: each node has one link with two directions."""
         nodes = topology.nodes_of(tuple(members))
         inter = len(nodes) > 1
         took = self.duration_ns(verb, members, payload, inter)
@@ -52,7 +52,7 @@ class Network(ABC):
 
 @dataclass(frozen=True)
 class AlphaBeta(Network):
-    """One number a class of links; each node has one link to the others. Default: everything is free.
+    """One α and β for each class of links; each node has one link to the others. Default: all is free.
 
     All-reduce costs a ring's 2(n-1)·α + 2(n-1)/n · bytes/β, broadcast and reduce a pipelined tree's ⌈log2
     n⌉·α + bytes/β.
@@ -153,7 +153,7 @@ class ClusterNetwork(Network):
 
 
 def directed(verb: str, ends: Sequence[Hashable]) -> tuple[Hashable, ...]:
-    """The ways that a transfer holds: of a message one out and one in, of a collective both at every end."""
+    """The directions that a transfer occupies: a message one out and one in, a collective all."""
     if verb == "send" and ends:
         source, destination = ends
         return (source, "out"), (destination, "in")

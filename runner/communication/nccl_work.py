@@ -1,12 +1,12 @@
-"""Operations of NCCL: streams of a GPU wait for each other, the host waits for none of them.
+"""NCCL operations: GPU streams wait for each other, the host waits for none of them.
 
     computing   … began | next steps …                      | wait | after
     NCCL                | the operation                 |
     side                | waits for it                  ended
 
-`ended` tells when it was over without anybody asking: `is_completed` and `transfer_ns` look at it, `wait`
-lets the computing stream wait for it. Each group has a side stream of its own: behind an all-reduce that
-waits for a slow node, another group's end would be told too late.
+The event `ended` is recorded on a side stream: `is_completed` and `transfer_ns` query it, `wait` lets the
+computing stream wait for it. Each group has its own side stream: on a common one, an end would be recorded
+only after an earlier all-reduce of another group that waits for a slow node.
 """
 
 import threading
@@ -30,43 +30,43 @@ class Waitable(Protocol):
 
 
 class Streams:
-    """The streams of a rank's GPU, as far as they are needed here."""
+    """The current stream of a rank's GPU, and a side stream of each group."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sides: dict[Any, torch.cuda.Stream] = {}
 
     def mark(self) -> torch.cuda.Event:
-        """The present moment of the present stream."""
+        """An event, recorded on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def side(self, of: Any) -> AbstractContextManager[Any]:
-        """Inside, the present stream is that which belongs to `of`."""
+        """Inside, the current stream is the side stream of `of`."""
         if of not in self._sides:
             self._sides[of] = torch.cuda.Stream(self._device)
         return torch.cuda.stream(self._sides[of])
 
     def await_mark(self, mark: Any) -> None:
-        """The present stream goes on once `mark` is over."""
+        """Let the current stream wait for the event `mark`."""
         torch.cuda.current_stream(self._device).wait_event(mark)
 
 
 class Spans:
-    """Stretches of a GPU's time, summed when they are over."""
+    """Intervals of a GPU's time, summed when they are over."""
 
     def __init__(self) -> None:
         self._open: deque[tuple[Mark, Mark]] = deque()
         self._sum_ns = 0
 
     def add(self, start: Mark, end: Mark) -> None:
-        """A stretch that may still go on; those before it that are over are added up."""
+        """Add an interval that may still go on; sum the earlier ones that are over."""
         self._open.append((start, end))
         self._read()
 
     def take_ns(self) -> int:
-        """Nanoseconds of those that are over since the last call."""
+        """Nanoseconds of the intervals that ended since the last call."""
         self._read()
         taken, self._sum_ns = self._sum_ns, 0
         return taken
@@ -78,15 +78,17 @@ class Spans:
 
 @dataclass
 class Launched:
-    """An operation by its name; `over` tells whether it is, without waiting."""
+    """An operation by its name; `over` says whether it has ended, without waiting."""
 
     name: str
     over: Callable[[], bool] = lambda: False
 
 
 class InFlight:
-    """What a GPU was given and may still be at, in order. The host runs on, so that nothing else tells where
-    a rank stands still for others; any thread may ask.
+    """Operations launched on a GPU that may not be over, in order.
+
+    The host runs ahead, so only this shows in which operation a GPU waits for other ranks. Any thread may
+    read it.
     """
 
     def __init__(self) -> None:
@@ -94,7 +96,7 @@ class InFlight:
         self._lock = threading.Lock()
 
     def add(self, name: str) -> Launched:
-        """An operation that is about to be launched; who launched it says how to tell that it is over."""
+        """Note an operation that is about to be launched; the caller then sets `over`."""
         launched = Launched(name)
         with self._lock:
             self._drop()
@@ -102,8 +104,8 @@ class InFlight:
         return launched
 
     def oldest(self) -> str:
-        """The first that is not over, "" if all are."""
-        with self._lock, suppress(RuntimeError):  # a broken GPU: the thread that trains hears of it
+        """The first operation that is not over, "" if all are."""
+        with self._lock, suppress(RuntimeError):  # a broken GPU: the thread that trains raises
             self._drop()
         with self._lock:
             return self._launched[0].name if self._launched else ""
@@ -117,10 +119,10 @@ class DeviceWork(Work):
     """Operations started together.
 
     Args:
-        began: the moment of the computing stream at which they were started.
-        of: whose side stream is to wait for them.
-        tensors: kept until `wait`: their memory must not go to others while the operation uses it.
-        note: is told from when to when the computing stream waited.
+        began: event of the computing stream at their start.
+        of: the group whose side stream waits for them.
+        tensors: kept until `wait`, so that their memory is not reused while an operation uses it.
+        note: called with the start and the end of the computing stream's wait.
     """
 
     def __init__(

@@ -111,7 +111,6 @@ class TorchCommunicator(CountedCommunicator):
             CPU.
         timeout_s: seconds after which a collective that does not end raises.
         mixed: ranks have devices of different kinds, or share a GPU, which only gloo joins.
-        staged: tensors go through copies on the host; None: where gloo would have to take a GPU's.
     """
 
     ranks_on_a_gpu = 0  # the most that share one; 0 without GPUs
@@ -125,7 +124,6 @@ class TorchCommunicator(CountedCommunicator):
         timeout_s: float,
         *,
         mixed: bool = False,
-        staged: bool | None = None,
     ) -> None:
         self.topology, self.rank, self.device = topology, rank, device
         self.traffic = Traffic(topology, rank)
@@ -133,7 +131,7 @@ class TorchCommunicator(CountedCommunicator):
         self.on_call: Announcer | None = None
         self.timeout_s = timeout_s
         self.backend = "nccl" if device.type == "cuda" and not mixed else "gloo"
-        self._staged = device.type == "cuda" and mixed if staged is None else staged
+        self._staged = device.type == "cuda" and mixed  # tensors go through copies on the host
         self.host_waits = self.backend != "nccl"
         self._streams, self._spans, self._in_flight = Streams(device), Spans(), InFlight()
         timeout = timedelta(seconds=timeout_s)
@@ -453,18 +451,19 @@ def connect(
     interface: str | None = None,
     mixed: bool = False,
     share_gpus: bool = False,
-    staged: bool | None = None,
 ) -> TorchCommunicator:
-    """Meet the other ranks at `host:port`; rank 0 serves on the listening socket `listener_fd`, which the
-    store then owns and closes, or opens the port itself. `interface`: by which gloo is to reach the others.
-    `mixed`: ranks were told to take devices of several kinds. `share_gpus`: several may be on one GPU.
+    """Join the other ranks at `host:port`.
+
+    Rank 0 serves on the listening socket `listener_fd`, which the store then owns and closes, or opens the
+    port itself. `interface`: the network interface for gloo.
+    `mixed`: the configuration gives ranks devices of several kinds. `share_gpus`: ranks may share a GPU.
 
     Raises:
-        MachineError: some ranks have a GPU and others do not, or two share one, and neither was asked for.
+        MachineError: some ranks have a GPU and others do not, or two share one, without being configured so.
     """
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
-    # One machine: gloo must not resolve the host name, which may point at an address that nobody listens on.
+    # One machine: gloo must not resolve the host name, which may point at an address without a listener.
     elif host == "127.0.0.1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = TCPStore(
@@ -479,8 +478,6 @@ def connect(
     names = gpus.names_of_all(store, topology.ranks, rank, gpus.name_of(device))
     gpus.check(names, mixed=mixed, share=share_gpus)
     sharing = gpus.most_on_one(names)
-    comm = TorchCommunicator(
-        topology, rank, store, device, timeout_s, mixed=mixed or sharing > 1, staged=staged
-    )
+    comm = TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed or sharing > 1)
     comm.ranks_on_a_gpu, comm.some_on_gpus = sharing, sharing > 0
     return comm

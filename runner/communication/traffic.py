@@ -1,4 +1,4 @@
-"""What one rank sends and waits for: calls, bytes per link class, stamps."""
+"""Traffic of one rank: calls and bytes per class of links, time stamps of collectives, blocked time."""
 
 import hashlib
 from collections import Counter
@@ -15,9 +15,9 @@ LINKS = ("intra", "inter")
 
 @dataclass
 class Blocked:
-    """One stretch of time in which this rank stood still for a collective, nanoseconds on its own clock.
+    """An interval in which this rank waited in a collective, nanoseconds on its own clock.
 
-    `booked`: the class of links that it was booked on, where that is not the collective's own.
+    `booked`: the class of links that the interval counts for, where that is not the collective's own.
     """
 
     key: int
@@ -40,19 +40,19 @@ class Traffic:
     topology: Topology
     rank: int
     stamps: bool = True
-    training: bool = True  # only then does it count bytes, and how long this rank stands still
+    training: bool = True  # bytes and blocked time are counted in training only
     launches: dict[int, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     blocked_ns: int = 0
-    blocked_on: Counter[str] = field(default_factory=Counter)  # the same by class of link, of the whole run
-    summing: str | None = None  # the class of links of the sum that this rank now takes part in
-    waited_ns: int = 0  # since the last `clear_stamps`, of what was known at once
+    blocked_on: Counter[str] = field(default_factory=Counter)  # blocked_ns by class of links
+    summing: str | None = None  # the class of links of the sum that this rank takes part in now
+    waited_ns: int = 0  # waiting for other ranks since `clear_stamps`, where it was known at once
     _calls: Counter[str] = field(default_factory=Counter)
     _payload_bytes: Counter[str] = field(default_factory=Counter)
     _ring_bytes: Counter[str] = field(default_factory=Counter)
     _verbs: Counter[str] = field(default_factory=Counter)
     _sizes: set[tuple[str, int]] = field(default_factory=set)
-    # Calls that are alike and not yet in the book: how often. Steps repeat their calls.
+    # Calls that are not yet in the counters above, and how often: steps repeat their calls.
     _alike: Counter["Call"] = field(default_factory=Counter)
     _sequence: Counter[int] = field(default_factory=Counter)
     _groups: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -73,9 +73,9 @@ class Traffic:
 
     def _group(self, channel: str, members: tuple[int, ...]) -> int:
         """A number for this channel and group. Groups of a topology are the same tuples each time."""
-        known = self._groups.get((channel, id(members)))
-        if known is not None:
-            return known[0]
+        cached = self._groups.get((channel, id(members)))
+        if cached is not None:
+            return cached[0]
         text = f"{channel}{members}"
         group = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
         if len(members) > 2:  # pairs are new tuples each time
@@ -84,10 +84,10 @@ class Traffic:
         return group
 
     def _way(self, members: tuple[int, ...]) -> "Way":
-        """What matters of a group for the book."""
-        known = self._ways.get(id(members))
-        if known is not None:
-            return known[0]
+        """What counting needs of a group."""
+        cached = self._ways.get(id(members))
+        if cached is not None:
+            return cached[0]
         place = members.index(self.rank)
         successor = members[(place + 1) % len(members)]
         way = Way(
@@ -101,14 +101,14 @@ class Traffic:
         return way
 
     def count(self, verb: str, channel: str, members: tuple[int, ...], payload: int, source: int = 0) -> None:
-        """Book one call over `members` with `payload` bytes.
+        """Count one call over `members` with `payload` bytes.
 
-        Control traffic, and what is sent outside of training, is counted as verbs only.
+        Of control traffic, and outside of training, verbs are counted and bytes are not.
         """
         self._alike[verb, channel, self._way(members), payload, source, self.training] += 1
 
     def mark(self, verb: str) -> None:
-        """Count something that sends nothing."""
+        """Count a call that sends nothing."""
         self._verbs[verb] += 1
 
     @property
@@ -138,7 +138,7 @@ class Traffic:
     def sizes(self, link: str) -> set[int]:
         """Bytes of the payloads that went over this class of links since the last `clear`, control apart."""
         self._book()
-        return {size for of, size in self._sizes if of == link and size}
+        return {size for link_of_size, size in self._sizes if link_of_size == link and size}
 
     def _book(self) -> None:
         alike, self._alike = self._alike, Counter()
@@ -153,19 +153,19 @@ class Traffic:
                 self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
 
     def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
-        """Note that this rank stood still from `entered` to `left` for the collective `key` (-1: a message).
+        """Count that this rank waited from `entered` to `left` in the collective `key` (-1: a message).
 
-        `waited`: how long of it for others to enter, where that is known at once; else all ranks' launches
-        tell it later. What was waited counts for `summing`, if that is set, else like the transfer for the
-        collective's own links.
+        `waited`: how long of it for others to enter, if known now; else the launches of all ranks give it
+        later (`correct`). Waiting for others counts for `summing`, if that is set; the transfer counts for
+        the collective's own links.
         """
         if not self.training:
             return
-        own, took = self._own_link(key), left - entered
-        booked = self.summing or own
+        link, took = self._link_of_key(key), left - entered
+        booked = self.summing or link
         self.blocked_ns += took
         self.blocked_on[booked] += took
-        blocked = Blocked(key, entered, left, None if booked == own else booked)
+        blocked = Blocked(key, entered, left, None if booked == link else booked)
         if waited is None:
             self.blocked.append(blocked)
         else:
@@ -173,20 +173,20 @@ class Traffic:
             self.correct(blocked, waited)
 
     def correct(self, blocked: Blocked, waited: int) -> None:
-        """So much of `blocked` was waiting; the rest, transfer, goes back to the collective's own links."""
+        """Count the transfer in `blocked`, all but `waited`, for the collective's own links."""
         transfer = blocked.left - blocked.entered - waited
         if blocked.booked is not None and transfer > 0:
             self.blocked_on[blocked.booked] -= transfer
-            self.blocked_on[self._own_link(blocked.key)] += transfer
+            self.blocked_on[self._link_of_key(blocked.key)] += transfer
 
     def summed(self, link: str, nanoseconds: int) -> None:
-        """Note that this rank computed for a sum over `link`, with nobody to wait for."""
+        """Count arithmetic of this rank for a sum over `link`, in which it waited for no other rank."""
         if self.training:
             self.blocked_ns += nanoseconds
             self.blocked_on[link] += nanoseconds
 
-    def _own_link(self, key: int) -> str:
-        """Where a message came from nobody says, nor what a helper thread began: the widest there is."""
+    def _link_of_key(self, key: int) -> str:
+        """The class of links of a collective; of messages and helper threads it is unknown: the widest."""
         return self._link_of.get(key >> 32, LINKS[self.topology.nodes > 1])
 
     def clear(self) -> None:
@@ -199,7 +199,7 @@ class Traffic:
         self.blocked_ns = 0
 
     def clear_stamps(self) -> None:
-        """Forget the stamps of the train stretch that just ended."""
+        """Forget the stamps of the training interval that just ended."""
         self.launches.clear()
         self.blocked.clear()
         self.waited_ns = 0
@@ -230,8 +230,8 @@ class Traffic:
 
 
 class Way(NamedTuple):
-    """Of a group, seen from one member: the class of its links, of the link to its successor, its place, and
-    how many they are."""
+    """A group as one member sees it: the class of its links, that of the link to the member's successor, the
+    member's place, and the number of members."""
 
     link: str
     hop: str
@@ -244,7 +244,7 @@ Call = tuple[str, str, Way, int, int, bool]
 
 
 class CountedCommunicator(Communicator):
-    """A communicator that keeps a traffic book; those of both worlds do."""
+    """A communicator that counts its traffic: real processes and virtual time."""
 
     traffic: Traffic
 
@@ -273,9 +273,9 @@ def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
         return (members - 1) * payload // members
     if verb == "all_gather":
         return (members - 1) * payload
-    if verb == "broadcast":  # a chain: the last one before the source sends nothing on
+    if verb == "broadcast":  # a chain: the last member before the source sends nothing on
         return 0 if distance == members - 1 else payload
-    if verb == "reduce":  # the chain's other direction: everybody but the destination sends once
+    if verb == "reduce":  # the chain in the other direction: all members but the destination send once
         return 0 if distance == 0 else payload
     return payload
 

@@ -17,7 +17,7 @@ from ...datasets.data import Data
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD, Topology
-from ..communication import gpus, numerics
+from ..communication import gpus
 from ..communication.link_costs import ClusterNetwork
 from ..communication.modelled_network import ModelledCommunicator
 from ..communication.torch_communicator import TorchCommunicator, connect
@@ -163,7 +163,7 @@ def meet(
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
         interface=meeting.interface,
     )
-    numerics.choose(config.train.precision, comm.device)
+    gpus.choose_precision(config.train.precision, comm.device)
     if meeting.network == "modelled":
         comm = ModelledCommunicator(comm, ClusterNetwork(config.cluster.links.or_free(), topology))
     return config, comm
@@ -267,7 +267,7 @@ def _write_environment(
         node=comm.node,
         local_rank=comm.local_rank,
         device=str(device),
-        device_model=numerics.device_model(device),
+        device_model=gpus.device_model(device),
         threads=threads,
         interop_threads=torch.get_num_interop_threads(),
     )
@@ -277,6 +277,6 @@ def _write_environment(
         write_json(
             run_dir / of_attempt("environment", attempt),
             environment(
-                rows, backend=comm.backend, world=world, extra=known | {"arithmetic": numerics.flags()}
+                rows, backend=comm.backend, world=world, extra=known | {"arithmetic": gpus.numeric_flags()}
             ),
         )

@@ -10,7 +10,7 @@ from ...datasets.data import SPLITS, Data
 from ...models.spec import InputSpec
 from ...strategies.errors import ExpectedEnd
 from ...strategies.topology import Topology
-from ..communication import numerics
+from ..communication import gpus
 from ..communication.link_costs import ClusterNetwork
 from ..config import load, schema
 from ..config.model_building import input_spec
@@ -137,6 +137,6 @@ def _write_environment(run_dir: Path, topology: Topology, threads: int, attempt:
             rows,
             backend="virtual time",
             world="simulated",
-            extra={"arithmetic": numerics.flags()},
+            extra={"arithmetic": gpus.numeric_flags()},
         ),
     )

@@ -1,9 +1,9 @@
-"""The replica of virtual time: real gradients, modelled step times, and DDP's buckets summed during backward.
+"""The replica in virtual time: real gradients, modelled step times, DDP's buckets summed during backward.
 
-Forward and backward cost no virtual time while they are computed; then the rank's clock goes on by what its
-device would have taken. With overlap each bucket's sum starts when the last of its gradients is there, in the
-order in which backward makes them; a `Reduction` works on a clock of its own beside the rank's, its buckets
-in a `Pipeline`, as it does on a helper thread over real processes.
+Computing forward and backward passes no virtual time; then the rank's clock advances by the time that its
+device would have taken. With overlap each bucket's sum starts when the last of its gradients is ready, in
+the order of the backward pass. A `Reduction` runs in a simulated helper thread, its buckets in a `Pipeline`,
+as it does in a real one over real processes.
 """
 
 import math
@@ -27,7 +27,7 @@ from .stacked_gradients import GradientPool, Pending
 class Bucket:
     """Gradients [low, high) that travel together once the share `ready` of the backward pass is done.
 
-    `numbers`: of the model whose clock it is; they are high - low where it is this one.
+    `numbers`: size in the model whose times are simulated; high - low if that is the model that trains.
     """
 
     low: int
@@ -48,7 +48,7 @@ def covered(spans: Sequence[tuple[int, int]], low: int, high: int) -> int:
 
 
 class SimulatedReplica(Replica):
-    """See the module's text. `profile`: of the model whose clock it is; default: this one's sizes."""
+    """See the module. `profile`: of the model whose times are simulated; default: this model's sizes."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SimulatedReplica(Replica):
         self._line: Work | None = None
         self._pipeline = Pipeline()
         self._weights: dict[tuple[int, ...], float] = {}
-        # Where gradients computed together lie, one after the other, and behind them the stop request.
+        # Gradients computed in a stack, one after the other, and last the stop flag.
         self._vector = self.parameters.empty(extra=1)
         self._in_vector = self.parameters.views(self._vector)
 
@@ -81,7 +81,7 @@ class SimulatedReplica(Replica):
         return loss
 
     def _compute(self, batch: Batch) -> Tensor:
-        """Forward, backward and the average; gradients are times the scale of the loss, if there is one."""
+        """Forward, backward and the average; gradients are multiplied by the loss scale, if there is one."""
         averaging, comm = self.averaging, self.comm
         members = comm.members(averaging.group) if averaging.group is not None else ()
         weight = self._weight(batch, members)
@@ -91,7 +91,7 @@ class SimulatedReplica(Replica):
         forward, backward = self._step_ns(len(batch.targets))
         self._draw(forward, backward)
         if len(members) > 1:
-            # 0 times what is not a number is not one either: a blank sample counts nothing.
+            # 0 · NaN is NaN: the gradient of a blank sample is not added.
             weight = 0.0 if blank else 1.0 if scaled else weight
             if averaging.overlap and averaging.reduction is None:
                 return self._sum_buckets_at_once(loss, weight, forward, backward)
@@ -100,7 +100,7 @@ class SimulatedReplica(Replica):
         return self._done(loss, blank)
 
     def _weight(self, batch: Batch, members: Sequence[int]) -> float:
-        """`averaging.weight`, which looks at every member: kept for the two cuts that steps take in turns."""
+        """`averaging.weight`, which looks at every member; cached for the two batch splits that alternate."""
         sizes = batch.samples_of_rank
         if self.averaging.weights not in (by_samples, uniform):  # others may look at more than sizes
             return self.averaging.weight(batch, members, self.comm.rank)
@@ -111,7 +111,7 @@ class SimulatedReplica(Replica):
         return self._weights[sizes]
 
     def _step_ns(self, samples: int) -> tuple[int, int]:
-        """Nanoseconds until the last part's backward pass begins, and of it: sums go beside it alone."""
+        """Nanoseconds until the last part's backward pass, and of that pass: only it overlaps with sums."""
         *earlier, last = [self.device.step_ns(part.stop - part.start) for part, _ in self.parts(samples)]
         before = sum(forward + backward for forward, backward in earlier)
         self.forward_ns = last[0] + sum(forward for forward, _ in earlier)
@@ -119,7 +119,7 @@ class SimulatedReplica(Replica):
         return before + last[0], last[1]
 
     def _draw(self, forward: int, backward: int) -> None:
-        """Tell the timeline of the step that begins now: nothing interrupts it, sums run beside it."""
+        """Add the step that begins now to the timeline: nothing interrupts it."""
         comm, timeline = self.comm, self.comm.simulator.timeline
         if timeline is not None:
             began = comm.now()
@@ -139,7 +139,7 @@ class SimulatedReplica(Replica):
         self.device.drawn = int(state["device"])
 
     def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
-        """What returns the loss once it is needed, with `weight` times its gradients in the parameters."""
+        """A function that returns the loss and leaves `weight` times its gradients in the parameters."""
 
         def alone() -> Tensor:
             return self._forward_and_backward(batch, weight)
@@ -150,7 +150,7 @@ class SimulatedReplica(Replica):
         if self._pool is None or len(batch.targets) == 0 or alone_only:
             value = alone()
             return lambda: value
-        pool, own = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
+        pool, in_vector = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
         pending = pool.submit(
             Pending(
                 self.model,
@@ -160,13 +160,13 @@ class SimulatedReplica(Replica):
                 weight,
                 alone,
                 self.parameters.home_now(),
-                (self._vector[:-1], self._in_vector) if own else None,
+                (self._vector[:-1], self._in_vector) if in_vector else None,
             )
         )
         return lambda: pool.result(pending)
 
     def _done(self, begun: Callable[[], Tensor], blank: bool) -> Tensor:
-        """The loss of this rank's batch, 0 where it has no sample; notes whether it asks to stop."""
+        """The loss of this rank's batch, 0 without samples; sets `stop_requested`."""
         loss = begun()
         if blank:
             loss = torch.zeros_like(loss)
@@ -194,11 +194,11 @@ class SimulatedReplica(Replica):
     def _averaging_changed(self) -> None:
         self._weights.clear()
         slots = self.parameters.slots
-        own = [slot.numel for slot in slots]
-        profile = self._profile or Profile.by_size(own)
+        numels = [slot.numel for slot in slots]
+        profile = self._profile or Profile.by_size(numels)
         buckets = profile.buckets(self.parameters.empty().element_size(), self.averaging.bucket_mib)
-        ends = [0, *accumulate(profile.numels)]
-        # Another model's buckets are the same parts of this one's vector.
+        ends, is_this_model = [0, *accumulate(profile.numels)], list(profile.numels) == numels
+        # Buckets of another model are the same shares of this model's vector.
         scale = self.parameters.numel / max(1, ends[-1])
         self._buckets = [
             Bucket(
@@ -206,7 +206,7 @@ class SimulatedReplica(Replica):
                 high=round(ends[last] * scale),
                 numbers=ends[last] - ends[first],
                 ready=profile.ready[first],
-                shapes=tuple(slot.shape for slot in slots[first:last]) if list(profile.numels) == own else (),
+                shapes=tuple(slot.shape for slot in slots[first:last]) if is_this_model else (),
             )
             for first, last in buckets
         ] or [Bucket(0, 0, 0, 1.0, ())]
@@ -224,11 +224,11 @@ class SimulatedReplica(Replica):
             losses.append(self._done(begun, blank=weight == 0))
             return self._given(weight)
 
-        # The stop request travels with the first bucket, as the last of its numbers.
+        # The stop flag is the last number of the first bucket.
         payloads = [size * (bucket.numbers + (not index)) for index, bucket in enumerate(self._buckets)]
         times = [began + round(backward * bucket.ready) for bucket in self._buckets]
         if self.device.overlap_loss and len(times) > 1:
-            # What the others' sums cost the backward pass, its last bucket waits for.
+            # The last bucket waits for the time that the earlier sums cost the backward pass.
             beside = comm.all_reduce_buckets(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
             comm.simulator.advance(comm.rank, forward + backward)
             self._lose(covered(beside.spans(), began, comm.now()))
@@ -257,7 +257,7 @@ class SimulatedReplica(Replica):
             there = forward + round(backward * bucket.ready) if averaging.overlap else forward + backward
             comm.simulator.advance(comm.rank, max(0, began + there - comm.now()))
             if averaging.overlap and index == len(self._buckets) - 1:
-                # What the others' sums cost the backward pass, its last bucket waits for.
+                # The last bucket waits for the time that the earlier sums cost the backward pass.
                 self._lose(self._summed_by_helpers(began + forward, comm.now()))
             sums.append(self._start_sum(flat, index))
             if not averaging.overlap:
@@ -268,11 +268,11 @@ class SimulatedReplica(Replica):
         return loss
 
     def _given(self, weight: float) -> Tensor:
-        """What this rank gives to a sum of all buckets."""
+        """This rank's addend in a sum of all buckets."""
         return self._weighted(weight)
 
     def _weighted(self, weight: float) -> Tensor:
-        """`weight` times the gradients, and the stop request: what this rank gives to the sum, [m + 1]."""
+        """This rank's addend in the sum, [m + 1]: `weight` times the gradients, and the stop flag."""
         vector = self._vector
         if weight == 0:
             vector.zero_()
@@ -289,7 +289,7 @@ class SimulatedReplica(Replica):
         return super().gradients(out)
 
     def _take(self, total: Tensor) -> None:
-        """Leave the sum where the optimizer looks for gradients."""
+        """Write the sum into the gradients that the optimizer reads."""
         if not self._gradients_lie_in_vector():
             self.load_gradients(total)
         elif total is not self._vector:
@@ -297,16 +297,16 @@ class SimulatedReplica(Replica):
         self.stop_requested = bool(total[-1] != 0)
 
     def _gradients_lie_in_vector(self) -> bool:
-        # All of them or none: they were computed together, or by this rank alone.
+        # All of them or none: they were computed in a stack, or by this rank alone.
         return len(self._in_vector) > 0 and self.parameters.tensors[0].grad is self._in_vector[0]
 
     def _forget_sums(self) -> None:
-        """A step begins."""
+        """Forget the sums of the step before."""
         self._line = None
         self.comm.helper_operations.clear()
 
     def _start_sum(self, flat: Tensor, index: int) -> Work:
-        """Begin to sum a bucket of `flat`; the stop flag is the last number of the first."""
+        """Start the sum of a bucket of `flat`."""
         averaging, comm, bucket = self.averaging, self.comm, self._buckets[index]
         assert averaging.group is not None
         reduction, before = averaging.reduction, self._line
@@ -327,7 +327,7 @@ class SimulatedReplica(Replica):
         return self._line
 
     def _summed_by_helpers(self, low: int, high: int) -> int:
-        """In how much of [low, high] operations of reductions were under way."""
+        """How much of [low, high] operations of reductions were under way."""
         operations = self.comm.helper_operations
         return covered(
             [(o.start, high if o.end is None else o.end) for o in operations if o.start is not None],
@@ -336,7 +336,7 @@ class SimulatedReplica(Replica):
         )
 
     def _lose(self, beside: int) -> None:
-        """Let the backward pass take longer, for sums ran so many nanoseconds beside it."""
+        """Extend the backward pass by the share of its time that sums during `beside` nanoseconds cost."""
         comm, lost = self.comm, round(beside * self.device.overlap_loss)
         timeline = comm.simulator.timeline
         if lost and timeline is not None:

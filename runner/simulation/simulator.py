@@ -1,7 +1,7 @@
-"""Virtual time: every rank is a greenlet, and the one with the smallest clock runs next.
+"""Virtual time: every rank is a greenlet, and the rank with the smallest clock runs next.
 
 A rank that polls at time t has therefore seen everything that happened before t. Clocks are integer
-nanoseconds, so sums of durations are exact. A run that cannot go on says who waits for what.
+nanoseconds, so sums of durations are exact. Where no rank can go on, the error lists what each waits for.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from ...strategies.topology import Topology
 from ..communication.link_costs import AlphaBeta, Cost, Network
 from .timeline import Timeline
 
-MOST_POLLS = 100_000  # of one rank in a row without a step in time: it would go on for ever
+MOST_POLLS = 100_000  # of a rank in a row while no time passes: it would poll for ever
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +47,7 @@ class Collective:
 
 
 class BucketSums:
-    """Sums over one group that are entered together and become ready one after the other: DDP's buckets.
+    """DDP's sums of buckets over one group: entered together, ready one after the other.
 
     Part k is ready when the last member has come to its time for it; `total` is made once, when first asked
     for, by when all members have entered.
@@ -69,14 +69,14 @@ class BucketSums:
 
 
 class Deadlock(RuntimeError):
-    """No rank can go on. The message lists what each one waits for."""
+    """No rank can go on. The message lists what each rank waits for."""
 
 
 class Simulator:
     """Runs one body per rank against a network; time passes only in `advance` and in waits.
 
-    `now` is the clock of whoever runs; `time` holds where each rank stands, or ended. A `timeline` is told
-    what happens.
+    `now` is the clock of the rank that runs; `time` holds each rank's clock when it last ran. Transfers and
+    waits are written to `timeline`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Simulator:
         self.now = 0
         self.time = [0] * topology.ranks
         self.shared: dict[Any, Any] = {}
-        self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # who goes on, what happens
+        self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # greenlets and calls by time
         self._ticket = itertools.count()
         self._operations: dict[Any, Collective | BucketSums] = {}
         self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
@@ -113,23 +113,25 @@ class Simulator:
             return call
 
         ranks = [greenlet(guarded(rank)) for rank in range(self.topology.ranks)]
-        self._rank_of = {one: rank for rank, one in enumerate(ranks)}
-        for one in ranks:
-            self._push(0, one)
+        self._rank_of = {thread: rank for rank, thread in enumerate(ranks)}
+        for thread in ranks:
+            self._push(0, thread)
         while self._queue:
-            time, _, one = heapq.heappop(self._queue)
+            time, _, thread = heapq.heappop(self._queue)
             if until_ns is not None and time > until_ns:
                 raise OutOfTime
             self.now, self._polls = time, 0
-            if not isinstance(one, greenlet):
-                one()
+            if not isinstance(thread, greenlet):
+                thread()
                 continue
-            if one not in self._helpers:
-                self.time[self._rank_of[one]] = time
-            one.switch()
-        stuck = [one for one in self._rank_of if not one.dead]
+            if thread not in self._helpers:
+                self.time[self._rank_of[thread]] = time
+            thread.switch()
+        stuck = [thread for thread in self._rank_of if not thread.dead]
         if stuck:
-            waits = "; ".join(f"rank {self._rank_of[one]} waits in {self._wait_of(one)}" for one in stuck)
+            waits = "; ".join(
+                f"rank {self._rank_of[thread]} waits in {self._wait_of(thread)}" for thread in stuck
+            )
             raise Deadlock(f"no rank can go on: {waits}")
         return results
 
@@ -139,7 +141,7 @@ class Simulator:
             self._sleep_until(self.now + nanoseconds)
 
     def start_helper(self, rank: int, body: Callable[[], None]) -> Collective:
-        """Begin `body` now on a clock of its own beside the rank's, like a thread; it ends with the body."""
+        """Begin `body` now on a clock of its own, like a helper thread; what is returned ends with it."""
         done = Collective("helper", (rank,), entered={rank: None})
 
         def call() -> None:
@@ -157,7 +159,7 @@ class Simulator:
 
     @property
     def in_helper(self) -> bool:
-        """Whether a body given to `aside` is what runs."""
+        """Whether a helper runs now."""
         return getcurrent() in self._helpers
 
     def enter(
@@ -201,7 +203,7 @@ class Simulator:
         elif type(sums) is not BucketSums or (sums.members, sums.payloads) != (members, payloads):
             raise _disagreement(rank, f"{len(payloads)} all_reduce", members, sums)
         sums.entered[rank] = what
-        sums.ready = [max(own, other) for own, other in zip(times, sums.ready, strict=True)]
+        sums.ready = list(map(max, times, sums.ready))
         if len(sums.entered) == len(members):
             del self._operations[key]
             for part, payload, ready in zip(sums.parts, payloads, sums.ready, strict=True):
@@ -221,7 +223,10 @@ class Simulator:
         self._wake(operation)
 
     def poll(self, operation: Collective) -> bool:
-        """Whether `operation` has ended by now. Raises Deadlock for a rank that asks for ever in no time."""
+        """Whether `operation` has ended by now.
+
+        Raises Deadlock for a rank that polls without end while no time passes.
+        """
         self._polls += 1
         if self._polls > MOST_POLLS:
             raise Deadlock(
@@ -234,11 +239,11 @@ class Simulator:
         """Let the running rank's clock go on to the end of `operation`."""
         while operation.end is None or operation.end > self.now:
             if operation.end is None:
-                one = getcurrent()
-                operation.waiters.append(one)
-                self._waiting_for[one] = operation
+                thread = getcurrent()
+                operation.waiters.append(thread)
+                self._waiting_for[thread] = operation
                 self._switch()
-                del self._waiting_for[one]
+                del self._waiting_for[thread]
             else:
                 self._sleep_until(operation.end)
 
@@ -248,16 +253,17 @@ class Simulator:
             self._push(operation.end, waiter)
         operation.waiters.clear()
 
-    def _wait_of(self, one: greenlet) -> str:
-        operation = self._waiting_for.get(one)
-        return "nothing" if operation is None else operation.describe()
+    def _wait_of(self, thread: greenlet) -> str:
+        operation = self._waiting_for.get(thread)
+        what = "nothing" if operation is None else operation.describe()
+        return f"rank {self._rank_of[thread]} waits in {what}"
 
     def _sleep_until(self, time: int) -> None:
         self._push(time, getcurrent())
         self._switch()
 
-    def _push(self, time: int, one: greenlet | Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (time, next(self._ticket), one))
+    def _push(self, time: int, thread: greenlet | Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (time, next(self._ticket), thread))
 
     def _switch(self) -> None:
         assert self._hub is not None, "time passes only inside run()"
@@ -274,11 +280,11 @@ def rank_order_sum(entered: dict[int, Tensor]) -> Tensor:
 
 
 def _disagreement(
-    rank: int, verb: str, members: tuple[int, ...], other: Collective | BucketSums
+    rank: int, verb: str, members: tuple[int, ...], earlier: Collective | BucketSums
 ) -> RuntimeError:
     return RuntimeError(
         f"ranks disagree on their collectives: rank {rank} calls {verb} over {members}, "
-        f"another one {other.verb} over {other.members}"
+        f"another one {earlier.verb} over {earlier.members}"
     )
 
 
@@ -325,33 +331,31 @@ class FairLinks:
         self._flows[operation] = Flow(float(cost.duration_ns), now, cost.links)
         for link in cost.links:
             self._on_link.setdefault(link, {})[operation] = None
-        together = [*affected, operation]
-        self._run({one: self._flows[one].left for one in together}, now, math.inf)
+        self._run({op: self._flows[op].left for op in [*affected, operation]}, now, math.inf)
 
     def _connected(self, link: Hashable) -> list[Collective]:
         """The transfers under way on a link, and those that they share links with, and so on."""
-        found = dict.fromkeys(self._on_link.get(link, ()))
-        waiting = list(found)
+        connected = dict.fromkeys(self._on_link.get(link, ()))
+        waiting = list(connected)
         while waiting:
-            for other in self._flows[waiting.pop()].links:
-                for one in self._on_link[other]:
-                    if one not in found:
-                        found[one] = None
-                        waiting.append(one)
-        return list(found)
+            for shared in self._flows[waiting.pop()].links:
+                new = [operation for operation in self._on_link[shared] if operation not in connected]
+                connected |= dict.fromkeys(new)
+                waiting += new
+        return list(connected)
 
     def _advance(self, group: list[Collective], now: int) -> list[Collective]:
         """Bring transfers that depend on each other to the present; returns those still under way."""
         since = self._flows[group[0]].since
-        left = self._run({one: self._flows[one].left for one in group}, since, now - since)
-        for one in group:
-            flow = self._flows[one]
-            if one in left:
-                flow.left, flow.since = left[one], now
+        left = self._run({operation: self._flows[operation].left for operation in group}, since, now - since)
+        for operation in group:
+            flow = self._flows[operation]
+            if operation in left:
+                flow.left, flow.since = left[operation], now
                 continue
-            del self._flows[one]
+            del self._flows[operation]
             for link in flow.links:
-                del self._on_link[link][one]
+                del self._on_link[link][operation]
         return list(left)
 
     def _run(self, left: dict[Collective, float], began: int, until: float) -> dict[Collective, float]:
@@ -362,19 +366,19 @@ class FairLinks:
         passed = 0.0
         while left and passed < until:
             on_link: dict[Hashable, int] = {}
-            for one in left:
-                for link in self._flows[one].links:
+            for operation in left:
+                for link in self._flows[operation].links:
                     on_link[link] = on_link.get(link, 0) + 1
-            shared = {one: max(on_link[link] for link in self._flows[one].links) for one in left}
-            needs = {one: left[one] * shared[one] for one in left}
+            shared = {op: max(on_link[link] for link in self._flows[op].links) for op in left}
+            needs = {op: left[op] * shared[op] for op in left}
             step = min(until - passed, min(needs.values()))
             passed += step
-            for one, need in needs.items():
-                if need - step <= 1e-6 * shared[one]:  # a millionth of a nanosecond is rounding
-                    one.end = began + math.ceil(passed - 1e-3)
-                    del left[one]
+            for operation, need in needs.items():
+                if need - step <= 1e-6 * shared[operation]:  # a millionth of a nanosecond is rounding
+                    operation.end = began + math.ceil(passed - 1e-3)
+                    del left[operation]
                 else:
-                    left[one] -= step / shared[one]
+                    left[operation] -= step / shared[operation]
         return left
 
 

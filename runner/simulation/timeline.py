@@ -1,7 +1,7 @@
-"""A run in virtual time as a file that Perfetto and chrome://tracing draw: Google's Trace Event Format.
+"""The timeline of a run in virtual time, a file for Perfetto and chrome://tracing (Trace Event Format).
 
-A node is a process there. Each of its ranks is a thread that computes and waits; below them comes the node's
-network, as many threads as it carries transfers at once: readers drop what overlaps on one thread.
+A node is shown as a process, each of its ranks as a thread. Below them is the node's network, with as many
+threads as it carries transfers at once, since events of one thread must not overlap.
 """
 
 import heapq
@@ -19,7 +19,7 @@ LISTED = 16  # members of a transfer by number; of more, how many
 
 
 class Transfer(Protocol):
-    """What is read of an operation of the simulator. Its end may be put off until it has come."""
+    """An operation of the simulator, as far as it is read here. Its end may move until it has passed."""
 
     verb: str
     members: tuple[int, ...]
@@ -28,7 +28,7 @@ class Transfer(Protocol):
 
 
 class Event(NamedTuple):
-    """What `rank` did (None: the node's network), virtual nanoseconds."""
+    """An interval of `rank` (None: of the node's network), virtual nanoseconds."""
 
     start: int
     end: int
@@ -50,21 +50,21 @@ class Timeline:
         self._open: list[tuple[int, int, Transfer, dict[str, Any]]] = []  # a heap: the first end on top
 
     def compute(self, rank: int, start_ns: int, end_ns: int, name: str) -> None:
-        """`rank` computes `name`, forward or backward."""
+        """Add that `rank` computes `name`, forward or backward."""
         if end_ns > start_ns:
             self._add(Event(start_ns, end_ns, self._topology.node_of_rank[rank], rank, name, "compute", {}))
 
     def blocked(self, rank: int, start_ns: int, end_ns: int, verb: str) -> None:
-        """`rank` stood still for a `verb`."""
+        """Add that `rank` waited in a `verb`."""
         node = self._topology.node_of_rank[rank]
         self._add(Event(start_ns, end_ns, node, rank, f"wait for {verb}", "wait", {}))
 
     def transfer(self, operation: Transfer, payload_bytes: int, channel: str, now: int) -> None:
-        """All members of `operation` have entered, at `now`; it has its start, and its end if none joins it.
+        """Add `operation`, which all members have entered at `now`.
 
-        It is read once the present has passed its end, and let go then: it holds its members' tensors.
+        It is read, and released with its tensors, once its end has passed: until then its end may move.
         """
-        self._settle(now)
+        self._read_ended(now)
         assert operation.end is not None
         number = next(self._count)
         args = {
@@ -76,11 +76,11 @@ class Timeline:
         heapq.heappush(self._open, (operation.end, number, operation, args))
 
     def write(self, path: Path) -> None:
-        """Write all that was collected, whole or not at all; what is under way has the end it would have had.
+        """Write the collected events, in the order of their start, atomically. Raises OSError.
 
-        Events are in the order of their start. Raises OSError.
+        Transfers under way have the end that they would have had.
         """
-        self._settle(None)
+        self._read_ended(None)
         other: dict[str, Any] = {"clock": "virtual"}
         if self._left_out:
             other["cut"] = f"{self._left_out} events after the first {len(self._events)} are left out"
@@ -103,7 +103,7 @@ class Timeline:
         else:
             self._left_out += 1
 
-    def _settle(self, now: int | None) -> None:
+    def _read_ended(self, now: int | None) -> None:
         """Read the transfers that have ended before `now` (None: all of them)."""
         while self._open and (now is None or self._open[0][0] < now):
             _, number, operation, args = self._open[0]
@@ -119,7 +119,7 @@ class Timeline:
                 self._add(Event(operation.start, operation.end, node, None, operation.verb, link, args))
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """The file's events: names first, then what happened."""
+        """The rows of the file: first names, then events."""
         events = sorted(self._events, key=lambda event: (event.start, event.end))
         lanes = _lanes(events)
         nodes = self._topology.node_of_rank

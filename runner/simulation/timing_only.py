@@ -1,10 +1,9 @@
-"""Virtual time without numbers: the clock of models too big to train here, on clusters of any size.
+"""Simulation of times alone: no gradients are computed, so models and clusters can have any size.
 
-The loop, the strategy and the network are the real ones. The model's place takes a vector of a few thousand
-zeros that nothing changes, and the bytes it sends count as many times as the model is larger; messages of a
-few numbers (counts, stop requests) and the control channel count as they are. Steps and buckets are the
-model's own. There is no accuracy, and a loss that falls with every step: schedules that wait for a plateau do
-not see one.
+Trainer, strategy and network are the usual ones. A vector of a few thousand zeros stands for the model, and
+its bytes are scaled to the model's size; messages of a few numbers (counts, stop requests) and the control
+channel are not scaled. Step times and buckets are those of the model. There is no accuracy, and the loss
+falls in every step, so that schedules never see a plateau.
 """
 
 import dataclasses
@@ -56,7 +55,7 @@ def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
 
 
 class Ghosts:
-    """So many samples of nothing."""
+    """A data set of `size` empty samples."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -70,7 +69,7 @@ class Ghosts:
 
 
 def ghost_data(name: str, train: int, validation: int, test: int) -> Data:
-    """A data set of sizes."""
+    """A data set that has only sizes."""
     return Data(
         name=name,
         classes=2,
@@ -82,7 +81,7 @@ def ghost_data(name: str, train: int, validation: int, test: int) -> Data:
 
 
 class StandIn(nn.Module):
-    """A vector in a model's place."""
+    """A vector that stands for a model."""
 
     def __init__(self, numel: int) -> None:
         super().__init__()
@@ -91,7 +90,7 @@ class StandIn(nn.Module):
 
 @dataclass(frozen=True)
 class StandInModel:
-    """What builds it."""
+    """Builds a `StandIn`."""
 
     numel: int
     name: str = "stand_in"
@@ -102,7 +101,7 @@ class StandInModel:
 
 
 class NoStep(torch.optim.Optimizer):
-    """An optimizer with nothing to do."""
+    """An optimizer that changes nothing."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -115,7 +114,7 @@ class NoStep(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class NoOptimizer(Optimizer):
-    """What builds it; `lr` is what the schedule works on."""
+    """Builds a `NoStep`; the schedule changes `lr`."""
 
     lr: float
 
@@ -125,7 +124,7 @@ class NoOptimizer(Optimizer):
 
 
 def without_numbers(config: RunConfig, profile: Profile) -> RunConfig:
-    """The run with nothing that learns."""
+    """The run with a stand-in for the model and an optimizer that does nothing."""
     numel, _ = scale_of(profile)
     return dataclasses.replace(config, model=StandInModel(numel), optimizer=NoOptimizer(config.optimizer.lr))
 
@@ -161,7 +160,7 @@ class TimedReplica(SimulatedReplica):
 
 
 def scale_of(profile: Profile) -> tuple[int, float]:
-    """The stand-in's numbers, and how many times more the model has."""
+    """The size of the stand-in, and the model's size as a multiple of it."""
     total, buckets = sum(profile.numels), len(profile.buckets(4, DEFAULT_BUCKET_MIB))
     numel = min(max(NUMBERS, OF_BUCKET * buckets), total)
     return numel, total / numel
@@ -169,7 +168,7 @@ def scale_of(profile: Profile) -> tuple[int, float]:
 
 @dataclass
 class GhostBatches:
-    """A rank's batches of nothing, of the right sizes."""
+    """A rank's batches: the right sizes, and no content."""
 
     rank: int
     _last: Batch | None = None

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
 from ...strategies.replica import Batch, Replica, StepTimes
-from ..communication.cuda_timing import LateFlag, LateTimes, Mark, StepMarks
+from ..communication.cuda_timing import DelayedFlag, Mark, StepMarks, StepTimings
 from ..communication.torch_communicator import GradBucket, TorchCommunicator
 from .device_model import Device
 from .precision import LossScaler, outputs_of
@@ -115,7 +115,7 @@ class TorchReplica(Replica):
         self._computed: Mark = 0
         # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
         self.late = not comm.host_waits
-        self._late_times = LateTimes()
+        self._late_times = StepTimings()
         self._late_stop_flag = self._flag()
         self.padding: Padding | None = None
 
@@ -214,7 +214,7 @@ class TorchReplica(Replica):
         self.wait_pending()
         times, stop_flag = self._late_times, self._late_stop_flag
         times.exposed_ns += self.comm.take_exposed_ns()
-        self._late_times, self._late_stop_flag = LateTimes(), self._flag()
+        self._late_times, self._late_stop_flag = StepTimings(), self._flag()
         with super().untouched():
             yield
             self.wait_pending()
@@ -228,8 +228,8 @@ class TorchReplica(Replica):
             return False
         return (self._late_stop_flag.next(stop_flag) if self.late else stop_flag.item()) != 0
 
-    def _flag(self) -> LateFlag:
-        return LateFlag(self._event, pinned=self.comm.device.type == "cuda")
+    def _flag(self) -> DelayedFlag:
+        return DelayedFlag(self._event, pinned=self.comm.device.type == "cuda")
 
     def _keep(self, times: list[StepTimes]) -> None:
         self.times.extend(times)

@@ -26,7 +26,7 @@ from gpu_options import Options, Time, in_words, parse
 from loop_overhead import gpu_loop
 from torch.cuda import nccl
 
-from daso_bench.runner.communication import numerics
+from daso_bench.runner.communication import gpus
 from daso_bench.runner.machine.environment import commit_of, installed
 from daso_bench.runner.records.json_lines import write_json
 from daso_bench.strategies.errors import ConfigError
@@ -99,7 +99,7 @@ def _about(options: Options) -> dict[str, Any]:
     commit, dirty = commit_of(Path(__file__).resolve().parents[2])
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": numerics.device_model(device),
+        "device": gpus.device_model(device),
         "memory_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1) if on_gpu else None,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

@@ -9,8 +9,7 @@ import gpu_probes
 import gpu_runs
 import pytest
 import torch
-from fake_gpu import FakeGPU, FakeWork
-from gloo_entries_late import HostEvent, HostStreams
+from fake_gpu import FakeGPU, FakeWork, HostEvent, HostStreams
 from gpu_nccl import Mirror
 from gpu_options import Time, parse
 

@@ -1,7 +1,8 @@
 """A GPU of numbers: streams are clocks that run ahead of the host, events are moments of them."""
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 
@@ -69,3 +70,40 @@ class FakeWork:
 
     def wait(self) -> None:
         self.gpu.clocks[self.gpu.stream] = max(self.gpu.clocks[self.gpu.stream], self.ends)
+
+
+class HostStreams:
+    """Streams of a rank without a GPU: what is waited for has been waited for, on the host."""
+
+    def mark(self) -> int:
+        return time.monotonic_ns()
+
+    def side(self, of: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def await_mark(self, mark: int) -> None:
+        return
+
+
+class NotedStreams(HostStreams):
+    """Remembers whose side streams were asked for."""
+
+    def __init__(self) -> None:
+        self.sides: list[Any] = []
+
+    def side(self, of: Any) -> AbstractContextManager[None]:
+        self.sides.append(of)
+        return super().side(of)
+
+
+class HostEvent:
+    """An event that is over."""
+
+    def record(self, *stream: Any) -> None:
+        return
+
+    def synchronize(self) -> None:
+        return
+
+    def query(self) -> bool:
+        return True

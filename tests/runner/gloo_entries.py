@@ -1,6 +1,8 @@
 """What the ranks of the tests over gloo do; imported by the ranks themselves."""
 
 import socket
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,39 @@ from daso_bench.strategies.communicator import Communicator, Work
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import NODE, WORLD, Topology, peers
 
+Nodes = list[int] | dict[int, list[int]]
+
 
 def meet(nodes: list[int], rank: int, port: int, listener: socket.socket | None) -> TorchCommunicator:
     torch.set_num_threads(1)
-    fd = listener.detach() if listener else None
     return connect(
         Topology.of(nodes),
         rank,
         host="127.0.0.1",
         port=port,
-        listener_fd=fd,
+        listener_fd=listener.detach() if listener else None,
         device=torch.device("cpu"),
         timeout_s=30,
     )
+
+
+def on_nodes(nodes: Nodes) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Make what ranks do with their communicator the entry of a rank process; its result is the summary.
+
+    `nodes`: ranks of each node, or that by the number of ranks. The function may take `run_dir` too.
+    """
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., None]:
+        def entry(
+            run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
+        ) -> None:
+            comm = meet(nodes[ranks] if isinstance(nodes, dict) else nodes, rank, port, listener)
+            more = {"run_dir": run_dir} if "run_dir" in signature(body).parameters else {}
+            link.finish("finished", body(comm, **more), None)
+
+        return entry
+
+    return decorate
 
 
 def every_verb(comm: Communicator) -> Work:
@@ -65,11 +87,11 @@ def every_verb(comm: Communicator) -> Work:
     return work
 
 
-def verbs(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([2, 2])
+def verbs(comm: TorchCommunicator) -> dict[str, Any]:
     """`every_verb` over gloo, whose transfers take time."""
-    comm = meet([2, 2], rank, port, listener)
     assert (every_verb(comm).transfer_ns() or 0) > 0
-    link.finish("finished", comm.traffic.totals() | {"verbs": dict(comm.traffic.verbs)}, None)
+    return comm.traffic.totals() | {"verbs": dict(comm.traffic.verbs)}
 
 
 def net(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -85,9 +107,17 @@ def batch(rank: int, step: int, ranks: int, size: int = 6) -> Batch:
     return Batch(inputs, (inputs.mean((1, 2, 3)) > 0).long(), (size,) * ranks)
 
 
-def hook(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+def uneven(rank: int, ranks: int, step: int, dtype: torch.dtype = torch.float32) -> Batch:
+    """A rank's 5, 6 or 7 samples of a step."""
+    sizes = tuple(5 + (place + step) % 3 for place in range(ranks))
+    whole = batch(rank, step, ranks, 7)
+    return Batch(whole.inputs[: sizes[rank]].to(dtype), whole.targets[: sizes[rank]], sizes)
+
+
+@on_nodes([2])
+def hook(comm: TorchCommunicator) -> dict[str, Any]:
     """Our one hook against PyTorch's built-in averaging, bit for bit on 2 ranks."""
-    comm = meet([2], rank, port, listener)
+    rank, ranks = comm.rank, comm.topology.ranks
     ours = TorchReplica(net(), nn.CrossEntropyLoss(), comm)
     ours.optimizer = torch.optim.SGD(ours.parameters.tensors, lr=0.1, momentum=0.9)
     ours.average_gradients_over(WORLD)
@@ -103,12 +133,13 @@ def hook(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads
         optimizer.step()
         for mine, theirs in zip(ours.model.parameters(), plain.parameters(), strict=True):
             assert torch.equal(mine, theirs), step
-    link.finish("finished", {"verbs": dict(comm.traffic.verbs)}, None)
+    return {"verbs": dict(comm.traffic.verbs)}
 
 
-def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([2])
+def weights(comm: TorchCommunicator) -> None:
     """y = w·x, w = 1, loss = mean y; rank 0 has x = 1, 2, 3, rank 1 has x = 10: the gradient is 4, not 6."""
-    comm = meet([2], rank, port, listener)
+    rank = comm.rank
 
     class Scale(nn.Module):
         def __init__(self) -> None:
@@ -135,12 +166,12 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
     bad = x * float("nan") if rank == 0 else x
     replica.compute_gradients(Batch(bad, torch.zeros(len(x)), (3, 1)))
     assert replica.stop_requested, "so is a loss that is not finite"
-    link.finish("finished", None, None)
 
 
-def undone(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([3])
+def undone(comm: TorchCommunicator) -> None:
     """The warm-up step leaves all state as it was, and fixes the layout of the buckets."""
-    comm = meet([3], rank, port, listener)
+    rank, ranks = comm.rank, comm.topology.ranks
     finals = []
     for warm_ups in (1, 2):
         torch.manual_seed(5)
@@ -161,4 +192,3 @@ def undone(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
             replica.optimizer.step()
         finals.append(replica.flat())
     assert torch.equal(*finals), "a second undone step changes nothing: the layout is final after the first"
-    link.finish("finished", None, None)

@@ -6,12 +6,12 @@ warm-up they average after steps 1, H + 1, … (ours: H, 2H, …). `warmup_steps
 
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gloo_entries import batch, meet, net
+from gloo_entries import batch, net, on_nodes
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     PostLocalSGDState,
@@ -26,6 +26,7 @@ from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
 from daso_bench.strategies.progress import Progress
@@ -74,92 +75,97 @@ def compare(comm: TorchCommunicator, strategy: Strategy, theirs: nn.Module, step
     return strategy.record(progress)["averaged_after"]
 
 
-def periodic(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+def beside(
+    comm: TorchCommunicator,
+    strategy: Strategy,
+    averager: Any,
+    *,
+    module: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> dict[str, Any]:
+    """Train `strategy` beside an averager of PyTorch.
+
+    `module`: where the backward pass goes, around the averaged model. `optimizer`: one that averages itself.
+    """
+    theirs = net(torch.float64) if module is None else module.module
+    step = optimizer or sgd(theirs.parameters())
+
+    def step_theirs(made: Batch) -> None:
+        # The averager leaves out parameters without gradients: they are cleared before, not after it.
+        step.zero_grad()
+        backward(module or theirs, made)
+        step.step()
+        if optimizer is None:
+            averager.average_parameters(theirs.parameters())
+
+    averaged = compare(comm, strategy, theirs, step_theirs)
+    return {"averaged_after": averaged, "verbs": dict(comm.traffic.verbs)}
+
+
+def wrapped(group: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(net(torch.float64), process_group=group, gradient_as_bucket_view=True)
+
+
+@on_nodes([2, 2])
+def periodic(comm: TorchCommunicator) -> dict[str, Any]:
     """`local_sgd` beside `PeriodicModelAverager`."""
-    comm = meet([2, 2], rank, port, listener)
-    theirs = net(torch.float64)
-    optimizer = sgd(theirs.parameters())
     averager = PeriodicModelAverager(period=4, warmup_steps=3)
-
-    def step(made: Batch) -> None:
-        optimizer.zero_grad()
-        backward(theirs, made)
-        optimizer.step()
-        averager.average_parameters(theirs.parameters())
-
-    averaged = compare(comm, LocalSGD(LocalSGDConfig(sync_every=4)), theirs, step)
-    link.finish("finished", {"averaged_after": averaged, "verbs": dict(comm.traffic.verbs)}, None)
+    return beside(comm, LocalSGD(LocalSGDConfig(sync_every=4)), averager)
 
 
-def unconverted(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes([2, 2])
+def unconverted(comm: TorchCommunicator) -> dict[str, Any]:
     """After which steps `PeriodicModelAverager` averages without the conversion."""
-    comm = meet([2, 2], rank, port, listener)
     averager = PeriodicModelAverager(period=4)
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     averaged = []
     for step in range(1, 13):
-        parameter.data.fill_(rank)
+        parameter.data.fill_(comm.rank)
         averager.average_parameters([parameter])
-        if parameter.item() != rank:
+        if parameter.item() != comm.rank:
             averaged.append(step)
     comm.barrier(WORLD)
-    link.finish("finished", {"averaged_after": averaged}, None)
+    return {"averaged_after": averaged}
 
 
-def post_local(unit: str) -> Callable[..., None]:
+def post_local(comm: TorchCommunicator, unit: str) -> dict[str, Any]:
     """`post_local_sgd` beside `PostLocalSGDOptimizer` and its hook."""
-
-    def ranks_do(
-        run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-    ) -> None:
-        comm = meet([2, 2], rank, port, listener)
-        theirs = net(torch.float64)
-        module = DistributedDataParallel(theirs, process_group=comm.ddp_group(), gradient_as_bucket_view=True)
-        nodes, _ = dist.new_subgroups(group_size=2)
-        state = PostLocalSGDState(comm.ddp_group(), nodes, start_localSGD_iter=10)
-        state.post_local_gradient_allreduce = unit == "node"
-        module.register_comm_hook(state, post_localSGD_hook)
-        averager = PeriodicModelAverager(period=4, warmup_steps=10 + 4 - 1)
-        optimizer = PostLocalSGDOptimizer(sgd(theirs.parameters()), averager)
-
-        def step(made: Batch) -> None:
-            optimizer.zero_grad()
-            backward(module, made)
-            optimizer.step()
-
-        config = PostLocalSGDConfig(switch_samples=10 * SIZE * ranks, sync_every=4, unit=unit)
-        averaged = compare(comm, PostLocalSGD(config), theirs, step)
-        link.finish("finished", {"averaged_after": averaged, "verbs": dict(comm.traffic.verbs)}, None)
-
-    return ranks_do
+    module = wrapped(comm.ddp_group())
+    nodes, _ = dist.new_subgroups(group_size=2)
+    state = PostLocalSGDState(comm.ddp_group(), nodes, start_localSGD_iter=10)
+    state.post_local_gradient_allreduce = unit == "node"
+    module.register_comm_hook(state, post_localSGD_hook)
+    averager = PeriodicModelAverager(period=4, warmup_steps=10 + 4 - 1)
+    optimizer = PostLocalSGDOptimizer(sgd(module.parameters()), averager)
+    switch = 10 * SIZE * comm.topology.ranks
+    config = PostLocalSGDConfig(switch_samples=switch, sync_every=4, unit=unit)
+    return beside(comm, PostLocalSGD(config), averager, module=module, optimizer=optimizer)
 
 
-post_local_by_rank = post_local("rank")
-post_local_by_node = post_local("node")
+post_local_by_rank = on_nodes([2, 2])(partial(post_local, unit="rank"))
+post_local_by_node = on_nodes([2, 2])(partial(post_local, unit="node"))
 
 
-def hierarchical(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes([2, 2])
+def hierarchical(comm: TorchCommunicator) -> dict[str, Any]:
     """`unit: node` beside `HierarchicalModelAverager`: parameters averaged in the node every step.
 
     For SGD with momentum that is the average of gradients in the node.
     """
-    comm = meet([2, 2], rank, port, listener)
-    theirs = net(torch.float64)
-    optimizer = sgd(theirs.parameters())
     averager = HierarchicalModelAverager(OrderedDict([(1, 2), (4, 4)]))
     averager.step = 1  # counts steps done
-
-    def step(made: Batch) -> None:
-        optimizer.zero_grad()
-        backward(theirs, made)
-        optimizer.step()
-        averager.average_parameters(theirs.parameters())
-
     config = PostLocalSGDConfig(switch_samples=0, sync_every=4, unit="node")
-    averaged = compare(comm, PostLocalSGD(config), theirs, step)
-    link.finish("finished", {"averaged_after": averaged, "verbs": dict(comm.traffic.verbs)}, None)
+    return beside(comm, PostLocalSGD(config), averager)
+
+
+@on_nodes([2, 2])
+def two_levels(comm: TorchCommunicator) -> dict[str, Any]:
+    """Each exchange of `ednncomm` beside DDP on the node's group and an averager over all ranks."""
+    averaged: dict[str, Any] = {}
+    for exchange in ("leader", "world", "sliced"):
+        node, _ = dist.new_subgroups(group_size=2)
+        strategy = EDNNComm(EDNNCommConfig(sync_every=4, exchange=exchange))
+        averager = PeriodicModelAverager(period=4, warmup_steps=3)
+        averaged[exchange] = beside(comm, strategy, averager, module=wrapped(node))["averaged_after"]
+    return {"averaged_after": averaged}

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import torch
-from gloo_entries import batch, meet
+from gloo_entries import batch, on_nodes, uneven
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -58,11 +58,7 @@ def trained(
 
 
 def piece(comm: TorchCommunicator, step: int, dtype: torch.dtype = torch.float32) -> Batch:
-    """5, 6 or 7 samples."""
-    ranks = comm.topology.ranks
-    sizes = tuple(5 + (rank + step) % 3 for rank in range(ranks))
-    whole = batch(comm.rank, step, ranks, 7)
-    return Batch(whole.inputs[: sizes[comm.rank]].to(dtype), whole.targets[: sizes[comm.rank]], sizes)
+    return uneven(comm.rank, comm.topology.ranks, step, dtype)
 
 
 def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:
@@ -71,11 +67,9 @@ def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:
     return torch.equal(first, flat)
 
 
-def algorithms(
-    run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes(NODES)
+def algorithms(comm: TorchCommunicator) -> None:
     """Every way to sum trains the model of the flat one, in one and in several buckets, and counts right."""
-    comm = meet(NODES[ranks], rank, port, listener)
     wanted = trained(comm)[0].flat()
     variants: list[tuple[str, dict[str, Any]]] = [
         ("flat", {"bucket_mib": SMALL, "overlap": False}),
@@ -103,12 +97,11 @@ def algorithms(
             sums = traffic.verbs["gradients.all_reduce"] / STEPS
             leader = algorithm != "hierarchical" or comm.local_rank == 0
             assert sums >= 3 if leader else sums == 0, (case, sums)
-    link.finish("finished", None, None)
 
 
-def books(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes(NODES)
+def books(comm: TorchCommunicator) -> None:
     """Stamps and counters of steps whose sums a helper thread makes."""
-    comm = meet(NODES[ranks], rank, port, listener)
     trained(comm, algorithm="hierarchical")
     traffic = comm.traffic
     assert len(traffic.blocked) == len(traffic.launches) == STEPS
@@ -136,7 +129,6 @@ def books(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
         first, *_, last = reduction.stamps
         begun = traffic.blocked[-1].entered
         assert before < begun <= (last if beside else first)
-    link.finish("finished", None, None)
 
 
 class Stamped(Reduction):
@@ -154,9 +146,9 @@ def net_numel() -> int:
     return sum(parameter.numel() for parameter in net().parameters())
 
 
-def overlap(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([1, 1])
+def overlap(comm: TorchCommunicator) -> None:
     """Sums beside and after the backward pass are the same bit for bit where two ranks leave no order."""
-    comm = meet([1, 1], rank, port, listener)
     variants: list[dict[str, Any]] = [{}, {"hook": "bf16"}, {"hook": "powersgd", "powersgd_start_steps": 2}]
     for keys in variants:
         beside, after = (
@@ -166,12 +158,11 @@ def overlap(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threa
             assert (beside - after).abs().max() < 1e-6, keys
         else:
             assert torch.equal(beside, after), keys
-    link.finish("finished", None, None)
 
 
-def half(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([1, 1])
+def half(comm: TorchCommunicator) -> None:
     """Two ranks: ours is PyTorch's own compression hook; with bf16 bit for bit."""
-    comm = meet([1, 1], rank, port, listener)
     group = comm.ddp_group()
     # PyTorch halves after the cast, ours before: numbers that are subnormal in fp16 are rounded once more.
     for hook, theirs, tolerance in (("bf16", bf16_compress_hook, 0), ("fp16", fp16_compress_hook, 1e-4)):
@@ -179,12 +170,11 @@ def half(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads:
         module = DistributedDataParallel(plain, process_group=group, gradient_as_bucket_view=True)
         module.register_comm_hook(group, theirs)
         compare(comm, module, plain, tolerance, hook=hook)
-    link.finish("finished", None, None)
 
 
-def powersgd(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([1, 1])
+def powersgd(comm: TorchCommunicator) -> None:
     """Two ranks: ours is PyTorch's own hook from the same first factors on, to rounding in float64."""
-    comm = meet([1, 1], rank, port, listener)
     group = comm.ddp_group()
     for columns in (1, 3):
         ours = PowerSGD(Flat(), rank=columns)
@@ -215,7 +205,6 @@ def powersgd(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thre
         steps = strategy.reduction.steps - 2
         theirs = state.compression_stats()
         assert (strategy.reduction.whole, strategy.reduction.sent) == (theirs[1] + steps, theirs[2] + steps)
-    link.finish("finished", None, None)
 
 
 def matrices(ours: PowerSGD, bucket: GradBucket) -> list[Tensor]:
@@ -246,9 +235,9 @@ def compare(
     return strategy
 
 
-def resume(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes(NODES)
+def resume(comm: TorchCommunicator) -> None:
     """A fresh model and strategy take up a state in the middle, and end as the unbroken ones, bit for bit."""
-    comm = meet(NODES[ranks], rank, port, listener)
     keys = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 2, "bucket_mib": SMALL}
     whole = trained(comm, 8, **keys)[0].flat()
     replica, strategy = trained(comm, 5, **keys)
@@ -262,7 +251,6 @@ def resume(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
         replica.optimizer.step()
     assert torch.equal(replica.flat(), whole)
     assert strategy.summary()["compressed_steps"] == 6
-    link.finish("finished", None, None)
 
 
 class Failing(Reduction):
@@ -288,9 +276,9 @@ def failing(comm: TorchCommunicator, reduction: Failing, overlap: bool) -> None:
     replica.compute_gradients(piece(comm, 2))
 
 
-def raises(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([1, 1])
+def raises(comm: TorchCommunicator) -> None:
     """What a reduction raises comes out of the backward pass, and no bucket behind it is summed."""
-    comm = meet([1, 1], rank, port, listener)
     for beside in (True, False):
         reduction = Failing([0, 1])
         raised = ""
@@ -301,21 +289,17 @@ def raises(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
         assert raised == "this bucket does not add up"
         assert max(reduction.seen) >= 2
         assert reduction.seen[-3:] == [max(reduction.seen), 0, 1]
-    link.finish("finished", None, None)
 
 
-def raises_alone(
-    run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes([1, 1])
+def raises_alone(comm: TorchCommunicator) -> None:
     """One rank's reduction raises; nobody waits for it for ever."""
-    comm = meet([1, 1], rank, port, listener)
     failing(comm, Failing([1]), True)
-    link.finish("finished", None, None)
 
 
-def best(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes(NODES)
+def best(comm: TorchCommunicator) -> dict[str, Any]:
     """All ranks choose the same, and it is what they train with."""
-    comm = meet(NODES[ranks], rank, port, listener)
     replica, strategy = trained(comm, 2, algorithm="best", bucket_mib=SMALL)
     timed = strategy.timed_s or {}
     assert set(timed) == {"flat", "hierarchical"}
@@ -323,4 +307,4 @@ def best(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads:
     assert equal_on_all_ranks(torch.tensor([*timed.values(), float(strategy.algorithm == "flat")]), comm)
     assert ("gradients.broadcast" in comm.traffic.verbs) == (strategy.algorithm == "hierarchical")
     assert equal_on_all_ranks(replica.flat(), comm)
-    link.finish("finished", {"algorithm": strategy.algorithm, "timed_s": timed}, None)
+    return {"algorithm": strategy.algorithm, "timed_s": timed}

@@ -2,11 +2,10 @@
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from gloo_entries import meet
+from gloo_entries import on_nodes
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
@@ -81,9 +80,10 @@ def image(replica: TorchReplica) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in kept]
 
 
-def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([2, 1])
+def weights(comm: TorchCommunicator) -> None:
     """Uneven batches give the gradient of their union; a rank without samples takes part and is heard."""
-    comm = meet([2, 1], rank, port, listener)
+    rank = comm.rank
     for weighting in ("samples", "uniform"):
         replica, _ = started(Blind(), comm, 16, weighting=weighting)
         for step, n in enumerate([(10, 5, 1), (7, 0, 9), (1, 1, 14)]):
@@ -105,12 +105,12 @@ def weights(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thre
     for now, then in zip(replica.model.buffers(), before, strict=True):
         assert torch.equal(now, then) == (rank == 2)
     assert all(module.training for module in replica.model.modules())
-    link.finish("finished", None, None)
 
 
-def no_trace(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([2, 1])
+def no_trace(comm: TorchCommunicator) -> dict[str, Any]:
     """Calibrating and probing change nothing that training depends on."""
-    comm = meet([2, 1], rank, port, listener)
+    rank = comm.rank
     finals = []
     for measured in (False, True):
         replica, strategy = started(Normed(), comm, 48)
@@ -139,4 +139,4 @@ def no_trace(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, thr
             replica.optimizer.step()
         finals.append(torch.cat([replica.flat(), replica.buffers.pack()]))
     assert torch.equal(*finals)
-    link.finish("finished", {"verbs": dict(comm.traffic.verbs)}, None)
+    return {"verbs": dict(comm.traffic.verbs)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_entries import batch, meet, net
+from gloo_entries import meet, net, on_nodes, uneven
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
@@ -35,9 +35,9 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-def memory(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([2, 2])
+def memory(comm: TorchCommunicator) -> None:
     """Memory of every type and size is one per node, and lives as long as a view of it."""
-    comm = meet([2, 2], rank, port, listener)
     dtypes = (torch.uint8, torch.bfloat16, torch.int32, torch.float64)
     open_files = len(os.listdir("/proc/self/fd"))
     views: list[Tensor] = []
@@ -68,7 +68,6 @@ def memory(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
     with pytest.raises(ValueError, match="spans nodes"):
         comm.barrier(WORLD, in_memory=True)
     comm.barrier(WORLD)
-    link.finish("finished", None, None)
 
 
 def refused(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
@@ -103,10 +102,10 @@ def named(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
     link.finish("finished", None, None)
 
 
-def barrier(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """Nobody leaves before all have come, with futexes and by polling; the books are right."""
-    comm = meet([3, 1], rank, port, listener)
-    generator = torch.Generator().manual_seed(rank)
+@on_nodes([3, 1])
+def barrier(comm: TorchCommunicator) -> None:
+    """Nobody leaves before all have come, with futexes and by polling; traffic is right."""
+    generator = torch.Generator().manual_seed(comm.rank)
     rounds = 200
     for futex in (True, False):
         if not futex:
@@ -130,10 +129,10 @@ def barrier(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threa
     comm.all_gather(keys, torch.tensor([key]), WORLD, channel="control").wait()
     assert len({*keys[:3].tolist()}) == 1, "a barrier has the same key on all its members"
     comm.barrier(WORLD)
-    link.finish("finished", None, None)
 
 
-def late(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([4])
+def late(comm: TorchCommunicator) -> None:
     """A barrier gives up after the communicator's timeout and names those who have not come."""
 
     class Calls:
@@ -145,39 +144,33 @@ def late(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads:
                 self.seen.append(value)
             object.__setattr__(self, name, value)
 
-    comm = meet([4], rank, port, listener)
     comm.barrier(NODE, in_memory=True)
     for meeting in comm._barriers.values():
         meeting._timeout_s = comm.timeout_s = 0.3
     calls = Calls()
     comm.on_call = calls  # pyright: ignore[reportAttributeAccessIssue]
-    if rank in (0, 2):
+    if comm.rank in (0, 2):
         began = time.monotonic()
         with pytest.raises(RuntimeError, match=r"barrier on shared/node .* 0\.3 s without ranks \[1, 3\]"):
             comm.barrier(NODE, in_memory=True)
         assert 0.3 <= time.monotonic() - began < 5
         assert calls.seen == ["barrier on shared/node"]
     comm.barrier(WORLD)
-    link.finish("finished", None, None)
 
 
 def piece(comm: TorchCommunicator, step: int) -> Batch:
-    """5, 6 or 7 samples in float64."""
-    sizes = tuple(5 + (rank + step) % 3 for rank in range(comm.topology.ranks))
-    whole = batch(comm.rank, step, comm.topology.ranks, 7)
-    size = sizes[comm.rank]
-    return Batch(whole.inputs[:size].double(), whole.targets[:size], sizes)
+    return uneven(comm.rank, comm.topology.ranks, step, torch.float64)
 
 
-def train(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes({4: [2, 2], 3: [2, 1]})
+def train(comm: TorchCommunicator) -> None:
     """H2, H3, H8 over gloo: every variant takes the steps of one process on all samples."""
-    nodes = {4: [2, 2], 3: [2, 1]}[ranks]
-    comm = meet(nodes, rank, port, listener)
+    rank, ranks = comm.rank, comm.topology.ranks
     alone = net(torch.float64)
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
     wanted = []
     for step in range(STEPS):
-        pieces = [piece(_As(comm, other), step) for other in range(ranks)]  # pyright: ignore[reportArgumentType]
+        pieces = [uneven(place, ranks, step, torch.float64) for place in range(ranks)]
         optimizer.zero_grad()
         outputs = alone(torch.cat([p.inputs for p in pieces]))
         nn.functional.cross_entropy(outputs, torch.cat([p.targets for p in pieces])).backward()
@@ -216,20 +209,13 @@ def train(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
             assert comm.traffic.verbs["shared.barrier"] == (5 * STEPS if together else 0)
             assert comm.traffic.blocked_ns > 0
         comm.barrier(WORLD)
-    link.finish("finished", None, None)
 
 
-class _As:
-    """The communicator as another rank sees it, as far as `piece` looks."""
-
-    def __init__(self, comm: TorchCommunicator, rank: int) -> None:
-        self.topology, self.rank = comm.topology, rank
-
-
-def levels(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([2, 2])
+def levels(comm: TorchCommunicator) -> None:
     """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
     latency = AlphaBeta(inter_latency_s=0.05)  # a sum over two nodes takes two of them
-    comm = ModelledCommunicator(meet([2, 2], rank, port, listener), latency)
+    comm = ModelledCommunicator(comm, latency)
     replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
     strategy, progress = HSGD(HSGDConfig()), Progress(1, STEPS)
     strategy.setup(replica, comm, progress)
@@ -252,7 +238,7 @@ def levels(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
     assert traffic.blocked_on["intra"] >= 0.9 * strategy_ns["level1"], "what a rank adds up itself"
     # What was transfer goes back to the node's own link: of a barrier in memory next to nothing.
     stamps = torch.tensor([list(traffic.launches.items())]).view(-1, 2)
-    others = torch.zeros(ranks, 64, 2, dtype=torch.int64)
+    others = torch.zeros(comm.topology.ranks, 64, 2, dtype=torch.int64)
     own = torch.zeros(64, 2, dtype=torch.int64)
     own[: len(stamps)] = stamps
     comm.all_gather(others.view(-1), own.view(-1), WORLD, channel="control").wait()
@@ -260,7 +246,6 @@ def levels(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
     assert traffic.blocked_on["inter"] > 0.9 * level2, traffic.blocked_on
     assert traffic.blocked_on.total() == traffic.blocked_ns
     comm.barrier(WORLD)
-    link.finish("finished", None, None)
 
 
 def killed(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:

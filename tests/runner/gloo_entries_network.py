@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gloo_entries import meet
+from gloo_entries import meet, on_nodes
 from gloo_entries_ddp import SMALL, trained
 from torch import Tensor, nn
 
 from daso_bench.runner.communication import modelled_network
 from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.modelled_network import HeldWork, ModelledCommunicator
-from daso_bench.runner.communication.torch_communicator import TorchCommunicator, connect
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.training.device_model import Scripted
 from daso_bench.runner.training.torch_replica import TorchReplica
@@ -24,7 +24,7 @@ from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.gradients import Pipeline
 from daso_bench.strategies.reductions import Hierarchical, Sliced
 from daso_bench.strategies.replica import Batch
-from daso_bench.strategies.topology import NODE, WORLD, Group, Topology, peers
+from daso_bench.strategies.topology import NODE, WORLD, Group, peers
 
 NODES = {2: [1, 1], 4: [2, 2]}
 MS = 1_000_000
@@ -69,10 +69,12 @@ def everything(comm: TorchCommunicator) -> list[Tensor]:
     return [*found, got]
 
 
-def values(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """Held back, every verb has the values that it has otherwise; the clocks' file has no name any more."""
-    comm = meet(NODES[ranks], rank, port, listener)
-    wanted = everything(comm)
+@on_nodes(NODES)
+def values(comm: TorchCommunicator) -> None:
+    """Held back, or through copies on the host, every verb has the values that it has otherwise.
+
+    The file of the clocks has no name any more once all ranks have it.
+    """
     made: list[tuple[int, str]] = []
     make = modelled_network.make
 
@@ -81,21 +83,23 @@ def values(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
         return made[-1]
 
     modelled_network.make = watched
-    comm = ModelledCommunicator(comm, network(comm, 0.001, 100))
-    assert len(made) == (1 if rank == 0 else 0)
+    held_back = ModelledCommunicator(comm, network(comm, 0.01, 100))
+    assert len(made) == (comm.rank == 0)
     assert not any(os.path.exists(address.split(" ", 2)[2]) for _, address in made)
-    found = everything(comm)
-    assert len(found) == len(wanted)
-    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
-    comm.close()
-    link.finish("finished", None, None)
+    plain, tensor = everything(comm), torch.ones(3)
+    assert len(plain) > 25
+    for staged in (False, True):
+        for other in (comm, held_back):
+            other._staged = staged
+            assert (other._here(tensor) is tensor) != staged
+            assert all(torch.equal(*pair) for pair in zip(everything(other), plain, strict=True)), staged
+    held_back.close()
 
 
-def asynchronous(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes(NODES)
+def asynchronous(comm: TorchCommunicator) -> dict[str, Any]:
     """A transfer of 100 ms is launched at once, and over for nobody before its end."""
-    comm = meet(NODES[ranks], rank, port, listener)
+    rank, ranks = comm.rank, comm.topology.ranks
     comm = ModelledCommunicator(comm, network(comm, 0.08))  # 10 MB/s
     size = int(1e6 / (2 * (ranks - 1) / ranks))
     launching: list[float] = []
@@ -136,14 +140,13 @@ def asynchronous(
         assert (time.monotonic_ns() - began) / MS >= 100
         assert message.is_completed()
     comm.barrier(WORLD)
-    link.finish("finished", {"launching_ms": launching, "waited_ms": late}, None)
+    return {"launching_ms": launching, "waited_ms": late}
 
 
-def same_gradients(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes(NODES)
+def same_gradients(comm: TorchCommunicator) -> None:
     """DDP in three buckets and more ends with the same bits, however its sums are made."""
-    comm = meet(NODES[ranks], rank, port, listener)
+    rank, ranks = comm.rank, comm.topology.ranks
     variants: list[dict[str, Any]] = [
         {},
         {"overlap": False},
@@ -159,7 +162,6 @@ def same_gradients(
         assert comm.traffic.verbs["gradients.all_reduce"] >= 3 * 4 or rank % 2, keys
         if not keys:  # 220 kB at 50 MB/s, five times
             assert took_s >= 5 * 220e3 * 2 * (ranks - 1) / ranks / 50e6
-    link.finish("finished", None, None)
 
 
 class _Net(nn.Sequential):
@@ -168,13 +170,12 @@ class _Net(nn.Sequential):
         super().__init__(nn.Flatten(), *(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
 
 
-def step_time(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes(NODES)
+def step_time(comm: TorchCommunicator) -> dict[str, Any]:
     """A padded step lasts as the buckets say: each is sent when all have it and the one before is through."""
+    rank, ranks = comm.rank, comm.topology.ranks
     cost_s = 0.03  # of a bucket of one layer
     rate_gbit = 2 * (ranks - 1) / ranks * LAYER_BYTES * 8 / cost_s / 1e9
-    comm = meet(NODES[ranks], rank, port, listener)
     modelled = network(comm, rate_gbit)
     comm = ModelledCommunicator(comm, modelled)
     replica = TorchReplica(_Net(), nn.CrossEntropyLoss(), comm)
@@ -218,7 +219,7 @@ def step_time(
         hidden.append((ended - began) / (180 * MS + sum(costs)))
     assert min(ratios) < 1.3, ratios
     assert min(hidden) < 0.95, hidden
-    link.finish("finished", {"over_formula": ratios, "over_one_after_the_other": hidden}, None)
+    return {"over_formula": ratios, "over_one_after_the_other": hidden}
 
 
 def leaves(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
@@ -241,35 +242,6 @@ def leaves(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
     raise RuntimeError("rank 1 is gone")
 
 
-def staged(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """All verbs through copies on the host, and then as they are: the results lie in the run directory."""
-    comm = connect(
-        Topology.of(NODES[ranks]),
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=torch.device("cpu"),
-        timeout_s=30,
-        staged=True,
-    )
-    own = torch.ones(3)
-    assert comm._here(own) is not own
-    torch.save(everything(comm), run_dir / f"{rank}.pt")
-    comm = ModelledCommunicator(comm, network(comm, 0.01))
-    torch.save(everything(comm), run_dir / f"{rank}-modelled.pt")
-    link.finish("finished", None, None)
-
-
-def plain(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
-    """As `staged`, without."""
-    comm = meet(NODES[ranks], rank, port, listener)
-    own = torch.ones(3)
-    assert comm._here(own) is own
-    torch.save(everything(comm), run_dir / f"{rank}.pt")
-    link.finish("finished", None, None)
-
-
 def noted(levels: Iterator[Work | None], bucket: int, begun: list[tuple[int, int]]) -> Iterator[Work | None]:
     """`levels`, each of which is written down as (bucket, level) when it has begun."""
     for level, work in enumerate(levels):
@@ -277,14 +249,13 @@ def noted(levels: Iterator[Work | None], bucket: int, begun: list[tuple[int, int
         yield work
 
 
-def pipelined(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-) -> None:
+@on_nodes(NODES)
+def pipelined(comm: TorchCommunicator) -> None:
     """Buckets in a pipeline have the sums of one after the other, bit for bit, and are under way together.
 
     That a bucket's second level hides the next one's first is asked of virtual time, which nobody disturbs.
     """
-    comm = meet(NODES[ranks], rank, port, listener)
+    rank = comm.rank
     intra = LinkConfig(rate_gbit=1000, latency_us=20_000)
     inter = LinkConfig(rate_gbit=1000, latency_us=40_000)
     links = LinksConfig(intra=intra, inter=inter, algorithm="ring")
@@ -304,4 +275,3 @@ def pipelined(
         assert all(torch.equal(a, b) for a, b in zip(buckets, together, strict=True)), kind
         for index in range(3):
             assert begun.index((index + 1, 0)) < begun.index((index, 2)), (kind, begun)
-    link.finish("finished", None, None)

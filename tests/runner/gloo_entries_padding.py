@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import torch
-from gloo_entries import meet
+from gloo_entries import on_nodes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -65,9 +65,9 @@ class Ticking:
         self.ns += round(seconds * 1e9)
 
 
-def order(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([1, 1])
+def order(comm: TorchCommunicator) -> dict[str, Any]:
     """When buckets are launched, on such a clock: pads' hooks made before DDP's, and after."""
-    comm = meet([1, 1], rank, port, listener)
     x = torch.ones(2, WIDTH)
     launched = []
     for pads_first in (True, False):
@@ -101,7 +101,7 @@ def order(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads
             padding.end()
         shares = dict(zip(padding.backward.layers, padding.backward.shares, strict=True))
         launched.append([(names, at - began, shares[names[-1]]) for names, at in seen])
-    link.finish("finished", {"launched": launched}, None)
+    return {"launched": launched}
 
 
 class OneByOne:
@@ -124,9 +124,9 @@ class OneByOne:
             done.set_result(buffer)
 
 
-def places(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+@on_nodes([1, 1])
+def places(comm: TorchCommunicator) -> dict[str, Any]:
     """What steps of 200 ms take beyond them with pads in the right place and in wrong ones."""
-    comm = meet([1, 1], rank, port, listener)
     x = torch.randn(64, WIDTH)
     model, sums = net(), OneByOne()
     padding = Padding(model, Scripted(0, lambda *_: STEP_NS))
@@ -173,4 +173,4 @@ def places(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, thread
         **{step.__name__: {"20": exposed(step, 20)} for step in (before, after, deadline)},
     }
     shares = padding.backward.shares
-    link.finish("finished", {"exposed": found, "ready": shares, "overruns": padding.overruns}, None)
+    return {"exposed": found, "ready": shares, "overruns": padding.overruns}

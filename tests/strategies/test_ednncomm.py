@@ -838,7 +838,7 @@ def test_evaluating_more_often_changes_nothing():
 def test_over_gloo_it_is_ddp_in_the_node_and_pytorchs_periodic_averager(tmp_path: Path):
     directory = RunDirectory.create(load.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
     outcome = local.launch(
-        directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_ednncomm:two_levels"
+        directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_averaging:two_levels"
     )
     assert outcome.status == "finished", outcome.details
     assert outcome.summary is not None

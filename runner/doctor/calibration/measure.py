@@ -21,7 +21,7 @@ from ....strategies.ddp import DDP
 from ....strategies.progress import Progress
 from ....strategies.replica import Batch
 from ....strategies.topology import WORLD, Topology
-from ...communication import gpus, numerics
+from ...communication import gpus
 from ...communication.torch_communicator import TorchCommunicator, connect
 from ...config import load, schema
 from ...launch.rank import Link
@@ -88,7 +88,7 @@ def measure(
         share_gpus=config.launcher.share_gpus,
         timeout_s=_TIMEOUT_S,
     )
-    numerics.choose(config.train.precision, comm.device)
+    gpus.choose_precision(config.train.precision, comm.device)
     parts: dict[str, Callable[[Rig, Task, Link], dict[str, Any]]] = {
         "steps": steps,
         "sums": sums,

@@ -9,7 +9,7 @@ from fake_gpu import FakeGPU
 from runs import config
 from torch import nn
 
-from daso_bench.runner.communication.cuda_timing import LateFlag, LateTimes, StepMarks
+from daso_bench.runner.communication.cuda_timing import DelayedFlag, StepMarks, StepTimings
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.clock import Interval, by_device
@@ -34,7 +34,7 @@ def step(
 
 
 def test_times_of_a_step_are_read_once_it_is_over_and_nobody_waits():
-    gpu, times = FakeGPU(), LateTimes()
+    gpu, times = FakeGPU(), StepTimings()
     times.add(step(gpu, (1,)))
     assert times.known() == []
     times.add(step(gpu, (2,), forward=3))
@@ -49,7 +49,7 @@ def test_times_of_a_step_are_read_once_it_is_over_and_nobody_waits():
 
 
 def test_marks_of_a_clock_are_known_in_the_step_itself():
-    times = LateTimes()
+    times = StepTimings()
     marks = StepMarks(samples_of_rank=(4,), forward=((1, 3), (10, 15)), started=0, computed=20, done=20)
     times.add(marks)
     assert times.known() == [StepTimes((4,), 7, 20)]
@@ -59,7 +59,7 @@ def test_marks_of_a_clock_are_known_in_the_step_itself():
 def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
     for hurry in (False, True):
         gpu, heard = FakeGPU(), []
-        flag = LateFlag(gpu.event, pinned=False)
+        flag = DelayedFlag(gpu.event, pinned=False)
         for stop_request in (0.0, 1.0, 0.0, 0.0):
             gpu.compute(5)
             heard.append(flag.next(torch.tensor([stop_request])))
@@ -70,7 +70,7 @@ def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
 
 
 def test_a_wish_whose_memory_the_next_step_writes_to_is_heard_as_it_was():
-    flag, stop_request = LateFlag(FakeGPU().event, pinned=False), torch.zeros(1)
+    flag, stop_request = DelayedFlag(FakeGPU().event, pinned=False), torch.zeros(1)
     heard = []
     for value in (1.0, 0.0, 2.0, 0.0):
         heard.append(flag.next(stop_request.fill_(value)))

@@ -1,26 +1,244 @@
-"""What ranks hear of each other's GPUs when they meet, what is refused there, and what sharing one means."""
+"""Which device a rank takes, what ranks hear of each other's GPUs when they meet, and what is refused."""
 
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from runs import config
 from torch._C._distributed_c10d import HashStore
 
 from daso_bench.runner.communication import gpus, torch_communicator
-from daso_bench.runner.config import load
-from daso_bench.runner.config.launchers import LocalConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.communication.gpus import device_of
+from daso_bench.runner.config import load, schema
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, SimulatedConfig
+from daso_bench.runner.doctor.calibration import measure
+from daso_bench.runner.launch import local, venue
+from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.strategies.errors import MachineError
+from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
+
+LOCAL = LocalConfig()
+SHAPED = LinksConfig(inter=LinkConfig(rate_gbit=1))
+
+
+def cluster(*kind: str, nodes: int = 1, ranks: int = 2, rate: float | None = None) -> ClusterConfig:
+    """Nodes with devices of these kinds; `rate`: samples per second."""
+    device = DeviceConfig(kind=kind, samples_per_second=rate)
+    return ClusterConfig(nodes=nodes, ranks_per_node=(ranks,), device=device)
+
+
+# ------------------------------------------------------------------ cluster.device.kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_ranks"),
+    [
+        (("cpu", "cuda"), ["cpu", "cuda"]),
+        (("cuda",), ["cuda", "cuda"]),
+        (("cpu",), ["cpu", "cpu"]),
+        (("V100",), [None, None]),
+        (("",), [None, None]),
+        ((), [None, None]),
+    ],
+)
+def test_one_kind_is_for_all_ranks_several_are_theirs_in_order(
+    kind: tuple[str, ...], of_ranks: list[str | None]
+):
+    device = cluster(*kind).device
+    assert [device.kind_of(rank) for rank in range(2)] == of_ranks
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (("cpu", "cuda", "cpu"), "=['cpu', 'cuda', 'cpu']: must be one, or 2, one for each of the ranks"),
+        (("cpu", "V100"), "=['cpu', 'V100']: kinds by rank are cpu and cuda"),
+        (("A100", "V100"), "=['A100', 'V100']: kinds by rank are cpu and cuda"),
+    ],
+)
+def test_kinds_that_cannot_be_are_refused(kind: tuple[str, ...], says: str):
+    with pytest.raises(ConfigError) as error:
+        cluster(*kind)
+    assert str(error.value) == f"cluster.device.kind{says}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "launcher", "network", "says"),
+    [
+        (cluster("cpu", "cuda"), "local", "none", None),
+        (cluster("cuda"), "local", "none", None),
+        (cluster("V100"), "local", "none", "real processes have the links and devices of their machine"),
+        # Slowed down layer by layer is a CPU alone.
+        (cluster("cpu", "cuda", rate=100.0), "local", "modelled", "=['cpu', 'cuda']: a GPU cannot be slowed"),
+        (
+            cluster("cpu", "cuda", rate=100.0),
+            "local",
+            "modelled",
+            "set cluster.device.samples_per_second",
+        ),
+        (cluster("cpu", "cuda"), "local", "modelled", None),
+        (cluster("cpu", rate=100.0), "local", "modelled", None),
+        # Two kinds are joined by gloo, through the host.
+        (
+            cluster("cuda", nodes=2, ranks=1),
+            "emulated",
+            "kernel",
+            "NCCL passes by the kernel network",
+        ),
+        (cluster("cuda", nodes=2, ranks=1), "emulated", "modelled", None),
+        (cluster("cuda", "cpu"), "emulated", "kernel", None),
+    ],
+)
+def test_devices_of_real_processes(asked: ClusterConfig, launcher: str, network: str, says: str | None):
+    asked = asked if network == "none" else replace(asked, links=SHAPED)
+    if says is None:
+        asked.check_real(launcher, network)
+        return
+    with pytest.raises(ConfigError) as error:
+        asked.check_real(launcher, network)
+    assert says in str(error.value)
+
+
+def test_an_emulated_run_of_gpus_has_the_modelled_network(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(venue, "impossible", lambda: None)  # a kernel that has all it takes
+    on_gpus = replace(cluster("cuda", nodes=2, ranks=1), links=SHAPED)
+    cfg = replace(config(), cluster=on_gpus, launcher=EmulatedConfig())
+    assert venue.venue_of(cfg).meeting.network == "modelled"
+
+
+def test_kinds_come_back_from_the_run_directory_as_they_were(tmp_path: Path):
+    for kind, shown in (((), None), (("cuda",), "cuda"), (("cpu", "cuda"), ["cpu", "cuda"])):
+        cfg = replace(config(ranks=[2], results=tmp_path), cluster=cluster(*kind), launcher=LOCAL)
+        text = load.dump(cfg)
+        assert (yaml.safe_load(text)["cluster"].get("device") or {}).get("kind") == shown
+        (tmp_path / "config.yaml").write_text(text)
+        assert load.load(tmp_path / "config.yaml").cluster == cfg.cluster
+
+
+def test_a_word_for_people_stays_one_word_and_moves_no_run_id(tmp_path: Path):
+    links = LinksConfig(intra=LinkConfig(rate_gbit=100.0), inter=LinkConfig(rate_gbit=10.0))
+    described = replace(cluster("V100", rate=100.0), links=links)
+    simulated = SimulatedConfig()
+    cfg = replace(config(ranks=[2], results=tmp_path), cluster=described, launcher=simulated)
+    (tmp_path / "config.yaml").write_text(load.dump(cfg))
+    assert "\n    kind: V100\n" in load.dump(cfg)
+    again = load.load(tmp_path / "config.yaml")
+    assert again.cluster.device.kind == ("V100",)
+    assert schema.run_id(again) == schema.run_id(cfg)
+    # Neither does a device that nobody described: real runs have none in their file.
+    assert "device" not in load.to_plain(config())["cluster"]
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "kind"),
+    [
+        *[("laptop", word, (word,)) for word in ("cuda", "cpu")],
+        *[("one_node", word, (word,)) for word in ("cuda", "cpu")],
+        *[("laptop", "", ()), ("one_node", "", ()), ("one_node", "[cuda,cpu]", ("cuda", "cpu"))],
+    ],
+)
+def test_the_kind_of_real_ranks_is_a_key_of_every_real_cluster(
+    name: str, word: str, kind: tuple[str, ...], tmp_path: Path
+):
+    words = ["launcher=local", f"cluster={name}"]
+    plain = load.run_config(words, cwd=tmp_path)
+    chosen = load.run_config([*words, f"cluster.device.kind={word}"], cwd=tmp_path)
+    assert (plain.cluster.device.kind, chosen.cluster.device.kind) == ((), kind)
+    assert (schema.run_id(plain) == schema.run_id(chosen)) == (word == "")
+    assert "device" not in load.to_plain(plain)["cluster"]
+
+
+# ------------------------------------------------------------------ which device a rank takes
+
+
+def visible(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A machine with so many GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+
+
+def test_ranks_that_take_gpus_share_those_of_their_node_in_order(monkeypatch: pytest.MonkeyPatch):
+    visible(monkeypatch, 2)
+    kinds = ("cpu", "cuda", "cuda", "cuda", "cpu", "cuda")
+    hardware, topology = cluster(*kinds, nodes=2, ranks=3), Topology.of([3, 3])
+    devices = [str(device_of(hardware, LOCAL, topology, rank)) for rank in range(6)]
+    assert devices == ["cpu", "cuda:0", "cuda:1", "cuda:0", "cpu", "cuda:1"]
+
+
+def test_a_rank_that_is_to_take_a_gpu_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch):
+    visible(monkeypatch, 0)
+    hardware, topology = cluster("cpu", "cuda"), Topology.of([2])
+    assert device_of(hardware, LOCAL, topology, 0) == torch.device("cpu")
+    with pytest.raises(MachineError) as error:
+        device_of(hardware, LOCAL, topology, 1)
+    assert str(error.value) == (
+        "cluster.device.kind: rank 1 is to take a GPU (cuda), and torch sees none; take cpu"
+    )
+    assert device_of(cluster(), LOCAL, topology, 1) == torch.device("cpu"), "nobody asked for one"
+
+
+def test_more_ranks_than_gpus_are_refused_unless_they_may_share(monkeypatch: pytest.MonkeyPatch):
+    visible(monkeypatch, 2)
+    hardware, topology = cluster("cuda", ranks=4), Topology.of([4])
+    for launcher in (LOCAL, LocalConfig(allow_oversubscription=True)):  # cores are another matter
+        with pytest.raises(MachineError, match=r"2 are visible; .*launcher\.share_gpus=true"):
+            device_of(hardware, launcher, topology, 2)
+    shared = [device_of(hardware, LocalConfig(share_gpus=True), topology, rank).index for rank in range(4)]
+    assert shared == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("launcher", [EmulatedConfig(), LocalConfig(network="modelled")])
+def test_an_emulated_rank_takes_a_gpu_only_if_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, launcher: LauncherConfig
+):
+    visible(monkeypatch, 2)
+    topology = Topology.of([2])
+    for kind in ((), ("emulated",), ("cpu",)):
+        assert device_of(cluster(*kind, rate=100.0), launcher, topology, 1) == torch.device("cpu"), kind
+    assert device_of(cluster("cuda"), launcher, topology, 1) == torch.device("cuda", 1)
+    assert device_of(cluster(), LOCAL, topology, 1) == torch.device("cuda", 1)
+
+
+def test_calibrate_measures_the_devices_that_the_cluster_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    visible(monkeypatch, 2)
+    met: list[tuple[str, bool]] = []
+
+    def connect(*_: object, device: torch.device, share_gpus: bool, **more: object) -> None:
+        met.append((str(device), share_gpus))
+        raise ConnectionError
+
+    monkeypatch.setattr(measure, "connect", connect)
+    write_json(tmp_path / measure.TASK, asdict(measure.Task(part="steps", rounds=1, own=4)))
+    for kind, share in (("cpu", False), ("cuda", True)):
+        cfg = replace(config(), cluster=cluster(kind), launcher=LocalConfig(share_gpus=share))
+        (tmp_path / "config.yaml").write_text(load.dump(cfg))
+        with pytest.raises(ConnectionError):
+            measure.measure(tmp_path, 1, 2, 0, None, 1, None)  # pyright: ignore[reportArgumentType]
+    assert met == [("cpu", False), ("cuda:1", True)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here ranks would get their GPU")
+def test_a_run_that_wants_a_gpu_ends_before_it_trains(tmp_path: Path):
+    cfg = replace(config(ranks=[2], results=tmp_path), cluster=cluster("cpu", "cuda"))
+    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    outcome = local.launch(directory, ranks=2, threads=1, stall_s=60)
+    assert (outcome.status, outcome.exit_code) == ("failed", 3)
+    assert "cluster.device.kind: rank 1 is to take a GPU" in (outcome.reason or "")
+
+
+# ------------------------------------------------------------------ what ranks hear of each other
 
 
 def test_all_ranks_hear_the_same_names_in_the_order_of_ranks():
@@ -73,7 +291,7 @@ def meet(
     """What `connect` gives each rank, or raises, where GPUs have these names; no process group is made."""
 
     class Made:
-        def __init__(self, *_: Any, mixed: bool, staged: bool | None) -> None:
+        def __init__(self, *_: Any, mixed: bool) -> None:
             self.mixed, self.ranks_on_a_gpu, self.some_on_gpus = mixed, 0, False
 
     listener = socket.create_server(("127.0.0.1", 0))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gloo_entries_late import BEHIND_S
+from gloo_entries_gpu import BEHIND_S
 from real_runs import final_model, finished, launch
 from runs import config
 
@@ -11,7 +11,7 @@ from daso_bench.runner.simulation.simulated_world import simulate
 
 
 def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communication(tmp_path: Path):
-    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_late:behind")
+    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:behind")
     assert outcome.status == "finished", outcome.details
     for overlap, told in outcome.summary.items():
         assert told["waits"] == 1, f"overlap={overlap}: for the last gradient, and not for each bucket"
@@ -19,13 +19,13 @@ def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communicatio
 
 
 def test_tensors_of_a_gpus_operations_are_kept_until_they_are_waited_for(tmp_path: Path):
-    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_late:kept")
+    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:kept")
     assert outcome.status == "finished", outcome.details
 
 
 def test_a_hang_of_gpus_names_the_operation_that_the_others_are_at(tmp_path: Path):
     cfg = config("local_sgd", keys={"sync_every": 4}, ranks=[1, 1], results=tmp_path)
-    _, outcome = launch(cfg, entry="gloo_entries_late:asleep", stall_s=4)
+    _, outcome = launch(cfg, entry="gloo_entries_gpu:asleep", stall_s=4)
     assert outcome.status == "failed"
     reason = outcome.reason or ""
     assert "rank 1 outside collectives" in reason
@@ -50,7 +50,7 @@ def test_ranks_that_are_told_late_train_the_same_and_do_not_say_how_long_they_we
     tmp_path: Path, strategy: str
 ):
     cfg = config(strategy, keys=LATE[strategy], ranks=[1, 1], results=tmp_path, epochs=3)
-    directory, summary = finished(cfg, entry="gloo_entries_late:run")
+    directory, summary = finished(cfg, entry="gloo_entries_gpu:run")
     assert sum(summary["parts_s"].values()) == pytest.approx(summary["train_s"], rel=0.2)
     assert summary["blocked_s"] is None
     told = summary["strategy"]

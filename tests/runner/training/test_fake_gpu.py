@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fake_cuda import DEVICE, fake_cuda, on_cpu  # pyright: ignore[reportMissingImports] (another folder of tests)
-from gloo_entries_late import HostEvent
+from fake_gpu import HostEvent
 from gpu_nccl import Mirror
 from runs import Blobs, Dies, config, dies_after
 from test_gpu_resume import IDS, WALKS  # pyright: ignore[reportMissingImports] (another folder of tests)

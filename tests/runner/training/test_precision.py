@@ -9,7 +9,7 @@ from exploding import MARK, Exploding, Marked
 from runs import Dies, SmallCNN, config, dies_after
 from torch import nn
 
-from daso_bench.runner.communication import numerics
+from daso_bench.runner.communication import gpus
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -276,20 +276,20 @@ def test_one_rank_may_scale_its_loss_with_any_strategy():
 
 def test_tf32_is_refused_by_a_rank_on_a_cpu_and_nothing_else_is():
     with pytest.raises(ConfigError, match=r"tf32: .* this rank computes on a CPU; take fp32"):
-        numerics.choose("tf32", CPU)
-    before = numerics.flags()
-    numerics.choose("fp32", CPU)
-    assert numerics.flags() == before, "CPU runs are what they were"
+        gpus.choose_precision("tf32", CPU)
+    before = gpus.numeric_flags()
+    gpus.choose_precision("fp32", CPU)
+    assert gpus.numeric_flags() == before, "CPU runs are what they were"
 
 
 def test_on_a_gpu_float32_is_float32_unless_tf32_is_asked_for():
-    before = numerics.flags()
+    before = gpus.numeric_flags()
     conv: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
     older = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         for precision, word in (("tf32", "tf32"), ("bf16", "ieee"), ("tf32", "tf32"), ("fp32", "ieee")):
-            numerics.choose(precision, torch.device("cuda", 0))  # sets words: no GPU is asked
-            assert {numerics.flags()[key] for key in ("fp32_cuda_matmul", "fp32_cudnn_conv")} == {word}
+            gpus.choose_precision(precision, torch.device("cuda", 0))  # sets words: no GPU is asked
+            assert {gpus.numeric_flags()[key] for key in ("fp32_cuda_matmul", "fp32_cudnn_conv")} == {word}
             # The older words can be read, and say the same; PyTorch raises where they do not.
             taken = word == "tf32"
             assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == taken
