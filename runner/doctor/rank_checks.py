@@ -99,7 +99,7 @@ def examine(
     for asked in read_json(run_dir / ENTRY_FILE)["strategies"]:
         doing(f"contract of {asked['name']}")
         candidate = real_processes.candidate_of(asked["name"], asked["keys"], asked["builtin"])
-        keep(contracts=[*found["contracts"], contract(comm, candidate)])
+        keep(contracts=[*found["contracts"], contract(comm, candidate, run_dir / "checkpoints")])
     keep(complete=True)
     comm.barrier(WORLD)
     link.finish("finished", None, None)
@@ -341,7 +341,7 @@ def control_barrier_us(comm: TorchCommunicator, doing: Callable[[str], None]) ->
 # ------------------------------------------------------------------ the contract
 
 
-def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
+def contract(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, Any]:
     """The conformance kit's trial run on this communicator, held against virtual time; rank 0's word counts.
 
     Returns strategy, status (ok, refuses, FAILED), text, seconds. Raises what the strategy raises.
@@ -349,7 +349,7 @@ def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
     began = time.monotonic()
     status, text = "ok", None
     try:
-        text = _tried(comm, candidate)
+        text = _tried(comm, candidate, folder)
     except ConfigError as error:
         status, text = "refuses", str(error)
     except Failed as error:
@@ -358,12 +358,12 @@ def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
     return {"strategy": candidate.name, "status": status, "text": text, "seconds": seconds}
 
 
-def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
+def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str | None:
     """All ranks come to the same: Failed on all or on none."""
     ranks = comm.topology.ranks_of_nodes
     candidate, remark = real_processes.without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial_course(candidate, ranks).plan)
-    walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate).items()}
+    walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate, folder).items()}
     if issubclass(candidate.strategy_class, AsynchronousStrategy):
         _require_agreement(comm, walks)
         return real_processes.OWN_PACE
