@@ -1,7 +1,11 @@
 """Drives any strategy in virtual time on a small problem and writes down all that happens."""
 
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,9 +17,10 @@ from ..communication.link_costs import Network
 from ..simulation.simulated_communicator import SimulatedCommunicator
 from ..simulation.simulated_replica import SimulatedReplica
 from ..simulation.simulator import Simulator
+from ..training import checkpoint
 from ..training.device_model import Scripted, StepTime
-from .observer import LoggedTraffic, Walker
-from .scenario import Course, History, Problem
+from .observer import LoggedTraffic, ScenarioObserver, observed_run
+from .scenario import Course, History, Problem, Saved
 
 __all__ = ["Course", "History", "Problem", "drive", "jittered"]
 
@@ -62,9 +67,9 @@ def drive(
     *,
     network: Network | None = None,
     step_time: int | StepTime = 0,
-    resume: Sequence[bytes] | None = None,
+    resume: Sequence[Saved] | None = None,
 ) -> list[History]:
-    """Run `course` in virtual time; returns the ranks' histories.
+    """Train `course` in virtual time with the real trainer; returns the ranks' histories.
 
     Args:
         step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
@@ -84,15 +89,35 @@ def drive(
         def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
             return SimulatedReplica(model, criterion, comm, Scripted(comm.rank, took))
 
-        def late() -> None:
-            simulator.advance(rank, course.begin_ns(rank))
-
-        history = Walker(course, comm, make_replica, data, late).walk(resume[rank] if resume else None)
+        observer = ScenarioObserver(course, comm, lambda: simulator.advance(rank, course.begin_ns(rank)))
+        if resume is not None and observer.independent:
+            observer.meetings = resume[rank].place
+        history = observed_run(observer, make_replica, data, checkpoints)
         history.unwaited = sum(not work.waited for work in comm.launched)
         return history
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _checkpoints(course, resume) as checkpoints:
         return simulator.run(body)
+
+
+@contextmanager
+def _checkpoints(course: Course, resume: Sequence[Saved] | None) -> Iterator[Path | None]:
+    """A folder for the run's checkpoints, with the one to resume from; None for a run without any."""
+    if resume is None and not course.save_after:
+        yield None
+        return
+    # In memory where that can be: each file is flushed.
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        folder = Path(name)
+        if resume is not None:
+            partial = folder / "partial"
+            partial.mkdir()
+            for rank, saved in enumerate(resume):
+                (partial / checkpoint.rank_file(rank)).write_bytes(saved.content)
+            checkpoint.write_file(partial / checkpoint.MODEL, None)
+            checkpoint.publish(partial, resume[0].place, len(resume))
+        yield folder
 
 
 def jittered(base_ns: int, seed: int, spread: float = 1.0) -> StepTime:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import socket
 import tempfile
 from collections import Counter
@@ -27,7 +28,7 @@ from . import trial
 from .checks import Candidate, Check, Failed, RanksOfNodes
 from .comparison import require_agreement, require_equal, require_same_walk
 from .driver import drive
-from .observer import LoggedTraffic, Walker
+from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import Call, Course, History, Problem
 
 ENTRY = "daso_bench.runner.conformance.real_processes:walk_rank"
@@ -232,33 +233,40 @@ def walk_rank(
         timeout_s=STALL_S + 60,
     )
     comm.on_call = link
-    walks = walks_on(comm, candidate)
+    walks = walks_on(comm, candidate, run_dir / "checkpoints")
     torch.save({name: _packed(history) for name, history in walks.items()}, run_dir / f"rank_{rank}.pt")
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
 
 
-def walks_on(comm: TorchCommunicator, candidate: Candidate) -> dict[str, History]:
-    """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together."""
+def walks_on(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, History]:
+    """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together.
+
+    `folder`: for checkpoints, the same on all ranks; it is gone afterwards.
+    """
     walks: dict[str, History] = {}
-    ranks, saved = tuple(comm.topology.ranks_of_nodes), None
+    ranks = tuple(comm.topology.ranks_of_nodes)
     for name, (dtype, _) in PRECISIONS.items():
-        save_after = [SAVE_AFTER] if name == "fp32" else []
-        walks[name] = _walk(course_of(candidate, ranks, dtype, comm.device, save_after=save_after), comm)
-        saved = walks[name].saved.get(SAVE_AFTER, saved)
-    if saved is not None and not issubclass(candidate.strategy_class, AsynchronousStrategy):
-        walks["resumed"] = _walk(course_of(candidate, ranks, torch.float32, comm.device), comm, saved)
+        saves = name == "fp32"
+        run = course_of(candidate, ranks, dtype, comm.device, save_after=[SAVE_AFTER] if saves else [])
+        walks[name] = _walk(run, comm, folder if saves else None)
+    if walks["fp32"].saved and not issubclass(candidate.strategy_class, AsynchronousStrategy):
+        walks["resumed"] = _walk(course_of(candidate, ranks, torch.float32, comm.device), comm, folder)
+    comm.barrier(WORLD)
+    if comm.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
     return walks
 
 
-def _walk(course: Course, comm: TorchCommunicator, saved: bytes | None = None) -> History:
+def _walk(course: Course, comm: TorchCommunicator, checkpoints: Path | None) -> History:
     comm.traffic = LoggedTraffic(comm.topology, comm.rank)
 
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
         return TorchReplica(model, criterion, comm)
 
-    return Walker(course, comm, make_replica, course.problem.data).walk(saved)
+    observer = ScenarioObserver(course, comm)
+    return observed_run(observer, make_replica, course.problem.data, checkpoints, comm.device)
 
 
 _KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")

@@ -79,12 +79,15 @@ class Course:
     @property
     def global_batch_size(self) -> int:
         """Samples of the first step of all ranks."""
-        return sum(len(self.problem.data(rank, 0)[1]) for rank in range(self.topology.ranks))
+        return sum(self.sizes(0))
+
+    def sizes(self, step: int) -> tuple[int, ...]:
+        """Samples of each rank in `step` (from 0), before shares."""
+        return tuple(len(self.problem.data(rank, step)[1]) for rank in range(self.topology.ranks))
 
     def samples_before(self, step: int) -> int:
         """Samples of all ranks in the steps before `step` (from 0)."""
-        ranks = range(self.topology.ranks)
-        return sum(len(self.problem.data(rank, earlier)[1]) for rank in ranks for earlier in range(step))
+        return sum(sum(self.sizes(earlier)) for earlier in range(step))
 
     @property
     def plan(self) -> Plan:
@@ -94,11 +97,19 @@ class Course:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """One rank's file of a checkpoint, and the place (see the module's docstring) where it was written."""
+
+    place: int
+    content: bytes
+
+
+@dataclass(frozen=True)
 class Call:
     """One communicator call of one rank.
 
-    `step` from 0 is the step under way; `during`: setup, shares, step, epoch (in `after_epoch`), finish,
-    consensus, snapshot, copy (`assemble`), save, or loop (what the train loop itself asks for).
+    `step` from 0 is the step under way; `during`: setup, shares, step, epoch (in `after_epoch`), finalize,
+    averaged_model, snapshot, copy (`assemble`), checkpoint, or loop (what the train loop itself asks for).
     `numbytes`: of the tensor handed in, for every channel. `members` are the group's ranks; a message has the
     sender and the receiver.
     """
@@ -143,7 +154,7 @@ class History:
     averaged_model: dict[int, Tensor] = field(default_factory=dict)
     disturbed: dict[int, list[str]] = field(default_factory=dict)
     copies: dict[int, Tensor] = field(default_factory=dict)
-    saved: dict[int, bytes] = field(default_factory=dict)
+    saved: dict[int, Saved] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     final: Tensor = field(default_factory=lambda: torch.empty(0))

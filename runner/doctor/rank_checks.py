@@ -99,7 +99,7 @@ def examine(
     for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
         phase(f"contract of {entry['name']}")
         candidate = real_processes.candidate_of(entry["name"], entry["keys"], entry["builtin"])
-        save(contracts=[*result["contracts"], contract(comm, candidate)])
+        save(contracts=[*result["contracts"], contract(comm, candidate, run_dir / "checkpoints")])
     save(complete=True)
     comm.barrier(WORLD)
     link.finish("finished", None, None)
@@ -340,7 +340,7 @@ def control_barrier_us(comm: TorchCommunicator, phase: Callable[[str], None]) ->
 # ------------------------------------------------------------------ the contract
 
 
-def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
+def contract(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, Any]:
     """The conformance kit's trial run on this communicator, compared with virtual time.
 
     Returns strategy, status (ok, refuses, FAILED), text, seconds. Raises what the strategy raises.
@@ -348,7 +348,7 @@ def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
     began = time.monotonic()
     status, text = "ok", None
     try:
-        text = _tried(comm, candidate)
+        text = _tried(comm, candidate, folder)
     except ConfigError as error:
         status, text = "refuses", str(error)
     except Failed as error:
@@ -357,12 +357,12 @@ def contract(comm: TorchCommunicator, candidate: Candidate) -> dict[str, Any]:
     return {"strategy": candidate.name, "status": status, "text": text, "seconds": seconds}
 
 
-def _tried(comm: TorchCommunicator, candidate: Candidate) -> str | None:
+def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str | None:
     """Run the trial; returns a remark, if any. Raises Failed on all ranks or on none."""
     ranks = comm.topology.ranks_of_nodes
     candidate, remark = real_processes.without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial_course(candidate, ranks).plan)
-    walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate).items()}
+    walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate, folder).items()}
     if issubclass(candidate.strategy_class, AsynchronousStrategy):
         _require_agreement(comm, walks)
         return real_processes.OWN_PACE

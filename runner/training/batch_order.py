@@ -21,12 +21,13 @@ class BatchOrder(ABC):
     """One rank's position in the data.
 
     `steps_per_epoch`: of a rank; `samples_per_epoch`: of all ranks together, without `left_out`, those that
-    are in no batch.
+    are in no batch. `shares`: how the strategy splits common batches; None: equally.
     """
 
     steps_per_epoch: int
     samples_per_epoch: int
     left_out: int = 0
+    shares: Shares | None = None
 
     @abstractmethod
     def sizes(self, progress: Progress) -> tuple[int, ...]:
@@ -79,7 +80,6 @@ class GlobalOrder(BatchOrder):
         self.sampler, self.rank = sampler, rank
         self.steps_per_epoch, self.left_out = sampler.steps_per_epoch, sampler.left_out
         self.samples_per_epoch = sampler.samples - sampler.left_out
-        self.shares: Shares | None = None
         self._counted: tuple[tuple[int, ...], int] = ((), 0)
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:

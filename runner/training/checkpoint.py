@@ -69,7 +69,7 @@ def save(
         model: the evaluable model's state, from rank 0 only.
         barrier: waits for all ranks.
     """
-    final, partial = folder / f"step_{step:010d}", folder / f".partial_step_{step:010d}"
+    partial = folder / f".partial_step_{step:010d}"
     if rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -79,22 +79,33 @@ def save(
         write_file(partial / MODEL, model)
     barrier()
     if rank == 0:
-        names = [*map(rank_file, range(ranks)), MODEL]
-        manifest = {
-            "step": step,
-            "files": {n: [(partial / n).stat().st_size, _checksum(partial / n)] for n in names},
-        }
-        with (partial / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump(manifest, file)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _sync(folder)
+        publish(partial, step, ranks)
         for old in complete(folder)[KEEP:]:
             shutil.rmtree(old)
     barrier()
-    return final
+    return folder_of(folder, step)
+
+
+def folder_of(folder: Path, step: int) -> Path:
+    """The folder of the checkpoint of `step` below the run's `checkpoints/`."""
+    return folder / f"step_{step:010d}"
+
+
+def publish(partial: Path, step: int, ranks: int) -> None:
+    """Give the whole files in `partial` their manifest, and the folder the final name of `step`."""
+    final = folder_of(partial.parent, step)
+    names = [*map(rank_file, range(ranks)), MODEL]
+    manifest = {
+        "step": step,
+        "files": {n: [(partial / n).stat().st_size, _checksum(partial / n)] for n in names},
+    }
+    with (partial / MANIFEST).open("w", encoding="utf-8") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    _sync(partial.parent)
 
 
 def complete(folder: Path) -> list[Path]:

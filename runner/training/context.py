@@ -21,7 +21,6 @@ from ...strategies.topology import WORLD
 from ..communication.traffic import CountedCommunicator
 from ..config.schedules import Watch
 from ..config.schema import RunConfig
-from .batch_order import GlobalOrder
 from .callbacks import Callback
 from .clock import Clock
 from .eval_schedule import DeferredEvaluation, EvalSchedule, Marks
@@ -172,7 +171,7 @@ class TrainContext:
 
     def share(self) -> None:
         """Ask the strategy how the coming epoch's global batches are split."""
-        if isinstance(self.batch_order, GlobalOrder):
+        if not self.independent:
             before, self.batch_order.shares = self.batch_order.shares, self.strategy.shares(self.progress)
             if self.batch_order.shares != before:
                 self.loader.restart()

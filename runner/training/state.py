@@ -180,7 +180,7 @@ class TrainState:
         comm.broadcast(step, 0, WORLD, channel="control").wait()
         if step.item() < 0:
             return None
-        path = checkpoints / f"step_{int(step.item()):010d}"
+        path = checkpoint.folder_of(checkpoints, int(step.item()))
         state = checkpoint.read(path / checkpoint.rank_file(comm.rank))
         self._check_shape(path, state)
         self.load_state_dict(state)

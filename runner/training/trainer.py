@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +17,40 @@ from .precision import is_lost
 from .time_accounting import TimeAccounting
 
 
+class Observer:
+    """Hooks of the train loop that do nothing; the conformance kit and tests look at a run through them.
+
+    A hook may look at the rank, copy its model, save it (`Trainer.save`) and end the run (`Trainer.ended`),
+    as long as all ranks do so at the same place.
+    """
+
+    def on_prepared(self, trainer: "Trainer") -> None:
+        """The rank is complete; no checkpoint has been restored yet."""
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """The clock of training has just been opened."""
+
+    def on_phase(self, trainer: "Trainer", phase: str) -> None:
+        """A phase begins: shares, step, epoch (`after_epoch`), checkpoint, finalize; `loop` between them."""
+
+    def on_step(self, trainer: "Trainer", loss: torch.Tensor) -> None:
+        """The strategy's `after_step` is over; `loss` []: of this rank's batch."""
+
+    def on_step_counted(self, trainer: "Trainer", *, agreed: bool, met: bool) -> None:
+        """`progress` counts the step; its epoch has not ended. `agreed`, `met`: the strategy's answers."""
+
+    def on_boundary(self, trainer: "Trainer", *, met: bool, last: bool) -> None:
+        """Between two steps, before the trainer itself evaluates, saves or stops. `last`: the run ends."""
+
+    def on_finalized(self, trainer: "Trainer") -> None:
+        """The strategy's `finalize` is over, or `wait_pending` where the run did not finish."""
+
+
 class Trainer:
     """Trains one rank."""
 
-    def __init__(self, context: TrainContext) -> None:
-        self.context = context
+    def __init__(self, context: TrainContext, observer: Observer | None = None) -> None:
+        self.context, self.observer = context, observer or Observer()
         self.accounting = TimeAccounting(context)
         self.evaluator = Evaluator(context, self.accounting)
         self.ended: tuple[str, str | None] | None = None
@@ -32,8 +62,9 @@ class Trainer:
         """
         context = self.context
         context.prepare()
+        self.observer.on_prepared(self)
         self.begin(context.state.restore(context.checkpoints, context.comm))
-        context.share()
+        self._share()
         if context.state.schedule.step_is_open:
             self._catch_up()
         if self.ended is None and not context.over():
@@ -48,6 +79,7 @@ class Trainer:
         """One optimizer step of this rank."""
         context = self.context
         progress, clock, replica = context.progress, context.clock, context.replica
+        self.observer.on_phase(self, "step")
         context.strategy.before_batch(progress)
         progress.samples_of_rank = context.batch_order.sizes(progress)
         clock.record_time("step_other")
@@ -63,6 +95,7 @@ class Trainer:
         replica.step()
         context.strategy.after_step(progress)
         context.state.losses.add(loss, len(batch.targets))
+        self.observer.on_step(self, loss)
         clock.record_time("step_other")
 
     def after_step(self) -> None:
@@ -76,6 +109,8 @@ class Trainer:
         else:
             progress.samples += context.batch_order.counted(progress.samples_of_rank)
         progress.step += 1
+        self.observer.on_phase(self, "loop")
+        self.observer.on_step_counted(self, agreed=agreed, met=met)
         for _ in range(context.batch_order.advance(progress)):
             self._end_epoch()
         last = (met or not context.independent) and context.over()
@@ -86,6 +121,9 @@ class Trainer:
             epochs=progress.epochs,
             samples=progress.samples,
         )
+        self.observer.on_boundary(self, met=met, last=last)
+        if self.ended is not None:
+            return
         schedule.step_is_open = met or last or schedule.deferred
         # On GPUs a step's stop request is known in the next one: before the last step counts, or its model is
         # evaluated or saved, everybody is asked.
@@ -99,7 +137,7 @@ class Trainer:
         if self.ended is None and met and schedule.stops_from_copies and schedule.copies.waiting:
             self._evaluate_copies()
         if self.ended is None and schedule.checkpoint_due(progress.samples, met):
-            self._save(context.strategy.never_syncs or not met)
+            self.save(waits=context.strategy.never_syncs or not met)
             self._stop_at_target()
         context.clock.record_time("step_other")
 
@@ -133,7 +171,9 @@ class Trainer:
             progress.epoch_loss = self._epoch_loss()
             if state.watch is not None:
                 state.watch = context.config.schedule.after_epoch(state.watch, progress.epoch_loss)
+        self.observer.on_phase(self, "epoch")
         context.strategy.after_epoch(progress)
+        self.observer.on_phase(self, "loop")
         context.clock.record_time("step_other")
         with context.clock.within("log"):
             row = {
@@ -153,7 +193,12 @@ class Trainer:
         progress.epoch += 1
         progress.batch = 0
         if progress.epoch < progress.epochs:
-            context.share()
+            self._share()
+
+    def _share(self) -> None:
+        self.observer.on_phase(self, "shares")
+        self.context.share()
+        self.observer.on_phase(self, "loop")
 
     def _epoch_loss(self) -> float:
         """The mean training loss over all samples and ranks of the epoch that has just ended."""
@@ -198,7 +243,7 @@ class Trainer:
                 f"(found at step {self.context.progress.step}); take train.precision=bf16 or fp32",
             )
         elif interrupted or out_of_time:
-            self._save(waits=False)  # the run ends here
+            self.save(waits=False)  # the run ends here
             limit = self.context.config.train.max_seconds
             self.ended = (
                 ("cancelled", "interrupted") if interrupted else ("timed_out", f"train.max_seconds={limit}")
@@ -234,12 +279,16 @@ class Trainer:
                 self._evaluate()
             self.ended = ("finished", f"target reached (train.stop={stop})")
 
-    def _save(self, waits: bool) -> None:
-        """Save; `waits`: whether ranks wait for it that would not have waited for each other here."""
+    def save(self, *, waits: bool) -> Path | None:
+        """Write a checkpoint and return its folder; None where the run keeps none. All ranks call it.
+
+        `waits`: whether ranks wait for it that would not have waited for each other here.
+        """
         context, clock = self.context, self.context.clock
         context.state.schedule.saved_samples = context.progress.samples
         if context.checkpoints is None:
-            return
+            return None
+        self.observer.on_phase(self, "checkpoint")
         context.state.schedule.saves_that_waited += waits
         context.strategy.wait_pending()
         self.evaluator.copies()
@@ -250,7 +299,7 @@ class Trainer:
         self.accounting.account.checkpoints += 1
         with context.strategy.averaged_model():
             model = self._model_state() if context.comm.rank == 0 else None
-        checkpoint.save(
+        folder = checkpoint.save(
             context.checkpoints,
             self._step_to_save(),
             context.comm.rank,
@@ -260,6 +309,8 @@ class Trainer:
             context.comm.topology.ranks,
         )
         self._go_on()
+        self.observer.on_phase(self, "loop")
+        return folder
 
     def _step_to_save(self) -> int:
         """The step that names a checkpoint: rank 0's, where ranks at paces of their own are at others."""
@@ -307,16 +358,19 @@ class Trainer:
         context.comm.traffic.clear_stamps()
         context.clock.enter("train")
         context.state.begun_ns = self._interval_started = context.clock.total()
+        self.observer.on_train_start(self)
 
     def _end(self) -> Outcome:
         context, clock = self.context, self.context.clock
         status, reason = self.ended or ("finished", None)
         if clock.segment == "train":
             self.evaluator.copies()
+        self.observer.on_phase(self, "finalize")
         if status == "finished":
             context.strategy.finalize()
         else:
             context.strategy.wait_pending()
+        self.observer.on_finalized(self)
         clock.record_time("step_other")
         clock.enter("other")
         context.loader.close()

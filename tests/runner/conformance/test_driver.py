@@ -12,7 +12,8 @@ from daso_bench.runner.conformance import trial
 from daso_bench.runner.conformance.checks import Candidate, Failed
 from daso_bench.runner.conformance.comparison import element, require_equal, require_same_walk, spread
 from daso_bench.runner.conformance.driver import drive, jittered
-from daso_bench.runner.conformance.observer import changed, cut, same
+from daso_bench.runner.conformance.given_workload import cut
+from daso_bench.runner.conformance.observer import changed, same
 from daso_bench.runner.conformance.scenario import Course, Problem
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.ddp import DDP

@@ -1,0 +1,249 @@
+"""A scenario as configuration and workload of a run: given batches, model, optimizer and learning rates."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...datasets.data import Data as Splits
+from ...datasets.sampler import split
+from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import Shares, Strategy
+from ...strategies.communicator import Communicator
+from ...strategies.progress import Progress
+from ...strategies.seeds import derive
+from ..config.cluster import ClusterConfig
+from ..config.launchers import LauncherConfig
+from ..config.schema import RunConfig
+from ..config.study import RunInfo, StudyInfo
+from ..config.tasks.task import Task
+from ..config.train import TrainConfig
+from ..simulation.timing_only import ghost_data
+from ..training.batch_order import BatchOrder, Place
+from ..training.loader import Images, Loader
+from ..training.workload import Workload, seed_generators
+from .scenario import Course, Data
+
+NEVER = 2**60
+"""Samples after which the trainer itself would evaluate."""
+PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
+
+
+class GivenConfig(RunConfig):
+    """A configuration made of a scenario's parts; nothing is checked, for a scenario may be odd."""
+
+    def __post_init__(self) -> None:
+        return
+
+
+@dataclass
+class GivenOptimizer:
+    """The scenario's optimizer. `lr`: of its groups; 1 where the scenario gives the rates."""
+
+    make: Callable[[list[Tensor]], torch.optim.Optimizer]
+    rated: bool
+    lr: float = 1.0
+
+    def build(self, stepped: list[Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of this rank's parameters."""
+        optimizer = self.make(stepped)
+        if not self.rated:
+            self.lr = optimizer.param_groups[0]["lr"]
+        return optimizer
+
+
+@dataclass
+class GivenRates:
+    """The scenario's learning rates. `before`: the global samples that were known before the last step."""
+
+    scenario: Course
+    before: int = 0
+    reads_epoch_loss: ClassVar[bool] = False
+
+    def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
+        """None: no rate is known before its step."""
+        return None
+
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        """The rate of the step that begins at `before` global samples; 1 where the optimizer has its own."""
+        self.before = before
+        if self.scenario.rate is None:
+            return 1.0
+        if issubclass(self.scenario.strategy_class, AsynchronousStrategy):
+            return self.scenario.rate(before // self.scenario.global_batch_size)
+        return self.scenario.rate(self._steps[before])
+
+    @cached_property
+    def _steps(self) -> dict[int, int]:
+        """Steps done, by global samples done."""
+        steps = range(self.scenario.epochs * self.scenario.steps_per_epoch)
+        sizes = [sum(self.scenario.sizes(step)) for step in steps]
+        return {samples: step for step, samples in enumerate(accumulate(sizes, initial=0))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenTask(Task):
+    """The scenario's loss; nothing is evaluated."""
+
+    name: ClassVar[str] = "given"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+
+    loss: Callable[[], nn.Module]
+    data: Data
+
+    def criterion(self) -> nn.Module:
+        return self.loss()
+
+    def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def nothing(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.int64)
+
+    def count(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def numbers(self, counts: Tensor, samples: int) -> dict[str, Any]:
+        return {}
+
+    def noise(self, samples: int, height: int = 0, width: int = 0) -> Tensor:
+        """The targets of the first batch, as often as needed."""
+        targets = self.data(0, 0)[1]
+        return targets[torch.arange(samples) % len(targets)]
+
+
+class GivenOrder(BatchOrder):
+    """The batches that the scenario gives to each rank and step; shares cut all of a step anew."""
+
+    def __init__(self, scenario: Course, data: Data, rank: int) -> None:
+        self.scenario, self.data, self.rank = scenario, data, rank
+        self.independent = issubclass(scenario.strategy_class, AsynchronousStrategy)
+        self.steps_per_epoch = scenario.steps_per_epoch
+        if self.independent:
+            self.samples_per_epoch = self.steps_per_epoch * scenario.global_batch_size
+        else:
+            self.samples_per_epoch = scenario.samples_before(self.steps_per_epoch)
+
+    def pieces(self, step: int) -> list[tuple[Tensor, Tensor]]:
+        """The batches of all ranks in a step from 0, before they are cut by shares."""
+        ranks, shift = self.scenario.topology.ranks, self.scenario.strategy_class.piece_shift
+        return [self.data((rank + shift) % ranks, step) for rank in range(ranks)]
+
+    def sizes(self, progress: Progress) -> tuple[int, ...]:
+        sizes = tuple(len(targets) for _, targets in self.pieces(progress.step))
+        return sizes if self.shares is None else cut(sum(sizes), self.shares)
+
+    def piece(self, progress: Progress) -> Tensor:
+        raise NotImplementedError("batches are given, not drawn from a data set")
+
+    def place(self, progress: Progress) -> Place:
+        return progress.epoch, progress.batch
+
+    def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
+        raise NotImplementedError("batches are given, not drawn from a data set")
+
+    def extremes(self) -> list[tuple[int, ...]]:
+        return [self.scenario.sizes(0), self.scenario.sizes(self.steps_per_epoch - 1)]
+
+    def counted(self, sizes: tuple[int, ...]) -> int:
+        return sizes[self.rank] if self.independent else sum(sizes)
+
+    def advance(self, progress: Progress) -> int:
+        if self.independent:
+            progress.batch += 1
+            return min(progress.samples // self.samples_per_epoch, progress.epochs) - progress.epoch
+        progress.batch += not progress.last_batch
+        return int(self.ends_epoch(progress))
+
+    def ends_epoch(self, progress: Progress) -> bool:
+        """Whether the step that `progress` has just counted is the last of its epoch."""
+        return progress.step % self.steps_per_epoch == 0
+
+
+class GivenBatches(Loader):
+    """Gives the batches of a `GivenOrder`."""
+
+    def __init__(self, batch_order: GivenOrder) -> None:
+        super().__init__(ghost_data("given", 0, 0, 0).train, batch_order, 0)
+        self._order = batch_order
+
+    def next(self, progress: Progress) -> Images:
+        pieces, rank, sizes = self._order.pieces(progress.step), self._order.rank, progress.samples_of_rank
+        if self._order.shares is None:
+            inputs, targets = pieces[rank]
+            return inputs.clone(), targets.clone()
+        before = sum(sizes[:rank])
+        own = slice(before, before + sizes[rank])
+        return torch.cat([x for x, _ in pieces])[own], torch.cat([t for _, t in pieces])[own]
+
+
+def config_of(scenario: Course) -> RunConfig:
+    """The scenario as the configuration of a run that the trainer itself neither evaluates nor saves."""
+    return GivenConfig(
+        strategy_class=scenario.strategy_class if scenario.start is None else _starts_apart(scenario),
+        strategy=scenario.config,
+        model=None,
+        dataset=None,  # pyright: ignore[reportArgumentType] (the workload is given)
+        optimizer=GivenOptimizer(scenario.problem.optimizer, scenario.rate is not None),
+        schedule=GivenRates(scenario),
+        cluster=ClusterConfig(),
+        launcher=LauncherConfig(),
+        train=TrainConfig(
+            epochs=scenario.epochs,
+            global_batch_size=scenario.global_batch_size,
+            eval_every_samples=NEVER,
+            eval_mode="inline",
+            checkpoint_every_samples=None,
+            clip_norm=scenario.clip_norm,
+            precision=PRECISIONS[scenario.problem.data(0, 0)[0].dtype],
+        ),
+        seed=scenario.seed,
+        run=RunInfo(),
+        study=StudyInfo(),
+        results_dir=Path(),
+    )
+
+
+def splits_of(scenario: Course) -> Splits:
+    """Splits without samples; inputs have the shape of the scenario's."""
+    shape = tuple(scenario.problem.data(0, 0)[0].shape[1:])
+    return replace(ghost_data("given", 1, 0, 0), shape=shape)  # pyright: ignore[reportArgumentType]
+
+
+def workload_of(scenario: Course, data: Data, comm: Communicator) -> Workload:
+    """The scenario's model, loss and batches for one rank."""
+    seed_generators(derive(scenario.seed, "init"))
+    model = scenario.problem.model().train()
+    seed_generators(derive(scenario.seed, "dropout", comm.rank))
+    order = GivenOrder(scenario, data, comm.rank)
+    task = GivenTask(classes=2, loss=scenario.problem.criterion, data=data)
+    return Workload(model=model, task=task, batch_order=order, loader=GivenBatches(order))
+
+
+def cut(size: int, shares: Shares) -> tuple[int, ...]:
+    """`size` samples in the ratio of `shares`; a piece below their minimum goes to the largest."""
+    if size == sum(shares.values):
+        return shares.values
+    sizes = list(split(size, tuple(float(value) for value in shares.values)))
+    largest = max(range(len(sizes)), key=lambda rank: (shares.values[rank], -rank))
+    for rank, piece in enumerate(sizes):
+        if 0 < piece < shares.minimum and rank != largest:
+            sizes[largest] += piece
+            sizes[rank] = 0
+    return tuple(sizes)
+
+
+def _starts_apart(scenario: Course) -> type[Strategy]:
+    """The scenario's strategy on replicas that start at its parameters instead of equal ones."""
+
+    def setup(self: Strategy, replica: Any, comm: Communicator, progress: Progress) -> None:
+        assert scenario.start is not None
+        replica.load(scenario.start(comm.rank))
+        scenario.strategy_class.setup(self, replica, comm, progress)
+
+    return type(scenario.strategy_class.__name__, (scenario.strategy_class,), {"setup": setup})
