@@ -148,7 +148,6 @@ SAME_NAME = {
     "heterogeneous": REFERENCE,
     "optimizers": REFERENCE,
     "traffic": "conformance/traffic states what communication/traffic is to have counted",
-    "comparison": "of two histories in conformance, of arms in the report",
     "load": "of a configuration, and of run directories",
     "facts": "of a machine, and of the runs on a page",
 }

@@ -6,9 +6,9 @@ Source: HSGD, the four-arm efficiency matrix: same nodes, cores, model and preci
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .claims import busy_machine, recorded
-from .claims.comparison import rated
+from .claims import recorded
 from .claims.fairness import fairness
+from .claims.speedups import rated
 from .data.arms import Arm, Comparison
 from .data.load import Run
 
@@ -34,12 +34,12 @@ def alone_of(comparison: Comparison, baseline: Arm, cores: int) -> Alone:
     (arm,) = found
     if len(rated(arm)) < FEWEST:
         return Alone(why=f"{arm.label} has fewer than {FEWEST} complete runs")
-    ledger = fairness(baseline.runs, arm.runs, headline="efficiency")
-    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
+    table = fairness(baseline.runs, arm.runs, headline="efficiency")
+    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in table.forbidding]
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return Alone(why=f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}")
-    return Alone(why=stood) if (stood := busy_machine.reason(arm)) else Alone(arm=arm)
+    return Alone(why=stood) if (stood := recorded.busy_reason(arm)) else Alone(arm=arm)
 
 
 def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:

@@ -14,13 +14,19 @@ from ..machine.user_paths import writing
 from . import words
 from .bandwidth import Bandwidth, bandwidth_rows, bandwidths, crossing_rows
 from .claims import convergence_points, paper_claims
-from .claims.answer_words import cells, sentences, speedup_rows
-from .claims.claims_table import gain_words
-from .claims.fairness import Ledger
-from .claims.judge import NO_ARM, judge
-from .claims.judged import Judged
-from .claims.speedups import Answer, answers
-from .claims.verdict_words import claim_rows, fairness_rows, remarks, workload
+from .claims.claim_tables import (
+    cells,
+    claim_rows,
+    fairness_rows,
+    remarks,
+    sentences,
+    speedup_rows,
+    workload,
+)
+from .claims.fairness import FairnessTable
+from .claims.judge import NO_ARM, JudgedClaim, judge
+from .claims.paper_claims import gain_words
+from .claims.speedups import Speedups, all_speedups
 from .data.arms import MANY_RUNS, ONE_CORE, Arm, Comparison, common_settings, compare, own_settings, shown
 from .data.load import Run, load_runs
 from .efficiency import Matrix, efficiency_rows, efficiency_words, matrices
@@ -76,7 +82,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     folders = [config_dir] if config_dir else []
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
-    found = answers(comparisons, convergence_points.load(folders))
+    found = all_speedups(comparisons, convergence_points.load(folders))
     judged = judge(paper_claims.load(folders), found, comparisons)
     over = _Over.of(comparisons)
     with writing(f"report {output}"):
@@ -137,7 +143,7 @@ class _Over:
 
 
 def _tables(
-    comparisons: Sequence[Comparison], found: Sequence[Answer], judged: Sequence[Judged]
+    comparisons: Sequence[Comparison], found: Sequence[Speedups], judged: Sequence[JudgedClaim]
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table by its name; of those beyond the first three only what has any."""
     configured = _configured(comparisons)
@@ -230,12 +236,12 @@ def files_of(config_dir: Path | None) -> list[str]:
     return [f"{folder.name}/{file.name}" for folder in folders for file in sorted(folder.glob("*.yaml"))]
 
 
-def _ledgers(judged: Sequence[Judged]) -> list[tuple[str, Ledger]]:
+def _ledgers(judged: Sequence[JudgedClaim]) -> list[tuple[str, FairnessTable]]:
     """Each once, with what it compares."""
-    found: dict[str, Ledger] = {}
+    found: dict[str, FairnessTable] = {}
     for one in judged:
-        if one.ledger is not None:
-            found.setdefault(f"{one.arm} against {one.comparator} ({workload(one)})", one.ledger)
+        if one.fairness is not None:
+            found.setdefault(f"{one.arm} against {one.comparator} ({workload(one)})", one.fairness)
     return list(found.items())
 
 
@@ -249,8 +255,8 @@ def _anchors(sections: Sequence[Section], members: Sequence[Comparison]) -> list
 
 
 def _render(
-    answered: Sequence[tuple[Answer, Picture]],
-    judged: Sequence[Judged],
+    answered: Sequence[tuple[Speedups, Picture]],
+    judged: Sequence[JudgedClaim],
     sections: Sequence[Section],
     drawn: Mapping[str, Any],
     comparisons: Sequence[Comparison],

@@ -13,7 +13,7 @@ from typing import Any
 
 from .alone import FEWEST, ROLE, alone_of
 from .claims import recorded
-from .claims.comparison import Method, rated
+from .claims.speedups import Method, rated
 from .data.arms import Arm, Comparison, per_sample
 from .data.load import Run
 from .split import PARTS, shares

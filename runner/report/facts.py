@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config.cluster import compared_words
 from . import efficiency
-from .claims import busy_machine
+from .claims import recorded
 from .data.arms import Comparison, shown
 from .data.load import Run
 from .data.metric import target_words
@@ -71,7 +71,7 @@ def _cluster(run: Run) -> str:
 
 def warnings_of(everything: Comparison) -> list[str]:
     """What makes the arms of a comparison less than comparable, those that stand apart beside."""
-    found = [said for said in (busy_machine.warning(everything), efficiency.warning(everything)) if said]
+    found = [said for said in (recorded.busy_warning(everything), efficiency.warning(everything)) if said]
     comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
     cadences = {str(t.get("eval_every_samples")) for t in train}

@@ -14,8 +14,8 @@ from ....strategies.errors import ConfigError
 from ...machine.user_paths import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
 from ...records.seed_ranges import block_of
-from ..claims.declared import name_of, task_of
 from .bytes_so_far import with_bytes
+from .declared import name_of, task_of
 from .metric import Metric, metric_of
 from .tolerant_reading import environment_of, mapping_of, read_yaml, rows_of
 

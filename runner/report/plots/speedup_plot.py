@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from .. import words
-from ..claims.speedups import Answer, Line, ratios
+from ..claims.speedups import ArmSpeedup, Speedups, ratios
 from .arm_style import look
 from .lanes import lanes
 from .style import Drawn, drawn, label_logarithmic, plain, round_numbers, short, where
@@ -24,13 +24,13 @@ _ROUNDING = 1e-9
 _FLOORS, _BOUND = ("#c9cfd8", "#e9ebef"), "#444444"
 
 
-def draw(answer: Answer) -> Drawn:
+def draw(answer: Speedups) -> Drawn:
     """The figure as files."""
     comparison = answer.comparison
     return drawn("speedups", lambda: forest(answer), told=where(comparison.world, comparison.size))
 
 
-def forest(answer: Answer) -> Figure:
+def forest(answer: Speedups) -> Figure:
     """A lane for each arm; the ratio on a logarithmic axis."""
     shown = lines(answer)
     figure, axes = lanes([line.arm.label for line in shown], extra=0.4)
@@ -55,7 +55,7 @@ def forest(answer: Answer) -> Figure:
     return figure
 
 
-def alternative(answer: Answer) -> str:
+def alternative(answer: Speedups) -> str:
     """The figure in words, for who cannot see it."""
     told = "; ".join(
         f"{line.arm.label}: {words.interval(line.fixed_work)} in all work, "
@@ -66,18 +66,18 @@ def alternative(answer: Answer) -> str:
     return f"{TITLE} ({where(comparison.world, comparison.size)}) as {answer.baseline.label}. {told}."
 
 
-def lines(answer: Answer) -> list[Line]:
+def lines(answer: Speedups) -> list[ArmSpeedup]:
     """The arms of the figure, the placebo last."""
     return [*answer.lines, *([answer.placebo] if answer.placebo else [])]
 
 
-def _floors(answer: Answer) -> list[tuple[float, str, str]]:
+def _floors(answer: Speedups) -> list[tuple[float, str, str]]:
     """Each noise floor that there is, as a share, with its colour and what it is of."""
     pairs = ((answer.fixed_floor.floor, "of all work"), (answer.target_floor.floor, "to the target"))
     return [(m, colour, said) for (m, said), colour in zip(pairs, _FLOORS, strict=True) if m is not None]
 
 
-def _mark(axes: Axes, line: Line, y: float, *, of_target: bool) -> None:
+def _mark(axes: Axes, line: ArmSpeedup, y: float, *, of_target: bool) -> None:
     found = line.to_target if of_target else line.fixed_work
     if found is None:
         return
@@ -101,7 +101,7 @@ def _inside(value: float) -> float:
     return min(max(value, 1e-6), 1e6)
 
 
-def _limits(axes: Axes, answer: Answer, shown: Sequence[Line]) -> None:
+def _limits(axes: Axes, answer: Speedups, shown: Sequence[ArmSpeedup]) -> None:
     found = [pair for line in shown for pair in ratios(line) if pair is not None]
     ends = [end for one in found for end in (one.low, one.point, one.high) if 0 < end < math.inf]
     ends += [answer.bound.value] if answer.bound.value is not None else []
@@ -117,7 +117,7 @@ def _limits(axes: Axes, answer: Answer, shown: Sequence[Line]) -> None:
     axes.set_xlim(min(low, below), max(high, above))
 
 
-def _legend(answer: Answer) -> list[Line2D | Patch]:
+def _legend(answer: Speedups) -> list[Line2D | Patch]:
     grey = {"linestyle": "", "marker": "o", "color": "#50555e", "markersize": 7.0}
     found: list[Line2D | Patch] = [Line2D([], [], **grey, label="all work")]
     if any(line.to_target for line in lines(answer)):

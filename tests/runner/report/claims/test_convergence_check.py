@@ -8,12 +8,11 @@ import pytest
 import yaml
 from test_speedups import BASE, study
 
-from daso_bench.runner.report.claims.answer_words import cells, sentences, speedup_rows
+from daso_bench.runner.report.claims.claim_tables import cells, sentences, show_verdicts, speedup_rows
 from daso_bench.runner.report.claims.convergence_points import Reference, workload_of
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import Answer, answers
-from daso_bench.runner.report.claims.verdicts import show_verdicts
+from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, load_runs
 
@@ -34,8 +33,8 @@ def reference(run: Run, samples: Sequence[float] = AS_STORED) -> Reference:
     )
 
 
-def held(root: Path, *references: Reference) -> Answer:
-    (found,) = answers(compare(load_runs(root, "test")), references)
+def held(root: Path, *references: Reference) -> Speedups:
+    (found,) = all_speedups(compare(load_runs(root, "test")), references)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner.report.claims.fairness import NOT_RECORDED, Ledger, Row, fairness
+from daso_bench.runner.report.claims.fairness import NOT_RECORDED, FairnessRow, FairnessTable, fairness
 from daso_bench.runner.report.data.load import Run
 
 SEEDS = (0, 1, 2)
@@ -163,11 +163,11 @@ def arms(
     return baseline, arm
 
 
-def keys(rows: Sequence[Row]) -> set[str]:
+def keys(rows: Sequence[FairnessRow]) -> set[str]:
     return {row.key for row in rows}
 
 
-def row_of(ledger: Ledger, key: str) -> Row:
+def row_of(ledger: FairnessTable, key: str) -> FairnessRow:
     (found,) = [row for row in ledger.rows if row.key == key]
     return found
 

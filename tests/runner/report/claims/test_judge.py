@@ -9,11 +9,10 @@ from test_speedups import ARM, BASE, study, with_fresh
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims import judge as judge_module
-from daso_bench.runner.report.claims.judge import NO_ARM, Judged, judge
-from daso_bench.runner.report.claims.paper_claims import Claim, Conditions, load
-from daso_bench.runner.report.claims.speedups import answers
-from daso_bench.runner.report.claims.verdict_words import claim_rows, fairness_rows
-from daso_bench.runner.report.claims.verdicts import show_verdicts
+from daso_bench.runner.report.claims.claim_tables import claim_rows, fairness_rows, show_verdicts
+from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
+from daso_bench.runner.report.claims.paper_claims import Claim, StatedConditions, load
+from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 
@@ -21,14 +20,14 @@ Make = Callable[..., Path]
 FAST = tuple(value / 1.7 for value in BASE)
 
 
-def of(root: Path, name: str) -> list[Judged]:
+def of(root: Path, name: str) -> list[JudgedClaim]:
     """What the runs below `root` say of the claim `name`."""
     claims = [claim for claim in load() if claim.id == name]
     assert claims
-    return judge(claims, answers(compare(load_run(path, path.name) for path in find_runs(root))))
+    return judge(claims, all_speedups(compare(load_run(path, path.name) for path in find_runs(root))))
 
 
-def only(root: Path, name: str = "daso_time") -> Judged:
+def only(root: Path, name: str = "daso_time") -> JudgedClaim:
     (found,) = of(root, name)
     return found
 
@@ -58,9 +57,9 @@ def test_a_smaller_gain_contradicts_no_claim_of_up_to(make_run: Make, tmp_path: 
 def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make, tmp_path: Path):
     """A paper's mIoU says what becomes of mIoU; accuracy of the same model is another workload."""
     study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
-    given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    given = all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
     (claim,) = [claim for claim in load() if claim.id == "daso_time"]
-    here = Conditions(
+    here = StatedConditions(
         model=None, dataset=None, nodes=2, devices_per_node=2, device="of a test", network="of a test"
     )
     for metric, own in (("accuracy", True), ("miou", False)):
@@ -90,7 +89,7 @@ def test_without_second_baselines_there_is_no_verdict(make_run: Make, tmp_path: 
 def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(make_run: Make, tmp_path: Path):
     with_fresh(make_run, tmp_path, (1, 3))
     (claim,) = [claim for claim in load() if claim.id == "daso_time"]
-    given = answers(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    given = all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
     (found,) = judge([replace(claim, headline="time_to_target")], given)
     assert found.verdict.word == "no verdict"
     assert "no noise floor: 2 of 5 runs of ddp fresh_seeds missed the target" in found.verdict.reasons
@@ -119,7 +118,7 @@ def told(root: Path, name: str) -> str:
     """Why the runs below `root` were not compared for the claim `name`."""
     claims = [claim for claim in load() if claim.id == name]
     comparisons = compare(load_run(path, path.name) for path in find_runs(root))
-    (found,) = judge(claims, answers(comparisons), comparisons)
+    (found,) = judge(claims, all_speedups(comparisons), comparisons)
     assert (found.comparison, found.verdict.word) == (None, "no verdict")
     (reason,) = found.verdict.reasons
     return reason
@@ -243,18 +242,18 @@ def test_a_pair_of_arms_is_compared_once_however_many_claims_ask(
         make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
     calls: list[str] = []
 
-    def counted(name: str) -> None:
-        made = getattr(judge_module, name)
+    def counted(owner: object, name: str) -> None:
+        made = getattr(owner, name)
 
         def call(*given: object, **keys: object) -> object:
             calls.append(name)
             return made(*given, **keys)
 
-        monkeypatch.setattr(judge_module, name, call)
+        monkeypatch.setattr(owner, name, call)
 
-    counted("fairness")
-    counted("held_against")
+    counted(judge_module, "fairness")
+    counted(Speedups, "over")
     claims = [claim for claim in load() if claim.id == "lasgd_time_gossip"] * 3
-    found = judge(claims, answers(compare(load_run(path, path.name) for path in find_runs(tmp_path))))
+    found = judge(claims, all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path))))
     assert len(found) == 6
-    assert sorted(calls) == ["fairness", "fairness", "held_against", "held_against"]
+    assert sorted(calls) == ["fairness", "fairness", "over", "over"]

@@ -92,10 +92,10 @@ def test_shipped_files_show_every_key_and_begin_with_what_they_are() -> None:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
         for claim in tree["claims"]:
             number = {"value", "less_time", "direction"}
-            fields = {*paper_claims.Record.__dataclass_fields__, "rows"}
+            fields = {*paper_claims.ClaimKeys.__dataclass_fields__, "rows"}
             assert claim.keys() | number == fields, file
             assert len(claim.keys() & number) == 1
-            assert claim["conditions"].keys() == paper_claims.Conditions.__dataclass_fields__.keys()
+            assert claim["conditions"].keys() == paper_claims.StatedConditions.__dataclass_fields__.keys()
         assert tree["paper"].keys() == paper_claims.Paper.__dataclass_fields__.keys()
 
 
@@ -120,7 +120,7 @@ def test_a_file_of_ones_own_is_read_and_what_it_leaves_out_is_not_known(tmp_path
     (mine,) = [claim for claim in load([tmp_path]) if claim.id == "mine_time"]
     assert (mine.file, mine.study, mine.paper.arxiv) == (file, "mine", "2001.00010")
     assert (mine.gain, mine.quantifier, mine.comparator, mine.metric) == (2.0, "typical", "ddp", "accuracy")
-    assert mine.conditions == paper_claims.Conditions()
+    assert mine.conditions == paper_claims.StatedConditions()
     assert mine.conditions.words == "not stated"
     assert len(load([tmp_path])) == len(load()) + 1
 
