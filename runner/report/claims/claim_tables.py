@@ -1,4 +1,4 @@
-"""Speed-ups, verdicts and fairness as text: `daso-bench claims DIR`, and rows of the CSV tables of a report."""
+"""Speed-ups, verdicts and fairness as text: `daso-bench claims DIR`, and rows of the CSV tables."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,22 +46,22 @@ def cells(speedups: Speedups) -> list[Cells]:
 
 def sentences(speedups: Speedups) -> list[str]:
     """What a reader has to know before the numbers: floors, bound, budget, checks."""
-    told = [*_floors(speedups), *([bound] if (bound := speedups.bound.sentence) else [])]
+    lines = [*_floors(speedups), *([bound] if (bound := speedups.bound.sentence) else [])]
     if speedups.budget_s is not None:
-        told.append(
+        lines.append(
             "A run that has not reached the target counts as a failure after "
             f"{words.seconds(speedups.budget_s)} of training."
         )
     if speedups.guard is not None:
-        told.append(speedups.guard.sentence)
+        lines.append(speedups.guard.sentence)
     better = "no verdict against it, but on claims that name it"
-    told += [f"{reason[0].upper()}{reason[1:]}: {better}." for reason in speedups.wrong]
-    return told + [f"{reason}." for reason in speedups.reasons(speedups.baseline)]
+    lines += [f"{reason[0].upper()}{reason[1:]}: {better}." for reason in speedups.wrong]
+    return lines + [f"{reason}." for reason in speedups.reasons(speedups.baseline)]
 
 
-def speedup_rows(given: Iterable[Speedups]) -> list[dict[str, Any]]:
+def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
     """One row per arm and comparison, all numbers of the table and their intervals."""
-    return [_row(speedups, line) for speedups in given for line in _all(speedups)]
+    return [_row(speedups, line) for speedups in studied for line in _all(speedups)]
 
 
 def _all(speedups: Speedups) -> list[ArmSpeedup]:
@@ -125,19 +125,19 @@ def _floors(speedups: Speedups) -> list[str]:
         f"same seeds {fixed.clock.value:.2%}",
         *([f"other seeds {' and '.join(fresh)}"] if fresh else []),
     ]
-    told = [f"Noise floor, what two runs of the baseline itself differ by: {', '.join(parts)}."]
-    told += [
+    lines = [f"Noise floor, what two runs of the baseline itself differ by: {', '.join(parts)}."]
+    lines += [
         f"No noise floor in the {work}, so no verdict on it: {floor.unknown}."
         for work, floor in floors.items()
         if floor.unknown
     ]
     if fixed.biased:
-        told.append("The two runs with the same seeds differ by order or slot: verdicts are provisional.")
+        lines.append("The two runs with the same seeds differ by order or slot: verdicts are provisional.")
     if fixed.fresh is not None and fixed.fresh.misses_1:
-        told.append(
+        lines.append(
             "The interval of the baseline against itself with other seeds misses 1, as it does in 1 of 20."
         )
-    return told
+    return lines
 
 
 def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
@@ -185,12 +185,12 @@ def _ratio(name: str, ratio: Ratio | None, holm: float | None) -> dict[str, Any]
 
 def remarks(judged: JudgedClaim) -> list[str]:
     """What is printed after the word: remarks, reasons, and how many runs would decide."""
-    told = [*judged.verdict.remarks, *judged.verdict.reasons]
+    lines = [*judged.verdict.remarks, *judged.verdict.reasons]
     if judged.verdict.smallest_n is not None:
-        told.append(f"{judged.verdict.smallest_n} runs an arm would decide, if spread and point stay")
+        lines.append(f"{judged.verdict.smallest_n} runs an arm would decide, if spread and point stay")
     elif judged.verdict.word == "inconclusive":
-        told.append("no number of runs up to 100 would decide, if spread and point stay")
-    return told
+        lines.append("no number of runs up to 100 would decide, if spread and point stay")
+    return lines
 
 
 def workload(judged: JudgedClaim) -> str:

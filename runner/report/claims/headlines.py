@@ -67,8 +67,8 @@ def time_to_target(
 ) -> Measured:
     """Time of the first crossing."""
     made = _time(claim, line.to_target, conditions, line.holm[1])
-    told = f"{words.interval(line.to_target)} in time to target"
-    return Measured(verdict=made, words=told, ratio=line.to_target)
+    text = f"{words.interval(line.to_target)} in time to target"
+    return Measured(verdict=made, words=text, ratio=line.to_target)
 
 
 def efficiency(claim: Hypothesis, speedups: Speedups, line: ArmSpeedup, conditions: Conditions) -> Measured:
@@ -100,8 +100,8 @@ def quality_at_time(
         diverged=line.diverged,
         forecast=forecast,
     )
-    told = f"{points.difference:+.2f} points" if points else "no difference"
-    return Measured(verdict=made, words=f"{told} at equal time, {words.interval(steps)} in time per sample")
+    text = f"{points.difference:+.2f} points" if points else "no difference"
+    return Measured(verdict=made, words=f"{text} at equal time, {words.interval(steps)} in time per sample")
 
 
 HEADLINES: dict[str, Headline] = {
