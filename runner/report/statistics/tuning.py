@@ -126,13 +126,13 @@ def in_common(arms: Mapping[str, Sequence[Trial]]) -> dict[str, list[float]]:
     points: crossing times if some trial crossed everywhere, else the time of the whole schedule.
     """
     for key in ("crossed_s", "train_s"):
-        times = [[None if t.failed else getattr(t, key) for t in trials] for trials in arms.values()]
-        shared = [place for place, values in enumerate(zip(*times, strict=True)) if all(values)]
+        times = {
+            arm: [0.0 if trial.failed else float(getattr(trial, key) or 0.0) for trial in trials]
+            for arm, trials in arms.items()
+        }
+        shared = [place for place, seconds in enumerate(zip(*times.values(), strict=True)) if all(seconds)]
         if shared:
-            return {
-                arm: [float(values[place]) for place in shared]
-                for arm, values in zip(arms, times, strict=True)
-            }
+            return {arm: [seconds[place] for place in shared] for arm, seconds in times.items()}
     return {arm: [] for arm in arms}
 
 

@@ -169,10 +169,7 @@ def test_a_row_of_a_quality_claim_is_in_points(tmp_path: Path) -> None:
         ),
         ({"certainty": "sure"}, "claims[0].certainty=sure: unknown; known: abstract, paper, secondary"),
         ({"certainty": None}, "claims[0].certainty: must be given"),
-        (
-            {"metric": "f1"},
-            "claims[0].metric=f1: headline=fixed_work takes accuracy or top5 or miou",
-        ),
+        ({"metric": "f1"}, "claims[0].metric=f1: headline=fixed_work takes accuracy or top5 or miou"),
         ({"arm": "sgpp"}, "claims[0].arm=sgpp: unknown (did you mean 'sgp'?); known: daso, ddp"),
         ({"comparator": "nativ"}, "claims[0].comparator=nativ: unknown (did you mean 'native'?)"),
         ({"comparator": "sgp"}, "claims[0].comparator=sgp: must be another than claims[0].arm"),
@@ -199,10 +196,7 @@ def test_a_row_of_a_quality_claim_is_in_points(tmp_path: Path) -> None:
             "claims[0].quantifier=up_to: needs a number, value or less_time",
         ),
         ({"headline": "quality"}, "claims[0].value=2.0: headline=quality takes direction instead"),
-        (
-            {"headline": "efficiency"},
-            "claims[0].metric=accuracy: headline=efficiency takes samples_per_s",
-        ),
+        ({"headline": "efficiency"}, "claims[0].metric=accuracy: headline=efficiency takes samples_per_s"),
         ({"quality_margin": 0}, "claims[0].quality_margin=0.0: must be > 0"),
         ({"id": "Mine"}, "claims[0].id=Mine: must be small letters, digits and _"),
         ({"says": " "}, "claims[0].says=' ': must be text, and not empty"),
