@@ -51,7 +51,7 @@ class Strategy(ABC):
     still for an evaluation or a checkpoint costs training time wherever it is: models are judged from copies.
     `caveats` are sentences that belong beside every number of this strategy.
     `may_differ` names what it may change against a baseline and be fair: keys of the configuration, or
-    of the fairness ledger (runner/report/claims/recorded.py), or their beginnings, written out as a plain
+    of the fairness table (runner/report/claims/recorded.py), or their beginnings, written out as a plain
     tuple.
     `tuned` names at most three keys of `Config` that `daso-bench tune` searches besides what it searches for
     all strategies, each with the values to try; what `check` refuses of them is a failed trial.

@@ -178,10 +178,10 @@ def _claims(arguments: list[str]) -> int:
     add_config_dir(parser)
     options = parser.parse_args(arguments)
     if options.directory is not None:
-        from ..report.claims.verdicts import show_verdicts
+        from ..report.claims.claim_tables import show_verdicts
 
         return show_verdicts(Path(options.directory), folder_of(options.config_dir))
-    from ..report.claims.claims_table import show
+    from ..report.claims.claims_list import show
 
     return show(folder_of(options.config_dir))
 

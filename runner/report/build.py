@@ -15,7 +15,7 @@ from ..machine.folders import writing
 from . import sections, words
 from .claims import convergence_points, paper_claims
 from .claims.judge import judge
-from .claims.speedups import answers
+from .claims.speedups import all_speedups
 from .data.arms import MANY_RUNS, compare
 from .data.load import load_runs
 from .plots.arm_style import swatch
@@ -39,7 +39,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     folders = [config_dir] if config_dir else []
     runs = load_runs(Path(directory), "report")
     comparisons = compare(runs)
-    speedups = answers(comparisons, convergence_points.load(folders))
+    speedups = all_speedups(comparisons, convergence_points.load(folders))
     judged = judge(paper_claims.load(folders), speedups, comparisons)
     results = Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)
     made = [section(results) for section in section_classes(folders)]

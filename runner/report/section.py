@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from . import words
-from .claims.judged import Judged
-from .claims.speedups import Answer
+from .claims.judge import JudgedClaim
+from .claims.speedups import Speedups
 from .data.arms import Comparison, row_of
 from .data.load import Run
 from .plots.pictures import Plot
@@ -26,8 +26,8 @@ class Results:
 
     runs: list[Run]
     comparisons: list[Comparison]
-    speedups: list[Answer]
-    judged: list[Judged]
+    speedups: list[Speedups]
+    judged: list[JudgedClaim]
 
     @cached_property
     def configured(self) -> list[Comparison]:

@@ -1,4 +1,4 @@
-"""What the baseline's times leave to be gained: by no arm on this machine can more be had.
+"""Upper bound of the speed-up, from the times of the baseline: no arm on this machine can exceed it.
 
 Source: docs/method.md, "Why an arm is faster"; the arithmetic is in `runner/report/statistics/decompose.py`.
 """
@@ -13,7 +13,7 @@ from ..data.means import geometric_mean
 from ..data.rank_times import by_rank, shares, uneven_devices
 from ..statistics import decompose
 
-_TOLD = ("batches", "samples_of_worker")  # where a strategy says that its ranks take unequal numbers
+_SHARES = ("batches", "samples_of_worker")  # where a strategy records that its ranks take unequal numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,14 @@ class Bound:
 
     @property
     def sentence(self) -> str:
-        """What it says, or why it says nothing; "" for equal devices whose times nobody recorded."""
+        """The bound in words, or why it is not known; "" for equal devices whose times are not recorded."""
         if not self.uneven:
-            return self._of_communication
+            if self.value is None:
+                return ""
+            return (
+                f"Without any communication the baseline would be {self.value:.3f} times as fast: no saving "
+                "of communication can exceed that."
+            )
         if self.value is None:
             return (
                 "Devices differ, and not all ranks of the baseline recorded their times: how much faster "
@@ -43,25 +48,16 @@ class Bound:
             "work can exceed that."
         )
 
-    @property
-    def _of_communication(self) -> str:
-        if self.value is None:
-            return ""
-        return (
-            f"Without any communication the baseline would be {self.value:.3f} times as fast: no saving of "
-            "communication can exceed that."
-        )
-
 
 def bound_of(baseline: Arm) -> Bound:
     """From the complete runs of the baseline.
 
-    Where a configuration or the ranks' own records say that devices differ, every run has to tell the times
+    Where devices differ, by configuration or by the ranks' records, every run has to have recorded the times
     of all its ranks.
     """
     runs, uneven = baseline.complete, any(differ(run) for run in baseline.runs)
-    found = [_balanced(run) if uneven else _communication(run) for run in runs]
-    known = [value for value in found if value is not None]
+    bounds = [_balanced(run) if uneven else _communication(run) for run in runs]
+    known = [value for value in bounds if value is not None]
     if uneven and len(known) < len(runs):
         known = []
     return Bound(value=geometric_mean(known), limit=decompose.bound_limit(known), uneven=uneven)
@@ -89,17 +85,17 @@ def _communication(run: Run) -> float | None:
 
 def _balanced(run: Run) -> float | None:
     """None unless every rank's parts and samples are known."""
-    times, told = by_rank(run), run.summary.get("strategy")
+    times, recorded = by_rank(run), run.summary.get("strategy")
     nodes = (run.config.get("cluster") or {}).get("ranks_per_node")
     if not isinstance(nodes, list) or sum(nodes) != len(times):
         return None
-    if not all({"train_s", "exposed_s", "waiting_s"} <= own.keys() for own in times):
+    if not all({"train_s", "exposed_s", "waiting_s"} <= rank.keys() for rank in times):
         return None
-    busy = [own["train_s"] - max(0.0, own["exposed_s"]) - max(0.0, own["waiting_s"]) for own in times]
-    uneven = isinstance(told, Mapping) and any(told.get(key) for key in _TOLD)
+    busy = [rank["train_s"] - max(0.0, rank["exposed_s"]) - max(0.0, rank["waiting_s"]) for rank in times]
+    uneven = isinstance(recorded, Mapping) and any(recorded.get(key) for key in _SHARES)
     samples = shares(run) if uneven else [1.0] * len(times)
     if len(samples) != len(times) or min(*busy, *samples) <= 0:
         return None
-    train_s = max(own["train_s"] for own in times)
+    train_s = max(rank["train_s"] for rank in times)
     # Never below 1 but for rounding: no rank is busy longer than the slowest trains.
     return max(1.0, decompose.balanced_bound(train_s, busy_s=busy, samples=samples))

@@ -1,13 +1,14 @@
-"""Reference convergence points: how many samples a baseline needed to its target, as files.
+"""Reference convergence points, the samples a baseline needed to its target, and the check against them.
 
-Those of conf/convergence, and of `convergence/` in a folder of the user's own. A file names the workload, key
-by key: it speaks of runs that agree in all of them. `daso-bench pilot +study=NAME --reference` writes one.
-Source: docs/method.md, "Validity and guard".
+The files are those of conf/convergence, and of `convergence/` in a folder of the user's own. A file names the
+workload, key by key: it applies to runs that agree in all of them. `daso-bench pilot +study=NAME --reference`
+writes one. The check finds a weak baseline, and arms that need fewer samples than they should. Source:
+docs/method.md, "Validity and guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from ....strategies.errors import ConfigError, nearest
 from ...config import groups
 from ...records import plain_yaml
 from ...records.nested_keys import flatten
+from .. import words
+from ..data.arms import Arm, Comparison
+from ..statistics import noise_floor
+from ..statistics.noise_floor import Shift
+from ..statistics.ratio import SIGNIFICANT, Times
 
 FOLDER = "convergence"
 FEWEST_RUNS = 10
+WEAK = "weak baseline"
 GROUPS = ("model", "dataset", "optimizer", "schedule")
 TRAIN = (
     *("epochs", "max_steps", "global_batch_size", "short_batch", "precision", "clip_norm"),
@@ -35,7 +42,7 @@ class Reference:
     """Stored points of one workload, dotted key -> value.
 
     `samples`: scored samples to target of each run, in the order of their seeds; a run that missed the target
-    stands there with all it used, and is counted in `missed`. Raises ConfigError for fewer than 10 runs, a
+    is listed with all it used, and is counted in `missed`. Raises ConfigError for fewer than 10 runs, a
     number that is not positive and finite, or more misses than runs.
     """
 
@@ -68,8 +75,8 @@ def workload_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def match(config: Mapping[str, Any], references: Sequence[Reference]) -> Reference | None:
     """The reference of the workload of a run with this configuration; of several the last."""
-    own = workload_of(config)
-    return next((one for one in reversed(references) if one.workload == own), None)
+    workload = workload_of(config)
+    return next((each for each in reversed(references) if each.workload == workload), None)
 
 
 def load(folders: Sequence[Path] = ()) -> list[Reference]:
@@ -120,8 +127,8 @@ def _reference(name: str, tree: Any) -> Reference:
             raise ConfigError(f"{key}: must be given")
     for key, kind in (("workload", dict), ("samples", list)):
         if not isinstance(tree[key], kind):
-            word = "keys and values" if kind is dict else "a list of numbers, one a run"
-            raise ConfigError(f"{key}={tree[key]}: must be {word}")
+            allowed = "keys and values" if kind is dict else "a list of numbers, one a run"
+            raise ConfigError(f"{key}={tree[key]}: must be {allowed}")
     return Reference(
         name=name,
         workload={str(key): value for key, value in tree["workload"].items()},
@@ -130,3 +137,83 @@ def _reference(name: str, tree: Any) -> Reference:
         command=str(tree["command"]),
         date=str(tree["date"]),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceCheck:
+    """The arms of a comparison against the stored points.
+
+    `reference`: None where none is stored for this workload; then nothing is checked. `weak`: why the
+    baseline is too weak, "" if it is not. By arm's label: `shifts`, how much better than the points it is;
+    `flagged`, why it needs fewer samples than it should; `noted`, what would flag it were it the only arm.
+    """
+
+    reference: Reference | None = None
+    weak: str = ""
+    shifts: Mapping[str, Shift] = field(default_factory=dict)
+    flagged: Mapping[str, str] = field(default_factory=dict)
+    noted: Mapping[str, str] = field(default_factory=dict)
+
+    def reasons(self, *arms: Arm) -> tuple[str, ...]:
+        """Why there is no verdict between these arms."""
+        return tuple(self.flagged[arm.label] for arm in arms if arm.label in self.flagged)
+
+    @property
+    def sentence(self) -> str:
+        """With which reference the samples were compared."""
+        if self.reference is None:
+            return "No stored reference for this workload: whether the baseline is weak is not known."
+        stored = f"{len(self.reference.samples)} stored runs of {self.reference.name} ({self.reference.date})"
+        return f"Samples to target were held against {stored}."
+
+
+def check_convergence(
+    comparison: Comparison, baseline: Arm, references: Sequence[Reference]
+) -> ConvergenceCheck | None:
+    """None without a target. Second baselines and the placebo are left out: no verdict is about them.
+
+    A run that missed the target enters with all samples it used, as it does in a reference: it needs at least
+    so many.
+    """
+    if len(comparison.targets) != 1:
+        return None
+    reference = match(baseline.runs[0].config, references)
+    if reference is None:
+        return ConvergenceCheck()
+    stored = Times(reference.samples)
+    samples = {arm.label: _samples(arm) for arm in comparison.arms if not arm.runs[0].role}
+    shifts = noise_floor.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
+    needs = {
+        label: f"{_needs(label, shift, reference)}; {_corrected(shift, len(shifts))})"
+        for label, shift in shifts.items()
+        if shift.p < SIGNIFICANT
+    }
+    worse = noise_floor.worse(stored, samples[baseline.label]) if samples[baseline.label].seconds else None
+    return ConvergenceCheck(
+        reference=reference,
+        weak=f"{WEAK}: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else "",
+        shifts=shifts,
+        flagged={
+            label: f"{label} needs fewer samples than it should, flagged until explained: {why}"
+            for label, why in needs.items()
+            if shifts[label].flagged
+        },
+        noted={label: f"not flagged: {why}" for label, why in needs.items() if not shifts[label].flagged},
+    )
+
+
+def _needs(label: str, shift: Shift, reference: Reference) -> str:
+    """Up to the p of this test alone; the bracket is still open."""
+    times = math.exp(shift.log_shift)
+    stored = f"the stored runs of {reference.name}"
+    return f"{label} needs {times:.3f} times the samples of {stored} (p = {shift.p:.2g}"
+
+
+def _corrected(shift: Shift, arms: int) -> str:
+    return f"{shift.adjusted:.2g} after correction for {words.count(arms, 'arm')}"
+
+
+def _samples(arm: Arm) -> Times:
+    """Samples to target of each counted run, of those that missed it all they used."""
+    samples = [run.crossing.scored_samples if run.crossing else run.samples for run in arm.counted]
+    return Times(tuple(float(value) for value in samples if value))

@@ -1,11 +1,11 @@
-"""Whether two arms of a comparison differ in more than their strategies: the fairness ledger.
+"""Fairness table: whether two arms of a comparison differ in more than their strategies.
 
-Everything that could favour one side is read from the records of both and set side by side. What a strategy
-may change it declares itself (`Strategy.may_differ`); any other difference forbids a verdict. What no record
-holds is told as not recorded: that is not "equal", and what one side alone has recorded is a difference.
+Everything that could favour one side is read from the records of both and compared. What a strategy may
+change it declares itself (`Strategy.may_differ`); any other difference forbids a verdict. A quantity that no
+record holds is "not recorded", which is not "equal"; one that one side alone has recorded is a difference.
 
 Runs of one repetition are compared with each other: it may have nodes of its own, or its own phase of the
-evaluations, as long as both arms have the same. Only runs that count are looked at: one that failed and was
+evaluations, as long as both arms have the same. Only runs that count are compared: one that failed and was
 repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `train.precision`.
 """
 
@@ -19,10 +19,9 @@ from ...config.parts import check_fair
 from ...records.nested_keys import below
 from ...records.seed_ranges import trial_seeds
 from ..data.arms import settings, text
-from ..data.load import Run
+from ..data.declared import may_differ
+from ..data.load import Run, number
 from . import recorded
-from .declared import may_differ
-from .interleaving import order_of_execution
 
 NOT_RECORDED = "not recorded"
 NO_SUCH_KEY = "no such key"
@@ -34,11 +33,11 @@ BY_DESIGN: Mapping[str, tuple[str, ...]] = {
         *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
     ),
 }
-"""By the headline of a claim: what its arms differ in because it asks for that."""
+"""By the headline of a claim: what its arms differ in because the claim is about that."""
 BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "same_seeds": ("train.max_steps", "data.samples", "evaluation.count"),
     "fresh_seeds": ("seed", "model.initial", "data.order"),
-    # Of the same work a core's part, on one of the same machines: `alone` asks for both.
+    # A core's part of the same work, on one of the same machines.
     "one_core": (
         *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),
         *("evaluation.count", "train.global_batch_size", "train.max_steps", "train.max_seconds"),
@@ -51,7 +50,7 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
 BY_TUNING = ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs")
 """What two equally tuned arms differ in: each has the best of its own search."""
 
-# How a launcher waits and what a job is called: nothing that a clock or a model could notice.
+# How a launcher waits and what a job is called: no effect on a clock or a model.
 WAITING = tuple(
     f"launcher.{key}"
     for key in (
@@ -59,7 +58,7 @@ WAITING = tuple(
         *("start_s", "snapshot", "python", "timeline", "extrapolate", "on_invalid"),
     )
 )
-# What is known about modelled times changes none of them.
+# What is known about the error of modelled times changes none of them.
 _ABOUT = (*WAITING, "cluster.validated_ranks")
 
 # Of the configuration; a group is one line, and a line per key where its keys differ.
@@ -88,19 +87,19 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Compared:
     """A run, and what of its configuration is compared, dotted."""
 
     run: Run
     settings: Mapping[str, Any]
 
 
-Read = Callable[[_Known], str | None]
+Read = Callable[[_Compared], str | None]
 Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class FairnessRow:
     """One quantity on both sides. `equal`: None where neither side has recorded it.
 
     `own`: a difference in it is the strategy's own. `wrong`: why it forbids a verdict though both are alike.
@@ -121,103 +120,98 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class FairnessTable:
     """All rows, in a fixed order."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[FairnessRow, ...]
 
     @property
-    def forbidding(self) -> list[Row]:
+    def forbidding(self) -> list[FairnessRow]:
         """The rows that forbid a verdict."""
         return [row for row in self.rows if row.forbids]
 
     @property
-    def not_recorded(self) -> list[Row]:
-        """The rows of which nothing is known: shown, and not taken for equal."""
+    def not_recorded(self) -> list[FairnessRow]:
+        """The rows that neither side has recorded: shown, and not taken for equal."""
         return [row for row in self.rows if row.equal is None]
 
 
-def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "") -> Ledger:
-    """The ledger of two arms of one comparison.
+def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "") -> FairnessTable:
+    """The table of two arms of one comparison.
 
     Args:
         baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
         headline: of the claim that is judged; `BY_DESIGN` says what it allows.
     """
-    sides = [[_Known(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
-    counted = [known.run for side in sides for known in side]
+    sides = [[_Compared(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
+    counted = [compared.run for side in sides for compared in side]
     own = {"strategy", *BY_DESIGN.get(headline, ())}
     own.update(*(may_differ(target) for target in {_target(run) for run in counted}))
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
     pair = _Pair(sides[0], sides[1], frozenset(own))
-    return Ledger(tuple(_rows(pair)))
+    return FairnessTable(tuple(_rows(pair)))
 
 
 @dataclass(frozen=True)
 class _Pair:
     """The counted runs of both sides, and the keys (or their beginnings) that may differ."""
 
-    baseline: list[_Known]
-    arm: list[_Known]
+    baseline: list[_Compared]
+    arm: list[_Compared]
     own: frozenset[str]
 
     @property
-    def all(self) -> list[_Known]:
+    def all(self) -> list[_Compared]:
         return [*self.baseline, *self.arm]
 
     @property
     def virtual(self) -> bool:
         """Whether all clocks are virtual: then no machine can favour a side."""
-        return all(known.run.world == "simulated" for known in self.all)
+        return all(each.run.world == "simulated" for each in self.all)
 
     def is_own(self, key: str) -> bool:
         return any(key == name or key.startswith(f"{name}.") for name in self.own)
 
-    def row(self, key: str, quantity: str, read: Read, *, complete: bool = False) -> Row:
+    def row(self, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
         """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
         sides = [
-            _by_block((known for known in side if not complete or recorded.complete(known.run)), read)
+            _by_block((each for each in side if not complete or recorded.complete(each.run)), read)
             for side in (self.baseline, self.arm)
         ]
         equal = _equal(*sides)
         shown = [_shown(side) for side in sides]
-        return Row(
+        return FairnessRow(
             key=key, quantity=quantity, baseline=shown[0], arm=shown[1], equal=equal, own=self.is_own(key)
         )
 
 
-def _rows(pair: _Pair) -> Iterable[Row]:
+def _rows(pair: _Pair) -> Iterable[FairnessRow]:
     yield _seeds(pair)
-    yield pair.row("strategy", "strategy", lambda known: _group_text(known, "strategy"))
-    for key, quantity in _SETTINGS.items():
-        yield from _setting(pair, key, quantity)
+    yield pair.row("strategy", "strategy", lambda each: _group_text(each, "strategy"))
+    for key, name in _SETTINGS.items():
+        yield from _setting(pair, key, name)
     yield from _other_settings(pair)
-    for one in recorded.QUANTITIES:
-        if one.real and pair.virtual:
+    for quantity in recorded.QUANTITIES:
+        if quantity.real and pair.virtual:
             continue
-        row = _recorded_row(pair, one)
-        yield replace(row, wrong=_tuned_on(pair)) if one.key == "tuning" else row
+        row = _recorded_row(pair, quantity)
+        yield replace(row, wrong=_tuned_on(pair)) if quantity.key == "tuning" else row
     if not pair.virtual:
         yield _threads(pair)
-        order = order_of_execution(*([known.run for known in side] for side in (pair.baseline, pair.arm)))
-        yield Row(
-            key="execution.order",
-            quantity="order of execution: places in time",
-            baseline=order.baseline or NOT_RECORDED,
-            arm=order.arm or NOT_RECORDED,
-            equal=None if not (order.baseline and order.arm) else True,
-            wrong=order.wrong,
-        )
+        yield _order_of_execution(pair)
 
 
-def _recorded_row(pair: _Pair, one: recorded.Quantity) -> Row:
-    return pair.row(one.key, one.words, lambda known: one.read(known.run), complete=one.complete)
+def _recorded_row(pair: _Pair, quantity: recorded.Quantity) -> FairnessRow:
+    def read(each: _Compared) -> str | None:
+        return quantity.read(each.run)
+
+    return pair.row(quantity.key, quantity.words, read, complete=quantity.complete)
 
 
 def _tuned_on(pair: _Pair) -> str:
     """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
-    tuned = [known.run for known in pair.all if known.run.tuned]
+    tuned = [each.run for each in pair.all if each.run.tuned]
     counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
     tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
     try:
@@ -227,12 +221,12 @@ def _tuned_on(pair: _Pair) -> str:
     return ""
 
 
-def _seeds(pair: _Pair) -> Row:
+def _seeds(pair: _Pair) -> FairnessRow:
     sides = [
-        sorted((text(known.run.seed) for known in side), key=_natural) for side in (pair.baseline, pair.arm)
+        sorted((text(each.run.seed) for each in side), key=_natural) for side in (pair.baseline, pair.arm)
     ]
     twice = sorted({seed for side in sides for seed in side if side.count(seed) > 1}, key=_natural)
-    return Row(
+    return FairnessRow(
         key="seed",
         quantity="seeds: initial weights, order of the data",
         baseline=", ".join(sides[0]) or "no run",
@@ -243,85 +237,126 @@ def _seeds(pair: _Pair) -> Row:
     )
 
 
-def _setting(pair: _Pair, key: str, quantity: str) -> Iterable[Row]:
+def _setting(pair: _Pair, key: str, quantity: str) -> Iterable[FairnessRow]:
     """One line for a key, and for a group whose keys all agree; else one for each key that does not."""
-    keys = sorted({name for known in pair.all for name in known.settings if below(name, [key])})
+    keys = sorted({name for each in pair.all for name in each.settings if below(name, [key])})
     if keys == [key] or not keys:
         yield _key_row(pair, key, quantity)
         return
     apart = [row for name in keys if (row := _key_row(pair, name, f"{quantity}: {name}")).equal is False]
-    yield from apart or [pair.row(key, quantity, lambda known: _group_text(known, key))]
+    yield from apart or [pair.row(key, quantity, lambda each: _group_text(each, key))]
 
 
-def _other_settings(pair: _Pair) -> Iterable[Row]:
-    """Keys that no line above has, if they differ: a new key is compared until somebody says why not."""
-    known = ("strategy", *_SETTINGS)
-    for name in sorted({name for known in pair.all for name in known.settings}):
-        if not below(name, known):
+def _other_settings(pair: _Pair) -> Iterable[FairnessRow]:
+    """Keys that no line above has, if they differ: a new key is compared unless it is an exception."""
+    listed = ("strategy", *_SETTINGS)
+    for name in sorted({name for each in pair.all for name in each.settings}):
+        if not below(name, listed):
             row = _key_row(pair, name, name)
             if row.equal is False:
                 yield row
 
 
-def _key_row(pair: _Pair, key: str, quantity: str) -> Row:
-    return pair.row(key, quantity, lambda known: _setting_text(known, key))
+def _key_row(pair: _Pair, key: str, quantity: str) -> FairnessRow:
+    return pair.row(key, quantity, lambda each: _setting_text(each, key))
 
 
-def _setting_text(known: _Known, key: str) -> str | None:
-    if not known.run.config:
+def _setting_text(each: _Compared, key: str) -> str | None:
+    if not each.run.config:
         return None
-    return text(known.settings[key]) if key in known.settings else NO_SUCH_KEY
+    return text(each.settings[key]) if key in each.settings else NO_SUCH_KEY
 
 
-def _group_text(known: _Known, group: str) -> str | None:
+def _group_text(each: _Compared, group: str) -> str | None:
     """`sgd: lr=0.05, momentum=0.9`; None where the configuration is lost."""
-    if not known.run.config:
+    if not each.run.config:
         return None
-    keys = {key: value for key, value in sorted(known.settings.items()) if below(key, [group])}
+    keys = {key: value for key, value in sorted(each.settings.items()) if below(key, [group])}
     words = [
         f"{key.removeprefix(f'{group}.')}={text(value)}"
         for key, value in keys.items()
         if not key.endswith(("._target_", f"{group}.name"))
     ]
-    name = known.run.name(group) if f"{group}._target_" in keys or f"{group}.name" in keys else ""
+    name = each.run.name(group) if f"{group}._target_" in keys or f"{group}.name" in keys else ""
     return ": ".join(part for part in (name, ", ".join(words)) if part) or NO_SUCH_KEY
 
 
 def _compared(run: Run) -> dict[str, Any]:
     """The dotted configuration without what names, places or watches a run."""
-    found = {key: value for key, value in settings(run).items() if not below(key, _ABOUT)}
+    compared = {key: value for key, value in settings(run).items() if not below(key, _ABOUT)}
     # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
     phase = (run.config.get("train") or {}).get("eval_phase")
-    return found if phase is None else found | {"train.eval_phase": phase}
+    return compared if phase is None else compared | {"train.eval_phase": phase}
 
 
-def _threads(pair: _Pair) -> Row:
+def _threads(pair: _Pair) -> FairnessRow:
     row = _recorded_row(pair, recorded.THREADS_ON_CORES)
-    short = sorted({why for known in pair.all if (why := recorded.too_many_threads(known.run))})
+    short = sorted({why for each in pair.all if (why := recorded.too_many_threads(each.run))})
     # Where ranks and threads differ by design, so does their quotient; the cores are the machine's.
     return replace(row, own=pair.is_own("threads.per_rank"), wrong="; ".join(short))
 
 
-def _equal(one: Blocks, other: Blocks) -> bool | None:
+def _order_of_execution(pair: _Pair) -> FairnessRow:
+    """In which order the runs were made: a machine that warms up or gets busy favours one side.
+
+    The places of each side's runs in time (`1, 4`), from the starts and ends of their attempts. Unfair is one
+    arm whose last run ended before the other's first began, if each has two runs or more: of one run each,
+    one has to be first.
+    """
+    sides = [[_span(each.run) for each in side] for side in (pair.baseline, pair.arm)]
+    spans = [[span for span in side if span is not None] for side in sides]
+    places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
+    complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
+    if complete:
+        times = sorted(span for side in spans for span in side)
+        places = [", ".join(str(1 + times.index(span)) for span in sorted(side)) for side in spans]
+        for first, second, words in ((0, 1, "the baseline's"), (1, 0, "the arm's")):
+            ended, began = max(end for _, end in spans[first]), min(start for start, _ in spans[second])
+            if not wrong and min(map(len, spans)) > 1 and ended <= began:
+                wrong = f"all of {words} runs came first: interleave them (one sweep does)"
+    return FairnessRow(
+        key="execution.order",
+        quantity="order of execution: places in time",
+        baseline=places[0],
+        arm=places[1],
+        equal=True if complete else None,
+        wrong=wrong,
+    )
+
+
+def _span(run: Run) -> tuple[float, float] | None:
+    """Start of the first attempt and end of the last, s since 1970; None if the start is not recorded."""
+    attempts = run.status.get("attempts") or []
+    starts, ends = (
+        [value for attempt in attempts if (value := number(attempt.get(key))) is not None]
+        for key in ("started_unix", "ended_unix")
+    )
+    return (min(starts), max([*ends, *starts])) if starts else None
+
+
+def _equal(base: Blocks, arm: Blocks) -> bool | None:
     """Whether the repetitions that both sides have agree; where they share none, whether all values do.
 
     None where there is nothing to compare: no run on a side, or nothing recorded on either.
     """
-    if not one or not other:
+    if not base or not arm:
         return None
-    common = one.keys() & other.keys()
+    common = base.keys() & arm.keys()
     if common:
-        one, other = ({name: side[name] for name in common} for side in (one, other))
-    equal = one == other if common else _values(one) == _values(other)
-    return None if equal and None in _values(one) else equal
+        base, arm = ({name: side[name] for name in common} for side in (base, arm))
+    equal = base == arm if common else _values(base) == _values(arm)
+    return None if equal and None in _values(base) else equal
 
 
-def _by_block(side: Iterable[_Known], read: Read) -> Blocks:
+def _by_block(side: Iterable[_Compared], read: Read) -> Blocks:
     """The distinct values of each repetition's runs, in a fixed order; `_seeds` says how many runs it has."""
-    found: dict[str, set[str | None]] = defaultdict(set)
-    for known in side:
-        found[text(known.run.block)].add(read(known))
-    return {name: tuple(sorted(values, key=lambda v: (v is None, v or ""))) for name, values in found.items()}
+    blocks: dict[str, set[str | None]] = defaultdict(set)
+    for each in side:
+        blocks[text(each.run.block)].add(read(each))
+    return {
+        name: tuple(sorted(values, key=lambda value: (value is None, value or "")))
+        for name, values in blocks.items()
+    }
 
 
 def _values(side: Blocks) -> set[str | None]:

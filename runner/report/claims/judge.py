@@ -1,9 +1,8 @@
-"""Verdicts on the papers' claims, from the runs that lie there: one per claim, arm and configuration.
+"""Verdicts on the papers' claims from the runs of a study: one per claim, arm and configuration.
 
-A claim is judged by its own headline and against its own comparator; one about time against the baseline of
-the study too, where that is another arm.
-Nothing is typed by hand: every verdict is computed anew from the run directories. Source: docs/method.md,
-"Verdict on a claim"; the rules are in `runner/report/statistics/`.
+A claim is judged by its own headline and against its own comparator; one about time also against the baseline
+of the study, where that is another arm. Every verdict is computed anew from the run directories. Source:
+docs/method.md, "Verdict on a claim"; the rules are in `runner/report/statistics/`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,33 +11,51 @@ from dataclasses import dataclass, field
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics.ratio import FEWEST_RUNS
+from ..statistics.ratio import FEWEST_RUNS, Ratio
 from ..statistics.verdict import Conditions, Hypothesis, Verdict
-from . import measured, recorded
-from . import paper_claims as records
-from .fairness import BY_DESIGN, Ledger, fairness
-from .judged import Judged
-from .speedups import Answer, Line, evaluations, held_against
+from . import headlines, recorded
+from .fairness import BY_DESIGN, FairnessTable, fairness
+from .paper_claims import Claim
+from .speedups import ArmSpeedup, Speedups, evaluations
 
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
 
 
-def judge(
-    claims: Iterable[records.Claim], answers: Sequence[Answer], comparisons: Sequence[Comparison] = ()
-) -> list[Judged]:
-    """All verdicts that `answers` allow, in the order of the claims; others are told with the reason.
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A claim and the verdict on it from one arm; `arm` and `comparator` are labels. `measured`: in words.
 
-    comparisons: all that there are; those of `answers` are among them.
+    `fairness`: what both sides have in common, and what not. None with `verdict` "no verdict": nothing was
+    compared. `ratio`, `conditions`: what the verdict was made of.
     """
-    kept = [_Pairs(each) for each in answers]
-    everything = comparisons or [each.comparison for each in answers]
-    found: list[Judged] = []
+
+    claim: Claim
+    comparison: Comparison | None
+    arm: str
+    comparator: str
+    measured: str
+    verdict: Verdict
+    fairness: FairnessTable | None = None
+    ratio: Ratio | None = None
+    conditions: Conditions | None = None
+
+
+def judge(
+    claims: Iterable[Claim], all_speedups: Sequence[Speedups], comparisons: Sequence[Comparison] = ()
+) -> list[JudgedClaim]:
+    """All verdicts that `all_speedups` allow, in the order of the claims; other claims with the reason.
+
+    comparisons: all that there are; those of `all_speedups` are among them.
+    """
+    cached = [_Pairs(each) for each in all_speedups]
+    everything = comparisons or [each.comparison for each in all_speedups]
+    judged: list[JudgedClaim] = []
     for claim in claims:
-        own = [one for pairs in kept for one in _of_answer(claim, pairs)]
-        found += own or [
-            Judged(
+        verdicts = [verdict for pairs in cached for verdict in _in_comparison(claim, pairs)]
+        judged += verdicts or [
+            JudgedClaim(
                 claim=claim,
                 comparison=None,
                 arm=claim.arm,
@@ -47,11 +64,11 @@ def judge(
                 verdict=Verdict(word="no verdict", reasons=(_not_compared(claim, everything),)),
             )
         ]
-    return found
+    return judged
 
 
-def _not_compared(claim: records.Claim, comparisons: Sequence[Comparison]) -> str:
-    """Why no comparison says anything of a claim."""
+def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
+    """Why no comparison is about a claim."""
     here = [(c, arm) for c in comparisons if not c.assumption for arm in c.arms if _is(arm, claim.arm)]
     if not here:
         return NO_ARM
@@ -67,64 +84,62 @@ def _not_compared(claim: records.Claim, comparisons: Sequence[Comparison]) -> st
 
 @dataclass
 class _Pairs:
-    """An answer, and what was made of its pairs of arms: each once, however many claims ask for it."""
+    """Speed-ups and fairness tables of the pairs of arms of a comparison: each made once for all claims."""
 
-    given: Answer
-    _answers: dict[str, Answer | None] = field(default_factory=dict)
-    _ledgers: dict[tuple[str, str, str], Ledger] = field(default_factory=dict)
+    speedups: Speedups
+    _over: dict[str, Speedups | None] = field(default_factory=dict)
+    _tables: dict[tuple[str, str, str], FairnessTable] = field(default_factory=dict)
 
-    def against(self, comparator: Arm) -> Answer | None:
-        if comparator.label not in self._answers:
-            self._answers[comparator.label] = held_against(self.given, comparator)
-        return self._answers[comparator.label]
+    def over(self, comparator: Arm) -> Speedups | None:
+        if comparator.label not in self._over:
+            self._over[comparator.label] = self.speedups.over(comparator)
+        return self._over[comparator.label]
 
-    def ledger(self, comparator: Arm, arm: Arm, headline: str) -> Ledger:
+    def fairness(self, comparator: Arm, arm: Arm, headline: str) -> FairnessTable:
         """`headline` matters only where it allows differences."""
-        asked = headline if headline in BY_DESIGN else ""
-        key = (comparator.label, arm.label, asked)
-        if key not in self._ledgers:
-            self._ledgers[key] = fairness(comparator.runs, arm.runs, headline=asked)
-        return self._ledgers[key]
+        allowing = headline if headline in BY_DESIGN else ""
+        key = (comparator.label, arm.label, allowing)
+        if key not in self._tables:
+            self._tables[key] = fairness(comparator.runs, arm.runs, headline=allowing)
+        return self._tables[key]
 
 
-def _of_answer(claim: records.Claim, pairs: _Pairs) -> list[Judged]:
-    given = pairs.given
-    comparators = [arm for arm in given.comparison.arms if _is(arm, claim.comparator)]
-    if claim.comparator == "ddp" and given.baseline.runs[0].strategy == "ddp":
-        comparators = [given.baseline]
+def _in_comparison(claim: Claim, pairs: _Pairs) -> list[JudgedClaim]:
+    speedups = pairs.speedups
+    comparators = [arm for arm in speedups.comparison.arms if _is(arm, claim.comparator)]
+    if claim.comparator == "ddp" and speedups.baseline.runs[0].strategy == "ddp":
+        comparators = [speedups.baseline]
     elif claim.headline in TIME and comparators:
-        # Beside the one that is named, the better ddp: the baseline, or what beat it.
-        comparators += [arm for arm in (given.baseline, *given.faster) if arm not in comparators]
-    found: list[Judged] = []
+        # Besides the named one, the better ddp: the baseline, or what beat it.
+        comparators += [arm for arm in (speedups.baseline, *speedups.faster) if arm not in comparators]
+    judged: list[JudgedClaim] = []
     for comparator in comparators:
-        rebased = pairs.against(comparator)
-        if rebased is None:
-            continue
-        for line in rebased.lines:
-            if _is(line.arm, claim.arm) and line.arm is not comparator:
-                ledger = pairs.ledger(comparator, line.arm, claim.headline)
-                found.append(_judged(claim, rebased, line, ledger))
-    return found
+        over = pairs.over(comparator)
+        for line in over.lines if over else ():
+            if over and _is(line.arm, claim.arm) and line.arm is not comparator:
+                table = pairs.fairness(comparator, line.arm, claim.headline)
+                judged.append(_judged(claim, over, line, table))
+    return judged
 
 
-def _judged(claim: records.Claim, given: Answer, line: Line, ledger: Ledger) -> Judged:
-    conditions = _conditions(claim, given, line, ledger)
-    how = measured.no_loss if claim.direction == "not_worse" else measured.HEADLINES[claim.headline]
-    found = how(_scored(claim), given, line, conditions)
-    return Judged(
+def _judged(claim: Claim, speedups: Speedups, line: ArmSpeedup, table: FairnessTable) -> JudgedClaim:
+    conditions = _conditions(claim, speedups, line, table)
+    headline = headlines.no_loss if claim.direction == "not_worse" else headlines.HEADLINES[claim.headline]
+    measured = headline(_hypothesis(claim), speedups, line, conditions)
+    return JudgedClaim(
         claim=claim,
-        comparison=given.comparison,
+        comparison=speedups.comparison,
         arm=line.arm.label,
-        comparator=given.against.label,
-        measured=found.said,
-        verdict=found.verdict,
-        ledger=ledger,
-        ratio=found.ratio,
+        comparator=speedups.against.label,
+        measured=measured.words,
+        verdict=measured.verdict,
+        fairness=table,
+        ratio=measured.ratio,
         conditions=conditions,
     )
 
 
-def _scored(claim: records.Claim) -> Hypothesis:
+def _hypothesis(claim: Claim) -> Hypothesis:
     """The claim as the rules take it. Quality by itself goes by the rules of equal work."""
     headline = "fixed_work" if claim.headline == "quality" else claim.headline
     return Hypothesis(
@@ -132,19 +147,20 @@ def _scored(claim: records.Claim) -> Hypothesis:
     )
 
 
-def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger) -> Conditions:
-    noise = given.target_floor if claim.headline == "time_to_target" else given.fixed_floor
-    counts = [evaluations(arm) for arm in (given.against, line.arm)]
+def _conditions(claim: Claim, speedups: Speedups, line: ArmSpeedup, table: FairnessTable) -> Conditions:
+    noise = speedups.target_floor if claim.headline == "time_to_target" else speedups.fixed_floor
+    counts = [evaluations(arm) for arm in (speedups.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
-    most = measured.most(claim.headline, given, noise.floor)
+    most = headlines.upper_limit(claim.headline, speedups, noise.floor)
+    any_ddp = speedups.against is not speedups.baseline or _named(claim, speedups.against)
     unequal = [
         f"not equal: {row.quantity} ({row.baseline}; {row.arm})"
         if row.equal is False
         else f"{row.quantity}: {row.wrong}"
-        for row in ledger.forbidding
+        for row in table.forbidding
     ]
     return Conditions(
-        runs=min(len(given.against.counted), len(line.arm.counted)),
+        runs=min(len(speedups.against.counted), len(line.arm.counted)),
         clock_floor=noise.clock.value if noise.clock else None,
         fresh_floor=noise.fresh.value if noise.fresh else None,
         fresh_unknown=noise.unknown,
@@ -159,22 +175,22 @@ def _conditions(claim: records.Claim, given: Answer, line: Line, ledger: Ledger)
         differs=differs,
         not_stated=not_stated,
         forbidden=(
-            *given.forbidden,
-            *(given.wrong if given.against is given.baseline and not _named(claim, given.against) else ()),
+            *speedups.forbidden,
+            *(() if any_ddp else speedups.wrong),
             *([most.impossible] if most.impossible else []),
-            *(why for arm in (given.against, line.arm) if (why := _no_native(claim, arm))),
-            *given.reasons(given.against, line.arm),
+            *(why for arm in (speedups.against, line.arm) if (why := _no_native(claim, arm))),
+            *speedups.reasons(speedups.against, line.arm),
             *unequal,
         ),
     )
 
 
-def _stated(claim: records.Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """(what differs of the machine, what the source does not state, what differs of the workload).
 
     Model, data and metric do not make a claim untestable: it may be about more than its own workload, and the
-    verdict says which one it is on. Device and network are words of the paper, which no record can be held
-    against.
+    verdict names the workload. Device and network are words of the paper, which no record can be compared
+    with.
     """
     cluster = run.config.get("cluster") or {}
     ranks = cluster.get("ranks_per_node")
@@ -215,12 +231,12 @@ def _is(arm: Arm, name: str) -> bool:
     return (run.tuned or run.arm_name) == name or plain
 
 
-def _named(claim: records.Claim, arm: Arm) -> bool:
+def _named(claim: Claim, arm: Arm) -> bool:
     """Whether the claim is about this comparator, and not about the better ddp, whichever that is."""
     return claim.comparator != "ddp" and _is(arm, claim.comparator)
 
 
-def _no_native(claim: records.Claim, arm: Arm) -> str:
+def _no_native(claim: Claim, arm: Arm) -> str:
     """Why an arm that a claim calls native is not ddp with one process a node and all its cores."""
     if claim.comparator != NATIVE or not _is(arm, NATIVE):
         return ""
@@ -230,5 +246,5 @@ def _no_native(claim: records.Claim, arm: Arm) -> str:
     if run.strategy != "ddp" or ranks != [1]:
         processes = " or ".join(map(str, ranks))
         return f"{arm.label} is not native: {run.strategy}, {processes} processes a node; it is ddp with one"
-    idle = next((said for run in arm.counted if (said := recorded.idle_cores(run))), "")
+    idle = next((threads for run in arm.counted if (threads := recorded.idle_cores(run))), "")
     return f"{arm.label} is not native: {idle}; one process a node is to use all its cores" if idle else ""

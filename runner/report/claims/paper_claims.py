@@ -1,8 +1,8 @@
-"""What papers claim, as records: the files of conf/claims, and of `claims/` in a folder of the user's own.
+"""Claims of papers as data: the files of conf/claims, and of `claims/` in a folder of the user's own.
 
 One file per paper, one record per claim. A claim is a factor c > 1 or a direction, judged by its own headline
 against its own comparator. A condition that the source does not give is null: it is not known here, and
-decides nothing. docs/claims.md tells the format for people.
+decides nothing. docs/claims.md describes the format.
 """
 
 import math
@@ -37,6 +37,14 @@ OTHER_COMPARATORS = {  # arms of a study that are no strategy's defaults
     "native": "ddp, one process a node with all its cores",
     "plain_mean": "heterogeneous with strategy.weighting=uniform",
 }
+_WORDS = {  # of headlines and directions
+    "fixed_work": "time of the same complete schedule, with quality that is not worse",
+    "time_to_target": "time to a target",
+    "efficiency": "computing efficiency",
+    "quality": "final quality",
+    "quality_at_time": "quality at equal training time",
+    "not_worse": "not worse",
+}
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -61,7 +69,7 @@ class Paper:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class StatedConditions:
     """Under which something was claimed, in the paper's words; None: the source does not say."""
 
     model: str | None = None
@@ -80,14 +88,14 @@ class Conditions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     """A row of a paper's table. `points`: of a quality headline, arm less comparator, percentage points."""
 
     source: str
     value: float | None = None
     less_time: float | None = None
     points: float | None = None
-    conditions: Conditions = field(default_factory=Conditions)
+    conditions: StatedConditions = field(default_factory=StatedConditions)
 
     @property
     def gain(self) -> float | None:
@@ -96,8 +104,8 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """The keys of a claim that hold one value each; `Claim` tells what they mean."""
+class ClaimKeys:
+    """The keys of a claim that hold one value each; `Claim` describes them."""
 
     id: str
     says: str
@@ -110,13 +118,13 @@ class Record:
     quality_margin: float = 0.5
     arm: str
     comparator: str = "ddp"
-    conditions: Conditions = field(default_factory=Conditions)
+    conditions: StatedConditions = field(default_factory=StatedConditions)
     source: str
     certainty: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim(Record):
+class Claim(ClaimKeys):
     """One claim, checked.
 
     `value` (a factor), `less_time` (a share: 0.34 is 34 % less) or `direction`: exactly one is given.
@@ -127,13 +135,35 @@ class Claim(Record):
 
     paper: Paper
     study: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TableRow, ...] = ()
     file: Path
 
     @property
     def gain(self) -> float | None:
         """The claimed factor c > 1 (time of the comparator over time of the arm); None for a direction."""
         return _gain(self.value, self.less_time)
+
+
+def gain_words(claim: Claim) -> str:
+    """`up to 1.515 times (34 % less time)`, `20 times`, `faster, no number`."""
+    if claim.gain is None:
+        return f"{in_words(str(claim.direction))}, no number"
+    return ("up to " if claim.quantifier == "up_to" else "") + _times(claim.gain, claim.less_time)
+
+
+def row_words(row: TableRow) -> str:
+    """As `gain_words`, of one row."""
+    return f"{row.points:+g} points" if row.gain is None else _times(row.gain, row.less_time)
+
+
+def in_words(name: str) -> str:
+    """A headline or a direction as text."""
+    return _WORDS.get(name, name)
+
+
+def _times(gain: float, less_time: float | None) -> str:
+    times = f"{gain:.4g} times"
+    return times if less_time is None else f"{times} ({100 * less_time:.4g} % less time)"
 
 
 def load(folders: Sequence[Path] = ()) -> list[Claim]:
@@ -145,16 +175,18 @@ def load(folders: Sequence[Path] = ()) -> list[Claim]:
         ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
     strategies = [entry.name for entry in groups.entries("strategy", folders)]
-    found: dict[str, Claim] = {}
+    claims: dict[str, Claim] = {}
     for folder in (groups.CONF, *folders):
-        own: dict[str, Claim] = {}
+        of_folder: dict[str, Claim] = {}
         for file in sorted((folder / FOLDER).glob("*.yaml")):
             for claim in read(file, strategies):
-                if claim.id in own:
-                    raise ConfigError(f"{file}: id={claim.id}: is there already, in {own[claim.id].file}")
-                own[claim.id] = claim
-        found |= own
-    return list(found.values())
+                if claim.id in of_folder:
+                    raise ConfigError(
+                        f"{file}: id={claim.id}: is there already, in {of_folder[claim.id].file}"
+                    )
+                of_folder[claim.id] = claim
+        claims |= of_folder
+    return list(claims.values())
 
 
 def read(file: Path, strategies: Sequence[str]) -> list[Claim]:
@@ -192,9 +224,9 @@ def _claims(tree: Mapping[str, Any], file: Path, strategies: Sequence[str]) -> I
         where = f"claims[{place}]"
         plain = _mapping(where, node)
         rows = plain.pop("rows", None)
-        record = typed(Record, plain, where)
+        record = typed(ClaimKeys, plain, where)
         _check(record, where, strategies)
-        given = {key.name: getattr(record, key.name) for key in fields(Record)}
+        given = {key.name: getattr(record, key.name) for key in fields(ClaimKeys)}
         yield Claim(
             **given, paper=paper, study=study, rows=_rows(rows, f"{where}.rows", record.headline), file=file
         )
@@ -209,21 +241,21 @@ def _paper(node: Any) -> Paper:
     return typed(Paper, node, "paper")
 
 
-def _rows(node: Any, where: str, headline: str) -> tuple[Row, ...]:
-    found: list[Row] = []
+def _rows(node: Any, where: str, headline: str) -> tuple[TableRow, ...]:
+    rows: list[TableRow] = []
     for place, entry in enumerate(_list(where, [] if node is None else node)):
         here = f"{where}[{place}]"
-        row = typed(Row, _mapping(here, entry), here)
+        row = typed(TableRow, _mapping(here, entry), here)
         _words(f"{here}.source", row.source)
         keys = ("value", "less_time") if _is_ratio(headline) else ("points",)
         _one_given(row, here, ("value", "less_time", "points"), keys, headline)
         _check_numbers(row, here)
         _check_conditions(row.conditions, f"{here}.conditions")
-        found.append(row)
-    return tuple(found)
+        rows.append(row)
+    return tuple(rows)
 
 
-def _check(record: Record, where: str, strategies: Sequence[str]) -> None:
+def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
     if not _ID.fullmatch(record.id):
         raise ConfigError(f"{where}.id={record.id}: must be small letters, digits and _, a letter first")
     for key in ("says", "source"):
@@ -262,7 +294,7 @@ def _is_ratio(headline: str) -> bool:
 
 
 def _one_given(
-    part: Record | Row, where: str, keys: Sequence[str], allowed: Sequence[str], headline: str
+    part: ClaimKeys | TableRow, where: str, keys: Sequence[str], allowed: Sequence[str], headline: str
 ) -> None:
     """Refuse all but exactly one of `keys`, and one outside `allowed`."""
     given = [key for key in keys if getattr(part, key) is not None]
@@ -277,7 +309,7 @@ def _one_given(
         raise ConfigError(f"{where}: must give exactly one of {', '.join(allowed)}; has {has}")
 
 
-def _check_numbers(part: Record | Row, where: str) -> None:
+def _check_numbers(part: ClaimKeys | TableRow, where: str) -> None:
     if part.value is not None:
         above(f"{where}.value", part.value, 1)
         _finite(f"{where}.value", part.value)
@@ -285,11 +317,11 @@ def _check_numbers(part: Record | Row, where: str) -> None:
         raise ConfigError(
             f"{where}.less_time={part.less_time}: must be above 0 and below 1 (a share: 0.34 for 34 % less)"
         )
-    if isinstance(part, Row) and part.points is not None:
+    if isinstance(part, TableRow) and part.points is not None:
         _finite(f"{where}.points", part.points)
 
 
-def _check_conditions(conditions: Conditions, where: str) -> None:
+def _check_conditions(conditions: StatedConditions, where: str) -> None:
     for key in ("nodes", "devices_per_node"):
         if getattr(conditions, key) is not None:
             at_least(f"{where}.{key}", getattr(conditions, key), 1)

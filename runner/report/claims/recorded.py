@@ -1,17 +1,21 @@
-"""What records hold of a run beyond its configuration, as text to compare; None where nothing is recorded.
+"""Recorded facts of a run beyond its configuration: cores and threads, run queue, what arms must share.
 
-One list, read by the fairness ledger. Field names are those of docs/records.md.
+`QUANTITIES` is the one list that the fairness table reads, as text; None where nothing is recorded. Field
+names are those of docs/records.md.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 from typing import Any
 
+from ...machine.run_queue import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
-from ..data.load import Run
+from ..data.arms import Arm, Comparison
+from ..data.load import Run, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +33,18 @@ class Quantity:
 
 
 def complete(run: Run) -> bool:
-    """Whether the run did all of its schedule: what one did that stopped at its target is no fixed work."""
+    """Whether the run did all of its schedule; one that stopped at its target did no fixed work."""
     stop = (run.config.get("train") or {}).get("stop")
     return run.state == "finished" and stop in (None, "budget")
 
 
 def local_batch(run: Run) -> str | None:
     """Samples of each rank in a full step, `16 x 4` for four ranks of 16: as split, or the equal split."""
-    own = (run.summary.get("strategy") or {}).get("batches")
+    batches = (run.summary.get("strategy") or {}).get("batches")
     batch = (run.config.get("train") or {}).get("global_batch_size")
     nodes = (run.config.get("cluster") or {}).get("ranks_per_node")
-    if isinstance(own, list) and own:
-        split: Sequence[Any] = own
+    if isinstance(batches, list) and batches:
+        split: Sequence[Any] = batches
     elif isinstance(batch, int) and isinstance(nodes, list) and nodes:
         ranks = sum(nodes)
         least, more = divmod(batch, ranks)
@@ -64,8 +68,7 @@ def too_many_threads(run: Run) -> str:
 
 def cores(run: Run) -> int | None:
     """Cores that a run's ranks may use, of all hosts together; None if it is not known."""
-    found = _cores_of_hosts(run)
-    return sum(found.values()) or None
+    return sum(_cores_of_hosts(run).values()) or None
 
 
 def idle_cores(run: Run) -> str:
@@ -78,12 +81,12 @@ def idle_cores(run: Run) -> str:
     least = _cores_of_hosts(run)
     if paced(run) or not threads or not least:
         return ""
-    found = [(threads[host], least[host]) for host in threads if threads[host] < least[host]]
-    return next((f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in found), "")
+    idle = [(threads[host], least[host]) for host in threads if threads[host] < least[host]]
+    return next((f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in idle), "")
 
 
 def paced(run: Run) -> bool:
-    """Whether how fast its ranks compute was put in: in virtual time, or on modelled devices."""
+    """Whether the compute speed of its ranks is an input: in virtual time, or on modelled devices."""
     return run.world == "simulated" or bool(run.network and modelled_speed(run))
 
 
@@ -96,7 +99,7 @@ def _worst_host(run: Run) -> tuple[int, int] | None:
 
 
 def _threads_of_hosts(run: Run, *, beside: int = 0) -> dict[str, int]:
-    """Threads by host, and so many beside each rank; empty if one is not known."""
+    """Threads by host, with `beside` more for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
     for row in _ranks(run):
         if not isinstance(row.get("threads"), int):
@@ -112,7 +115,7 @@ def _cores_of_hosts(run: Run) -> dict[str, int]:
         if not isinstance(row.get("cores"), list):
             return {}
         cores[str(row.get("host"))].update(row["cores"])
-    least = {host: len(found) for host, found in cores.items()}
+    least = {host: len(numbers) for host, numbers in cores.items()}
     if not least or not all(least.values()):
         return {}
     # A container's quota may be below its affinity; it is recorded for rank 0's host.
@@ -141,26 +144,26 @@ def _hosts(run: Run) -> str | None:
 
 
 def _distinct(field: str) -> Callable[[Run], str | None]:
-    """What the ranks say in `field`, each answer once."""
+    """The distinct values that the ranks recorded in `field`."""
 
     def read(run: Run) -> str | None:
-        said = [row.get(field) for row in _ranks(run)]
-        if not said or None in said:
+        values = [row.get(field) for row in _ranks(run)]
+        if not values or None in values:
             return None
-        return ", ".join(dict.fromkeys(_text(value) for value in said))
+        return ", ".join(dict.fromkeys(_text(value) for value in values))
 
     return read
 
 
 def _by_rank(field: str) -> Callable[[Run], str | None]:
-    """What each rank says in `field`, in rank order; equal neighbours together."""
+    """The value of each rank in `field`, in rank order; equal neighbours together."""
 
     def read(run: Run) -> str | None:
-        said = [row.get(field) for row in _ranks(run)]
-        if not said or None in said:
+        values = [row.get(field) for row in _ranks(run)]
+        if not values or None in values:
             return None
-        alike = [(value, len(list(group))) for value, group in groupby(said)]
-        return ", ".join(f"{_text(value)} x {count}" for value, count in alike)
+        groups = [(value, len(list(group))) for value, group in groupby(values)]
+        return ", ".join(f"{_text(value)} x {count}" for value, count in groups)
 
     return read
 
@@ -194,17 +197,17 @@ def _system(run: Run) -> str | None:
 
 
 def _variables(run: Run) -> str | None:
-    found = run.environment.get("variables")
-    if not isinstance(found, Mapping):
+    variables = run.environment.get("variables")
+    if not isinstance(variables, Mapping):
         return None
     # Ranks set their number of threads themselves, whatever these say: it is compared as `threads.per_rank`.
-    told = {name: value for name, value in found.items() if not str(name).endswith("_NUM_THREADS")}
-    given = [f"{name}={value}" for name, value in sorted(told.items()) if value is not None]
+    compared = {name: value for name, value in variables.items() if not str(name).endswith("_NUM_THREADS")}
+    given = [f"{name}={value}" for name, value in sorted(compared.items()) if value is not None]
     return ", ".join(given) or "none set"
 
 
 def _network(run: Run) -> str | None:
-    """Who makes the links: ranks, kernel, or nobody, and what it is a stand-in for."""
+    """What makes the links: ranks, kernel, or the machine itself, and what it stands in for."""
     if not run.environment:
         return None
     made = run.environment.get("network")
@@ -215,7 +218,7 @@ def _network(run: Run) -> str | None:
 
 
 def _changes(run: Run) -> str | None:
-    """The hash of local changes, `none` for a clean checkout; without a commit nothing is known of any."""
+    """The hash of local changes, `none` for a clean checkout; None without a commit."""
     if run.environment.get("commit") is None:
         return None
     return str(run.environment.get("dirty") or "none")
@@ -238,7 +241,7 @@ def _count_of_evaluations(run: Run) -> str | None:
 
 
 def _tuning(run: Run) -> str | None:
-    """The same for arms that were searched alike; what that cost and found is in the table `tuning`."""
+    """The same for arms that were searched alike; costs and results are in the table `tuning`."""
     study = run.config.get("study")
     if not isinstance(study, Mapping) or "tuned" not in study:
         return None
@@ -290,6 +293,44 @@ def _ranks(run: Run) -> list[Mapping[str, Any]]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def queued(run: Run) -> float | None:
+    """Run-queue seconds of the worst rank's threads together, per second of training; None: not recorded."""
+    return number(run.summary.get("run_queue_share"))
+
+
+def queue_share(arm: Arm) -> float | None:
+    """The median over the runs that count; None where none of them has recorded it."""
+    return median(shares) if (shares := _known(arm.counted)) else None
+
+
+def busy_reason(arm: Arm) -> str:
+    """Why the times of an arm are not valid: its ranks waited for a core; "" if not, or not recorded."""
+    waited = queue_share(arm)
+    if waited is None or waited <= QUEUE_LIMIT:
+        return ""
+    return (
+        f"the machine was busy: the threads of a rank of {arm.label} stood ready without a core for "
+        f"{in_each_second(waited)}, all together; at most {QUEUE_LIMIT:g} s"
+    )
+
+
+def busy_warning(comparison: Comparison) -> str:
+    """The sentence about a comparison in which runs waited for cores; "" where every run had its cores."""
+    shares = _known(run for run in comparison.runs if run.counted)
+    busy = [waited for waited in shares if waited > QUEUE_LIMIT]
+    if not busy:
+        return ""
+    return (
+        f"The machine was busy in {len(busy)} of {len(shares)} runs: the threads of a rank stood ready "
+        f"without a core for up to {in_each_second(max(busy))}, all together (at most {QUEUE_LIMIT:g} s for "
+        "a verdict, median over an arm's runs)."
+    )
+
+
+def _known(runs: Iterable[Run]) -> list[float]:
+    return [waited for waited in map(queued, runs) if waited is not None]
 
 
 QUANTITIES = (

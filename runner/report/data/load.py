@@ -14,7 +14,7 @@ from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
 from ...records.seed_ranges import block_of
-from ..claims.declared import name_of, task_of
+from .declared import name_of, task_of
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of, with_bytes
 

@@ -20,7 +20,7 @@ from ..simulation_errors import where
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Line = Mapping[float, float]
+ArmSpeedup = Mapping[float, float]
 """Seconds to target by rate in Gbit/s."""
 
 
@@ -97,7 +97,7 @@ def bandwidths(comparisons: Iterable[Comparison]) -> list[Bandwidth]:
 
 
 def crossings(
-    first: str, second: str, lines: Mapping[str, Line], rates: Sequence[float]
+    first: str, second: str, lines: Mapping[str, ArmSpeedup], rates: Sequence[float]
 ) -> list[LineCrossing]:
     """Where the lines of two arms cross, straight between neighbouring `rates` on two logarithmic axes.
 
@@ -117,7 +117,7 @@ def crossings(
 
 
 def _crossings(
-    first: str, second: str, lines: Mapping[str, Line], rates: Sequence[float]
+    first: str, second: str, lines: Mapping[str, ArmSpeedup], rates: Sequence[float]
 ) -> list[LineCrossing]:
     """The crossings over neighbouring rates at which both arms have a time."""
     of_first, of_second = lines[first], lines[second]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
-from ..claims import busy_machine
+from ..claims import recorded
 from ..data.arms import ONE_CORE, Arm, Comparison, common_settings, own_settings, shown
 from ..data.load import BYTES, Run
 from ..data.means import mean_parts
@@ -43,7 +43,7 @@ def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
     facts.append(("Global batch", ", ".join(batches) + " samples"))
     counts = sorted({row["count"] for run in runs for row in run.evaluations if row.get("count")})
     if len(counts) == 1:
-        facts.append(("Judged on", f"{counts[0]:,} samples, each once"))
+        facts.append(("JudgedClaim on", f"{counts[0]:,} samples, each once"))
     return facts
 
 
@@ -69,7 +69,7 @@ def _cluster(run: Run) -> str:
 
 def warnings_of(everything: Comparison) -> list[str]:
     """What makes the arms of a comparison less than comparable, those that stand apart beside."""
-    warnings = [busy_machine.warning(everything), efficiency.warning(everything)]
+    warnings = [recorded.busy_warning(everything), efficiency.warning(everything)]
     comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
     cadences = {str(t.get("eval_every_samples")) for t in train}

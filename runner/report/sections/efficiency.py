@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from ..claims import busy_machine, recorded
-from ..claims.comparison import Method, rated
+from ..claims import recorded
 from ..claims.fairness import fairness
+from ..claims.speedups import Method, rated
 from ..data.arms import ONE_CORE, Arm, Comparison, per_sample
 from ..data.load import Run
 from ..data.means import TIME_SHARES, share_columns, time_shares
@@ -178,7 +178,7 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"
-    return busy_machine.reason(arm) or arm
+    return recorded.busy_reason(arm) or arm
 
 
 def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:

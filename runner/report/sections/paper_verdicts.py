@@ -2,11 +2,10 @@
 
 from functools import cached_property
 
-from ..claims.claims_table import gain_words
-from ..claims.fairness import Ledger
-from ..claims.judge import NO_ARM
-from ..claims.judged import Judged
-from ..claims.verdict_words import claim_rows, fairness_rows, remarks, workload
+from ..claims.claim_tables import claim_rows, fairness_rows, remarks, workload
+from ..claims.fairness import FairnessTable
+from ..claims.judge import NO_ARM, JudgedClaim
+from ..claims.paper_claims import gain_words
 from ..section import Rows, Section, with_rows
 
 
@@ -49,16 +48,16 @@ Claims of which an arm is here, and which were not compared:
 <p class="soft">What both sides of a comparison must have in common, from their records:
 <a href="fairness.csv">fairness.csv</a> has every line. A difference that is not the strategy's own forbids a
 verdict.</p>
-{% for pair, ledger in section.ledgers.items() %}
-<details{{ " open" if ledger.forbidding }}><summary>{{ pair }}:
-{% if ledger.forbidding -%}
-<span class="bad">{{ words.count(ledger.forbidding | length, "difference") }}</span>
+{% for pair, table in section.fairness.items() %}
+<details{{ " open" if table.forbidding }}><summary>{{ pair }}:
+{% if table.forbidding -%}
+<span class="bad">{{ words.count(table.forbidding | length, "difference") }}</span>
 {%- else %}equal in all that is recorded{% endif -%}
-{% if ledger.not_recorded %}, {{ ledger.not_recorded | length }} not recorded{% endif %}</summary>
+{% if table.not_recorded %}, {{ ledger.not_recorded | length }} not recorded{% endif %}</summary>
 <div class="wide" role="region" aria-label="Fairness ledger" tabindex="0">
 <table><thead><tr><th scope="col">Quantity</th><th scope="col" class="text">Baseline</th>
 <th scope="col" class="text">Arm</th><th scope="col" class="text">Equal</th></tr></thead><tbody>
-{% for row in ledger.rows if row.equal is not sameas true or row.wrong %}
+{% for row in table.rows if row.equal is not sameas true or row.wrong %}
 <tr><td>{{ row.quantity }}</td><td class="text settings-of">{{ row.baseline }}</td>
 <td class="text settings-of">{{ row.arm }}</td><td class="text{{ ' bad' if row.forbids }}">
 {%- if row.equal is none %}not recorded{% elif row.own %}its own
@@ -66,7 +65,7 @@ verdict.</p>
 </td></tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft">{{ ledger.rows | selectattr("equal", "sameas", true) | list | length }} further lines are
+<p class="soft">{{ table.rows | selectattr("equal", "sameas", true) | list | length }} further lines are
 equal on both sides.</p>
 </details>
 {% endfor %}
@@ -78,7 +77,7 @@ equal on both sides.</p>
     workload = staticmethod(workload)
 
     @cached_property
-    def compared(self) -> list[Judged]:
+    def compared(self) -> list[JudgedClaim]:
         """The claims for which two arms were compared."""
         return [judged for judged in self.results.judged if judged.comparison is not None]
 
@@ -88,7 +87,7 @@ equal on both sides.</p>
         return [judged.claim.id for judged in self.results.judged if NO_ARM in judged.verdict.reasons]
 
     @property
-    def not_compared(self) -> list[Judged]:
+    def not_compared(self) -> list[JudgedClaim]:
         """The claims about an arm of the report for which nothing was compared."""
         return [
             judged
@@ -97,14 +96,14 @@ equal on both sides.</p>
         ]
 
     @property
-    def ledgers(self) -> dict[str, Ledger]:
-        """The fairness ledger of each pair of arms."""
-        ledgers: dict[str, Ledger] = {}
+    def fairness(self) -> dict[str, FairnessTable]:
+        """The fairness table of each pair of arms."""
+        tables: dict[str, FairnessTable] = {}
         for judged in self.compared:
-            if judged.ledger is not None:
+            if judged.fairness is not None:
                 pair = f"{judged.arm} against {judged.comparator} ({workload(judged)})"
-                ledgers.setdefault(pair, judged.ledger)
-        return ledgers
+                tables.setdefault(pair, judged.fairness)
+        return tables
 
     def tables(self) -> dict[str, Rows]:
         """`claims`: a row per claim, arm and comparison; `fairness`: a row per line of each ledger."""

@@ -119,8 +119,8 @@ def record_sizes(made: Iterable[Readings]) -> list[RecordSizes]:
         members = groups.setdefault((c.study, c.model, c.world, c.tuned, readings.cold), {})
         members.setdefault(readings.record_bytes, readings)
     sorted_members = [[group[size] for size in sorted(group)] for group in groups.values()]
-    made = [RecordSizes(members=members) for members in sorted_members if len(members) > 1]
-    return [sizes for sizes in made if sizes.arms]
+    found = [RecordSizes(members=members) for members in sorted_members if len(members) > 1]
+    return [sizes for sizes in found if sizes.arms]
 
 
 def _readings(comparison: Comparison) -> Readings | None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..claims.answer_words import cells, sentences, speedup_rows
-from ..claims.speedups import Answer, Line, ratios
+from ..claims.claim_tables import cells, sentences, speedup_rows
+from ..claims.speedups import ArmSpeedup, Speedups, ratios
 from ..data.arms import Comparison, row_of
 from ..plots.arm_style import look
 from ..plots.pictures import Plot
@@ -95,7 +95,7 @@ arm minus baseline.</caption>
         )
 
 
-def draw(speedups: Answer) -> "Figure":
+def draw(speedups: Speedups) -> "Figure":
     """A row for each arm; the ratio on a logarithmic axis."""
     from ..plots.strip_plot import strips
     from ..plots.style import label_logarithmic, plain, short
@@ -123,7 +123,7 @@ def draw(speedups: Answer) -> "Figure":
     return figure
 
 
-def alternative(speedups: Answer) -> str:
+def alternative(speedups: Speedups) -> str:
     """The figure in words, for readers who cannot see it."""
     arms = "; ".join(
         f"{line.arm.label}: {words.interval(line.fixed_work)} in all work, "
@@ -134,18 +134,18 @@ def alternative(speedups: Answer) -> str:
     return f"{TITLE} ({where(comparison.world, comparison.size)}) as {speedups.baseline.label}. {arms}."
 
 
-def lines(speedups: Answer) -> list[Line]:
+def lines(speedups: Speedups) -> list[ArmSpeedup]:
     """The arms of the figure, the placebo last."""
     return [*speedups.lines, *([speedups.placebo] if speedups.placebo else [])]
 
 
-def _floors(speedups: Answer) -> list[tuple[float, str, str]]:
+def _floors(speedups: Speedups) -> list[tuple[float, str, str]]:
     """Each noise floor that there is, as a share, with its colour and what it is of."""
     pairs = ((speedups.fixed_floor.floor, "of all work"), (speedups.target_floor.floor, "to the target"))
     return [(m, colour, of) for (m, of), colour in zip(pairs, FLOOR_COLOURS, strict=True) if m is not None]
 
 
-def _mark(axes: "Axes", line: Line, y: float, *, of_target: bool) -> None:
+def _mark(axes: "Axes", line: ArmSpeedup, y: float, *, of_target: bool) -> None:
     ratio = line.to_target if of_target else line.fixed_work
     if ratio is None:
         return
@@ -169,7 +169,7 @@ def _inside(value: float) -> float:
     return min(max(value, 1e-6), 1e6)
 
 
-def _limits(axes: "Axes", speedups: Answer, shown: Sequence[Line]) -> None:
+def _limits(axes: "Axes", speedups: Speedups, shown: Sequence[ArmSpeedup]) -> None:
     from ..plots.style import round_numbers
 
     known = [ratio for line in shown for ratio in ratios(line) if ratio is not None]
@@ -185,7 +185,7 @@ def _limits(axes: "Axes", speedups: Answer, shown: Sequence[Line]) -> None:
     axes.set_xlim(min(low, below), max(high, above))
 
 
-def _legend(speedups: Answer) -> "list[Artist]":
+def _legend(speedups: Speedups) -> "list[Artist]":
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -16,11 +16,10 @@ from sharing import tables_of
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims import paper_claims
-from daso_bench.runner.report.claims.answer_words import sentences
-from daso_bench.runner.report.claims.judge import judge
-from daso_bench.runner.report.claims.judged import Judged
+from daso_bench.runner.report.claims.claim_tables import sentences
+from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import Claim
-from daso_bench.runner.report.claims.speedups import Answer, answer
+from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
 from daso_bench.runner.report.data.means import TIME_SHARES
 from daso_bench.runner.report.sections.efficiency import (
     EfficiencySection,
@@ -309,13 +308,13 @@ def times_as_efficient(value: float) -> Claim:
     return dataclasses.replace(known, value=value)
 
 
-def answered(comparison: Any) -> Answer:
-    given = answer(comparison)
+def answered(comparison: Any) -> Speedups:
+    given = speedups_of(comparison)
     assert given is not None
     return given
 
 
-def verdicts(given: Answer, claim: Claim) -> list[Judged]:
+def verdicts(given: Speedups, claim: Claim) -> list[JudgedClaim]:
     return [one for one in judge([claim], [given]) if one.comparison is not None]
 
 

@@ -14,8 +14,8 @@ from sharing import tables_of
 from test_text_tables import from_latex, from_markdown
 
 from daso_bench.runner.report import build
-from daso_bench.runner.report.claims.answer_words import speedup_rows
-from daso_bench.runner.report.claims.speedups import answers
+from daso_bench.runner.report.claims.claim_tables import speedup_rows
+from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.curves import curves
@@ -73,7 +73,7 @@ def tables(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     tuned = of("tuned", tuned=True)
     return {
         "reached": tables_of(HeadlineSection, plain)["reached"],
-        "speedups": speedup_rows(answers(plain)),
+        "speedups": speedup_rows(all_speedups(plain)),
         "tuning": tables_of(TunedSection, tuned)["tuning"],
     }
 
@@ -160,7 +160,7 @@ def texts(figure: Figure) -> set[str]:
 def test_names_survive_as_text_of_the_figures(make_run: Make, tmp_path: Path):
     root = studied(make_run, tmp_path)
     (comparison,) = compare(load_run(path, path.name) for path in find_runs(root))
-    (found,) = answers([comparison])
+    (found,) = all_speedups([comparison])
     with drawing("test"):
         drawn, lanes = curves(comparison, "train_s", "seconds"), draw(found)
         assert {f"{name} (3 runs)" for name in NAMES} <= texts(drawn)

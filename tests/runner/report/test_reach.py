@@ -7,7 +7,7 @@ import pytest
 from sharing import compared, table, tables_of
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims.speedups import answer
+from daso_bench.runner.report.claims.speedups import speedups_of
 from daso_bench.runner.report.data.arms import Comparison
 from daso_bench.runner.report.sections.headline import HeadlineSection, headline
 from daso_bench.runner.report.target import budget_s, horizon_s
@@ -42,7 +42,7 @@ def test_the_table_and_the_ratios_have_one_budget(make_run: Make, tmp_path: Path
         for seed in range(3):
             make_run(tmp_path, strategy, seed, train={"max_seconds": 400.0 + 100 * (strategy == "daso")})
     comparison = compared(tmp_path)
-    found = answer(comparison)
+    found = speedups_of(comparison)
     assert found is not None
     assert found.budget_s == budget_s(comparison) == 500
 

@@ -23,8 +23,8 @@ from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims import paper_claims
-from daso_bench.runner.report.claims.judge import Judged, judge
-from daso_bench.runner.report.claims.speedups import Answer, answers
+from daso_bench.runner.report.claims.judge import JudgedClaim, judge
+from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.studies.plan import plan_of
@@ -146,7 +146,7 @@ def planned(tmp_path: Path) -> list[RunConfig]:
 
 def studies(
     planned: Sequence[RunConfig], root: Path, machine: Machine, count: int
-) -> Iterator[tuple[Answer, list[Judged]]]:
+) -> Iterator[tuple[Speedups, list[JudgedClaim]]]:
     """`count` studies of their own seeds, each through run directories to its verdicts."""
     told = [claim for claim in paper_claims.load([root / "conf"]) if claim.id.startswith("wonder_")]
     assert len(told) == 4
@@ -157,7 +157,7 @@ def studies(
             machine.start(RunDirectory.create(to_plain(own), folder), own)
         runs = [load_run(path, path.name) for path in find_runs(folder)]
         assert len(runs) == 20
-        (found,) = answers(compare(runs))
+        (found,) = all_speedups(compare(runs))
         yield found, judge(told, [found])
 
 

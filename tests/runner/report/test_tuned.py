@@ -11,8 +11,8 @@ from sharing import tables_of
 
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims.fairness import Ledger, Row, fairness
-from daso_bench.runner.report.claims.speedups import answers
+from daso_bench.runner.report.claims.fairness import FairnessRow, FairnessTable, fairness
+from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.data.arms import Comparison, compare, row_of
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.sections.tuned import TunedArm, TunedSection, regret_words, tuned_arms
@@ -63,7 +63,7 @@ def test_tuned_rows_are_a_comparison_of_their_own_with_their_own_baseline(make_r
     assert [one.tuned for one in both] == [False, True]
     assert [row_of(one, both) for one in both] == ["paper's settings", "equally tuned"]
     assert row_of(both[0], both[:1]) == ""
-    found = answers(both)
+    found = all_speedups(both)
     assert [one.baseline.label for one in found] == ["ddp", "ddp tuned"]
     ratios = [one.lines[0].fixed_work for one in found]
     assert [one.point if one else None for one in ratios] == pytest.approx([101 / 81, 91 / 71], rel=1e-3)
@@ -147,13 +147,13 @@ def test_a_study_that_was_not_tuned_has_no_word_of_it(make_run: Make, tmp_path: 
     assert not (tmp_path / "out" / "tuning.csv").exists()
 
 
-def ledger(root: Path, *, tuned: bool = True) -> Ledger:
+def ledger(root: Path, *, tuned: bool = True) -> FairnessTable:
     (found,) = [one for one in compared(root) if one.tuned is tuned]
     baseline, arm = found.arms
     return fairness(baseline.runs, arm.runs)
 
 
-def tuning_of(found: Ledger) -> Row:
+def tuning_of(found: FairnessTable) -> FairnessRow:
     return next(row for row in found.rows if row.key == "tuning")
 
 

@@ -14,11 +14,11 @@ from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.report.claims.answer_words import sentences, speedup_rows
 from daso_bench.runner.report.claims.bounds import Bound, bound_of, differ
+from daso_bench.runner.report.claims.claim_tables import sentences, speedup_rows
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import Answer, answers
+from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, find_runs, load_run
 
@@ -124,9 +124,9 @@ def test_two_models_of_devices_differ(make_run: Make, tmp_path: Path):
         assert differ(load_run(path, "it")) is expected
 
 
-def claimed(root: Path) -> tuple[Answer, str]:
+def claimed(root: Path) -> tuple[Speedups, str]:
     """The answer of `root`, and what DASO's claim of a factor of 1.515 comes to."""
-    (found,) = answers(compare(load_run(path, path.name) for path in find_runs(root)))
+    (found,) = all_speedups(compare(load_run(path, path.name) for path in find_runs(root)))
     (claim,) = [claim for claim in load() if claim.id == "daso_time"]
     (judged,) = judge([claim], [found])
     return found, "; ".join((judged.verdict.word, *judged.verdict.reasons))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims.verdicts import show_verdicts
+from daso_bench.runner.report.claims.claim_tables import show_verdicts
 from daso_bench.runner.report.data.load import find_runs, load_run, load_runs
 
 Make = Callable[..., Path]

@@ -2,13 +2,7 @@
 
 import pytest
 
-from daso_bench.runner.report.statistics.decompose import (
-    Work,
-    balanced_bound,
-    bound,
-    bound_limit,
-    decompose,
-)
+from daso_bench.runner.report.statistics.decompose import Work, balanced_bound, bound, bound_limit, decompose
 from daso_bench.strategies.errors import ConfigError
 
 SPREAD = (0.98, 0.99, 1.0, 1 / 0.99, 1 / 0.98)  # of geometric mean 1

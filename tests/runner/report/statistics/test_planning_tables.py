@@ -83,9 +83,7 @@ def test_stamps_of_a_fixed_grid_do_not_hold_the_truth() -> None:
     assert found < 0.5
 
 
-def test_the_script_prints_every_table_and_the_same_each_time(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_script_prints_every_table_and_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert planning_tables.main(["--repetitions", "100"]) == 0
     first = capsys.readouterr().out
     headings = [line.split(":")[0] for line in first.splitlines() if line.startswith("## ")]

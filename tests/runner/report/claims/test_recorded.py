@@ -9,7 +9,7 @@ import pytest
 from core_studies import ALONE, Core, Make, made, usual
 from test_efficiency import answered, times_as_efficient, verdicts
 
-from daso_bench.runner.report.claims.answer_words import cells, sentences
+from daso_bench.runner.report.claims.claim_tables import cells, sentences
 from daso_bench.runner.report.sections.comparisons import warnings_of
 
 STUDY = {name: replace(core, spread=ALONE) for name, core in usual().items()}

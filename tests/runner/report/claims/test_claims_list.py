@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import groups
-from daso_bench.runner.report.claims import claims_table, paper_claims
+from daso_bench.runner.report.claims import claims_list, paper_claims
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -28,11 +29,6 @@ def folded(text: str) -> str:
     return "".join(text.split())
 
 
-def own_study(folder: Path, name: str) -> None:
-    (folder / "study").mkdir(exist_ok=True)
-    (folder / "study" / f"{name}.yaml").write_text("# of my own\n")
-
-
 def test_redirected_output_is_plain_and_holds_every_word_of_every_claim() -> None:
     script = "from daso_bench.runner.cli.main import main; main(['claims'])"
     done = subprocess.run(
@@ -43,7 +39,7 @@ def test_redirected_output_is_plain_and_holds_every_word_of_every_claim() -> Non
     joined = " ".join(done.stdout.split())
     for claim in paper_claims.load():
         assert claim.paper.reference in done.stdout, "in one piece"
-        for key, value in claims_table.lines(claim):
+        for key, value in claims_list.lines(claim):
             assert f"{key} {value}" in joined
 
 
@@ -52,14 +48,14 @@ def test_on_a_narrow_terminal_nothing_is_cut_either(columns: int) -> None:
     console = Console(width=columns, file=io.StringIO(), markup=False, highlight=False)
     for claim in paper_claims.load():
         with console.capture() as captured:
-            console.print(claims_table.table(claim))
+            console.print(claims_list.claim_table(claim))
         text = captured.get()
         assert max(map(len, text.splitlines())) <= columns
         assert folded(claim.says) in folded(text)
 
 
 def test_a_claim_tells_gain_headline_comparator_certainty_and_conditions() -> None:
-    found = {claim.id: dict(claims_table.lines(claim)) for claim in paper_claims.load()}
+    found = {claim.id: dict(claims_list.lines(claim)) for claim in paper_claims.load()}
     assert found["daso_time"]["gain"] == "up to 1.515 times (34 % less time)"
     assert found["daso_time"]["stated in"].endswith("(certainty: abstract)")
     assert found["hsgd_efficiency"]["gain"] == "20 times"
@@ -85,21 +81,17 @@ def test_each_claim_has_its_command_and_a_missing_study_is_said_to_be(
         assert line.split(maxsplit=2)[2] == told
 
 
-def test_a_study_of_ones_own_tests_a_claim_with_its_folder(tmp_path: Path) -> None:
-    mine = next(claim for claim in paper_claims.load() if claim.id == "hsgd_efficiency")
-    renamed = paper_claims.Claim(**{**vars(mine), "study": "my_own"})
-    assert claims_table.command(renamed, [tmp_path]) == "daso-bench +study=my_own  (not there yet)"
-    own_study(tmp_path, "my_own")
-    assert claims_table.command(renamed, [tmp_path]) == f"daso-bench --config-dir {tmp_path} +study=my_own"
-    assert claims_table.command(renamed) == "daso-bench +study=my_own  (not there yet)"
-
-
-def test_a_claim_of_ones_own_is_tested_with_the_folder_it_is_in(tmp_path: Path) -> None:
-    mine = next(claim for claim in paper_claims.load() if claim.id == "daso_time")
-    moved = paper_claims.Claim(**{**vars(mine), "file": tmp_path / "a b" / "claims" / "x.yaml"})
-    assert claims_table.command(moved, [tmp_path / "a b"]) == (
-        f"daso-bench --config-dir '{tmp_path / 'a b'}' +study=mission"
-    )
+def test_a_study_or_a_claim_of_ones_own_is_tested_with_its_folder(tmp_path: Path) -> None:
+    shipped = {claim.id: claim for claim in paper_claims.load()}
+    renamed = replace(shipped["hsgd_efficiency"], study="my_own")
+    assert claims_list.command(renamed, [tmp_path]) == "daso-bench +study=my_own  (not there yet)"
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "my_own.yaml").write_text("# of my own\n")
+    assert claims_list.command(renamed, [tmp_path]) == f"daso-bench --config-dir {tmp_path} +study=my_own"
+    assert claims_list.command(renamed) == "daso-bench +study=my_own  (not there yet)"
+    folder = tmp_path / "a b"
+    moved = replace(shipped["daso_time"], file=folder / "claims" / "x.yaml")
+    assert claims_list.command(moved, [folder]) == f"daso-bench --config-dir '{folder}' +study=mission"
 
 
 def test_rows_stand_below_their_claim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -115,10 +107,9 @@ def test_rows_stand_below_their_claim(capsys: pytest.CaptureFixture[str], tmp_pa
     assert out.index("daso_time") < place < out.index("ednncomm_time")
 
 
-@pytest.mark.parametrize("points", [0.4, -0.4])
-def test_points_have_their_sign(points: float) -> None:
-    row = paper_claims.Row(source="Table 1", points=points)
-    assert claims_table.row_words(row) == f"{'+' if points > 0 else '-'}0.4 points"
+def test_points_have_their_sign() -> None:
+    rows = [paper_claims.TableRow(source="Table 1", points=points) for points in (0.4, -0.4)]
+    assert [paper_claims.row_words(row) for row in rows] == ["+0.4 points", "-0.4 points"]
 
 
 def test_a_wrong_file_is_exit_code_2_and_one_sentence(

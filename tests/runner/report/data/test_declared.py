@@ -9,7 +9,7 @@ import yaml
 
 from daso_bench.runner.config.groups import CONF, entries
 from daso_bench.runner.report.claims import fairness, recorded
-from daso_bench.runner.report.claims.declared import DEFAULT, may_differ, task_of
+from daso_bench.runner.report.data.declared import DEFAULT, may_differ, task_of
 
 NAMES = [entry.name for entry in entries("strategy")]
 

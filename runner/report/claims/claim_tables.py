@@ -1,0 +1,300 @@
+"""Speed-ups, verdicts and fairness as text: `daso-bench claims DIR`, and rows of the CSV tables."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ...records.display import make_console, say
+from .. import words
+from ..data.arms import EQUALLY, compare, row_of
+from ..data.load import load_runs
+from ..sections.efficiency import matrix
+from ..statistics.planning import detectable
+from ..statistics.ratio import SIGNIFICANT, Ratio
+from . import convergence_points
+from .judge import JudgedClaim, judge
+from .paper_claims import gain_words, load
+from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
+
+_COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
+BOUND_OF = {False: "communication", True: "balance and communication"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """One arm of the table, as text."""
+
+    label: str
+    index: int
+    fixed_work: str
+    to_target: str
+    throughput: str
+    statistical: str
+    quality: str
+    notes: list[str]
+
+
+def cells(speedups: Speedups) -> list[Cells]:
+    """The lines of the table: arms, and last the placebo."""
+    return [_cells(speedups, line) for line in _all(speedups)]
+
+
+def sentences(speedups: Speedups) -> list[str]:
+    """What a reader has to know before the numbers: floors, bound, budget, checks."""
+    lines = [*_floors(speedups), *([bound] if (bound := speedups.bound.sentence) else [])]
+    if speedups.budget_s is not None:
+        lines.append(
+            "A run that has not reached the target counts as a failure after "
+            f"{words.seconds(speedups.budget_s)} of training."
+        )
+    if speedups.guard is not None:
+        lines.append(speedups.guard.sentence)
+    better = "no verdict against it, but on claims that name it"
+    lines += [f"{reason[0].upper()}{reason[1:]}: {better}." for reason in speedups.wrong]
+    return lines + [f"{reason}." for reason in speedups.reasons(speedups.baseline)]
+
+
+def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
+    """One row per arm and comparison, all numbers of the table and their intervals."""
+    return [_row(speedups, line) for speedups in studied for line in _all(speedups)]
+
+
+def _all(speedups: Speedups) -> list[ArmSpeedup]:
+    return [*speedups.lines, *([speedups.placebo] if speedups.placebo else [])]
+
+
+def _cells(speedups: Speedups, line: ArmSpeedup) -> Cells:
+    parts = line.parts
+    difference = line.quality
+    points = "no interval"
+    if difference is not None:
+        ends = difference.interval
+        points = f"{difference.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
+    return Cells(
+        label=line.arm.label,
+        index=line.arm.index,
+        fixed_work=words.interval(line.fixed_work),
+        to_target=words.interval(line.to_target),
+        throughput=words.interval(parts and parts.throughput),
+        statistical=words.interval(parts and parts.statistical),
+        quality=points,
+        notes=[*line.notes, *_speedup_remarks(speedups, line)],
+    )
+
+
+def _speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
+    remarks: list[str] = []
+    for work, ratio, p, floor in (
+        ("all work", line.fixed_work, line.holm[0], speedups.fixed_floor.floor),
+        ("to target", line.to_target, line.holm[1], speedups.target_floor.floor),
+    ):
+        if ratio is None:
+            continue
+        if ratio.low <= 1 <= ratio.high:
+            sd = ratio.estimate.error * (len(line.arm.counted) / 2) ** 0.5
+            least = detectable(len(line.arm.counted), sd, level=ratio.estimate.level) if sd > 0 else None
+            could = f"; this plan could detect {least:.2f}" if least is not None else ""
+            remarks.append(f"{work}: no detectable difference{could}")
+        elif ratio.point > 1 and floor is not None and ratio.low <= 1 + floor:
+            remarks.append(f"{work}: not above the noise floor")
+        if p is not None and ratio.low > 1 and p > SIGNIFICANT:
+            remarks.append(f"{work}: not after correction for all arms (Holm p = {p:.2g})")
+    if line.diverged:
+        remarks.append("a run diverged")
+    if speedups.guard is not None:
+        remarks += [noted] if (noted := speedups.guard.noted.get(line.arm.label)) else []
+    return [*remarks, *speedups.reasons(line.arm)]
+
+
+def _floors(speedups: Speedups) -> list[str]:
+    fixed, target = speedups.fixed_floor, speedups.target_floor
+    missing = fixed.missing
+    if missing:
+        what = " and ".join(missing)
+        roles = "study.role=same_seeds and fresh_seeds make them"
+        return [f"No noise floor: {what} missing ({roles}), so no verdict."]
+    assert fixed.clock is not None
+    floors = {"time of all work": fixed, **({"time to target": target} if speedups.budget_s else {})}
+    fresh = [f"{floor.fresh.value:.2%} in the {work}" for work, floor in floors.items() if floor.fresh]
+    parts = [
+        f"same seeds {fixed.clock.value:.2%}",
+        *([f"other seeds {' and '.join(fresh)}"] if fresh else []),
+    ]
+    lines = [f"Noise floor, what two runs of the baseline itself differ by: {', '.join(parts)}."]
+    lines += [
+        f"No noise floor in the {work}, so no verdict on it: {floor.unknown}."
+        for work, floor in floors.items()
+        if floor.unknown
+    ]
+    if fixed.biased:
+        lines.append("The two runs with the same seeds differ by order or slot: verdicts are provisional.")
+    if fixed.fresh is not None and fixed.fresh.misses_1:
+        lines.append(
+            "The interval of the baseline against itself with other seeds misses 1, as it does in 1 of 20."
+        )
+    return lines
+
+
+def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
+    comparison, parts, difference = speedups.comparison, line.parts, line.quality
+    better = speedups.guard.shifts.get(line.arm.label) if speedups.guard else None
+    return {
+        **comparison.place,
+        "baseline": speedups.baseline.label,
+        "arm": line.arm.label,
+        "placebo": line is speedups.placebo,
+        "runs": len(line.arm.counted),
+        "level": speedups.level,
+        **_ratio("fixed_work", line.fixed_work, line.holm[0]),
+        **_ratio("to_target", line.to_target, line.holm[1]),
+        **_ratio("throughput", parts and parts.throughput, None),
+        **_ratio("statistical_efficiency", parts and parts.statistical, None),
+        "quality_points": difference.difference if difference else None,
+        "quality_points_low": difference.interval.low if difference else None,
+        "quality_points_high": difference.interval.high if difference else None,
+        "evaluations_to_target": evaluations(line.arm),
+        "fixed_work_noise_floor": speedups.fixed_floor.floor,
+        "to_target_noise_floor": speedups.target_floor.floor,
+        "reference": speedups.guard.reference.name if speedups.guard and speedups.guard.reference else None,
+        "fewer_samples_p": better.p if better else None,
+        "fewer_samples_holm_p": better.adjusted if better else None,
+        "bound": speedups.bound.value,
+        "bound_of": BOUND_OF[speedups.bound.uneven] if speedups.bound.value is not None else "unknown",
+        "budget_s": speedups.budget_s,
+        "remarks": "; ".join([*line.notes, *_speedup_remarks(speedups, line)]),
+    }
+
+
+def _ratio(name: str, ratio: Ratio | None, holm: float | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        name: ratio.point if ratio else None,
+        f"{name}_low": ratio.low if ratio else None,
+        f"{name}_high": ratio.high if ratio else None,
+    }
+    if name in ("fixed_work", "to_target"):
+        row[f"{name}_bound"] = ratio.side if ratio else None
+        row[f"{name}_of_medians"] = ratio.ratio_of_medians if ratio else None
+        row[f"{name}_holm_p"] = holm
+    return row
+
+
+def remarks(judged: JudgedClaim) -> list[str]:
+    """What is printed after the word: remarks, reasons, and how many runs would decide."""
+    lines = [*judged.verdict.remarks, *judged.verdict.reasons]
+    if judged.verdict.smallest_n is not None:
+        lines.append(f"{judged.verdict.smallest_n} runs an arm would decide, if spread and point stay")
+    elif judged.verdict.word == "inconclusive":
+        lines.append("no number of runs up to 100 would decide, if spread and point stay")
+    return lines
+
+
+def workload(judged: JudgedClaim) -> str:
+    """Where it was measured: study, model, data, world and size; and whether with equally tuned arms."""
+    comparison = judged.comparison
+    if comparison is None:
+        return ""
+    parts = [
+        comparison.study,
+        f"{comparison.model} on {comparison.dataset}",
+        comparison.world,
+        comparison.size,
+        EQUALLY if comparison.tuned else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def claim_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
+    """One row per claim, arm and configuration."""
+    return [
+        {
+            "claim": judged.claim.id,
+            "says": judged.claim.says,
+            "claimed": gain_words(judged.claim),
+            "headline": judged.claim.headline,
+            "certainty": judged.claim.certainty,
+            "where": workload(judged),
+            "arm": judged.arm,
+            "comparator": judged.comparator,
+            "measured": judged.measured,
+            "verdict": judged.verdict.word,
+            "remarks": "; ".join(remarks(judged)),
+        }
+        for judged in all_judged
+    ]
+
+
+def fairness_rows(all_judged: Sequence[JudgedClaim]) -> list[dict[str, Any]]:
+    """Every row of every fairness table, once per pair of arms."""
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[str, str, str]] = set()
+    for judged in all_judged:
+        pair = (workload(judged), judged.comparator, judged.arm)
+        if judged.fairness is None or pair in seen:
+            continue
+        seen.add(pair)
+        rows += [
+            {
+                "where": pair[0],
+                "baseline": pair[1],
+                "arm": pair[2],
+                "quantity": row.quantity,
+                "of_baseline": row.baseline,
+                "of_arm": row.arm,
+                "equal": "not recorded" if row.equal is None else row.equal,
+                "own_of_the_strategy": row.own,
+                "forbids_a_verdict": row.forbids,
+                "why": row.wrong,
+            }
+            for row in judged.fairness.rows
+        ]
+    return rows
+
+
+def show_verdicts(directory: Path, config_dir: Path | None) -> int:
+    """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
+    folders = [config_dir] if config_dir else []
+    runs = load_runs(directory, "claims")
+    comparisons = compare(runs)
+    studied = all_speedups(comparisons, convergence_points.load(folders))
+    judged = judge(load(folders), studied, comparisons)
+    console = make_console()
+    console.print(verdict_table(judged))
+    for run in runs:
+        if run.copies:
+            say(console, run.found_again)
+    for speedups in studied:
+        comparison = speedups.comparison
+        row = row_of(comparison, [other.comparison for other in studied])
+        title = f"{comparison.study}: {comparison.model} on {comparison.dataset} {comparison.size}".rstrip()
+        say(console, "")
+        say(console, f"{title}, {row}" if row else title, "bold")
+        for sentence in (*sentences(speedups), *(f"No verdicts: {reason}." for reason in speedups.forbidden)):
+            say(console, f"  {sentence}")
+        cores = matrix(comparison)
+        if cores is not None:
+            say(console, f"  {cores.sentence}")
+    return 0
+
+
+def verdict_table(all_judged: Sequence[JudgedClaim]) -> Table:
+    """A line per claim, arm and configuration."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in _COLUMNS:
+        table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
+    for judged in all_judged:
+        compared = f"{judged.arm} against {judged.comparator}"
+        place = workload(judged)
+        cells = (
+            judged.claim.id,
+            gain_words(judged.claim),
+            f"{compared} ({place})" if place else compared,
+            judged.measured,
+            judged.verdict.word,
+            "; ".join(remarks(judged)),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
