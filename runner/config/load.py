@@ -18,6 +18,7 @@ import yaml
 from omegaconf import DictConfig
 
 from ...datasets.dataset import Dataset
+from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, one_of
 from ..records import plain_yaml
@@ -128,7 +129,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     if missing:
         raise ConfigError(f"{missing[0]}: must be given")
     strategy_class = _class_of(tree["strategy"], "strategy", Strategy, "a class Config")
-    model = typed(locate_target(tree["model"], "model"), tree["model"], "model")
+    model = _part(tree, "model", Model, "a method build")
     strategy = typed(strategy_class.Config, tree["strategy"], "strategy")
     dataset = dataset_of(tree, cwd)
     seed = _seed(tree["seed"])
@@ -217,16 +218,16 @@ def _launcher(node: Any) -> LauncherConfig:
     return typed(LAUNCHERS[name], node, "launcher")
 
 
-def _auto_filled(train: Any, model: Any, dataset: Dataset, seed: int) -> Any:
+def _auto_filled(train: Any, model: Model, dataset: Dataset, seed: int) -> Any:
     """`train` with its `auto` values as numbers and names, which the record holds.
 
-    `epochs`: what the model suggests, else 12. `target_metric`: what models of the data set's task are judged
+    `epochs`: what the model suggests. `target_metric`: what models of the data set's task are judged
     by. `eval_phase`: drawn for the repetition.
     """
     if not isinstance(train, Mapping):
         return train
     auto: dict[str, Callable[[], Any]] = {
-        "epochs": lambda: getattr(model, "suggested_epochs", TrainConfig.epochs),
+        "epochs": lambda: model.suggested_epochs,
         "target_metric": lambda: kind_of(dataset.task, "dataset").metrics[0],
         "eval_phase": lambda: phase_of(seed),
     }

@@ -3,13 +3,13 @@
 A part checks the ranges of its own keys; what two parts do not allow together: `checks.py`.
 """
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...datasets.dataset import Dataset
 from ...datasets.sampler import Sampler
+from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, above, at_least, one_of, within
 from ...strategies.progress import Plan
@@ -164,28 +164,13 @@ def check_trials(trials: int, key: str = "study.tune_trials") -> None:
         raise ConfigError(f"{key}={trials}: must be a power of two, {FEWEST_TRIALS} or more")
 
 
-def check_fair(
-    trials: Mapping[str, int], tuning_seeds: Collection[int], scored_seeds: Collection[int]
-) -> None:
-    """Raises ConfigError unless every arm had the same number of trials and no tuning seed is scored."""
-    if len(set(trials.values())) > 1:
-        counts = ", ".join(f"{arm} {count}" for arm, count in trials.items())
-        raise ConfigError(f"study.tune_trials: {counts}; must be equal for all arms")
-    shared = sorted(set(tuning_seeds) & set(scored_seeds))
-    if shared:
-        raise ConfigError(f"seeds {shared} were tuned on and are scored: choose others for one of the two")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """All parts of one run. `strategy` is an instance of `strategy_class.Config`.
-
-    `model`: a frozen dataclass with `build(spec) -> nn.Module` (`models/` has examples).
-    """
+    """All parts of one run. `strategy` is an instance of `strategy_class.Config`."""
 
     strategy_class: type[Strategy]
     strategy: Any
-    model: Any
+    model: Model
     dataset: Dataset
     optimizer: Optimizer
     schedule: Schedule

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...datasets.data import Data
 from ...models.sized import Sized
-from ...models.spec import InputSpec
+from ...models.spec import InputSpec, Model
 from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
 from ...strategies.replica import Batch
@@ -90,7 +90,7 @@ class StandIn(nn.Module):
 
 
 @dataclass(frozen=True)
-class StandInModel:
+class StandInModel(Model):
     """What builds it."""
 
     numel: int

@@ -85,6 +85,7 @@ class Preparation:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._found: dict[str, Any] = {}  # by what was looked at: what came of it, an error for one
+        self._checked: dict[int, RunConfig] = {}  # by identity
 
     def check(self, config: RunConfig) -> None:
         """Before a run has a folder: its data are ready, and it can be done with them.
@@ -92,6 +93,11 @@ class Preparation:
         Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
         MachineError where they cannot be fetched or written.
         """
+        if id(config) not in self._checked:
+            self._check(config)
+            self._checked[id(config)] = config
+
+    def _check(self, config: RunConfig) -> None:
         dataset, model = config.dataset, config.model
         self._once(repr(dataset), lambda: self._get_ready(dataset))
 

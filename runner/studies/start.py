@@ -37,12 +37,11 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
 
     Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
     """
-    console = display.make_console(goes_on=True)
     asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
     given_away = external_runs.elsewhere(request.config for request in asked)
     if given_away is None:
         local.warm()  # the processes load torch while this one looks at the requests
-    plan = plan_of(asked)
+    plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many:
         with_report = any(key_of(word) == "study" for word in words)
         if given_away is not None:

@@ -18,13 +18,13 @@ from rich.text import Text
 
 from ...strategies.errors import ConfigError
 from ..config.load import Request, requests
-from ..config.parts import RunInfo, check_fair, check_trials
+from ..config.parts import RunInfo, check_trials
 from ..config.schema import RunConfig, strategy_name
 from ..records import display
 from ..records.exit_codes import FAILED, OK, WRONG_REQUEST
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.run_directory import RunDirectory
-from ..records.seed_ranges import TRIAL, phase_of, trial_seeds
+from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.statistics.guard import choose_baseline
 from ..report.statistics.ratio import Times
 from . import dry_run, start
