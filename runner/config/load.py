@@ -84,12 +84,7 @@ def requests(
 
 def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = None) -> RunConfig:
     """The one run that `words` ask for. Raises ConfigError where it is refused."""
-    return only(requests(words, sweep=False, config_dir=config_dir, cwd=cwd))
-
-
-def only(requests: Sequence[Request]) -> RunConfig:
-    """The one run that was asked for. Raises ConfigError where it is refused."""
-    (request,) = requests
+    (request,) = requests(words, sweep=False, config_dir=config_dir, cwd=cwd)
     if request.config is None:
         raise request.error or ConfigError("nothing to run")
     return request.config
@@ -241,7 +236,7 @@ def _seed(value: Any) -> int:
 
 
 def _absolute(text: str, cwd: Path) -> Path:
-    # `..` is resolved by text and links are kept: the user's own spelling of the folder stays recognisable.
+    # `..` is resolved as text and links are kept, so that users recognise the folder as they wrote it.
     try:
         return Path(os.path.normpath(cwd / Path(text).expanduser()))
     except RuntimeError as error:
@@ -257,7 +252,7 @@ def _traced(cluster: Any, cwd: Path) -> Any:
 
 
 def in_its_role(config: RunConfig) -> RunConfig:
-    """The run with what its role in the study changes; `run.arm` says that this has been done.
+    """The run with the changes of its role in the study; `run.arm` shows that they have been made.
 
     Raises ConfigError for a run that the role cannot have.
     """
