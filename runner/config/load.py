@@ -21,8 +21,8 @@ from ...datasets.dataset import Dataset
 from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, one_of
-from ..records import plain_yaml
 from ..records.seed_ranges import FRESH, phase_of
+from ..records.trees import dump_yaml, load_yaml
 from .cluster import ClusterConfig
 from .compose import TOP_LEVEL, Composed, compose
 from .launchers import LAUNCHERS, LauncherConfig
@@ -93,7 +93,7 @@ def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = Non
 def load(path: Path) -> RunConfig:
     """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
     try:
-        tree = plain_yaml.load(path.read_text(encoding="utf-8"))
+        tree = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
@@ -111,7 +111,7 @@ def to_plain(config: RunConfig) -> dict[str, Any]:
 
 def dump(config: RunConfig) -> str:
     """`config.yaml` as text, keys in reading order."""
-    return plain_yaml.dump(to_plain(config))
+    return dump_yaml(to_plain(config))
 
 
 def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:

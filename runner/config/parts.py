@@ -118,13 +118,13 @@ class StudyInfo:
     """The study a run belongs to, its folder below `results_dir`; and the run's place in the study's sets.
 
     `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
-    the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
-    equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
+    the others are compared with; "": the first with `ddp`. `role`: a second baseline, which measures how much
+    two equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
     with others (`fresh_seeds`); the `placebo`; or one process on one core alone (`one_core`). `interval` and
     `level`: of ratios.
 
-    `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
-    that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
+    `tune_trials`: trials of each arm with `daso-bench tune`. It writes the other keys into the study of the
+    winners: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
     `tune_space`, what was searched of all arms; `tune_failed`, trials without a result; `tune_device_hours`.
     """
 
@@ -195,7 +195,7 @@ class RunParts:
         return kind(classes=classes, label_smoothing=self.train.label_smoothing)
 
     def plan(self) -> Plan:
-        """What the strategy is asked to do, as far as it is known before the data are loaded."""
+        """The plan that the strategy checks, as far as it is known before the data are loaded."""
         train, sampler = self.train, self.sampler()
         per_epoch = None if sampler is None else sampler.steps_per_epoch
         steps = None if per_epoch is None else per_epoch * train.epochs

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....strategies.errors import ConfigError
-from ...records.nested_keys import below
 from ...records.seed_ranges import check_fair, trial_seeds
+from ...records.trees import below
 from ..data.arms import settings, text
 from ..data.load import Run
 from . import recorded

@@ -54,7 +54,7 @@ class Thing(Dataset, Model, Optimizer, Schedule):
     def folder(self) -> str:
         return self.root
 
-    def build(self, *_: Any) -> Any:
+    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
         raise NotImplementedError
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:

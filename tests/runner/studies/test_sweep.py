@@ -41,7 +41,7 @@ class Part(Dataset, Model, Optimizer, Schedule):
     def load(self) -> Data:
         raise NotImplementedError
 
-    def build(self, *_: Any) -> Any:
+    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
         raise NotImplementedError
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
