@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .spec import InputSpec
+from .spec import InputSpec, Model
 
 WIDTHS = (16, 32, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CifarResNet:
+class CifarResNet(Model):
     """With 10 classes and 3 channels 269,722 parameters at depth 20 and 853,018 at depth 56.
 
     depth: layers with weights, 6n + 2. zero_init_last: each block's last batch normalisation starts at 0, so

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from .spec import InputSpec
+from .spec import InputSpec, Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sized:
+class Sized(Model):
     """`parameters` numbers in `tensors` tensors of one size; `gflops` of a sample's forward pass.
 
     Raises ValueError for a number out of range.

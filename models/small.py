@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from torch import nn
 
-from .spec import InputSpec
+from .spec import InputSpec, Model
 
 NORMS = ("none", "batch")
 GRID = 3  # cells a side that the small CNN averages over
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLP:
+class MLP(Model):
     """Fully connected layers with ReLU between them, on the flattened image.
 
     hidden: width of each hidden layer; empty gives a linear classifier.
@@ -41,7 +41,7 @@ class MLP:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallCNN:
+class SmallCNN(Model):
     """3×3 convolutions, each after the first of stride 2, then means over a coarse grid and a linear layer.
 
     channels: output channels of each convolution.

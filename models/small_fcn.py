@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from .small import NORMS
-from .spec import InputSpec
+from .spec import InputSpec, Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallFCN:
+class SmallFCN(Model):
     """Convolutions of 3×3 down to a coarse map and up again, each with ReLU; then one of 1×1 to the classes.
 
     channels: of the maps from the finest to the coarsest, at least two.

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from .spec import InputSpec
+from .spec import InputSpec, Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchvisionSegmentation:
+class TorchvisionSegmentation(Model):
     """A model of torchvision's registry.
 
     name: as in `torchvision.models.list_models(module=torchvision.models.segmentation)`;

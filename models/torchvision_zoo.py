@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from .spec import InputSpec
+from .spec import InputSpec, Model
 
 SMALL_IMAGES = ("auto", "resize")
 SMALL_STEM_UP_TO = 64  # pixels a side; Tiny ImageNet's size, the largest for which this stem is usual
@@ -31,7 +31,7 @@ MULTIPLE_OF = {"maxvit_t": 224, **PATCH}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Torchvision:
+class Torchvision(Model):
     """A model of torchvision's registry.
 
     name: as in `torchvision.models.list_models(module=torchvision.models)`;

@@ -5,11 +5,10 @@ raises ConfigError.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from ...datasets.sampler import Sampler
 from ...models.sized import Sized
-from ...models.spec import InputSpec
+from ...models.spec import InputSpec, Model
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, unknown, within
@@ -209,8 +208,8 @@ def check_task(run: RunParts) -> None:
         check_top5(train.target_metric, classes)
 
 
-def _check_model_task(model: Any, kind: type[Task]) -> None:
-    model_kind = kind_of(getattr(model, "task", Classification.name), "model")
+def _check_model_task(model: Model, kind: type[Task]) -> None:
+    model_kind = kind_of(model.task, "model")
     if model_kind is not kind:
         raise ConfigError(
             f"model={getattr(model, 'name', type(model).__name__)}: is for {model_kind.name}, "

@@ -33,7 +33,7 @@ _NO_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 
 @dataclass(frozen=True)
 class Composed:
-    """One run that was asked for: its overrides, and its configuration or why there is none."""
+    """One run as Hydra composed it: its overrides, and its configuration or the error."""
 
     words: tuple[str, ...]
     config: DictConfig | None
@@ -41,26 +41,26 @@ class Composed:
 
 
 class _Collector:
-    """The task function given to Hydra: it keeps what was composed."""
+    """The task function for Hydra: it keeps what was composed."""
 
     def __init__(self, words: Sequence[str], folders: Sequence[Path]) -> None:
         self.words = list(words)
         self.folders = folders
-        self.found: list[Composed] = []
+        self.composed: list[Composed] = []
 
     def __call__(self, config: DictConfig) -> None:
         words = OmegaConf.select(config, "hydra.overrides.task")
-        self.found.append(Composed(tuple(self.words if words is None else words), config))
+        self.composed.append(Composed(tuple(self.words if words is None else words), config))
 
     def refuse(self, overrides: Sequence[str], error: Exception) -> None:
-        self.found.append(Composed(tuple(overrides), None, translate(error, overrides, self.folders)))
+        self.composed.append(Composed(tuple(overrides), None, translate(error, overrides, self.folders)))
 
 
 def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None) -> list[Composed]:
     """All runs that `words` ask for, in Hydra's order: one, or with `sweep` the grid over their values.
 
-    Raises ConfigError for what no run can be composed with. A job of a sweep that does not compose is in the
-    result with its error.
+    Raises ConfigError for words that no run can be composed with. A job of a sweep that does not compose is
+    in the result with its error.
     """
     refuse_nonsense(words)
     if config_dir is not None:
@@ -70,11 +70,11 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     OmegaConf.register_new_resolver("cores", _cores, replace=True)
     quoted = quote_text(words, sweep=sweep)
     folders = [config_dir] if config_dir else []
-    own = [word for word in quoted if not key_of(word).startswith(("hydra.", "hydra/"))]
-    collector = _Collector(own, folders)
-    # In a sweep the words go past Hydra's own composition, which would hold them against the *default*
-    # strategy: `strategy=daso,hsgd strategy.sync_every=2` is right for both and wrong for ddp.
-    passed = [word for word in quoted if not sweep or key_of(word) == "study" or word not in own]
+    run_words = [word for word in quoted if not key_of(word).startswith(("hydra.", "hydra/"))]
+    collector = _Collector(run_words, folders)
+    # In a sweep Hydra itself does not get the words: it would check them with the *default* strategy, and
+    # `strategy=daso,hsgd strategy.sync_every=2` is right for both and wrong for ddp.
+    passed = [word for word in quoted if not sweep or key_of(word) == "study" or word not in run_words]
     flags = (["--multirun"] if sweep else []) + ([f"--config-dir={config_dir}"] if config_dir else [])
     run = hydra.main(version_base=None, config_path=str(groups.CONF), config_name="config")(collector)
     try:
@@ -84,7 +84,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
         raise translate(error, quoted, folders) from error
     except yaml.YAMLError as error:  # names the file and the line
         raise ConfigError(" ".join(str(error).split())) from error
-    return collector.found
+    return collector.composed
 
 
 def _cores(*numbers: object) -> int:
@@ -119,7 +119,7 @@ def _command_line(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def refuse_nonsense(words: Sequence[str]) -> None:
-    """Raises ConfigError for words of which Hydra speaks in its own errors, or in none."""
+    """Raises ConfigError for words that Hydra would refuse in its own terms, or accept."""
     for word in words:
         key, value = key_of(word), word.partition("=")[2].strip()
         if not key and word.strip():

@@ -1,4 +1,4 @@
-"""What can be chosen, read from the YAML files alone: no torch, no Hydra, an answer in a blink."""
+"""The choices of each group, read from the YAML files alone, without torch and Hydra."""
 
 import shutil
 import textwrap
@@ -33,11 +33,11 @@ def plural(group: str) -> str:
 
 def entries(group: str, folders: Sequence[Path] = ()) -> list[Entry]:
     """The choices of `group` by name; `folders` (of --config-dir) come before the built-in ones."""
-    found: dict[str, Entry] = {}
+    by_name: dict[str, Entry] = {}
     for folder in (*folders, CONF):
         for file in sorted((folder / group).glob("*.yaml")):
-            found.setdefault(file.stem, Entry(file.stem, describe(file)))
-    return sorted(found.values(), key=lambda entry: entry.name)
+            by_name.setdefault(file.stem, Entry(file.stem, describe(file)))
+    return sorted(by_name.values(), key=lambda entry: entry.name)
 
 
 def describe(file: Path) -> str:
@@ -87,17 +87,17 @@ def listing(what: str | None, folders: Sequence[Path] = ()) -> str:
 
 
 def _group(group: str, folders: Sequence[Path], *, brief: bool) -> str:
-    found = entries(group, folders)
+    choices = entries(group, folders)
     default = default_choices().get(group)
     sign = "+study=NAME" if group == "study" else f"{group}=NAME"
     title = f"{plural(group)} ({sign}):"
     width = max(60, shutil.get_terminal_size().columns)
-    if brief and len(found) > MANY:
-        names = textwrap.wrap(", ".join(entry.name for entry in found), width - 2)
+    if brief and len(choices) > MANY:
+        names = textwrap.wrap(", ".join(entry.name for entry in choices), width - 2)
         return "\n  ".join([title, *names])
-    column = max((len(entry.name) for entry in found), default=0)
+    column = max((len(entry.name) for entry in choices), default=0)
     lines = [
         f"{entry.name:<{column}}  {entry.description}{' (default)' if entry.name == default else ''}".rstrip()
-        for entry in found
+        for entry in choices
     ]
     return "\n  ".join([title, *(lines or ["none"])])

@@ -18,10 +18,11 @@ import yaml
 from omegaconf import DictConfig
 
 from ...datasets.dataset import Dataset
+from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, one_of
-from ..records import plain_yaml
 from ..records.seed_ranges import FRESH, phase_of
+from ..records.trees import dump_yaml, load_yaml
 from .cluster import ClusterConfig
 from .compose import TOP_LEVEL, Composed, compose
 from .launchers import LAUNCHERS, LauncherConfig
@@ -83,12 +84,7 @@ def requests(
 
 def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = None) -> RunConfig:
     """The one run that `words` ask for. Raises ConfigError where it is refused."""
-    return only(requests(words, sweep=False, config_dir=config_dir, cwd=cwd))
-
-
-def only(requests: Sequence[Request]) -> RunConfig:
-    """The one run that was asked for. Raises ConfigError where it is refused."""
-    (request,) = requests
+    (request,) = requests(words, sweep=False, config_dir=config_dir, cwd=cwd)
     if request.config is None:
         raise request.error or ConfigError("nothing to run")
     return request.config
@@ -97,7 +93,7 @@ def only(requests: Sequence[Request]) -> RunConfig:
 def load(path: Path) -> RunConfig:
     """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
     try:
-        tree = plain_yaml.load(path.read_text(encoding="utf-8"))
+        tree = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
@@ -115,7 +111,7 @@ def to_plain(config: RunConfig) -> dict[str, Any]:
 
 def dump(config: RunConfig) -> str:
     """`config.yaml` as text, keys in reading order."""
-    return plain_yaml.dump(to_plain(config))
+    return dump_yaml(to_plain(config))
 
 
 def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
@@ -128,7 +124,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     if missing:
         raise ConfigError(f"{missing[0]}: must be given")
     strategy_class = _class_of(tree["strategy"], "strategy", Strategy, "a class Config")
-    model = typed(locate_target(tree["model"], "model"), tree["model"], "model")
+    model = _part(tree, "model", Model, "a method build")
     strategy = typed(strategy_class.Config, tree["strategy"], "strategy")
     dataset = dataset_of(tree, cwd)
     seed = _seed(tree["seed"])
@@ -225,16 +221,16 @@ def _launcher(node: Any) -> LauncherConfig:
     return typed(LAUNCHERS[name], node, "launcher")
 
 
-def _auto_filled(train: Any, model: Any, dataset: Dataset, seed: int) -> Any:
+def _auto_filled(train: Any, model: Model, dataset: Dataset, seed: int) -> Any:
     """`train` with its `auto` values as numbers and names, which the record holds.
 
-    `epochs`: what the model suggests, else 12. `target_metric`: what models of the data set's task are judged
+    `epochs`: what the model suggests. `target_metric`: what models of the data set's task are judged
     by. `eval_phase`: drawn for the repetition.
     """
     if not isinstance(train, Mapping):
         return train
     auto: dict[str, Callable[[], Any]] = {
-        "epochs": lambda: getattr(model, "suggested_epochs", TrainConfig.epochs),
+        "epochs": lambda: model.suggested_epochs,
         "target_metric": lambda: kind_of(dataset.task, "dataset").metrics[0],
         "eval_phase": lambda: phase_of(seed),
     }
@@ -248,7 +244,7 @@ def _seed(value: Any) -> int:
 
 
 def _absolute(text: str, cwd: Path) -> Path:
-    # `..` is resolved by text and links are kept: the user's own spelling of the folder stays recognisable.
+    # `..` is resolved as text and links are kept, so that users recognise the folder as they wrote it.
     try:
         return Path(os.path.normpath(cwd / Path(text).expanduser()))
     except RuntimeError as error:
@@ -264,7 +260,7 @@ def _traced(cluster: Any, cwd: Path) -> Any:
 
 
 def in_its_role(config: RunConfig) -> RunConfig:
-    """The run with what its role in the study changes; `run.arm` says that this has been done.
+    """The run with the changes of its role in the study; `run.arm` shows that they have been made.
 
     Raises ConfigError for a run that the role cannot have.
     """

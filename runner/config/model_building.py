@@ -1,20 +1,19 @@
 """The module of a run's model: built, its lazy layers materialised, its parameters of one floating type."""
 
 import logging
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ...datasets.dataset import Dataset
-from ...models.spec import InputSpec
+from ...models.spec import InputSpec, Model
 from ...strategies.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
 
-def build(model: Any, spec: InputSpec) -> nn.Module:
+def build(model: Model, spec: InputSpec) -> nn.Module:
     """The module that `model`, a model's configuration, makes for samples of `spec`.
 
     Lazy layers (`nn.LazyLinear`) get their shapes from a forward pass of two blank samples in evaluation
@@ -53,7 +52,7 @@ def input_spec(dataset: Dataset) -> InputSpec | None:
     return None if info.shape is None or info.classes is None else InputSpec(*info.shape, info.classes)
 
 
-def built(model: Any, spec: InputSpec) -> nn.Module:
+def built(model: Model, spec: InputSpec) -> nn.Module:
     """The module of a model's configuration, if possible without memory for its numbers.
 
     Raises ConfigError where it cannot be built.
@@ -70,7 +69,7 @@ def built(model: Any, spec: InputSpec) -> nn.Module:
         raise ConfigError(f"model: {error}") from error
 
 
-def check_build(model: Any, spec: InputSpec) -> None:
+def check_build(model: Model, spec: InputSpec) -> None:
     """Refuse before any process starts what `build` refuses, without memory for the module's numbers.
 
     Whatever else a model raises it may raise for having no numbers: its ranks build it with them, and tell.
@@ -85,7 +84,7 @@ def check_build(model: Any, spec: InputSpec) -> None:
         _log.debug("model=%s: not built without numbers: %s", _name(model), error)
 
 
-def _one_type(model: Any, module: nn.Module) -> torch.dtype | None:
+def _one_type(model: Model, module: nn.Module) -> torch.dtype | None:
     """The floating type of all parameters; None where there is none."""
     firsts = {p.dtype: name for name, p in reversed(list(module.named_parameters())) if p.is_floating_point()}
     if len(firsts) > 1:
@@ -103,5 +102,5 @@ def _lazy(module: nn.Module) -> list[str]:
     return [name for name, tensor in named if is_lazy(tensor)]
 
 
-def _name(model: Any) -> str:
+def _name(model: Model) -> str:
     return getattr(model, "name", type(model).__name__)

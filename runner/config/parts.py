@@ -3,13 +3,13 @@
 A part checks the ranges of its own keys; what two parts do not allow together: `checks.py`.
 """
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...datasets.dataset import Dataset
 from ...datasets.sampler import Sampler
+from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, above, at_least, one_of, within
 from ...strategies.progress import Plan
@@ -118,13 +118,13 @@ class StudyInfo:
     """The study a run belongs to, its folder below `results_dir`; and the run's place in the study's sets.
 
     `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
-    the others are held against; "": the first with `ddp`. `role`: a second baseline that tells how much two
-    equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
+    the others are compared with; "": the first with `ddp`. `role`: a second baseline, which measures how much
+    two equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
     with others (`fresh_seeds`); the `placebo`; or one process on one core alone (`one_core`). `interval` and
     `level`: of ratios.
 
-    `tune_trials`: what `daso-bench tune` tries of each arm. It writes the others, into the arms of the study
-    that it makes: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
+    `tune_trials`: trials of each arm with `daso-bench tune`. It writes the other keys into the study of the
+    winners: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
     `tune_space`, what was searched of all arms; `tune_failed`, trials without a result; `tune_device_hours`.
     """
 
@@ -164,28 +164,13 @@ def check_trials(trials: int, key: str = "study.tune_trials") -> None:
         raise ConfigError(f"{key}={trials}: must be a power of two, {FEWEST_TRIALS} or more")
 
 
-def check_fair(
-    trials: Mapping[str, int], tuning_seeds: Collection[int], scored_seeds: Collection[int]
-) -> None:
-    """Raises ConfigError unless every arm had the same number of trials and no tuning seed is scored."""
-    if len(set(trials.values())) > 1:
-        counts = ", ".join(f"{arm} {count}" for arm, count in trials.items())
-        raise ConfigError(f"study.tune_trials: {counts}; must be equal for all arms")
-    shared = sorted(set(tuning_seeds) & set(scored_seeds))
-    if shared:
-        raise ConfigError(f"seeds {shared} were tuned on and are scored: choose others for one of the two")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """All parts of one run. `strategy` is an instance of `strategy_class.Config`.
-
-    `model`: a frozen dataclass with `build(spec) -> nn.Module` (`models/` has examples).
-    """
+    """All parts of one run. `strategy` is an instance of `strategy_class.Config`."""
 
     strategy_class: type[Strategy]
     strategy: Any
-    model: Any
+    model: Model
     dataset: Dataset
     optimizer: Optimizer
     schedule: Schedule
@@ -210,7 +195,7 @@ class RunParts:
         return kind(classes=classes, label_smoothing=self.train.label_smoothing)
 
     def plan(self) -> Plan:
-        """What the strategy is asked to do, as far as it is known before the data are loaded."""
+        """The plan that the strategy checks, as far as it is known before the data are loaded."""
         train, sampler = self.train, self.sampler()
         per_epoch = None if sampler is None else sampler.steps_per_epoch
         steps = None if per_epoch is None else per_epoch * train.epochs

@@ -52,7 +52,7 @@ def run_id(config: RunConfig) -> str:
     and train, what a trace of step times holds, the launcher's name and network, seed, `run.arm`,
     `run.repeat`. Not part of it: where results and packed files lie, labels, the study, how the launcher
     waits and divides the cores (without `pin`), and how a reader would read where it gives its order alone.
-    Computed once for each `config`: a sweep asks for the same again and again.
+    Computed once for each `config`, since a sweep needs it often.
     """
     return config._run_id
 
@@ -119,7 +119,7 @@ def _digested(config: RunConfig) -> str:
     }
     if isinstance(config.reader, PackedReader):
         _digest_reader(config.reader, launcher, tree["reader"])
-    tree["cluster"].pop("validated_ranks", None)  # what is known about the times does not change them
+    tree["cluster"].pop("validated_ranks", None)  # how far times were validated does not change them
     trace = config.cluster.device.trace
     if trace is not None:
         tree["cluster"]["device"]["trace"] = _content(Path(trace))
@@ -127,12 +127,12 @@ def _digested(config: RunConfig) -> str:
     del tree["results_dir"], tree["study"]
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    names = [strategy_name(config), part_name(config.model), part_name(config.dataset)]
+    names = [config.strategy_name, part_name(config.model), part_name(config.dataset)]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
 
 
 def _digest_reader(reader: PackedReader, launcher: LauncherConfig, keys: dict[str, Any]) -> None:
-    """Leave of a reader's keys what decides: the data set says what is in its file, wherever that lies."""
+    """Keep the keys of a reader that decide the result: what its file holds follows from the data set."""
     usual = _dump_part(type(reader)())
     keys["path"] = usual["path"]
     if order_alone(launcher) is not None:
@@ -140,13 +140,8 @@ def _digest_reader(reader: PackedReader, launcher: LauncherConfig, keys: dict[st
 
 
 def _content(path: Path) -> str:
-    """A hash of what a file holds; its path while it cannot be read, which the run itself complains about."""
+    """A hash of what a file holds; its path where it cannot be read: the run itself reports that."""
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     except OSError:
         return str(path)
-
-
-def strategy_name(config: RunConfig) -> str:
-    """The strategy's name for people: its `name` if it has one, else the name of its file."""
-    return config.strategy_name

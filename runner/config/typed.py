@@ -1,4 +1,4 @@
-"""From a plain group of the composed configuration to one frozen dataclass, checked once.
+"""Makes one frozen, checked dataclass of a plain group of the composed configuration.
 
 Past `typed()` there is no `DictConfig`, no look-up by text and no `**kwargs`: a group is a frozen,
 keyword-only dataclass (of values, or of such dataclasses) whose `__post_init__` has checked the ranges.
@@ -32,12 +32,12 @@ def plain(node: DictConfig | Mapping[str, Any], where: str = "") -> dict[str, An
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        # Which key: the exception knows. What one of our own resolvers says is a sentence already.
+        # The exception knows the key. The text of an error of our own resolvers is a sentence already.
         key = error.full_key or where
         if where and not key.startswith(where):
             key = f"{where}.{key}"
-        said = str(error).splitlines()[0].removeprefix(_FROM_RESOLVER)
-        raise ConfigError(f"{key or 'config'}: {said}") from error
+        reason = str(error).splitlines()[0].removeprefix(_FROM_RESOLVER)
+        raise ConfigError(f"{key or 'config'}: {reason}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: must hold keys and values")
     return {str(key): value for key, value in values.items()}
@@ -97,14 +97,14 @@ def locate_target(node: DictConfig | Mapping[str, Any], group: str) -> type[Any]
         raise ConfigError(f"{group}.{TARGET}={dotted}: must be the dotted path of a class")
     module, _, name = dotted.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        target = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{group}.{TARGET}={dotted}: cannot be imported: {error} (is its folder on PYTHONPATH?)"
         ) from error
-    if not isinstance(found, type):
-        raise ConfigError(f"{group}.{TARGET}={dotted}: must be a class, not {type(found).__name__}")
-    return found
+    if not isinstance(target, type):
+        raise ConfigError(f"{group}.{TARGET}={dotted}: must be a class, not {type(target).__name__}")
+    return target
 
 
 def _assign(checked: DictConfig, key: str, given: Any, hint: Any, where: str) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Literal, Self
 
 from ...strategies.errors import ConfigError, MachineError
 from ..machine.folders import writing
-from . import plain_yaml
 from .json_lines import read_json, write_json
+from .trees import dump_yaml
 
 State = Literal["new", "queued", "running", "finished", "resumable"]
 
@@ -73,7 +73,7 @@ class RunDirectory:
             with writing(where):
                 for name in _FOLDERS:
                     (directory.path / name).mkdir(exist_ok=True)
-                directory.config.write_text(plain_yaml.dump(config), "utf-8")
+                directory.config.write_text(dump_yaml(config), "utf-8")
                 write_json(directory.status_file, directory._queued())
         return directory
 
@@ -81,7 +81,7 @@ class RunDirectory:
         """Replace config.yaml by the same run's with other settings of its launcher (a longer limit)."""
         with self.lock(), writing(str(self.config)):
             temporary = self.config.with_suffix(".new")
-            temporary.write_text(plain_yaml.dump(config), "utf-8")
+            temporary.write_text(dump_yaml(config), "utf-8")
             temporary.replace(self.config)
 
     def refuse(self, reason: str) -> None:

@@ -4,8 +4,10 @@ Scored runs have seeds below `SEEDS`, one per repetition, the same for all arms.
 that size of its own, and the number within it says which repetition it belongs to.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from ...strategies.errors import ConfigError
 from ...strategies.seeds import derive
 
 SEEDS = 10**6
@@ -16,6 +18,18 @@ REFERENCE = 4 * SEEDS  # of runs whose samples to target are stored (conf/conver
 def trial_seeds(trials: int) -> list[int]:
     """The seed of each trial of `daso-bench tune`, the same for all arms."""
     return [TRIAL + number for number in range(trials)]
+
+
+def check_fair(
+    trials: Mapping[str, int], tuning_seeds: Collection[int], scored_seeds: Collection[int]
+) -> None:
+    """Raises ConfigError unless every arm had the same number of trials and no tuning seed is scored."""
+    if len(set(trials.values())) > 1:
+        counts = ", ".join(f"{arm} {count}" for arm, count in trials.items())
+        raise ConfigError(f"study.tune_trials: {counts}; must be equal for all arms")
+    shared = sorted(set(tuning_seeds) & set(scored_seeds))
+    if shared:
+        raise ConfigError(f"seeds {shared} were tuned on and are scored: choose others for one of the two")
 
 
 def repetition_of(seed: Any) -> Any:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from ..records.nested_keys import flatten
+from ..records.trees import flatten
 from .data.arms import GROUPS
 from .data.load import Run
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...datasets.data import Data
 from ...models.sized import Sized
-from ...models.spec import InputSpec
+from ...models.spec import InputSpec, Model
 from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
 from ...strategies.replica import Batch
@@ -89,7 +89,7 @@ class StandIn(nn.Module):
 
 
 @dataclass(frozen=True)
-class StandInModel:
+class StandInModel(Model):
     """Builds a `StandIn`."""
 
     numel: int

@@ -1,4 +1,4 @@
-"""How long the rest of a sweep will take, from its finished runs."""
+"""How long the rest of a sweep will take: estimated from its finished runs."""
 
 import math
 from collections.abc import Iterable, Sequence

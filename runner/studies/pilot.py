@@ -18,7 +18,7 @@ from rich.console import Console
 from ...strategies.errors import ConfigError
 from ..config.load import Request, requests, to_plain
 from ..config.parts import StudyInfo
-from ..config.schema import RunConfig, strategy_name
+from ..config.schema import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.outcome import OK
@@ -200,7 +200,7 @@ def baseline_of(requests: Sequence[Request]) -> RunConfig:
     configs = [request.config for request in requests if request.config is not None]
     arms = [config for config in configs if not config.study.role]
     named = [config for config in arms if config.study.baseline and config.study.arm == config.study.baseline]
-    baselines = named or [config for config in arms if strategy_name(config) == "ddp"]
+    baselines = named or [config for config in arms if config.strategy_name == "ddp"]
     if not baselines:
         refused = next((str(request.error) for request in requests if request.error is not None), "")
         raise ConfigError(

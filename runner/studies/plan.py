@@ -33,27 +33,25 @@ PLAN_SCHEMA_VERSION = 1
 class PlannedRun:
     """A run that is to be started: its configuration, its directory, and the state of that when planned.
 
-    `words`: what was typed for it.
+    `title`: its run id and name. `arm`: the same for the repetitions of an arm in one study.
     """
 
     config: RunConfig
     path: Path
+    title: str
+    arm: str
     state: State
-    words: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig, words: tuple[str, ...] = ()) -> "PlannedRun":
+    def of(cls, config: RunConfig) -> "PlannedRun":
         """Raises ConfigError where the status of its directory is damaged."""
-        path = config.path
-        return cls(config=config, path=path, state=RunDirectory(path).state(), words=words)
+        path, title = config.path, config.title
+        arm = f"{path.parent}/{arm_id(config)}"
+        return cls(config=config, path=path, title=title, arm=arm, state=RunDirectory(path).state())
 
     @property
     def directory(self) -> RunDirectory:
         return RunDirectory(self.path)
-
-    @property
-    def title(self) -> str:
-        return self.config.title
 
     def now(self) -> "PlannedRun":
         """With its present state: since the plan was made, hours may have passed."""
@@ -83,21 +81,16 @@ def plan_of(requests: Sequence[Request]) -> Plan:
     arms: dict[str, None] = {}
     for request in requests:
         if request.config is not None:
-            run = PlannedRun.of(request.config, request.words)
-            arm = _arm(run.config)
-            arms.setdefault(arm)
+            run = PlannedRun.of(request.config)
+            arms.setdefault(run.arm)
             block = block_of(run.config.seed, run.config.study.role), run.config.run.repeat
-            blocks.setdefault(block, {}).setdefault(arm, []).append(run)
+            blocks.setdefault(block, {}).setdefault(run.arm, []).append(run)
     runs: list[PlannedRun] = []
     names = list(arms)
     for number, block in enumerate(blocks.values()):
         turn = number % len(names)
         runs += [run for name in names[turn:] + names[:turn] for run in block.get(name, [])]
     return Plan(runs=runs, refused=[request for request in requests if request.config is None])
-
-
-def _arm(config: RunConfig) -> str:
-    return f"{config.results_dir}/{config.study.name}/{arm_id(config)}"
 
 
 def declared(folder: Path) -> dict[str, float]:

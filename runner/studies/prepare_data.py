@@ -1,7 +1,7 @@
-"""Getting a data set ready, by one process, before any rank starts; ranks only read.
+"""Prepares a data set in one process before any rank starts; ranks only read.
 
-`daso-bench prepare` does it by itself, and may download. The front end does it before each run that it
-starts or submits, and downloads only where dataset.download=true says so.
+`daso-bench prepare` may download. The front end prepares the data of each run that it starts or submits, and
+downloads only with dataset.download=true.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ GROUPS = ("dataset", "reader")
 
 
 def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
-    """Get the data set that `words` choose ready, and say what it is; returns the exit code.
+    """Prepare the data set that `words` choose, and describe it; returns the exit code.
 
     Raises ConfigError where files are missing or bad, MachineError where they cannot be fetched or written.
     """
@@ -80,18 +80,24 @@ def _say_all_bad(console: Console, cause: BaseException | None) -> None:
 
 
 class Preparation:
-    """Gets the data sets of a sweep's runs ready, each once, and tells on `console` what there is to know."""
+    """Prepares the data sets of a sweep's runs, each once, and describes them on `console`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._found: dict[str, Any] = {}  # by what was looked at: what came of it, an error for one
+        self._results: dict[str, Any] = {}  # by what was looked at: the result, or the error
+        self._checked: dict[int, RunConfig] = {}  # by identity
 
     def check(self, config: RunConfig) -> None:
-        """Before a run has a folder: its data are ready, and it can be done with them.
+        """Before a run has a folder: prepare its data, and check the run with them.
 
         Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
         MachineError where they cannot be fetched or written.
         """
+        if id(config) not in self._checked:
+            self._check(config)
+            self._checked[id(config)] = config
+
+    def _check(self, config: RunConfig) -> None:
         dataset, model = config.dataset, config.model
         self._once(repr(dataset), lambda: self._get_ready(dataset))
 
@@ -111,8 +117,8 @@ class Preparation:
         self.check(config)
         about, packed = config.dataset.about(), self._packed(config)
         if about is not None or packed is not None:
-            told = {**(about or {}), **({} if packed is None else {"packed": packed})}
-            data_file.write(directory.path, told, begun=bool(directory.status().get("attempts")))
+            row = {**(about or {}), **({} if packed is None else {"packed": packed})}
+            data_file.write(directory.path, row, begun=bool(directory.status().get("attempts")))
 
     def _packed(self, config: RunConfig) -> dict[str, Any] | None:
         """What the reader's file is, looked at once for all runs alike; None for a run without one."""
@@ -137,20 +143,20 @@ class Preparation:
             say(self._console, f"  {line}")
 
     def _once(self, name: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives or raises; data that are missing for one run are missing for them all."""
-        if name not in self._found:
+        """What `look` returns or raises; data that are missing for one run are missing for them all."""
+        if name not in self._results:
             try:
-                self._found[name] = look()
+                self._results[name] = look()
             except (ConfigError, MachineError) as error:
-                self._found[name] = error
-        found = self._found[name]
-        if isinstance(found, Exception):
-            raise found
-        return found
+                self._results[name] = error
+        result = self._results[name]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
-    """What a person should know of a prepared data set, in sentences; nothing of one without files.
+    """A prepared data set in sentences, for people; nothing of one without files.
 
     named: of the files left out, how many are named one by one; None: all.
     """

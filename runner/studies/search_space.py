@@ -16,7 +16,7 @@ from scipy.stats import qmc
 
 from ...strategies.errors import ConfigError
 from ...strategies.seeds import derive
-from ..config.schema import RunConfig, strategy_name
+from ..config.schema import RunConfig
 
 COMMON_KEYS = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
 MOST_STRATEGY_KEYS = 3
@@ -136,7 +136,7 @@ def _decay(default: float) -> Key:
 def _strategy_keys(config: RunConfig) -> list[Key]:
     """The keys that `Strategy.tuned` declares."""
     declared: tuple[tuple[str, tuple[Any, ...]], ...] = config.strategy_class.tuned
-    name, most = strategy_name(config), MOST_STRATEGY_KEYS
+    name, most = config.strategy_name, MOST_STRATEGY_KEYS
     known = {field.name for field in dataclasses.fields(config.strategy)}
     if len(declared) > most:
         raise ConfigError(f"strategy={name}: `tuned` declares {len(declared)} keys; must be {most} at most")

@@ -1,4 +1,4 @@
-"""The commands that start runs: one, a sweep, what is left of one."""
+"""The commands that start runs: one run, a sweep, `resume`, `evaluate`."""
 
 import shlex
 import time
@@ -31,12 +31,11 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
 
     Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
     """
-    console = display.make_console(goes_on=True)
     asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
     given_away = external_launcher(request.config for request in asked)
     if given_away is None:
         local.warm()  # the processes load torch while this one looks at the requests
-    plan = plan_of(asked)
+    plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many:
         with_report = any(key_of(word) == "study" for word in words)
         if given_away is not None:
@@ -103,7 +102,7 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
 
 
 def evaluate(folder: Path) -> int:
-    """Evaluate the newest checkpoint of the run at `folder` in this process and print what came out."""
+    """Evaluate the newest checkpoint of the run at `folder` in this process and print the numbers."""
     from ..launch.rank import evaluate as evaluate_checkpoint
 
     run = RunDirectory.open(folder)
@@ -184,7 +183,7 @@ def _give_away(
     words: Sequence[str] | None = None,
     config_dir: Path | None = None,
 ) -> int:
-    """Hand the runs to another program: Slurm's queue, or the user's torchrun. `words`: a sweep's."""
+    """Hand the runs to Slurm's queue or to the user's torchrun. `words`: of a sweep."""
     _tell_refused(console, plan)
     if words is not None:
         declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])

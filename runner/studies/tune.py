@@ -18,13 +18,13 @@ from rich.text import Text
 
 from ...strategies.errors import ConfigError
 from ..config.load import Request, requests
-from ..config.parts import RunInfo, check_fair, check_trials
-from ..config.schema import RunConfig, strategy_name
+from ..config.parts import RunInfo, check_trials
+from ..config.schema import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.outcome import FAILED, OK, WRONG_REQUEST
 from ..records.run_directory import RunDirectory
-from ..records.seed_ranges import TRIAL, phase_of, trial_seeds
+from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.statistics.ratio import Times
 from . import dry_run, start
 from .pilot import beside, refuse_far
@@ -300,7 +300,7 @@ def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
 
 
 def _is_plain_ddp(config: RunConfig) -> bool:
-    if strategy_name(config) != "ddp":
+    if config.strategy_name != "ddp":
         return False
     strategy = config.strategy
     return strategy.hook == "none" and strategy.overlap and strategy.algorithm != "best"

@@ -21,10 +21,9 @@ from ..config.compose import compose
 from ..config.groups import RUN_GROUPS as GROUPS
 from ..config.load import Request
 from ..config.overrides import quote
-from ..config.schema import RunConfig, arm_id, strategy_name
+from ..config.schema import RunConfig, arm_id
 from ..config.typed import TARGET, plain
-from ..records import plain_yaml
-from ..records.nested_keys import below, flatten, nested
+from ..records.trees import below, dump_yaml, flatten, nested
 from ..report.claims import convergence_points, paper_claims
 
 SUFFIX = "_tuned"
@@ -201,7 +200,7 @@ def write_study(
     file = folder / "study" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     title = f"The settings of +study={first.name} beside equally tuned ones; made by daso-bench tune"
-    file.write_text(f"# @package _global_\n# {title}\n{plain_yaml.dump(tree)}", encoding="utf-8")
+    file.write_text(f"# @package _global_\n# {title}\n{dump_yaml(tree)}", encoding="utf-8")
     return file
 
 
@@ -227,7 +226,7 @@ def _tuned_rows(
         for role, label in SECOND_BASELINES.items():
             rows[f"{tuned_name(baseline)}, {label}"] = [*words, *_words({**study, "study.role": role})]
         placebo = next((arm for arm in arms if arm.role == "placebo"), None)
-        if placebo is not None and strategy_name(arm.config) == "ddp":
+        if placebo is not None and arm.config.strategy_name == "ddp":
             rows[tuned_name(placebo.name)] = [
                 f"strategy={placebo.choices['strategy']}",
                 *(word for word in words if not word.startswith(("strategy=", "strategy."))),

@@ -9,7 +9,7 @@ from runs import Blobs
 from torch import Tensor, nn
 
 from daso_bench.datasets.data import Data, Split
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Model
 
 MARK = 100.0
 
@@ -30,7 +30,7 @@ class Marked(Blobs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exploding:
+class Exploding(Model):
     """A linear model that explodes in the backward pass of a marked sample."""
 
     name: str = "exploding"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lazy:
+class Lazy(Model):
     """Layers that take their widths from the first batch; `eager`: the same with the widths given."""
 
     eager: bool = False
@@ -26,7 +26,7 @@ class Lazy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sometimes:
+class Sometimes(Model):
     """A branch that only batches above a mean go through: other ranks', other steps'. `never`: nobody's."""
 
     never: bool = False
@@ -52,7 +52,7 @@ class _Branches(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoTypes:
+class TwoTypes(Model):
     """A head in float64 on a body in float32."""
 
     name: str = "two_types"
@@ -64,7 +64,7 @@ class TwoTypes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LazyInTraining:
+class LazyInTraining(Model):
     """A lazy layer that an evaluation does not come to."""
 
     name: str = "lazy_in_training"

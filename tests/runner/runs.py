@@ -13,7 +13,7 @@ from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.models.small import MLP, SmallCNN
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LAUNCHERS
@@ -76,7 +76,7 @@ class Blobs(Dataset):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Awkward:
+class Awkward(Model):
     """Frozen, tied, zero-size and float64 parameters beside ordinary ones, batch norm and dropout."""
 
     name: str = "awkward"
@@ -108,7 +108,7 @@ class AwkwardModule(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raises:
+class Raises(Model):
     """A model whose 9th forward pass raises on one rank of a real run."""
 
     rank: int

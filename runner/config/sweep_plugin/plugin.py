@@ -70,10 +70,8 @@ class CollectingLauncher(Launcher):
     def _composed(self, overrides: Sequence[str], chosen: dict[tuple[str, ...], DictConfig]) -> DictConfig:
         loader = self._context.config_loader
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
-        values = [
-            one for one in parsed if not self._is_group(key_of(one.get_key_element()).partition("@")[0])
-        ]
-        words = tuple(str(one.input_line) for one in parsed if one not in values)
+        values = [o for o in parsed if not self._is_group(key_of(o.get_key_element()).partition("@")[0])]
+        words = tuple(str(override.input_line) for override in parsed if override not in values)
         if words not in chosen:
             chosen[words] = loader.load_sweep_config(self._config, list(words))
         job = copy.deepcopy(chosen[words])
@@ -89,8 +87,8 @@ class CollectingLauncher(Launcher):
 
 
 class CollectingSweeper(Sweeper):
-    """A grid over the values given, like Hydra's own, without its two effects: it writes a multirun.yaml
-    where the user stands, and one job that does not compose ends them all.
+    """A grid over the given values. Unlike Hydra's own it writes no multirun.yaml into the working directory,
+    and a job that does not compose does not end the others.
 
     `sets` are dimensions of the grid whose points change several keys and have names: by `arm`, `assumption`
     or `size`, the overrides of each name as one text. The label `study.<set>` of a run is the name; in
@@ -118,12 +116,12 @@ class CollectingSweeper(Sweeper):
         """Launches the grid of the study's parameters and the collector's words (which win) as one batch."""
         parser = OverridesParser.create(config_loader=self._context.config_loader)
         study = [f"{key}={value}" for key, value in self._params.items()]
-        own = {o.get_key_element(): o for o in parser.parse_overrides(list(self._collector.words))}
-        swept = {o.get_key_element(): o for o in parser.parse_overrides(study)} | own
+        typed = {o.get_key_element(): o for o in parser.parse_overrides(list(self._collector.words))}
+        swept = {o.get_key_element(): o for o in parser.parse_overrides(study)} | typed
         swept |= {key_of(key): swept.pop(key) for key in list(swept) if key_of(key).startswith("study.")}
-        if "study" in map(key_of, own):
+        if "study" in map(key_of, typed):
             for name in SETS:
-                if f"study.{name}" in own and name not in self._sets:
+                if f"study.{name}" in typed and name not in self._sets:
                     raise HydraException(
                         f"study.{name}: the study has no {name}s by name to choose from; choose by the keys "
                         "it sweeps over, as in strategy=ddp,daso"
@@ -133,7 +131,7 @@ class CollectingSweeper(Sweeper):
             if key.removeprefix("study.") not in self._sets:
                 choices[key] = [[choice] for choice in _choices(override)]
         for name, points in self._sets.items():
-            choices[name] = _points(name, points, swept.get(f"study.{name}"), list(own.values()))
+            choices[name] = _points(name, points, swept.get(f"study.{name}"), list(typed.values()))
         grid = itertools.product(*choices.values())
         return self._launcher.launch([list(itertools.chain(*job)) for job in grid], 0)
 
@@ -153,25 +151,25 @@ def _points(
     for point in names:
         if point not in known:
             raise HydraException(f"study.{name}={point}: the study has {', '.join(map(repr, known))}")
-    found = []
+    overrides = []
     for point in names:
         words = shlex.split(known[point])
-        for key, own in ((key_of(word), own) for word in words for own in given):
-            mine = key_of(own.get_key_element())
-            if key == mine or (isinstance(own.value(), dict) and key.startswith(f"{mine}.")):
+        for key, override in ((key_of(word), override) for word in words for override in given):
+            typed_key = key_of(override.get_key_element())
+            if key == typed_key or (isinstance(override.value(), dict) and key.startswith(f"{typed_key}.")):
                 raise HydraException(
-                    f"{own.input_line}: {point!r} of the study sets {key}; choose among its {name}s without "
-                    f"it, with study.{name}=NAME,NAME"
+                    f"{override.input_line}: {point!r} of the study sets {key}; choose among its {name}s "
+                    f"without it, with study.{name}=NAME,NAME"
                 )
-        found.append([*words, f"study.{name}={quote(point)}"])
-    return found
+        overrides.append([*words, f"study.{name}={quote(point)}"])
+    return overrides
 
 
 def _texts(override: Override) -> list[str]:
     """The values of an override as texts, without quotes."""
     value = override.value()
     values = value.list if isinstance(value, ChoiceSweep) else [value]
-    return [one.text if isinstance(one, QuotedString) else str(one) for one in values]
+    return [each.text if isinstance(each, QuotedString) else str(each) for each in values]
 
 
 def _choices(override: Override) -> list[str]:

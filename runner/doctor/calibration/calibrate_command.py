@@ -25,7 +25,6 @@ from ...config import groups, load, schema
 from ...config.cluster import ClusterConfig
 from ...config.launchers import SimulatedConfig
 from ...config.overrides import key_of
-from ...config.schema import strategy_name
 from ...launch import local
 from ...launch.launcher import launcher_of, threads_of
 from ...launch.local import ALL_RANKS
@@ -331,7 +330,7 @@ def _config(
         )
     if config.strategy_class is not DDP or config.strategy != DDP.Config():
         raise ConfigError(
-            f"strategy={strategy_name(config)}: calibrate measures the machine by plain ddp, for all "
+            f"strategy={config.strategy_name}: calibrate measures the machine by plain ddp, for all "
             "strategies; leave strategy and its keys out"
         )
     launcher_of(config).refuse(config)

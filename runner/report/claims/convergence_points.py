@@ -16,8 +16,7 @@ import yaml
 
 from ....strategies.errors import ConfigError, nearest
 from ...config import groups
-from ...records import plain_yaml
-from ...records.nested_keys import flatten
+from ...records.trees import dump_yaml, flatten
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..statistics import noise_floor
@@ -109,7 +108,7 @@ def write(file: Path, reference: Reference, first_line: str) -> None:
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"# {first_line}\n{plain_yaml.dump(tree)}", encoding="utf-8")
+        file.write_text(f"# {first_line}\n{dump_yaml(tree)}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}; choose another --output") from error
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....strategies.errors import ConfigError
-from ...config.parts import check_fair
-from ...records.nested_keys import below
-from ...records.seed_ranges import trial_seeds
+from ...records.seed_ranges import check_fair, trial_seeds
+from ...records.trees import below
 from ..data.arms import settings, text
 from ..data.declared import may_differ
 from ..data.load import Run, number

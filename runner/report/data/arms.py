@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...records.nested_keys import flatten
+from ...records.trees import flatten
 from ..plots.arm_style import COLOURS
 from ..statistics.ratio import Times
 from .load import Run

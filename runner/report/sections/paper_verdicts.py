@@ -53,8 +53,8 @@ verdict.</p>
 {% if table.forbidding -%}
 <span class="bad">{{ words.count(table.forbidding | length, "difference") }}</span>
 {%- else %}equal in all that is recorded{% endif -%}
-{% if table.not_recorded %}, {{ ledger.not_recorded | length }} not recorded{% endif %}</summary>
-<div class="wide" role="region" aria-label="Fairness ledger" tabindex="0">
+{% if table.not_recorded %}, {{ table.not_recorded | length }} not recorded{% endif %}</summary>
+<div class="wide" role="region" aria-label="Fairness table" tabindex="0">
 <table><thead><tr><th scope="col">Quantity</th><th scope="col" class="text">Baseline</th>
 <th scope="col" class="text">Arm</th><th scope="col" class="text">Equal</th></tr></thead><tbody>
 {% for row in table.rows if row.equal is not sameas true or row.wrong %}

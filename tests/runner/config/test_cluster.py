@@ -30,102 +30,72 @@ def sentence(error: pytest.ExceptionInfo[ConfigError], says: str) -> None:
     assert not re.search(r"\. [A-Z]", text), text
 
 
-@pytest.mark.parametrize("name", ["intra", "inter"])
-@pytest.mark.parametrize(
-    ("field", "value", "rule"),
-    [
-        ("rate_gbit", 0, "must be > 0 (inf: takes no time)"),
-        ("rate_gbit", -1.0, "must be > 0 (inf: takes no time)"),
-        ("rate_gbit", NAN, "must be > 0 (inf: takes no time)"),
-        ("latency_us", -1, "must be between 0 and 1000000000.0"),
-        ("latency_us", math.inf, "must be between 0 and 1000000000.0"),
-        ("latency_us", NAN, "must be between 0 and 1000000000.0"),
-        ("efficiency", 0, "must be above 0 and at most 1"),
-        ("efficiency", 1.01, "must be above 0 and at most 1"),
-        ("efficiency", NAN, "must be above 0 and at most 1"),
-    ],
-)
-def test_a_link_that_cannot_be(name: str, field: str, value: float, rule: str):
-    with pytest.raises(ConfigError) as error:
-        cluster(links={name: LinkConfig(**{field: value})})
-    sentence(error, f"cluster.links.{name}.{field}={value}: {rule}")
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
-        ("nics", 0, "cluster.links.nics=0: must be >= 1"),
-        (
-            "algorithm",
-            "rng",
-            "cluster.links.algorithm=rng: unknown (did you mean 'ring'?); known: auto, ",
-        ),
-        ("sharing", "fare", "cluster.links.sharing=fare: unknown (did you mean 'fair'?); known: fifo, fair"),
-        (
-            "node_speeds",
-            (1.0,),
-            "cluster.links.node_speeds=[1.0]: must be 2 numbers, one for each of",
-        ),
-        ("node_speeds", (1.0, 0.0), "cluster.links.node_speeds=[1.0, 0.0]: must be > 0, and finite"),
-        ("node_speeds", (1.0, math.inf), "cluster.links.node_speeds=[1.0, inf]: must be > 0, and finite"),
-        ("node_speeds", (NAN, 1.0), "cluster.links.node_speeds=[nan, 1.0]: must be > 0, and finite"),
-    ],
-)
-def test_links_that_cannot_be(field: str, value: Any, says: str):
-    with pytest.raises(ConfigError) as error:
-        cluster(links={field: value})
-    sentence(error, says)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
-        ("samples_per_second", 0, "=0: must be > 0"),
-        ("samples_per_second", NAN, "=nan: must be > 0"),
-        ("tflops", -1.0, "=-1.0: must be > 0"),
-        ("fixed_ms", -0.1, "=-0.1: must be between 0 and 1000000000.0"),
-        ("input_stall_ms", NAN, "=nan: must be between 0 and 1000000000.0"),
-        ("checkpoint_s", math.inf, "=inf: must be between 0 and 1000000000.0"),
-        ("forward_share", 1.5, "=1.5: must be between 0 and 1"),
-        (
-            "jitter",
-            "normal",
-            "=normal: unknown (did you mean 'lognormal'?); known: none, gaussian",
-        ),
-        ("jitter_cv", 1.1, "=1.1: must be between 0 and 1"),
-        ("jitter_cv", -0.1, "=-0.1: must be between 0 and 1"),
-        ("speeds", (1.0, 1.0), "=[1.0, 1.0]: must be 4 numbers, one for each of the ranks"),
-        ("speeds", (1.0, 1.0, 1.0, -1.0), "=[1.0, 1.0, 1.0, -1.0]: must be > 0, and finite"),
-    ],
-)
-def test_a_device_that_cannot_be(field: str, value: Any, says: str):
-    with pytest.raises(ConfigError) as error:
-        cluster(device={field: value})
-    sentence(error, f"cluster.device.{field}{says}")
-
-
-def test_only_one_number_tells_a_samples_time():
-    with pytest.raises(ConfigError) as error:
-        cluster(device={"samples_per_second": 100, "tflops": 30})
-    sentence(error, "cluster.device.samples_per_second=100, cluster.device.tflops=30: only one of them")
+LINK = [
+    ("rate_gbit", 0, "must be > 0 (inf: takes no time)"),
+    ("rate_gbit", -1.0, "must be > 0 (inf: takes no time)"),
+    ("rate_gbit", NAN, "must be > 0 (inf: takes no time)"),
+    ("latency_us", -1, "must be between 0 and 1000000000.0"),
+    ("latency_us", math.inf, "must be between 0 and 1000000000.0"),
+    ("latency_us", NAN, "must be between 0 and 1000000000.0"),
+    ("efficiency", 0, "must be above 0 and at most 1"),
+    ("efficiency", 1.01, "must be above 0 and at most 1"),
+    ("efficiency", NAN, "must be above 0 and at most 1"),
+]
+LINKS = [
+    ("nics", 0, "0: must be >= 1"),
+    ("algorithm", "rng", "rng: unknown (did you mean 'ring'?); known: auto, "),
+    ("sharing", "fare", "fare: unknown (did you mean 'fair'?); known: fifo, fair"),
+    ("node_speeds", (1.0,), "[1.0]: must be 2 numbers, one for each of"),
+    ("node_speeds", (1.0, 0.0), "[1.0, 0.0]: must be > 0, and finite"),
+    ("node_speeds", (1.0, math.inf), "[1.0, inf]: must be > 0, and finite"),
+    ("node_speeds", (NAN, 1.0), "[nan, 1.0]: must be > 0, and finite"),
+]
+DEVICES = [
+    ("samples_per_second", 0, "0: must be > 0"),
+    ("samples_per_second", NAN, "nan: must be > 0"),
+    ("tflops", -1.0, "-1.0: must be > 0"),
+    ("fixed_ms", -0.1, "-0.1: must be between 0 and 1000000000.0"),
+    ("input_stall_ms", NAN, "nan: must be between 0 and 1000000000.0"),
+    ("checkpoint_s", math.inf, "inf: must be between 0 and 1000000000.0"),
+    ("forward_share", 1.5, "1.5: must be between 0 and 1"),
+    ("jitter", "normal", "normal: unknown (did you mean 'lognormal'?); known: none, gaussian"),
+    ("jitter_cv", 1.1, "1.1: must be between 0 and 1"),
+    ("jitter_cv", -0.1, "-0.1: must be between 0 and 1"),
+    ("speeds", (1.0, 1.0), "[1.0, 1.0]: must be 4 numbers, one for each of the ranks"),
+    ("speeds", (1.0, 1.0, 1.0, -1.0), "[1.0, 1.0, 1.0, -1.0]: must be > 0, and finite"),
+]
+CLUSTERS = [
+    ({"nodes": 0}, "cluster.nodes=0: must be >= 1"),
+    (
+        {"nodes": 3, "ranks_per_node": (2, 1)},
+        "cluster.ranks_per_node=[2, 1]: must be one number or 3 numbers (cluster.nodes=3)",
+    ),
+    ({"ranks_per_node": ()}, "cluster.ranks_per_node=[]: must be one number or 2 numbers"),
+    ({"ranks_per_node": (0,)}, "cluster.ranks_per_node=0: must be >= 1"),
+    ({"ranks_per_node": (2, -1)}, "cluster.ranks_per_node=-1: must be >= 1"),
+    ({"failures_s": (5.0, 0.0)}, "cluster.failures_s=0.0: must be > 0"),
+    ({"failures_s": (NAN,)}, "cluster.failures_s=nan: must be > 0"),
+    (
+        {"device": {"samples_per_second": 100, "tflops": 30}},
+        "cluster.device.samples_per_second=100, cluster.device.tflops=30: only one of them",
+    ),
+]
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"nodes": 0}, "cluster.nodes=0: must be >= 1"),
-        (
-            {"nodes": 3, "ranks_per_node": (2, 1)},
-            "cluster.ranks_per_node=[2, 1]: must be one number or 3 numbers (cluster.nodes=3)",
+        *(
+            ({"links": {name: LinkConfig(**{key: value})}}, f"cluster.links.{name}.{key}={value}: {rule}")
+            for name in ("intra", "inter")
+            for key, value, rule in LINK
         ),
-        ({"ranks_per_node": ()}, "cluster.ranks_per_node=[]: must be one number or 2 numbers"),
-        ({"ranks_per_node": (0,)}, "cluster.ranks_per_node=0: must be >= 1"),
-        ({"ranks_per_node": (2, -1)}, "cluster.ranks_per_node=-1: must be >= 1"),
-        ({"failures_s": (5.0, 0.0)}, "cluster.failures_s=0.0: must be > 0"),
-        ({"failures_s": (NAN,)}, "cluster.failures_s=nan: must be > 0"),
+        *(({"links": {key: value}}, f"cluster.links.{key}={says}") for key, value, says in LINKS),
+        *(({"device": {key: value}}, f"cluster.device.{key}={says}") for key, value, says in DEVICES),
+        *CLUSTERS,
     ],
 )
-def test_a_cluster_that_cannot_be(given: dict[str, Any], says: str):
+def test_a_cluster_that_cannot_be_is_refused(given: dict[str, Any], says: str):
     with pytest.raises(ConfigError) as error:
         cluster(**given)
     sentence(error, says)
@@ -170,9 +140,6 @@ def test_real_processes_have_the_links_and_devices_that_they_have(given: dict[st
         sentence(error, "launcher=local: ")
         for name in ("cluster.links", "cluster.device", "cluster.failures_s", "launcher=simulated"):
             assert name in str(error.value)
-
-
-def test_real_processes_take_a_cluster_that_says_nothing():
     cluster(nodes=3, ranks_per_node=(4, 4, 2)).check_real("local", "none")
 
 

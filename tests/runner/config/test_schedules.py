@@ -12,12 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import Dies, config, dies_after
 
-from daso_bench.runner.config.schedules import Constant, Cosine, Plateau, Polynomial, Step, Watch
+from daso_bench.runner.config.schedules import (
+    Constant,
+    Cosine,
+    Plateau,
+    Polynomial,
+    Schedule,
+    Step,
+    Watch,
+)
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
-
-Schedule = Constant | Step | Cosine | Polynomial | Plateau
 
 warmups = st.floats(0, 5)
 schedules = st.one_of(
@@ -40,12 +46,35 @@ def steps(schedule: Schedule, edges: Sequence[int], total: int = 500, per_epoch:
     return [schedule.factor(before, after, total, per_epoch) for before, after in itertools.pairwise(edges)]
 
 
-def test_cosine_by_hand() -> None:
-    """Two steps of warm-up; then the rate is that of the samples before each step."""
-    schedule = Cosine(warmup_epochs=1, final=0.1)
-    quarter = 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2
-    factors = steps(schedule, (0, 50, 100, 200, 300, 500, 700))
-    assert factors == pytest.approx([0.5, 1, 1, quarter, 0.55, 0.1])
+QUARTER = 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "edges", "total", "wanted"),
+    [
+        # Two steps of warm-up; then the rate is that of the samples before each step.
+        (
+            Cosine(warmup_epochs=1, final=0.1),
+            (0, 50, 100, 200, 300, 500, 700),
+            500,
+            [0.5, 1, 1, QUARTER, 0.55, 0.1],
+        ),
+        (Polynomial(warmup_epochs=1), (0, 50, 100, 200, 300, 500, 700), 500, [0.5, 1, 1, 0.5625, 0.25, 0]),
+        (
+            Step(warmup_epochs=0, milestones=(0.5, 0.75), decay=0.1),
+            (0, 1, 200, 201, 300, 301, 400),
+            400,
+            [1, 1, 0.1, 0.1, 0.01, 0.01],
+        ),
+        (Constant(warmup_epochs=2), (0, 50, 200, 400), 400, [0.25, 1, 1]),
+        (Constant(), (0, 0), 400, [1]),
+        # A warm-up longer than the run never fails.
+        (Cosine(warmup_epochs=3), (100, 200), 200, [2 / 3]),
+        (Cosine(warmup_epochs=2), (100, 200), 200, [1]),
+    ],
+)
+def test_factors_by_hand(schedule: Schedule, edges: Sequence[int], total: int, wanted: list[float]) -> None:
+    assert steps(schedule, edges, total) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("warmup_steps", [0, 3])
@@ -96,17 +125,6 @@ class Rated(Trainer):
         super().after_step()
 
 
-def test_step_by_hand() -> None:
-    schedule = Step(warmup_epochs=0, milestones=(0.5, 0.75), decay=0.1)
-    factors = steps(schedule, (0, 1, 200, 201, 300, 301, 400), total=400)
-    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
-
-
-def test_constant_by_hand() -> None:
-    assert steps(Constant(warmup_epochs=2), (0, 50, 200, 400), total=400) == [0.25, 1, 1]
-    assert Constant().factor(0, 0, 400, 100) == 1
-
-
 @given(schedules, epochs_of, st.integers(1, 50), st.floats(0, 1.2), st.integers(1, 100))
 def test_a_factor_is_a_share(schedule: Schedule, samples: int, epochs: int, at: float, size: int) -> None:
     total, before = samples * epochs, round(at * samples * epochs)
@@ -136,11 +154,6 @@ def test_cosine_falls_to_its_final_fraction(warmup: float, final: float, samples
     assert values[-1] == pytest.approx(final, abs=1e-12)
 
 
-def test_polynomial_by_hand() -> None:
-    factors = steps(Polynomial(warmup_epochs=1), (0, 50, 100, 200, 300, 500, 700))
-    assert factors == pytest.approx([0.5, 1, 1, 0.5625, 0.25, 0])
-
-
 @pytest.mark.parametrize(
     ("schedule", "first"),
     [
@@ -153,11 +166,6 @@ def test_polynomial_by_hand() -> None:
 )
 def test_where_the_rate_first_falls_by_a_step(schedule: Schedule, first: int | None) -> None:
     assert schedule.first_decay(400, 100) == first
-
-
-def test_a_warmup_longer_than_the_run_never_fails() -> None:
-    assert Cosine(warmup_epochs=3).factor(100, 200, 200, 100) == pytest.approx(2 / 3)
-    assert Cosine(warmup_epochs=2).factor(100, 200, 200, 100) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.spec import Model
 from daso_bench.runner.config import groups, schema
 from daso_bench.runner.config import load as loading
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
@@ -23,10 +24,11 @@ from daso_bench.runner.config.compose import Composed
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, from_composed, load, to_plain
 from daso_bench.runner.config.optimizers import Optimizer
-from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig, check_fair, check_trials
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig, check_trials
 from daso_bench.runner.config.schedules import Schedule
 from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
 from daso_bench.runner.config.typed import typed
+from daso_bench.runner.records.seed_ranges import check_fair
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
@@ -38,7 +40,7 @@ HERE = Path("/somewhere/deep")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing(Dataset, Optimizer, Schedule):
+class Thing(Dataset, Model, Optimizer, Schedule):
     """Stands for every part of a run."""
 
     size: int = 3
@@ -52,7 +54,7 @@ class Thing(Dataset, Optimizer, Schedule):
     def folder(self) -> str:
         return self.root
 
-    def build(self, parameters: Any) -> Any:
+    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
         raise NotImplementedError
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:

@@ -28,10 +28,31 @@ from daso_bench.strategies.errors import ConfigError, MachineError
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of `pictures.py` in imgs/ of the folder in which the user stands."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
     monkeypatch.chdir(tmp_path)
-    return field_images(tmp_path / "imgs")
+    return tmp_path
+
+
+@pytest.fixture
+def images(here: Path) -> Path:
+    """The folder of `pictures.py` in imgs/ of the working directory."""
+    return field_images(here / "imgs")
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The roots of the image folders that were prepared, in this process."""
+    roots: list[str] = []
+    real, process = ImageFolder.prepare, os.getpid()
+
+    def prepare(self: ImageFolder, *rest: Any) -> None:
+        assert os.getpid() == process
+        roots.append(self.root)
+        real(self, *rest)
+
+    monkeypatch.setattr(ImageFolder, "prepare", prepare)
+    return roots
 
 
 FOLDER = ("dataset=imagefolder", "dataset.root=imgs", "dataset.resize=8", "dataset.crop=8")
@@ -49,13 +70,10 @@ def test_prepare_names_bad_files_and_ends_with_2(images: Path, capsys: pytest.Ca
     ]
 
 
-def test_prepare_names_all_bad_files_however_many(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    field_images(tmp_path / "imgs")
+def test_prepare_names_all_bad_files_however_many(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    field_images(here / "imgs")
     for number in range(25):
-        (tmp_path / "imgs" / "train" / "90" / f"broken{number:02}.png").touch()
+        (here / "imgs" / "train" / "90" / f"broken{number:02}.png").touch()
     bad = [f"train/90/broken{number:02}.png: empty (0 bytes)" for number in range(25)]
     with pytest.raises(ConfigError, match=r"27 of 69 files are bad; .*(\n.*){20}\n  \.\.\. and 7 more$"):
         run(["prepare", *FOLDER])
@@ -85,21 +103,19 @@ def test_prepared_goes_where_it_is_wanted_from_here(images: Path) -> None:
     assert not (images / ".daso-bench").exists()
 
 
-def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     asked: list[Any] = []
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(CIFAR10, "prepare", lambda self, tell: asked.append((self.download, self.root)))
     assert run(["prepare", "dataset=cifar10", "dataset.root=here"]) == 0
-    assert asked == [(True, str(tmp_path / "here"))]
+    assert asked == [(True, str(here / "here"))]
 
 
-def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     def cut_off(self: FashionMNIST, tell: Any) -> None:
         raise ConnectionError(
             "Fashion-MNIST could not be fetched (no route): on a machine with a network ..."
         )
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(FashionMNIST, "prepare", cut_off)
     with pytest.raises(MachineError, match="on a machine with a network"):
         run(["prepare", "dataset=fashion_mnist"])
@@ -140,16 +156,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_run_prepares_once_tells_and_leaves_a_record(
-    images: Path, launched: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    images: Path, launched: list[Path], looked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepared: list[int] = []
-    real = ImageFolder.prepare
-    monkeypatch.setattr(
-        ImageFolder, "prepare", lambda self, *rest: (prepared.append(os.getpid()), real(self, *rest))
-    )
     small = ("train.global_batch_size=8", "train.epochs=1")
     assert run(["-m", "seed=0,1", *FOLDER, "dataset.bad_files=skip", *small]) == 0
-    assert prepared == [os.getpid()]
+    assert len(looked) == 1
     assert len(launched) == 2
     for folder in launched:
         about = read_json(folder / "data.json")
@@ -164,13 +175,10 @@ def test_a_run_on_bad_files_is_refused_before_its_ranks_start(images: Path, laun
     assert launched == []
 
 
-def test_too_few_images_are_an_error_before_the_ranks_start(
-    tmp_path: Path, launched: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_too_few_images_are_an_error_before_the_ranks_start(here: Path, launched: list[Path]) -> None:
     for split, names in (("train", ("a", "b", "c")), ("val", ("a", "b", "c")), ("test", ("a", "b", "c"))):
         for n, name in enumerate(names):
-            put(tmp_path / "imgs" / split / name / "1.png", plain(n, side=8))
+            put(here / "imgs" / split / name / "1.png", plain(n, side=8))
     four = ("cluster.nodes=1", "cluster.ranks_per_node=4")
     with pytest.raises(ConfigError, match="training samples=3: must be at least the number of ranks"):
         run([*FOLDER, *four])
@@ -184,23 +192,15 @@ def folders_of(where: Path) -> list[str]:
     return sorted(path.parent.name for path in (where / "results").rglob("config.yaml"))
 
 
-def test_a_run_whose_data_are_missing_leaves_no_folder(
-    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_whose_data_are_missing_leaves_no_folder(launched: list[Path], here: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere: no such folder"):
         run([*(word for word in FOLDER if "root" not in word), "dataset.root=nowhere"])
-    assert (launched, folders_of(tmp_path)) == ([], [])
+    assert (launched, folders_of(here)) == ([], [])
 
 
 def test_data_that_are_missing_are_looked_for_once_and_cost_no_other_run(
-    images: Path, launched: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    images: Path, launched: list[Path], looked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    looked: list[str] = []
-    real = ImageFolder.prepare
-    monkeypatch.setattr(
-        ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
-    )
     assert run(["-m", "seed=0,1", "dataset=digits,imagefolder", "train.epochs=1"]) == 2
     assert len(looked) == 1
     assert [folder.name[:20] for folder in launched] == ["ddp-small_cnn-digits"] * 2
@@ -209,17 +209,16 @@ def test_data_that_are_missing_are_looked_for_once_and_cost_no_other_run(
 
 
 def test_a_run_that_cannot_be_started_says_why_in_its_folder(
-    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launched: list[Path], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_port(directory: RunDirectory, **_: Any) -> None:
         raise MachineError("launcher.port=80: cannot be used")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "launch", no_port)
     with pytest.raises(MachineError):
         run(["dataset=digits"])
-    (name,) = folders_of(tmp_path)
-    status = RunDirectory(tmp_path / "results" / "runs" / name).status()
+    (name,) = folders_of(here)
+    status = RunDirectory(here / "results" / "runs" / name).status()
     assert (status["status"], status["reason"]) == ("queued", "launcher.port=80: cannot be used")
 
 
@@ -235,14 +234,13 @@ def test_a_study_that_is_given_away_goes_without_the_runs_that_are_refused(
 
 
 def test_who_can_only_start_even_nodes_is_given_no_uneven_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     shapes = "cluster.ranks_per_node=[2,1],[2,2]"
     assert run(["-m", "launcher=torchrun", shapes]) == 2
     said = capsys.readouterr().out
     assert "cluster.ranks_per_node=[2, 1]: torchrun starts as many on every node" in " ".join(said.split())
-    assert said.count("-m daso_bench.runner.launch.worker") == len(folders_of(tmp_path)) == 1
+    assert said.count("-m daso_bench.runner.launch.worker") == len(folders_of(here)) == 1
 
 
 def test_a_target_that_the_data_cannot_have_is_refused_before_the_ranks_start(
@@ -255,15 +253,14 @@ def test_a_target_that_the_data_cannot_have_is_refused_before_the_ranks_start(
 
 
 def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_ranks_start(
-    launched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launched: list[Path], here: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     words = ("dataset=digits", "train.global_batch_size=32", "train.accumulate=8")
     with pytest.raises(
         ConfigError, match=r"one sample at a time.* x 4 ranks x 8 parts \(train\.accumulate\)"
     ):
         run(["model=small_cnn_bn", *words])
-    assert (launched, folders_of(tmp_path)) == ([], [])
+    assert (launched, folders_of(here)) == ([], [])
     assert run(["model=small_cnn", *words]) == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
+from daso_bench.models.spec import Model
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
 from daso_bench.runner.config.load import Request, load
@@ -33,7 +34,7 @@ from daso_bench.strategies.errors import ConfigError, MachineError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Dataset, Optimizer, Schedule):
+class Part(Dataset, Model, Optimizer, Schedule):
     """Stands for every part of a run."""
 
     kind: str = "a"
@@ -43,7 +44,7 @@ class Part(Dataset, Optimizer, Schedule):
     def load(self) -> Data:
         raise NotImplementedError
 
-    def build(self, parameters: Any) -> Any:
+    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
         raise NotImplementedError
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:

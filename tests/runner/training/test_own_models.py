@@ -9,7 +9,7 @@ import torch
 from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
 from runs import NAMES, Blobs, config
 
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.model_building import build, check_build
@@ -117,7 +117,7 @@ def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
 
 
 def test_a_model_that_looks_at_its_numbers_is_left_to_its_ranks():
-    class Looks:
+    class Looks(Model):
         def build(self, spec: InputSpec) -> torch.nn.Module:
             return torch.nn.Linear(int(torch.ones(1)), 1)
 

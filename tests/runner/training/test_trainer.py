@@ -11,6 +11,7 @@ from runs import Awkward, Blobs, Dies, config, dies_after
 
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.models.small import SmallCNN
+from daso_bench.models.spec import Model
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.schedules import Step
@@ -188,7 +189,7 @@ def test_seven_samples_score_one_seventh_on_any_number_of_ranks(ranks):
             first = (x.flatten(1)[:, :1] == 1).float()
             return torch.cat([1 - first, first], 1) + self.w * 0
 
-    class Build:
+    class Build(Model):
         name = "only-first"
 
         def build(self, spec):
@@ -281,7 +282,7 @@ def test_half_the_ranks_right_stops_nobody():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.tensor([[1.0, 0.0]]).expand(len(x), 2) + self.w * 0
 
-    class Build:
+    class Build(Model):
         name = "zero"
 
         def build(self, spec):

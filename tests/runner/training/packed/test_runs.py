@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.config import load
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.config.schema import RunConfig
@@ -216,7 +216,7 @@ def test_a_damaged_record_ends_the_run_with_its_name_on_all_ranks(tmp_path: Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Killed:
+class Killed(Model):
     """A model in whose ninth forward pass rank 0 is killed, and with it the reader of its node."""
 
     name: str = "killed"

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daso_bench.runner.records.nested_keys import below, flatten, nested
+from daso_bench.runner.records.trees import below, flatten, nested
 
 NAMES = st.text("abc_", min_size=1, max_size=3)
 LEAVES = st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
