@@ -18,8 +18,7 @@ from torch import Tensor
 
 from .data import Data
 from .dataset import Tell, silent
-from .downloaded import DownloadedDataset
-from .preparation import BadFile, elsewhere, fetching, locked, scratch
+from .preparation import BadFile, DownloadedDataset, elsewhere, fetching, locked, scratch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,16 +17,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from .augmentation import PAIR_RECIPES, UNLABELLED, PairChange, pair_recipe
 from .data import SPLITS, Data
 from .dataset import DatasetInfo
-from .holdout import SPLIT_SEED, place_in_draw
+from .image_files import Labels, MaskedFiles, other_size
 from .image_formats import looks_whole
-from .masks import Labels, MaskedFiles, other_size
 from .pixels import BadImage, PixelRules, decode, header
 from .prepared_folder import PreparedFolder
-from .transforms import IMAGENET_MEAN, IMAGENET_STD, Normalise, ResizePair
-from .tree import File, Tree, folders_in, images_below
+from .transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PAIR_RECIPES,
+    UNLABELLED,
+    Normalise,
+    PairChange,
+    ResizePair,
+    pair_recipe,
+)
+from .tree import SPLIT_SEED, File, Tree, folders_in, images_below, place_in_draw
 
 IMAGES, MASKS = "leftImg8bit", "gtFine"
 IMAGE_END, MASK_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
@@ -51,7 +58,7 @@ class Cityscapes(PreparedFolder):
     """Images [3, height, width] and masks [height, width] of 19 classes and 255.
 
     root, prepared, check, bad_files: see `PreparedFolder`; height, width: pixels that images and masks are
-    brought to; augment: random changes of both, for training (`augmentation.pair_recipe`); mean, std: per
+    brought to; augment: random changes of both, for training (`transforms.pair_recipe`); mean, std: per
     channel, on a scale of 0 to 1.
     Raises ValueError for a value out of range.
     """

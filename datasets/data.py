@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .augmentation import Change, own_draws
+from .transforms import Change, own_draws
 
 SPLITS = ("train", "validation", "test")
 

@@ -1,13 +1,17 @@
-"""A split whose images stay on disk: a batch decodes its files when it is asked for."""
+"""Splits of image files that stay on disk, and splits with a label for each pixel (masks).
+
+A batch of `ImageFiles` or `MaskedFiles` decodes its files when it is asked for.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .augmentation import Change, own_draws
-from .pixels import PixelRules, decode
+from .pixels import BadImage, Header, PixelRules, decode, header, inspect
+from .transforms import Change, PairChange, own_draws
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -17,7 +21,7 @@ class ImageFiles:
     root: folder that paths count from; shape: of an image as it is given out, [C, h, w];
     paths, labels int64 [M]: the samples; rules: from file to pixels;
     transform: uint8 [C, H, W] of any size to uint8 of one size; normalise: uint8 [b, C, h, w] to float32;
-    change: to train on, in the place of transform: may draw from torch's generator (`augmentation`).
+    change: to train on, in the place of transform: may draw from torch's generator (`own_draws`).
     All are picklable, and `pixels` touches nothing but the file: it may run in any process or thread.
     """
 
@@ -83,3 +87,157 @@ class ImageFiles:
                 of_sample(index)
                 into.copy_(self.change(image))
         return made
+
+
+# ------------------------------------------------------------------ a label for each pixel
+
+
+_AS_STORED = PixelRules(channels=1, upright=False)  # a grey image of 8 bits stays what it is
+_NAMED = 8  # unknown label ids that are named
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedSplit:
+    """The sibling of `data.Split` for segmentation.
+
+    images: float32 [M, C, H, W], normalised; masks: uint8 [M, H, W], 255 for unlabelled; augment: random
+    changes of both, for training.
+    """
+
+    images: Tensor
+    masks: Tensor
+    augment: PairChange | None = None
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images float32 [b, C, H, W] and masks int64 [b, H, W], for indices int64 [b]; copies."""
+        return self.images.index_select(0, indices), self.masks.index_select(0, indices).to(torch.int64)
+
+    def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `batch`, each image and its mask changed by `augment` as (key, its index) says."""
+        images, masks = self.images.index_select(0, indices), self.masks.index_select(0, indices)
+        if self.augment is not None:
+            with own_draws(key) as of_sample:
+                for place, index in enumerate(indices.tolist()):
+                    of_sample(index)
+                    images[place], masks[place] = self.augment(images[place], masks[place])
+        return images, masks.to(torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Which label a number in a mask's file stands for: `label_of`, 255 for unlabelled; others are bad."""
+
+    label_of: dict[int, int]
+
+    def header(self, path: str) -> Header:
+        """The header of the mask at `path`. Raises BadImage, also where it is not of one byte a pixel."""
+        return _grey(path, header(path, _AS_STORED))
+
+    def decode(self, path: str) -> Tensor:
+        """The mask at `path`: uint8 [height, width]. Raises BadImage, which names numbers without label."""
+        about, pixels = inspect(path, _AS_STORED)
+        _grey(path, about)
+        labels = self._table()[pixels[0].numpy()]
+        if labels.min() < 0:
+            unknown = np.unique(pixels[0].numpy()[labels < 0]).tolist()
+            more = ", ..." if len(unknown) > _NAMED else ""
+            known = sorted(self.label_of)
+            raise BadImage(
+                path,
+                f"label ids {', '.join(map(str, unknown[:_NAMED]))}{more}: unknown; must be of "
+                f"{known[0]} to {known[-1]}",
+            )
+        return torch.from_numpy(labels.astype(np.uint8))
+
+    def _table(self) -> np.ndarray:
+        table = np.full(256, -1, dtype=np.int16)
+        table[list(self.label_of)] = list(self.label_of.values())
+        return table
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedFiles:
+    """The lazy sibling of `MaskedSplit`: a batch decodes its files when it is asked for.
+
+    root: folder that paths count from; shape: of an image as it is given out, [C, h, w]; paths [M]: the
+    images; mask_of: from an image's path to its mask's; rules, labels: from files to pixels and labels;
+    transform: an image uint8 [C, H, W] of any size and its mask uint8 [H, W] to those of one size;
+    normalise: uint8 [b, C, h, w] to float32; change: to train on, in the place of transform: may draw from
+    torch's generator (`own_draws`). All are picklable.
+    """
+
+    root: str
+    shape: tuple[int, int, int]
+    paths: Sequence[str]
+    mask_of: Callable[[str], str]
+    rules: PixelRules
+    labels: Labels
+    transform: PairChange
+    normalise: Callable[[Tensor], Tensor]
+    change: PairChange | None = None
+
+    @property
+    def target_bytes(self) -> int:
+        """See `data.Compact`."""
+        return self.shape[1] * self.shape[2]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        """Sample number `index` as decoded: uint8 [C, H, W] and its mask uint8 [H, W].
+
+        Raises pixels.BadImage, which names the file: also where the two are of different sizes.
+        """
+        path = self.paths[index]
+        mask_path = f"{self.root}/{self.mask_of(path)}"
+        image, mask = decode(f"{self.root}/{path}", self.rules), self.labels.decode(mask_path)
+        if image.shape[1:] != mask.shape:
+            raise BadImage(mask_path, other_size(mask.shape[::-1], image.shape[:0:-1]))
+        return image, mask
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images float32 [b, C, h, w], normalised, and masks int64 [b, h, w], for indices int64 [b].
+
+        Raises IndexError, and pixels.BadImage, which names the file.
+        """
+        images, masks = self._stacked([self.transform(*self.pair(index)) for index in indices.tolist()])
+        return self.normalise(images), masks.to(torch.int64)
+
+    def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `batch`, each image and its mask made by `change` as (key, its index) says."""
+        images, masks = self.changed(indices, key)
+        return self.normalise(images), masks.to(torch.int64)
+
+    def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """As `augmented`, not normalised, and as bytes: images uint8 [b, C, h, w], masks uint8 [b, h, w]."""
+        change, pairs = self.change or self.transform, []
+        with own_draws(key) as of_sample:
+            for index in indices.tolist():
+                pair = self.pair(index)
+                of_sample(index)
+                pairs.append(change(*pair))
+        return self._stacked(pairs)
+
+    def _stacked(self, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        # A rank may have no sample of a short batch.
+        images, masks = (torch.zeros(0, *shape, dtype=torch.uint8) for shape in (self.shape, self.shape[1:]))
+        if pairs:
+            images, masks = (torch.stack(column) for column in zip(*pairs, strict=True))
+        return images, masks
+
+
+def other_size(mask: Sequence[int], image: Sequence[int]) -> str:
+    """The reason why a mask (width, height) is bad that is not of its image's size."""
+    return f"is {mask[0]} x {mask[1]}, its image {image[0]} x {image[1]}"
+
+
+def _grey(path: str, about: Header) -> Header:
+    if not about.exact or about.conversions:
+        how = about.conversions or ("its numbers are scaled, inverted or lossy",) * (about.mode == "L")
+        told = ", ".join((f"mode {about.mode}", *how))
+        raise BadImage(path, f"{told}: must hold one label id a pixel, of 8 bits (grey)")
+    return about

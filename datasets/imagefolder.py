@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .checking import SHOWN
 from .data import SPLITS
-from .folder_dataset import FolderDataset
-from .holdout import hold_out, share_of_class
-from .tree import File, Tree, class_name, folders_in, images_below, listed_classes, loose_images
+from .prepared_folder import SHOWN, FolderDataset
+from .tree import (
+    File,
+    Tree,
+    class_name,
+    folders_in,
+    hold_out,
+    images_below,
+    listed_classes,
+    loose_images,
+    share_of_class,
+)
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 # What other tools call splits, in any case: taken for a class or left out, they would be another data set.

@@ -14,9 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from .dataset import at_least
-from .folder_dataset import FolderDataset
-from .holdout import SPLIT_SEED, hold_out
-from .tree import File, Tree, folders_in, images_below, loose_images
+from .prepared_folder import FolderDataset
+from .tree import SPLIT_SEED, File, Tree, folders_in, hold_out, images_below, loose_images
 
 WNID = re.compile(r"n[0-9]{8}")
 # Where train/ and val/ are, below the root: Kaggle's archive, its inner folders, torchvision's layout.

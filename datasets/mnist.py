@@ -21,8 +21,7 @@ from torch import Tensor
 
 from .data import Data
 from .dataset import Tell, silent
-from .downloaded import DownloadedDataset
-from .preparation import BadFile, elsewhere, fetching, locked, scratch
+from .preparation import BadFile, DownloadedDataset, elsewhere, fetching, locked, scratch
 
 PARTS = ("train", "t10k")
 NAMES = [f"{part}-{kind}-ubyte" for part in PARTS for kind in ("images-idx3", "labels-idx1")]

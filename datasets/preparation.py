@@ -1,7 +1,8 @@
-"""One process prepares, others wait, and a process that is killed leaves nothing that looks complete.
+"""Preparing data sets safely: locks, temporary names, downloads; and the base class of downloaded data sets.
 
-In the folder: a lock, which the system opens again when its holder dies; temporary names, which whoever has
-the lock next removes; and a rename at the end. Files are fetched from the network inside of `fetching`.
+One process prepares while others wait, and a process that is killed leaves nothing that looks complete: the
+folder has a lock, which the system releases when its holder dies; temporary names, which the next holder of
+the lock removes; and a rename at the end.
 """
 
 import contextlib
@@ -13,8 +14,18 @@ import shutil
 import socket
 import tempfile
 import textwrap
+from abc import ABC
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from .data import Data, Split
+from .dataset import Dataset, DatasetInfo
+from .transforms import Change, recipe
+from .tree import split_by_class
 
 LOCK = ".daso-bench.lock"
 TEMPORARY = ".daso-bench-unfinished-"
@@ -134,3 +145,71 @@ def elsewhere(name: str, root: str, files: str) -> str:
         f"on a machine with a network run daso-bench prepare dataset={name} dataset.root=DIR and copy DIR "
         f"to {root}, or put {files} there"
     )
+
+
+# ------------------------------------------------------------------ fetched by torchvision
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadedDataset(Dataset, ABC):
+    """A data set whose validation split is held out of its training images.
+
+    root: folder that has, or gets, torchvision's layout; relative to the working folder; download: whether a
+    run may fetch the files; `daso-bench prepare` always may; augment: random changes of training images, as
+    `transforms.recipe` has them. Raises ValueError for an unknown one.
+    """
+
+    root: str = "data"
+    download: bool = False
+    augment: str = "none"
+
+    title: ClassVar[str]
+    classes: ClassVar[int]
+    shape: ClassVar[tuple[int, int, int]]
+    mean: ClassVar[tuple[float, ...]]  # per channel, of the training images; pixels are 0 to 255
+    std: ClassVar[tuple[float, ...]]
+    train_images: ClassVar[int]
+    test_images: ClassVar[int]
+    validation_share: ClassVar[int]  # one in so many training images of each class
+
+    def __post_init__(self) -> None:
+        recipe(self.augment, self.shape[1:])
+
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        held_out = self.train_images // self.classes // self.validation_share * self.classes
+        samples = {
+            "train": self.train_images - held_out,
+            "validation": held_out,
+            "test": self.test_images,
+        }
+        return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
+
+    def downloading(self) -> Self:
+        """See `Dataset.downloading`."""
+        return replace(self, download=True)
+
+    def folder(self) -> str:
+        """See `Dataset.folder`."""
+        return self.root
+
+    def torchvision_name(self) -> str:
+        """Of torchvision's class."""
+        return self.title.replace("-", "")
+
+    def in_splits(self, images: Tensor, labels: Tensor, test_images: Tensor, test_labels: Tensor) -> Data:
+        """The data set of images uint8 [M, C, H, W] and labels int64 [M]."""
+        per_class = len(labels) // self.classes // self.validation_share
+        train, validation = split_by_class(labels, per_class, self.name)
+
+        def split(images: Tensor, labels: Tensor, augment: Change | None = None) -> Split:
+            return Split(images=images, labels=labels, mean=self.mean, std=self.std, augment=augment)
+
+        return Data(
+            name=self.name,
+            classes=self.classes,
+            shape=self.shape,
+            train=split(images[train], labels[train], recipe(self.augment, self.shape[1:])),
+            validation=split(images[validation], labels[validation]),
+            test=split(test_images, test_labels),
+        )

@@ -1,7 +1,7 @@
-"""What folders of files have in common: looked at once by `prepare`, then only read, by all ranks.
+"""Data sets of image files in folders: looked at once by `prepare`, then only read, by all ranks.
 
-`prepare` lists and checks the files, decides what is left out and which files make a missing split, and
-writes that down (`manifest`). `load` reads nothing else: all ranks have the same samples in the same order.
+`prepare` lists and checks the files, decides which are left out and which make a missing split, and writes
+that into a manifest. `load` reads nothing else: all ranks have the same samples in the same order.
 """
 
 import dataclasses
@@ -10,19 +10,59 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from .checking import CHECKS, POLICIES, BadFiles, Checked, in_threads
-from .data import SPLITS
+from .data import SPLITS, Data
 from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
+from .image_files import ImageFiles
+from .image_formats import looks_whole
 from .manifest import Manifest, read_about
-from .pixels import BadImage
+from .pixels import BadImage, PixelRules, decode, header
 from .preparation import locked
-from .tree import File, Tree
+from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Change, Normalise, recipe
+from .tree import File, Tree, listed_classes
+
+CHECKS = ("headers", "decode", "none")
+POLICIES = ("stop", "skip")
+SHOWN = 20  # bad files named in an error
+_PIECE = 256  # files given to a thread at a time
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """bad: (path, reason); conversions: files by the name of the rule that applies to them."""
+
+    bad: list[tuple[str, str]]
+    conversions: Counter[str]
+
+
+def in_threads(look: Callable[[A], B], items: Sequence[A], *, threads: int, tell: Tell) -> Iterable[B]:
+    """`look` of every item, in order, by `threads` threads; never more than a few pieces wait."""
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(items), _PIECE * threads):
+            piece = items[start : start + _PIECE * threads]
+            yield from pool.map(look, piece)
+            tell(start + len(piece), len(items))
+
+
+class BadFiles(ValueError):
+    """Files of a data set that cannot be used. `bad`: (path, reason) of each; the text names the first."""
+
+    def __init__(self, where: str, bad: Sequence[tuple[str, str]], total: int) -> None:
+        self.bad = list(bad)
+        lines = [f"  {path}: {reason}" for path, reason in bad[:SHOWN]]
+        more = [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
+        way_out = "mend or remove them, or set dataset.bad_files=skip"
+        head = f"{where}: {len(bad)} of {total} files are bad; {way_out}"
+        super().__init__("\n".join([head, *lines, *more]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,3 +281,110 @@ def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
 def threads() -> int:
     """For looking at files, which is mostly waiting for a disk."""
     return min(16, 2 * len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 4
+
+
+# ------------------------------------------------------------------ a label for each image
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderDataset(PreparedFolder, ABC):
+    """Images [channels, crop, crop] in files below `root`.
+
+    root, prepared, check, bad_files: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels
+    of the shorter side, and of the square cut from the centre; background: under transparent pixels, white
+    or black; augment: random changes of training images (`transforms.recipe`), of the square but for
+    resized_crop_flip, which cuts its own from the whole image; mean, std: per channel, on a scale of 0 to 1.
+    Raises ValueError for a value out of range.
+    """
+
+    channels: int = 3
+    resize: int = 256
+    crop: int = 224
+    background: str = "white"
+    augment: str = "none"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    upright: ClassVar[bool]  # whether EXIF orientation is applied
+    held_out_of: ClassVar[str] = "classes with 3 images or more"
+    loading_keys = frozenset(("root", "prepared", "resize", "crop", "background", "augment", "mean", "std"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for made in ("rules", "transform", "normalise", "change"):
+            getattr(self, made)  # each checks its values
+
+    @property
+    def rules(self) -> PixelRules:
+        """From file to pixels."""
+        return PixelRules(channels=self.channels, background=self.background, upright=self.upright)
+
+    @property
+    def transform(self) -> CentreCrop:
+        """From pixels of any size to pixels of one size."""
+        return CentreCrop(resize=self.resize, crop=self.crop)
+
+    @property
+    def change(self) -> Change | None:
+        """From pixels of any size to pixels to train on; None where they are not changed at random."""
+        change = recipe(self.augment, (self.crop, self.crop))
+        if change is None or self.augment == "resized_crop_flip":
+            return change
+        from torchvision.transforms import v2  # `recipe` has imported it
+
+        return v2.Compose([self.transform, change])
+
+    @property
+    def normalise(self) -> Normalise:
+        """From pixels to what the model takes."""
+        return Normalise(mean=self.mean, std=self.std, channels=self.channels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        return self.channels, self.crop, self.crop
+
+    def look(self, path: str) -> tuple[str, ...]:
+        """See `PreparedFolder.look`."""
+        file = f"{self.root}/{path}"
+        about = header(file, self.rules)
+        if self.check == "decode" or not looks_whole(file):
+            decode(file, self.rules)
+        return about.conversions
+
+    def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
+        """Classes that had files in a split, all of them bad, or that have none in one held out of train."""
+        told = []
+        for name, files in tree.splits.items():
+            gone = {file.label for file in files} - {file.label for file in usable[name]}
+            told += [f"{name}: every image of class {tree.classes[label]!r} is bad" for label in sorted(gone)]
+        could = {file.label for file in usable["train"]}
+        for name, files in splits.items():
+            names = [tree.classes[label] for label in sorted(could - {file.label for file in files})]
+            if name not in tree.splits and files and names:  # a split without any image is told as such
+                told.append(f"{name} (held out of train): no image of {listed_classes(names)}")
+        return told
+
+    def load(self) -> Data:
+        """See `Dataset.load`."""
+        manifest = self.manifest()
+        splits = {
+            name: ImageFiles(
+                root=self.root,
+                shape=self.shape,
+                paths=manifest.paths[name],
+                labels=manifest.labels[name],
+                rules=self.rules,
+                transform=self.transform,
+                normalise=self.normalise,
+                change=self.change if name == "train" else None,
+            )
+            for name in SPLITS
+        }
+        return Data(
+            name=self.name,
+            classes=len(manifest.about["class_names"]),
+            shape=self.shape,
+            files=manifest.about["files"],
+            **splits,
+        )

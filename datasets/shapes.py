@@ -12,11 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .augmentation import UNLABELLED, PairChange, pair_recipe
 from .data import Data
 from .dataset import Dataset, DatasetInfo, at_least
-from .masks import MaskedSplit
+from .image_files import MaskedSplit
 from .sampler import stream_seed
+from .transforms import UNLABELLED, PairChange, pair_recipe
 
 SHAPES = ("disc", "box", "triangle", "cross")
 FEWEST, MOST = 2, 4  # shapes of an image
@@ -33,7 +33,7 @@ class Shapes(Dataset):
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
     noise: standard deviation, the colours being between -1 and 1; augment: random changes of training images
-    and masks (`augmentation.pair_recipe`); seed: of the data, not of the run.
+    and masks (`transforms.pair_recipe`); seed: of the data, not of the run.
     Raises ValueError for a number out of range.
     """
 

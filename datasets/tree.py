@@ -1,18 +1,24 @@
-"""What lies in a folder of image files, before any file is opened: the same on every file system.
+"""The files in a folder of images, before any is opened, and the samples that are held out of train.
 
-Names that begin with a dot (`.ipynb_checkpoints`, `._x.jpg`, `.DS_Store`) and what Windows leaves behind are
-not looked at. Files are in natural order (2.jpg before 10.jpg), classes in the order of their letters' codes,
-as torchvision numbers them. A link to a folder is followed, unless it leads back to where it lies.
+Both are the same on every file system. Names that begin with a dot (`.ipynb_checkpoints`, `._x.jpg`,
+`.DS_Store`) and files that Windows leaves behind are ignored. Files are in natural order (2.jpg before
+10.jpg), classes in the order of their code points, as torchvision numbers them. A link to a folder is
+followed, unless it leads back to a folder that it lies in.
 """
 
+import hashlib
 import os
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from .pixels import SUFFIXES
+from .sampler import stream_seed
 
 CLUTTER = frozenset(("thumbs.db", "desktop.ini", "__macosx", "lost+found"))
 NAMED = 20  # classes in a sentence
@@ -115,3 +121,66 @@ def _walk(root: str, below: str, trail: tuple[tuple[int, int], ...]) -> Iterator
         else:
             # A link that leads nowhere, or a pipe, is listed: opening it will say so, with its name.
             yield path, entry.stat(follow_symlinks=os.path.exists(entry.path))
+
+
+# ------------------------------------------------------------------ held out of train
+
+
+SPLIT_SEED = 0  # of data sets that are always the same; frozen: another value is another data set
+
+
+def split_by_class(labels: Tensor, held_out_per_class: int, name: str) -> tuple[Tensor, Tensor]:
+    """Indices int64, ascending, of (the rest, the held-out samples), as many of each class, drawn once.
+
+    labels: int64 [M]; name: of the data set, whose draw is its own.
+    """
+    generator = torch.Generator().manual_seed(stream_seed(SPLIT_SEED, name, "validation"))
+    order = torch.randperm(len(labels), generator=generator)
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        held_out[order[labels[order] == label][:held_out_per_class]] = True
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+def share_of_class(share: float) -> Callable[[int], int]:
+    """How many of a class's samples make `share`, rounded: at least 1 of a class of 3 or more."""
+    return lambda samples: max(round(share * samples), 1) if samples >= 3 else 0
+
+
+def hold_out(
+    files: Sequence[File],
+    count: Callable[[int], int],
+    *,
+    seed: int,
+    names: Sequence[str],
+    drawn_as: Callable[[str], str],
+) -> dict[str, list[File]]:
+    """The files of the splits called `names`, `count` of a class's number in each, and of `train`, the rest.
+
+    All in the order of `files`. A class keeps at least one file in train. Of a class the files are drawn in
+    the order of `place_in_draw` of what `drawn_as` makes of their paths, which names class and file and not
+    where the data set lies: no order of listing matters, and a new file moves few others.
+    """
+    by_class: dict[int, list[File]] = defaultdict(list)
+    for file in files:
+        by_class[file.label].append(file)
+    split_of: dict[str, str] = {}
+    for members in by_class.values():
+        # Files drawn under one name, such as two spellings of it, are told apart by their paths.
+        drawn = sorted(members, key=lambda file: (place_in_draw(drawn_as(file.path), seed), file.path))
+        each = min(count(len(members)), (len(members) - 1) // max(1, len(names)))
+        for number, name in enumerate(names):
+            split_of |= {file.path: name for file in drawn[number * each : (number + 1) * each]}
+    return {
+        split: [file for file in files if split_of.get(file.path, "train") == split]
+        for split in ("train", *names)
+    }
+
+
+def place_in_draw(name: str, seed: int) -> bytes:
+    """What names are sorted by to draw the first of them: BLAKE2b of `seed` and the name.
+
+    An accent is one letter, however the file system stores it (NFC).
+    """
+    text = f"{seed}/held out/{unicodedata.normalize('NFC', name)}".encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(text, digest_size=8).digest()

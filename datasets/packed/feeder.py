@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .packed_file import Packed
-from .reading import Counters, Load, Reader, Tally
+from .readers import Counters, Load, Reader, Tally
 
 CACHE_LINE_BYTES = 64
 _log = logging.getLogger(__name__)

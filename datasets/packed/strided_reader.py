@@ -17,7 +17,7 @@ import numpy as np
 
 from . import record_order
 from .packed_file import Packed
-from .reading import Load, Reader, Tally
+from .readers import Load, Reader, Tally
 from .record_order import Records, Stretch, steps
 
 READS_IN_FLIGHT = 32

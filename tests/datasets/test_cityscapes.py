@@ -13,11 +13,11 @@ from pictures import PNG_GREY, png
 from PIL import Image
 from streets import CITIES, SIDE, ids, image_of, mask_of, pair, streets
 
-from daso_bench.datasets.augmentation import UNLABELLED
 from daso_bench.datasets.cityscapes import CLASSES, IDS, LABELS, Cityscapes
 from daso_bench.datasets.data import training_batch
-from daso_bench.datasets.masks import MaskedFiles
+from daso_bench.datasets.image_files import MaskedFiles
 from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.transforms import UNLABELLED
 from daso_bench.datasets.tree import File
 
 

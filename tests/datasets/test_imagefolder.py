@@ -15,11 +15,11 @@ from pictures import field_images, plain, put
 from PIL import Image
 
 from daso_bench.datasets import prepared_folder
-from daso_bench.datasets.checking import Checked
 from daso_bench.datasets.dataset import Tell
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.prepared_folder import Checked
 
 
 def small(root: Path, **keys: object) -> ImageFolder:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ....datasets.augmentation import UNLABELLED
+from ....datasets.transforms import UNLABELLED
 from .task import MOST_SAMPLES, Task
 
 MOST_PIXELS = 2**20  # of a forward pass in an evaluation: outputs have `classes` numbers for each

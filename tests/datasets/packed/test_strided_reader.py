@@ -11,7 +11,7 @@ import pytest
 from daso_bench.datasets.packed import strided_reader
 from daso_bench.datasets.packed.packed_file import Packed
 from daso_bench.datasets.packed.packed_format import DamagedFile
-from daso_bench.datasets.packed.reading import Tally
+from daso_bench.datasets.packed.readers import Tally
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import ANNOUNCED, READS_IN_FLIGHT, strided
 
