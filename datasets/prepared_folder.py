@@ -38,14 +38,14 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """bad: (path, reason); conversions: files by the name of the rule that applies to them."""
+    """The result of checking files. bad: (path, reason); conversions: number of files by rule of `pixels`."""
 
     bad: list[tuple[str, str]]
     conversions: Counter[str]
 
 
 def in_threads(look: Callable[[A], B], items: Sequence[A], *, threads: int, tell: Tell) -> Iterable[B]:
-    """`look` of every item, in order, by `threads` threads; never more than a few pieces wait."""
+    """`look` of every item, in order, by `threads` threads; few pieces are queued at a time."""
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, len(items), _PIECE * threads):
             piece = items[start : start + _PIECE * threads]
@@ -54,7 +54,7 @@ def in_threads(look: Callable[[A], B], items: Sequence[A], *, threads: int, tell
 
 
 class BadFiles(ValueError):
-    """Files of a data set that cannot be used. `bad`: (path, reason) of each; the text names the first."""
+    """Files of a data set that cannot be used. `bad`: (path, reason) of each; the message names the first."""
 
     def __init__(self, where: str, bad: Sequence[tuple[str, str]], total: int) -> None:
         self.bad = list(bad)
@@ -69,10 +69,10 @@ class BadFiles(ValueError):
 class PreparedFolder(Dataset, ABC):
     """Samples in files below `root`.
 
-    root: the folder, relative to the working folder; prepared: where the manifest is kept, empty for the
-    folder .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
-    bad_files: stop names them, skip leaves them out and counts them.
-    Raises ValueError for a value out of range.
+    root: the folder, relative to the working folder; prepared: the folder of the manifest, empty for
+    .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
+    bad_files: stop names them, skip leaves them out and counts them. Raises ValueError for a value out of
+    range.
     """
 
     root: str
@@ -81,9 +81,9 @@ class PreparedFolder(Dataset, ABC):
     bad_files: str = "stop"
 
     loading_keys: ClassVar[frozenset[str]]
-    """What changes samples or where things lie, and not which files are in which split."""
+    """Keys that change samples or places, but not which files are in which split."""
     held_out_of: ClassVar[str]
-    """What a missing split is held out of, in words."""
+    """The source of a missing split, in words for a message."""
 
     def __post_init__(self) -> None:
         for key, allowed in (("check", CHECKS), ("bad_files", POLICIES)):
@@ -99,11 +99,11 @@ class PreparedFolder(Dataset, ABC):
 
     @abstractmethod
     def tree(self) -> Tree:
-        """What lies below `root`. Raises FileNotFoundError, ValueError naming what does not fit."""
+        """The files below `root`. Raises FileNotFoundError, ValueError if the layout is wrong."""
 
     @abstractmethod
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """Train, validation and test of the usable files; what is missing is held out of train."""
+        """Train, validation and test of the usable files; missing splits are held out of train."""
 
     @abstractmethod
     def look(self, path: str) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class PreparedFolder(Dataset, ABC):
         return error.reason
 
     def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
-        """Look at the files `paths` below `root` as `check` says; results in their order."""
+        """Check the files `paths` below `root` according to `check`; results are in their order."""
         checked = Checked(bad=[], conversions=Counter())
         if self.check == "none":
             return checked
@@ -136,9 +136,9 @@ class PreparedFolder(Dataset, ABC):
         return checked
 
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
-        """Warnings of what is gone with the bad files, or too small to be divided.
+        """Warnings about classes without images, because of bad files or of their size.
 
-        usable: by split of `tree`, the files that are left; splits: what `divide` makes of them.
+        usable: by split of `tree`, the files without bad ones; splits: the result of `divide`.
         """
         return []
 
@@ -158,33 +158,32 @@ class PreparedFolder(Dataset, ABC):
         return self.manifest_file.with_suffix("")
 
     def fingerprint(self) -> str:
-        """See `Dataset.fingerprint`: of names, sizes and times of the files, where they were looked at."""
+        """See `Dataset.fingerprint`: of names, sizes and times of the files, once they are prepared."""
         about = self.about()
         return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']}"
 
     @property
     def manifest_file(self) -> Path:
-        """Where the manifest of this data set with these keys is, or will be."""
+        """The file of the manifest for these keys."""
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in self.loading_keys}
-        if self.prepared:  # beside those of other folders
+        if self.prepared:  # which may hold manifests of other folders, too
             values["root"] = os.path.abspath(self.root)
         text = json.dumps(values, sort_keys=True).encode()
         folder = Path(self.prepared) if self.prepared else Path(self.root) / OWN_FOLDER
         return folder / f"{self.name}-{hashlib.blake2b(text, digest_size=8).hexdigest()}.npz"
 
     def about(self) -> dict[str, Any] | None:
-        """What is known of the prepared data set (see `manifest.Manifest`); None while there is nothing."""
+        """Facts about the prepared data set (see `manifest.Manifest`); None if it is not prepared."""
         try:
             return read_about(self.manifest_file)
         except OSError:
             return None
 
     def prepare(self, tell: Tell = silent) -> None:
-        """Looks at the files and writes the manifest, unless one of the same files is there.
+        """Check the files and write the manifest, unless there is one of the same files.
 
-        One process at a time does so, others wait; `tell` hears how many files are done.
-        Raises FileNotFoundError, BadFiles with every bad file and its reason, ValueError for what else is
-        wrong, OSError where the manifest cannot be written.
+        One process at a time does so, others wait. Raises FileNotFoundError, BadFiles with every bad file and
+        its reason, ValueError for other problems, OSError if the manifest cannot be written.
         """
         tree = self.tree()
         if self._is_prepared(tree):
@@ -192,13 +191,13 @@ class PreparedFolder(Dataset, ABC):
         with ExitStack() as held:
             with _writing():
                 held.enter_context(locked(self.manifest_file.parent))
-            if not self._is_prepared(tree):  # by whom this process waited for
-                made = self._prepared(tree, tell)
+            if not self._is_prepared(tree):  # by the process that held the lock before
+                manifest = self._prepared(tree, tell)
                 with _writing():
-                    made.write(self.manifest_file)
+                    manifest.write(self.manifest_file)
 
     def manifest(self) -> Manifest:
-        """What `prepare` wrote. Raises FileNotFoundError where it has not been, OSError."""
+        """The manifest that `prepare` wrote. Raises FileNotFoundError if there is none, OSError."""
         try:
             return Manifest.read(self.manifest_file)
         except FileNotFoundError as error:
@@ -247,7 +246,7 @@ class PreparedFolder(Dataset, ABC):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Adds the way out to what goes wrong with the manifest's folder; files are read outside of this."""
+    """Adds the way out to errors of the manifest's folder."""
     try:
         yield
     except OSError as error:
@@ -257,10 +256,10 @@ def _writing() -> Iterator[None]:
 
 
 def digest(tree: Tree) -> str:
-    """Of names, classes, sizes, times of change and notes: another one, and files are looked at again."""
+    """Digest of names, classes, sizes, times of change and notes: if it changes, files are checked again."""
     seen = hashlib.blake2b(digest_size=16)
-    told = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
-    seen.update(json.dumps(told).encode())
+    notes = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
+    seen.update(json.dumps(notes).encode())
     for name, files in tree.splits.items():
         for file in files:
             line = f"{name}\0{file.path}\0{file.label}\0{file.size}\0{file.mtime_ns}\n"
@@ -269,7 +268,7 @@ def digest(tree: Tree) -> str:
 
 
 def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
-    """Of what a run is trained and judged on: the same on every machine that has the same files."""
+    """Digest of the samples of a run: the same on every machine that has the same files."""
     seen = hashlib.blake2b(json.dumps(list(classes)).encode(), digest_size=8)
     for name, files in splits.items():
         for file in files:
@@ -279,7 +278,7 @@ def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
 
 
 def threads() -> int:
-    """For looking at files, which is mostly waiting for a disk."""
+    """Number of threads that check files, which mostly wait for the disk."""
     return min(16, 2 * len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 4
 
 
@@ -290,10 +289,10 @@ def threads() -> int:
 class FolderDataset(PreparedFolder, ABC):
     """Images [channels, crop, crop] in files below `root`.
 
-    root, prepared, check, bad_files: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels
-    of the shorter side, and of the square cut from the centre; background: under transparent pixels, white
-    or black; augment: random changes of training images (`transforms.recipe`), of the square but for
-    resized_crop_flip, which cuts its own from the whole image; mean, std: per channel, on a scale of 0 to 1.
+    root, prepared, check, bad_files: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels of the
+    shorter side, and of the square cut from the centre; background: under transparent pixels, white or black;
+    augment: random changes of training images (`transforms.recipe`), applied to the square, except for
+    resized_crop_flip, which cuts from the whole image; mean, std: per channel, on a scale of 0 to 1.
     Raises ValueError for a value out of range.
     """
 
@@ -311,8 +310,8 @@ class FolderDataset(PreparedFolder, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for made in ("rules", "transform", "normalise", "change"):
-            getattr(self, made)  # each checks its values
+        for name in ("rules", "transform", "normalise", "change"):
+            getattr(self, name)  # each checks its values
 
     @property
     def rules(self) -> PixelRules:
@@ -326,7 +325,7 @@ class FolderDataset(PreparedFolder, ABC):
 
     @property
     def change(self) -> Change | None:
-        """From pixels of any size to pixels to train on; None where they are not changed at random."""
+        """From pixels of any size to pixels for training; None without random changes."""
         change = recipe(self.augment, (self.crop, self.crop))
         if change is None or self.augment == "resized_crop_flip":
             return change
@@ -336,7 +335,7 @@ class FolderDataset(PreparedFolder, ABC):
 
     @property
     def normalise(self) -> Normalise:
-        """From pixels to what the model takes."""
+        """From pixels to the input of the model."""
         return Normalise(mean=self.mean, std=self.std, channels=self.channels)
 
     @property
@@ -353,17 +352,19 @@ class FolderDataset(PreparedFolder, ABC):
         return about.conversions
 
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
-        """Classes that had files in a split, all of them bad, or that have none in one held out of train."""
-        told = []
+        """Classes whose files in a split are all bad, or that have none in a split held out of train."""
+        warnings = []
         for name, files in tree.splits.items():
             gone = {file.label for file in files} - {file.label for file in usable[name]}
-            told += [f"{name}: every image of class {tree.classes[label]!r} is bad" for label in sorted(gone)]
-        could = {file.label for file in usable["train"]}
+            warnings += [
+                f"{name}: every image of class {tree.classes[label]!r} is bad" for label in sorted(gone)
+            ]
+        present = {file.label for file in usable["train"]}
         for name, files in splits.items():
-            names = [tree.classes[label] for label in sorted(could - {file.label for file in files})]
-            if name not in tree.splits and files and names:  # a split without any image is told as such
-                told.append(f"{name} (held out of train): no image of {listed_classes(names)}")
-        return told
+            names = [tree.classes[label] for label in sorted(present - {file.label for file in files})]
+            if name not in tree.splits and files and names:  # a split without any image is an error
+                warnings.append(f"{name} (held out of train): no image of {listed_classes(names)}")
+        return warnings
 
     def load(self) -> Data:
         """See `Dataset.load`."""

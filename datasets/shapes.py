@@ -1,9 +1,9 @@
-"""Shapes on noise with a label for each pixel: a small segmentation set, made in memory and learnable.
+"""Shapes on noise with a label for each pixel: a small, learnable segmentation set, computed in memory.
 
-An image shows two to four shapes, each a disc, a box, a triangle or a cross, on a grey ground; later ones lie
-over earlier ones; normal noise is over all. Half of a shape's colour is its kind's, half is drawn, so that
-single pixels do not tell its kind and its form does. Classes: 0 the ground, then the shapes in that order.
-Pixels with another label beside, above or below them are unlabelled (255), as are the outlines in PASCAL VOC.
+An image shows two to four shapes (disc, box, triangle or cross) on a grey background; later ones cover
+earlier ones; normal noise is added. Half of a shape's colour depends on its kind, half is random, so that its
+form and not a single pixel decides its class. Classes: 0 the background, then the shapes in that order.
+Pixels next to a pixel with another label are unlabelled (255), like the outlines in PASCAL VOC.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from .sampler import stream_seed
 from .transforms import UNLABELLED, PairChange, pair_recipe
 
 SHAPES = ("disc", "box", "triangle", "cross")
-FEWEST, MOST = 2, 4  # shapes of an image
+FEWEST, MOST = 2, 4  # shapes in an image
 TINTS = ((1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (1.0, 1.0, 1.0))  # of a shape's colour
-TINGED = 0.5  # the share that its kind's tint has in a colour; the rest is drawn
+TINGED = 0.5  # the share of the kind's tint in a colour; the rest is random
 SMALLEST, LARGEST = 0.15, 0.25  # half a shape's extent, as a share of the image's shorter side
-RECIPES = ("none", "flip", "scale_crop_flip")  # colours are not of a photograph's range
+RECIPES = ("none", "flip", "scale_crop_flip")  # no jitter: colours do not have the range of a photograph
 ARM = 0.4  # half the width of a cross's bars, as a share of its half extent
 
 
@@ -70,7 +70,7 @@ class Shapes(Dataset):
 
     @property
     def change(self) -> PairChange | None:
-        """Of training images and masks; None where they are not changed at random."""
+        """Changes training images and masks at random; None without random changes."""
         return pair_recipe(self.augment, (self.height, self.width), (0.0,) * 3, RECIPES)
 
     def load(self) -> Data:

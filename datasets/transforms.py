@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .sampler import stream_seed
 
-# Of ImageNet's training images, on a scale of 0 to 1: torchvision's reference values.
+# ImageNet's training images, on a scale of 0 to 1: torchvision's reference values.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LONGEST = 16
 
@@ -24,9 +24,9 @@ LONGEST = 16
 class CentreCrop:
     """The shorter side to `resize` pixels, bilinear with antialiasing; the centre of `crop` x `crop`.
 
-    Whatever the file's size, the result is uint8 [C, crop, crop]. Of an image that is more than `LONGEST`
-    times as long as wide the ends are cut off before: nothing of them is in the centre, and enlarged they
-    take gigabytes. Raises ValueError for sizes that do not fit.
+    The result is uint8 [C, crop, crop] for images of any size. If an image is more than `LONGEST` times as
+    long as wide, its ends are cut off first: they are not in the centre, and enlarged they take gigabytes.
+    Raises ValueError for sizes that do not fit.
     """
 
     resize: int
@@ -41,15 +41,17 @@ class CentreCrop:
             )
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Of pixels uint8 [C, H, W]."""
-        from torchvision.transforms.v2 import functional  # half a second, and `prepare` needs none of it
+        """Transform pixels uint8 [C, H, W]."""
+        from torchvision.transforms.v2 import (
+            functional,
+        )  # takes half a second; not for `prepare`
 
         resized = functional.resize(_without_ends(pixels), [self.resize], antialias=True)
         return functional.center_crop(resized, [self.crop, self.crop])
 
 
 def _without_ends(pixels: Tensor) -> Tensor:
-    """The middle of a long image [C, H, W], as far from its centre on one side as on the other."""
+    """The middle of a long image [C, H, W]; the same length is cut from both ends."""
     kept = LONGEST * min(pixels.shape[-2:])
     for axis in (-2, -1):
         cut = (pixels.shape[axis] - kept) // 2
@@ -60,10 +62,10 @@ def _without_ends(pixels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ResizePair:
-    """An image and its mask to `height` x `width` pixels, each side by a factor of its own.
+    """Resizes an image and its mask to `height` x `width` pixels; the ratio of the sides may change.
 
-    The image bilinear with antialiasing; of the mask the label that lies nearest to each pixel's centre.
-    Raises ValueError for a size below 1.
+    The image: bilinear with antialiasing; the mask: the label nearest to each pixel's centre. Raises
+    ValueError for a size below 1.
     """
 
     height: int
@@ -75,22 +77,21 @@ class ResizePair:
                 raise ValueError(f"dataset.{key}={getattr(self, key)}: must be >= 1 pixel")
 
     def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Of an image [C, H, W] and its mask [H, W]."""
-        from torchvision.transforms.v2 import InterpolationMode, functional  # half a second
+        """Transform an image [C, H, W] and its mask [H, W]."""
+        from torchvision.transforms.v2 import InterpolationMode, functional  # takes half a second
 
         size = [self.height, self.width]
-        # torchvision's own resize of a Mask takes the label at a pixel's corner, where the image has its
-        # centre: up to half a pixel beside it.
+        # torchvision's resize of a Mask takes the label at the corner of a pixel, the image its centre: they
+        # would be up to half a pixel apart.
         nearest = functional.resize(mask[None], size, interpolation=InterpolationMode.NEAREST_EXACT)
         return functional.resize(image, size, antialias=True), nearest[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normalise:
-    """(pixels / 255 - mean) / std, one number of each per channel, on a scale of 0 to 1.
+    """(pixels / 255 - mean) / std; mean and std have a number per channel, on a scale of 0 to 1.
 
-    Raises ValueError when there is not one for each of `channels`, one is no finite number, or a std is not
-    above 0.
+    Raises ValueError if their number is not `channels`, if one is not finite, or a std is not above 0.
     """
 
     mean: Sequence[float]
@@ -112,13 +113,13 @@ class Normalise:
             raise ValueError(f"dataset.std={list(self.std)}: must be > 0")
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Of pixels uint8 [..., C, H, W]: float32 of the same shape."""
+        """Normalise pixels uint8 [..., C, H, W] to float32 of the same shape."""
         mean, std = (torch.tensor(values).mul_(255).view(-1, 1, 1) for values in (self.mean, self.std))
-        made = torch.empty(pixels.shape, dtype=torch.float32)
-        # One image after the other stays in the processor's cache for all three passes.
-        for image, into in zip(pixels.flatten(0, -4), made.flatten(0, -4), strict=True):
+        images = torch.empty(pixels.shape, dtype=torch.float32)
+        # One by one, so that an image stays in the processor's cache for all three passes.
+        for image, into in zip(pixels.flatten(0, -4), images.flatten(0, -4), strict=True):
             into.copy_(image).sub_(mean).div_(std)
-        return made
+        return images
 
 
 # ------------------------------------------------------------------ random changes
@@ -136,13 +137,12 @@ PAIR_RECIPES = ("none", "flip", "scale_crop_flip", "scale_crop_flip_jitter")
 
 
 def recipe(name: str, side: tuple[int, int]) -> Change | None:
-    """The changes called `name`, to images of `side` (height, width); None for none.
+    """The random change called `name`, for images of `side` (height, width); None for `none`.
 
-    flip: left and right, one in two. crop_flip: a crop of that size from the image with 4 pixels of 0 around
-    it, and flip; as of the CIFAR experiments of He et al. 2016 (arXiv 1512.03385, section 4.2).
-    resized_crop_flip: a part of 8 to 100 % of the area and a ratio of 3:4 to 4:3 is enlarged to that size,
-    and flip; as of Szegedy et al. 2015 (arXiv 1409.4842, section 6).
-    Raises ValueError with the known names.
+    flip: left and right with probability 1/2. crop_flip: a crop of that size from the image padded with 4
+    pixels of 0, and flip, as in the CIFAR experiments of He et al. 2016 (arXiv 1512.03385, section 4.2).
+    resized_crop_flip: a part of 8 to 100 % of the area and a ratio of 3:4 to 4:3 is resized to that size, and
+    flip, as in Szegedy et al. 2015 (arXiv 1409.4842, section 6). Raises ValueError with the known names.
     """
     if name not in RECIPES:
         raise ValueError(f"dataset.augment={name}: must be one of {', '.join(RECIPES)}")
@@ -159,15 +159,15 @@ def recipe(name: str, side: tuple[int, int]) -> Change | None:
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """The key of an epoch's changes, from the run's seed of augmentation."""
+    """The key of the random changes of an epoch, from the run's seed of augmentation."""
     return stream_seed(seed, "epoch", epoch)
 
 
 @contextmanager
 def own_draws(key: int) -> Iterator[Callable[[int], None]]:
-    """Inside, what is yielded has torch's generator draw what belongs to a sample under `key`, from then on.
+    """Yields a function that seeds torch's generator for a sample, from (key, its index).
 
-    Afterwards the generator is as it was before.
+    On exit the generator has the state it had before.
     """
     generator = torch.default_generator
     before = generator.get_state()
@@ -183,11 +183,11 @@ def own_draws(key: int) -> Iterator[Callable[[int], None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleCrop:
-    """An image and its mask brought to `side` times a factor drawn from `scales`; of that a part of `side`.
+    """Resizes an image and its mask to `side` times a random factor, and cuts out a random part of `side`.
 
-    side: (height, width). The part's place is drawn. Beyond the border the image is `fill`, one value for
-    each channel in its own units, and the mask unlabelled. colours: changes the image alone, before that: the
-    fill stays what it is.
+    side: (height, width); scales: range of the factor. Beyond the border the image is `fill`, one value per
+    channel in the units of the image, and the mask unlabelled. colours: changes the image alone, before the
+    crop, so that it does not change the fill.
     """
 
     side: tuple[int, int]
@@ -196,7 +196,7 @@ class ScaleCrop:
     colours: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Of an image [C, H, W] and its mask [H, W]."""
+        """Transform an image [C, H, W] and its mask [H, W]."""
         from torchvision import tv_tensors
         from torchvision.transforms import v2
 
@@ -211,25 +211,25 @@ class ScaleCrop:
 
 @dataclass(frozen=True)
 class Together:
-    """A transform of torchvision (v2) that changes image and mask alike, or the image alone."""
+    """Applies a transform of torchvision (v2) to an image and its mask together."""
 
     transform: Callable[..., Any]
 
     def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Of an image [C, H, W] and its mask [H, W]."""
+        """Transform an image [C, H, W] and its mask [H, W]."""
         return _together(self.transform, image, mask)
 
 
 def pair_recipe(
     name: str, side: tuple[int, int], fill: Sequence[float], allowed: Sequence[str]
 ) -> PairChange | None:
-    """The changes called `name` of an image together with its mask, to `side` (height, width); None for none.
+    """The random change called `name` of an image and its mask, to `side` (height, width); None for `none`.
 
-    allowed: of PAIR_RECIPES; fill: see `ScaleCrop`. flip: left and right, one in two. scale_crop_flip: a part
-    of the image at 0.5 to 2 times `side`, and flip; after Chen et al. 2017 (arXiv 1706.05587, section 4), who
-    scale the stored image and judge models at its size, where here both are done at `side`.
-    scale_crop_flip_jitter: and brightness, contrast and saturation times 0.5 to 1.5, in
-    an order that is drawn, of the image alone (uint8). Raises ValueError with `allowed`.
+    allowed: some of PAIR_RECIPES; fill: see `ScaleCrop`. flip: left and right with probability 1/2.
+    scale_crop_flip: a part of the image at 0.5 to 2 times `side`, and flip; after Chen et al. 2017 (arXiv
+    1706.05587, section 4), who scale the stored image and evaluate at its size; here both are done at `side`.
+    scale_crop_flip_jitter: also brightness, contrast and saturation times 0.5 to 1.5, in random order, of the
+    image alone (uint8). Raises ValueError with `allowed`.
     """
     if name not in allowed:
         raise ValueError(f"dataset.augment={name}: must be one of {', '.join(allowed)}")
@@ -246,7 +246,7 @@ def pair_recipe(
 
 
 def _together(transform: Callable[..., Any], image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`transform` of both, which then are plain tensors again."""
+    """Apply `transform` to both; the results are plain tensors."""
     from torchvision import tv_tensors
 
     image, mask = transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
