@@ -1,4 +1,4 @@
-"""What a model must be able to take in and give out."""
+"""Input and output shapes of models."""
 
 from dataclasses import dataclass
 

@@ -28,10 +28,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """One step of a reader: `records`, one member's after the other's, and how to get them into memory.
+    """One step of a reader: `records`, member after member, and a function that reads them.
 
-    counts: records by member. fill: writes the records, one after another, to the beginning of what it is
-    given; raises DamagedFile. Loads are filled in the order in which they are made, each once.
+    counts: records by member. fill: writes the records, one after another, to the beginning of the memory it
+    gets; raises DamagedFile. Loads are filled in the order in which they are yielded, each once.
     """
 
     number: int
@@ -47,12 +47,12 @@ Reader = Generator[Load, None, None]
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """What reading has cost: sums of one reader since it began.
+    """The cost of reading: sums of one reader since it began.
 
-    requested_bytes: asked of the file; useful_bytes: handed to ranks; reads: calls that ask for a run;
-    jumps: of these, the ones that do not start where this reader's read before ended (the first counts);
-    read_s: seconds spent in reads, of all threads together; checked_s: seconds spent on checksums;
-    waited_s: seconds that ranks stood waiting for data, all ranks together.
+    requested_bytes: read from the file; useful_bytes: given to ranks; reads: number of runs read;
+    jumps: reads that do not start where the read before ended (the first counts); read_s: seconds in reads,
+    of all threads together; checked_s: seconds of checksums; waited_s: seconds for which ranks waited for
+    data, all ranks together.
     """
 
     requested_bytes: int = 0
@@ -65,7 +65,7 @@ class Counters:
 
 
 class Tally:
-    """The counters while they grow; any number of threads may count."""
+    """Adds up the counters; any number of threads may add."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class Tally:
                 self._sums[name] += amount
 
     def counters(self) -> Counters:
-        """What was counted so far."""
+        """The counters so far."""
         with self._lock:
             return Counters(**self._sums)  # pyright: ignore[reportArgumentType] (of its own fields)
 
@@ -95,9 +95,9 @@ class Tally:
 def announced(
     packed: Packed, items: Iterable[Item], runs_of: Callable[[Item], Sequence[Run]], tally: Tally
 ) -> Iterator[Item]:
-    """The items, each given out once the runs of the next `READ_AHEAD_BYTES` of items are announced.
+    """Yields each item once the runs of the next `READ_AHEAD_BYTES` of items are announced.
 
-    So the disk has several reads at hand while one thread reads, checks and copies.
+    So the disk has several reads queued while one thread reads, checks and copies.
     """
     waiting: deque[tuple[Item, int]] = deque()
     ahead = 0
@@ -117,11 +117,10 @@ def announced(
 
 
 def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally, helper: Executor) -> int:
-    """Read runs one after another to the beginning of `into` and check them; returns how many bytes.
+    """Read runs one after another to the beginning of `into` and check them; returns the number of bytes.
 
-    A checksum takes longer than the copy that it checks, so `helper`, another thread, does one half, unless
-    there is so little to do that it costs more to ask for help.
-    Raises DamagedFile.
+    A checksum takes longer than the copy, so `helper`, another thread, does one half, unless the runs are so
+    small that handing them over costs more. Raises DamagedFile.
     """
     runs = [run for run in runs if run.count]  # a rank may have no record in a short last step
     tally.jumped(np.array([run.first for run in runs]), np.array([run.end for run in runs]))
@@ -134,7 +133,7 @@ def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tall
     try:
         size = _read_checked(packed, ours, into, tally)
     finally:
-        wait([half])  # nobody writes to `into` once this returns
+        wait([half])  # no thread writes to `into` after this function returns
     return size + half.result()
 
 
@@ -149,7 +148,7 @@ def _read_checked(packed: Packed, runs: Sequence[Run], into: memoryview, tally: 
 
 
 def _halves(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """The runs, cut where half of their records have gone by."""
+    """The runs, cut in the middle of their records."""
     left = sum(run.count for run in runs) // 2
     halves: tuple[list[Run], list[Run]] = ([], [])
     for run in runs:
@@ -186,7 +185,7 @@ def _one_run_a_step(
     order: RecordOrder,
     tally: Tally,
 ) -> Reader:
-    """members: the ranks that are fed, whose records of a step lie one after another in `order`."""
+    """members: the ranks of this reader, whose records of a step are adjacent in `order`."""
 
     def fill(run: Run, into: memoryview) -> None:
         tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
@@ -216,12 +215,12 @@ def chunked_shuffle(
 ) -> Reader:
     """Chunks in an order drawn for each epoch, shuffled in memory `window_chunks` at a time.
 
-    seed: common to all nodes. A window is read while the one before is given out, also the next epoch's.
+    seed: common to all nodes. The next window, also of the next epoch, is read while one is in use.
     """
     stretches = list(stretches)
     all_chunks = record_order.chunks(packed.starts(), chunk_bytes)
 
-    @lru_cache(maxsize=2)  # reading is at most one epoch ahead of giving out
+    @lru_cache(maxsize=2)  # reading is at most one epoch ahead
     def planned(stretch: Stretch) -> list[Window]:
         return record_order.windows(stretch.epoch, all_chunks, seed, stretch.number, node, window_chunks)
 
@@ -243,23 +242,23 @@ def chunked_shuffle(
 
 
 def window_bytes(packed: Packed, all_chunks: Sequence[Run], window_chunks: int) -> int:
-    """Of a window, at most; two are in memory."""
+    """The largest size of a window; two are in memory."""
     largest = max(packed.size_of(chunk.first, chunk.count) for chunk in all_chunks)
     return min(window_chunks * largest, packed.size_of(0, len(packed)))
 
 
 def _remaining(windows: list[Window], given: int) -> tuple[list[Window], int]:
-    """The windows that are left after so many records, and how many of the first one's are among those."""
+    """The windows that remain after `given` records, and the number of records given of the first of them."""
     ends = np.cumsum([len(window.order) for window in windows])
     first = int(np.searchsorted(ends, given, side="right"))
     return windows[first:], given - (int(ends[first - 1]) if first else 0)
 
 
 class _Windows:
-    """Copies the records of `windows` out, one after another, but for the first `passed` ones.
+    """Copies the records of `windows` out, one after another, without the first `passed` ones.
 
-    Two windows are in memory: one is read while the other is given out, whatever epochs they belong to.
-    most_bytes: of a window. pool: two threads that read.
+    Two windows are in memory: one is read while the other is copied out, whatever their epochs.
+    most_bytes: of a window; pool: two threads that read.
     """
 
     def __init__(
@@ -281,7 +280,7 @@ class _Windows:
         self._cursor = 0
 
     def copy(self, count: int, into: memoryview) -> None:
-        """The next `count` records, one after another, to the beginning of `into`."""
+        """Copy the next `count` records, one after another, to the beginning of `into`."""
         done = 0
         while count:
             if self._cursor == len(self._order):
@@ -300,7 +299,7 @@ class _Windows:
         self._cursor, self._passed = self._passed, 0
 
     def _gather(self, places: Records, into: memoryview) -> int:
-        """The records at these places of the window to the beginning of `into`; returns how many bytes."""
+        """Copy the records at these places of the window to the beginning of `into`; returns the bytes."""
         size = self._packed.record_bytes
         if size is not None:
             rows = self._content[: self._starts[-1]].reshape(-1, size)
@@ -321,10 +320,10 @@ class _Windows:
             yield window, content
 
     def _one_ahead(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        """The windows with their content, the next one being read while one is used.
+        """The windows with their content; the next one is read while one is used.
 
-        Two windows share two places in memory: when the user comes for window w + 1 it is done with window w,
-        and only then does w + 2, which lies in the same place, begin to be read.
+        There are two places in memory: when window w + 1 is requested, window w is no longer used, and only
+        then does the read of w + 2 begin, which lies in the same place.
         """
         reads = self._read(windows)
         coming = self._pool.submit(next, reads, None)

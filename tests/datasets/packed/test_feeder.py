@@ -88,20 +88,6 @@ def test_a_member_that_leaves_early_ends_the_others_waiting(make_packed: MakePac
                 feeder.join()
 
 
-def test_closing_a_feeder_that_waits_for_its_members_ends_it(make_packed: MakePacked) -> None:
-    ours, theirs = pipe()
-    with Packed(make_packed(53)) as packed:
-        tally = Tally()
-        reader = block(packed, one_epoch(), 0, tally)
-        feeder = Feeder(packed, reader, [ours], Geometry.of(packed, 20), tally)
-        member = Member(theirs)
-        next(member)
-        feeder.close()
-        with pytest.raises(FeederGone):
-            for _ in member:
-                pass
-
-
 @pytest.mark.parametrize("how", ["all done", "closed early", "a member left"])
 def test_an_ended_feeder_holds_no_descriptor_though_it_is_kept(make_packed: MakePacked, how: str) -> None:
     path = make_packed(53)
