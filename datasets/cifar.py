@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: 60,000 colour images of 32×32 pixels each, of 10 and of 100 classes.
 
-Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read by torchvision's
-classes from its layout, all files checked by MD5.
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. torchvision's
+classes read its layout; all files are checked by MD5.
 """
 
 import shutil
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from .data import Data
 from .dataset import Tell, silent
-from .downloaded import DownloadedDataset
-from .preparation import BadFile, elsewhere, fetching, locked, scratch
+from .preparation import BadFile, DownloadedDataset, elsewhere, fetching, locked, scratch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +31,10 @@ class Cifar(DownloadedDataset, ABC):
     validation_share: ClassVar[int] = 10
 
     def prepare(self, tell: Tell = silent) -> None:
-        """Make sure that the files are there and whole, unpacking or downloading the archive if need be.
+        """Check that the files exist and are whole; unpack or download the archive if necessary.
 
-        One process at a time does so, others wait. Raises FileNotFoundError, with the ways out, where there
-        is nothing; ConnectionError without a network; BadFile naming what is damaged.
+        One process at a time does so, others wait. Raises FileNotFoundError with the ways out if there are no
+        files, ConnectionError without a network, BadFile naming a damaged file.
         """
         damage = self._damage()
         if damage is None:
@@ -45,7 +44,7 @@ class Cifar(DownloadedDataset, ABC):
         if not archive.is_file() and not self.download:
             raise damage
         with locked(root):
-            if self._damage() is None:  # another process had the lock before
+            if self._damage() is None:  # another process has unpacked it
                 return
             with scratch(root) as temporary:
                 if not _has_md5(archive, self._torchvision().tgz_md5):
@@ -60,12 +59,12 @@ class Cifar(DownloadedDataset, ABC):
         return self.in_splits(*self._read(train=True), *self._read(train=False))
 
     def _torchvision(self) -> Any:
-        import torchvision.datasets  # here: `list` and a run of other data need none of it
+        import torchvision.datasets  # here: other data sets do not need it
 
         return getattr(torchvision.datasets, self.torchvision_name())
 
     def _damage(self, below: Path | None = None) -> OSError | None:
-        """What is wrong with the files below `below` (by default the root); None if nothing is."""
+        """The error for missing or damaged files below `below` (default: the root); None if all are whole."""
         known = self._torchvision()
         folder = Path(below or self.root) / known.base_folder
         if not folder.is_dir():
@@ -107,7 +106,7 @@ class Cifar(DownloadedDataset, ABC):
         (temporary / known.filename).replace(archive)
 
     def _unpack(self, archive: Path, temporary: Path) -> None:
-        """The archive's folder, under a temporary name until every file in it is whole."""
+        """Unpack the archive; its folder has a temporary name until every file in it is whole."""
         folder = self._torchvision().base_folder
         with tarfile.open(archive) as file:
             file.extractall(temporary, filter="data")
@@ -115,17 +114,17 @@ class Cifar(DownloadedDataset, ABC):
         if damage is not None:
             raise damage
         final = Path(self.root) / folder
-        if final.exists():  # of an earlier, incomplete one
+        if final.exists():  # an earlier, incomplete one
             shutil.rmtree(final)
         (temporary / folder).replace(final)
 
     def _read(self, *, train: bool) -> tuple[Tensor, Tensor]:
         with warnings.catch_warnings():
-            # The files were pickled by a NumPy of 2009; newer ones frown at how.
+            # The files were pickled by a NumPy of 2009; newer ones warn about it.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
-            found = self._torchvision()(self.root, train=train)
-        images = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
-        return images, torch.tensor(found.targets, dtype=torch.int64)
+            dataset = self._torchvision()(self.root, train=train)
+        images = torch.from_numpy(dataset.data).permute(0, 3, 1, 2).contiguous()
+        return images, torch.tensor(dataset.targets, dtype=torch.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 Source: M. Cordts et al., The Cityscapes Dataset for Semantic Urban Scene Understanding, CVPR 2016,
 arXiv:1604.01685; the mapping of ids to the 19 classes that are judged is that of its scripts (labels.py).
-To be had from cityscapes-dataset.com by those who register; nothing is downloaded here.
+Registered users download it from cityscapes-dataset.com; nothing is downloaded here.
 
   root/leftImg8bit/{train,val}/CITY/*_leftImg8bit.png
   root/gtFine/{train,val}/CITY/*_gtFine_labelIds.png
 
-The labels of its own test images are not published, so val/ (500 images) is the test split here, on which
-results are given; the validation split is whole cities held out of train, for images of one drive look alike.
+The labels of its test images are not published, so val/ (500 images) is the test split here; the validation
+split is whole cities held out of train, because images of one drive look alike.
 """
 
 from collections import Counter
@@ -17,16 +17,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from .augmentation import PAIR_RECIPES, UNLABELLED, PairChange, pair_recipe
 from .data import SPLITS, Data
 from .dataset import DatasetInfo
-from .holdout import SPLIT_SEED, place_in_draw
+from .image_files import Labels, MaskedFiles, other_size
 from .image_formats import looks_whole
-from .masks import Labels, MaskedFiles, other_size
 from .pixels import BadImage, PixelRules, decode, header
 from .prepared_folder import PreparedFolder
-from .transforms import IMAGENET_MEAN, IMAGENET_STD, Normalise, ResizePair
-from .tree import File, Tree, folders_in, images_below
+from .transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PAIR_RECIPES,
+    UNLABELLED,
+    Normalise,
+    PairChange,
+    ResizePair,
+    pair_recipe,
+)
+from .tree import SPLIT_SEED, File, Tree, folders_in, images_below, place_in_draw
 
 IMAGES, MASKS = "leftImg8bit", "gtFine"
 IMAGE_END, MASK_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
@@ -39,7 +46,7 @@ CLASSES = (
     "bicycle",
 )
 IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)  # of CLASSES, in the files
-KNOWN_IDS = range(34)  # those of no class are not judged
+KNOWN_IDS = range(34)  # those without a class are not evaluated
 LABELS = Labels(
     label_of=dict.fromkeys(KNOWN_IDS, UNLABELLED) | {id_: number for number, id_ in enumerate(IDS)}
 )
@@ -50,9 +57,9 @@ RULES = PixelRules(upright=False)
 class Cityscapes(PreparedFolder):
     """Images [3, height, width] and masks [height, width] of 19 classes and 255.
 
-    root, prepared, check, bad_files: see `PreparedFolder`; height, width: pixels that images and masks are
-    brought to; augment: random changes of both, for training (`augmentation.pair_recipe`); mean, std: per
-    channel, on a scale of 0 to 1.
+    root, prepared, check, bad_files: see `PreparedFolder`; height, width: size in pixels to which images and
+    masks are resized; augment: random changes of both, for training (`transforms.pair_recipe`); mean, std:
+    per channel, on a scale of 0 to 1.
     Raises ValueError for a value out of range.
     """
 
@@ -71,23 +78,23 @@ class Cityscapes(PreparedFolder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for made in ("transform", "normalise", "change"):
-            getattr(self, made)  # each checks its values
+        for name in ("transform", "normalise", "change"):
+            getattr(self, name)  # each checks its values
 
     @property
     def transform(self) -> ResizePair:
-        """From an image and its mask to those of one size."""
+        """Resizes an image and its mask."""
         return ResizePair(height=self.height, width=self.width)
 
     @property
     def change(self) -> PairChange | None:
-        """From an image and its mask to those to train on; None where they are not changed at random."""
-        grey = [round(255 * mean) for mean in self.mean]  # what lies beyond the border is 0 to the model
+        """Changes an image and its mask at random, for training; None without random changes."""
+        grey = [round(255 * mean) for mean in self.mean]  # is 0 after normalisation
         return pair_recipe(self.augment, (self.height, self.width), grey, PAIR_RECIPES)
 
     @property
     def normalise(self) -> Normalise:
-        """From pixels to what the model takes."""
+        """From pixels to the input of the model."""
         return Normalise(mean=self.mean, std=self.std, channels=3)
 
     @property
@@ -96,7 +103,7 @@ class Cityscapes(PreparedFolder):
         return 3, self.height, self.width
 
     def info(self) -> DatasetInfo:
-        """See `Dataset.info`; the classes are known before."""
+        """See `Dataset.info`; the number of classes is always known."""
         return replace(super().info(), classes=self.classes)
 
     def tree(self) -> Tree:
@@ -104,13 +111,13 @@ class Cityscapes(PreparedFolder):
         tree = Tree(classes=CLASSES, splits={})
         for split, folder in (("train", TRAIN), ("test", VAL)):
             tree.splits[split] = self._files(folder, tree)
-            found = len(tree.splits[split])
-            if found != SIZES[folder]:
-                tree.warnings.append(f"{folder}: {found} images, all of Cityscapes has {SIZES[folder]}")
+            count = len(tree.splits[split])
+            if count != SIZES[folder]:
+                tree.warnings.append(f"{folder}: {count} images, all of Cityscapes has {SIZES[folder]}")
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """See `PreparedFolder.divide`: one in ten cities of train, those whose names are drawn first."""
+        """See `PreparedFolder.divide`: validation is one in ten cities of train, drawn by their names."""
         cities = {_city(file.path) for file in splits["train"]}
         drawn = sorted(cities, key=lambda city: place_in_draw(city, SPLIT_SEED))
         held_out = set(drawn[: max(1, round(CITIES_HELD_OUT * len(cities)))] if len(cities) > 1 else ())
@@ -124,7 +131,7 @@ class Cityscapes(PreparedFolder):
         """See `PreparedFolder.look`: of an image and its mask; label ids are read where check=decode."""
         image, mask = f"{self.root}/{path}", f"{self.root}/{mask_of(path)}"
         about, mask_about = header(image, RULES), LABELS.header(mask)
-        sizes = [(one.width, one.height) for one in (mask_about, about)]
+        sizes = [(entry.width, entry.height) for entry in (mask_about, about)]
         if sizes[0] != sizes[1]:
             raise BadImage(mask, other_size(*sizes))
         if self.check == "decode" or not looks_whole(image):
@@ -167,7 +174,7 @@ class Cityscapes(PreparedFolder):
         )
 
     def _files(self, split: str, tree: Tree) -> list[File]:
-        """The images of train/ or val/ that have a mask; what has no counterpart is noted in `tree`."""
+        """The images of train/ or val/ that have a mask; files without a counterpart are noted in `tree`."""
         found: list[File] = []
         images, masks = f"{IMAGES}/{split}", f"{MASKS}/{split}"
         for folder in (images, masks):

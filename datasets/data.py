@@ -1,4 +1,4 @@
-"""The three splits of a data set, held in memory, and the batches cut from them."""
+"""The splits of a data set, and the batches cut from them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .augmentation import Change, own_draws
+from .transforms import Change, own_draws
 
 SPLITS = ("train", "validation", "test")
 
 
 class Samples(Protocol):
-    """Labelled images that can be gathered by index, as `Split` and the lazy `synthetic.NoisyPatterns`."""
+    """Labelled images that are gathered by index: `Split`, `ImageFiles`, `NoisyPatterns`."""
 
     def __len__(self) -> int: ...
 
@@ -24,18 +24,18 @@ class Samples(Protocol):
 
 @runtime_checkable
 class Augmentable(Protocol):
-    """Samples whose training batches are changed at random; `batch` is without, as evaluations have it."""
+    """Samples whose training images are changed at random; `batch` does not change them."""
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `Samples.batch`, each image changed as (key, its index) says."""
+        """As `Samples.batch`, each image changed at random, seeded by (key, its index)."""
         ...
 
 
 @runtime_checkable
 class Compact(Protocol):
-    """Augmentable samples whose images are smaller before their last step than after it.
+    """Augmentable samples whose images are smaller before normalisation than after it.
 
-    Whoever makes batches for another process leaves that step to the other: less is to be handed over.
+    A loader worker leaves normalisation to the process that trains, so that less memory is passed on.
     """
 
     @property
@@ -45,21 +45,21 @@ class Compact(Protocol):
 
     @property
     def target_bytes(self) -> int:
-        """Of a sample's mask, which `changed` gives as uint8; 0 where targets are labels int64 [b]."""
+        """Bytes of a sample's mask, which `changed` gives as uint8; 0 if targets are labels int64 [b]."""
         ...
 
     def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `Augmentable.augmented` without the last step: images uint8 [b, C, H, W], targets as small."""
+        """As `Augmentable.augmented`, not normalised: images uint8 [b, C, H, W], masks uint8 [b, H, W]."""
         ...
 
     @property
     def normalise(self) -> Callable[[Tensor], Tensor]:
-        """The last step, of images uint8 [b, C, H, W]; picklable."""
+        """Normalises images uint8 [b, C, H, W]; picklable."""
         ...
 
 
 def training_batch(samples: Samples, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-    """A batch to train on: images float32 [b, C, H, W] and labels, changed at random where they can be."""
+    """A training batch: images float32 [b, C, H, W] and labels, changed at random if they are Augmentable."""
     if isinstance(samples, Augmentable):
         return samples.augmented(indices, key)
     return samples.batch(indices)
@@ -72,7 +72,7 @@ class Split:
     images: uint8 or float32 [M, C, H, W], as stored; labels: int64 [M];
     mean, std: one number per channel, in the units of `images`; a batch is (images - mean) / std;
     augment: random changes of images as they are stored, for training.
-    Raises ValueError when the shapes or types do not fit together.
+    Raises ValueError if shapes or types do not fit together.
     """
 
     images: Tensor
@@ -110,12 +110,12 @@ class Split:
         return self._normalised(self.images.index_select(0, indices)), self.labels.index_select(0, indices)
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `batch`, each image changed by `augment` as (key, its index) says."""
+        """As `batch`, each image changed by `augment`, seeded by (key, its index)."""
         images = self.images.index_select(0, indices)
         return self.trained_on(images, indices, key), self.labels.index_select(0, indices)
 
     def trained_on(self, images: Tensor, indices: Tensor, key: int) -> Tensor:
-        """Stored images [b, C, H, W], which are overwritten, as `augmented` has those numbered `indices`."""
+        """`augmented` images from stored ones [b, C, H, W] of the samples `indices`; overwrites them."""
         if self.augment is not None:
             with own_draws(key) as of_sample:
                 for place, index in enumerate(indices.tolist()):
@@ -124,7 +124,7 @@ class Split:
         return self._normalised(images)
 
     def _normalised(self, images: Tensor) -> Tensor:
-        """(images - mean) / std, in place where they are float32 already."""
+        """(images - mean) / std; in place if they are float32 already."""
         return images.to(torch.float32).sub_(self._mean).div_(self._std)
 
 
@@ -132,8 +132,8 @@ class Split:
 class Data:
     """A data set: its splits, its name, the number of classes and the shape (C, H, W) of one image.
 
-    files: digest of the names, labels and sizes of the files that it lies in; "" where its configuration says
-    which samples they are.
+    files: digest of the names, labels and sizes of its files; "" if the configuration alone determines the
+    samples.
     """
 
     name: str

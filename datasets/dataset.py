@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Self
 
 from .data import Data
 
-OWN_FOLDER = ".daso-bench"  # in a data set's folder: files that this project made of it
+OWN_FOLDER = ".daso-bench"  # in the folder of a data set: files that this project made from it
 
 Tell = Callable[[int, int], None]
-"""Is called with how many files are done and how many there are."""
+"""Reports progress: called with the number of files done and the number of all files."""
 
 
 def silent(done: int, total: int) -> None:
-    """Tells nobody."""
+    """Reports nothing."""
 
 
 def at_least(key: str, value: float, low: float) -> None:
-    """Raises ValueError where `value` of dataset.`key` is below `low`, or no finite number."""
+    """Raise ValueError if `value` of dataset.`key` is below `low`, or not finite."""
     if not value >= low:
         raise ValueError(f"dataset.{key}={value}: must be >= {low}")
     if not math.isfinite(value):
@@ -29,9 +29,9 @@ def at_least(key: str, value: float, low: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What is known of the samples before they are loaded; None where it is not known.
+    """Facts about the samples before they are loaded; None: unknown.
 
-    shape: of an image, [C, H, W]; classes: how many; samples: of each split, how many.
+    shape: of an image, [C, H, W]; classes: their number; samples: the number of each split.
     """
 
     shape: tuple[int, int, int] | None = None
@@ -58,8 +58,8 @@ class Dataset(ABC):
     before any other calls `load`; `load` reads, and neither writes nor fetches. The splits are `data.Samples`
     (`data.Split` holds them in memory), of `data.Augmentable` where training images are changed at random.
 
-    name: what reports call it, by default the name of its file; task: classification, or segmentation where
-    each pixel has a label.
+    name: the name in reports, by default that of the module; task: classification, or segmentation if each
+    pixel has a label.
     """
 
     name: ClassVar[str] = ""
@@ -71,21 +71,21 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self) -> Data:
-        """The three splits. Raises FileNotFoundError where nothing is prepared, OSError, ValueError."""
+        """The three splits. Raises FileNotFoundError if nothing is prepared, OSError, ValueError."""
 
     def prepare(self, tell: Tell = silent) -> None:  # noqa: B027 (there may be no files)
-        """Get the files ready: look at them, unpack or fetch them; nothing where there are none.
+        """Check the files, and fetch or unpack them if necessary; does nothing if there are none.
 
         Several processes may call it at once (`preparation.locked`). Raises FileNotFoundError with the ways
-        out, ConnectionError without a network, ValueError and OSError naming what is wrong.
+        out, ConnectionError without a network, ValueError and OSError that name the problem.
         """
 
     def info(self) -> DatasetInfo:
-        """What keys or prepared files tell of the samples; a run that does not fit is refused by it."""
+        """Facts about the samples, from keys or prepared files; runs that do not fit are refused by them."""
         return DatasetInfo()
 
     def about(self) -> dict[str, Any] | None:
-        """What `prepare` found, for people and records: see `manifest.Manifest`; None without such files."""
+        """The result of `prepare` for people and records, see `manifest.Manifest`; None without files."""
         return None
 
     def downloading(self) -> Self:
@@ -93,14 +93,14 @@ class Dataset(ABC):
         return self
 
     def folder(self) -> str | None:
-        """The key `root`: the folder of its files; None where it has none."""
+        """The folder of its files (the key `root`); None if it has none."""
         return None
 
     def beside(self) -> Path | None:
-        """Path, less an ending, of files that are made of this data set; None where it has no folder."""
+        """Path, without a suffix, of files that are made from this data set; None if it has no folder."""
         folder = self.folder()
         return None if folder is None else Path(folder) / OWN_FOLDER / self.name
 
     def fingerprint(self) -> str:
-        """Which samples these are: another one where keys or files differ."""
+        """Identifies the samples: differs where keys or files differ."""
         return repr(self)

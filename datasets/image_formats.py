@@ -1,15 +1,15 @@
-"""JPEG and PNG files by their markers: whether one is whole, and a quick decoder for the usual photograph.
+"""Checks JPEG and PNG files by their markers, and decodes usual colour JPEGs quickly.
 
-A decoder does not say that a file is cut short or overwritten: to libjpeg and zlib zeros are pixels as good
-as any. But JPEG and PNG close with a mark, and a PNG's parts have checksums; Pillow checks those of all parts
-but the pixels'. TIFF, BMP, WebP and the PPM family have no mark.
+A decoder does not notice that a file is cut short or overwritten: libjpeg and zlib accept zeros as pixels.
+But JPEG and PNG end with a mark, and the parts of a PNG have checksums; Pillow checks all of them except
+those of the pixels. TIFF, BMP, WebP and the PPM family have no mark.
 
-A colour JPEG to which no rule of `pixels` applies is decoded by torchvision: it is libjpeg as Pillow is and
-gives the same pixels, without Pillow's copies. All else is left to Pillow, damaged files too; and everything
-where torchvision no longer decodes (its `decode_jpeg` is deprecated since 0.29): that is slower, and no more.
+torchvision decodes a colour JPEG to which no rule of `pixels` applies: it uses libjpeg as Pillow does and
+gives the same pixels, without Pillow's copies. Pillow decodes all other files, also damaged ones, and all
+files where torchvision has no decoder (its `decode_jpeg` is deprecated since 0.29), which is only slower.
 
-JPEG's markers: ITU-T T.81 (1992), annex B; what APP segments hold: Exif 2.3, Adobe technical note 5116, CIPA
-DC-007. PNG's parts: ISO/IEC 15948 (2004), clause 5.
+JPEG's markers: ITU-T T.81 (1992), annex B; APP segments: Exif 2.3, Adobe technical note 5116, CIPA DC-007.
+PNG's parts: ISO/IEC 15948 (2004), clause 5.
 """
 
 import os
@@ -23,7 +23,7 @@ from torch import Tensor
 _JPEG, _JPEG_END, _PNG, _PNG_END = b"\xff\xd8", b"\xff\xd9", b"\x89PNG", b"IEND"
 _SCAN, _EXIF, _SEVERAL, _ADOBE = 0xDA, 0xE1, 0xE2, 0xEE
 _FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive Huffman coding; others are rare
-_PNG_START, _AROUND, _PIXELS = 8, 12, b"IDAT"  # bytes before the first part, and around what one holds
+_PNG_START, _AROUND, _PIXELS = 8, 12, b"IDAT"  # bytes before the first part, and around its content
 _NO_END = "has no end mark"
 _LAST = 32  # bytes in which an end mark usually is
 
@@ -40,9 +40,9 @@ def looks_whole(path: str) -> bool:
 
 
 def damage(content: bytes) -> str | None:
-    """What the content of a JPEG or PNG file lacks, in words; None where nothing, and for other formats.
+    """What is wrong with the content of a JPEG or PNG file, in words; None if nothing, and for other formats.
 
-    What follows the end mark does not count, nor does that of a small picture before a JPEG's first scan.
+    Bytes after the end mark are ignored, as is the end mark of a thumbnail before a JPEG's first scan.
     """
     if content.startswith(_JPEG):
         whole = _JPEG_END in content[-_LAST:] or content.find(_JPEG_END, _first_scan(content)) >= 0
@@ -51,23 +51,22 @@ def damage(content: bytes) -> str | None:
 
 
 def plain_jpeg(content: bytes, *, upright: bool) -> Tensor | None:
-    """The pixels uint8 [3, H, W], channels side by side in memory; None where Pillow has to look.
+    """The pixels uint8 [3, H, W], channels of a pixel adjacent in memory; None if Pillow has to decode it.
 
-    upright: whether the EXIF orientation counts.
+    upright: whether the EXIF orientation is applied.
     """
     if not _is_plain(content, upright):
         return None
     try:
-        from torchvision.io import ImageReadMode, decode_jpeg  # half a second, and most data sets need none
+        from torchvision.io import ImageReadMode, decode_jpeg  # takes half a second
     except ImportError:
         return None
     try:
         pixels = decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode=ImageReadMode.RGB)
     except RuntimeError:
         return None
-    return (
-        pixels if isinstance(pixels, Tensor) else None
-    )  # by its types it could be a list, of a list of files
+    assert isinstance(pixels, Tensor)  # a list only for a list of files
+    return pixels
 
 
 def _damage_of_png(content: bytes) -> str | None:
@@ -84,7 +83,7 @@ def _damage_of_png(content: bytes) -> str | None:
 
 
 def _segments(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """A JPEG file's markers with the places of their segments, as far as they can be followed."""
+    """The markers of a JPEG file with start and end of their segments, as far as they are valid."""
     place = len(_JPEG)
     while place + 4 <= len(content) and content[place] == 0xFF:
         if content[place + 1] == 0xFF:  # a marker may have more than one 0xFF before it
@@ -96,7 +95,7 @@ def _segments(content: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _first_scan(content: bytes) -> int:
-    """Where the first scan of a JPEG file begins, or its markers are no longer to be followed."""
+    """The start of the first scan of a JPEG file, or the place where its markers become invalid."""
     place = len(_JPEG)
     for marker, start, end in _segments(content):
         if marker == _SCAN:
@@ -124,7 +123,7 @@ def _is_plain(content: bytes, upright: bool) -> bool:
 
 
 def _is_usual(frame: bytes) -> bool:
-    """Whether a frame's header says three components of 8 bits, and a size that Pillow does not warn of."""
+    """Whether a frame has three components of 8 bits, and a size below Pillow's limit."""
     height, width = _number(frame[1:3]), _number(frame[3:5])
     limit = Image.MAX_IMAGE_PIXELS
     return frame[0:1] == b"\x08" and frame[5:6] == b"\x03" and (limit is None or 0 < height * width <= limit)

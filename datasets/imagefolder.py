@@ -1,34 +1,42 @@
-"""Any folder of images, a folder for each class: with splits of its own, or with parts held out as splits.
+"""A folder of images with a subfolder for each class; splits are folders, or are held out of train.
 
   root/train/CLASS/...  root/validation/CLASS/... (or val)  root/test/CLASS/...
   root/CLASS/...                                            all of it is train
 
-A split that is missing is held out of train: `holdout` of each class, rounded, at least one image of a class
-that has three or more. The classes are the folders of train (or `class_names`), in the order of their
-letters' codes, for all splits.
+A missing split is held out of train: the share `holdout` of each class, rounded, at least one image of a
+class that has three or more. The classes are the folders of train (or `class_names`), in the order of their
+code points, for all splits.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .checking import SHOWN
 from .data import SPLITS
-from .folder_dataset import FolderDataset
-from .holdout import hold_out, share_of_class
-from .tree import File, Tree, class_name, folders_in, images_below, listed_classes, loose_images
+from .prepared_folder import SHOWN, FolderDataset
+from .tree import (
+    File,
+    Tree,
+    class_name,
+    folders_in,
+    hold_out,
+    images_below,
+    listed_classes,
+    loose_images,
+    share_of_class,
+)
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-# What other tools call splits, in any case: taken for a class or left out, they would be another data set.
+# Names of splits in other tools, in any case. Read as classes, or ignored, they would be another data set.
 LIKE_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev", "test", "testing"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder(FolderDataset):
-    """Images [channels, crop, crop] of as many classes as there are folders.
+    """Images [channels, crop, crop]; each folder is a class.
 
     class_names: the classes in the order of their numbers, empty for the folders of train; holdout: share of
-    train that makes a missing split; split_seed: of that draw, another value is another data set.
+    train for a missing split; split_seed: seed of that draw (another value is another data set).
     Raises ValueError for a value out of range.
     """
 
@@ -77,54 +85,54 @@ class ImageFolder(FolderDataset):
         return {**splits, **drawn}
 
     def _split_folders(self) -> dict[str, str]:
-        """By split, its folder below the root, empty for the root itself."""
+        """The folder of each split below the root, empty for the root itself."""
         root = Path(self.root)
         if not root.is_dir():
             what = "is no folder" if root.exists() else "no such folder"
             raise FileNotFoundError(f"dataset.root={self.root}: {what}")
-        there = folders_in(self.root)
-        top = [name for name in there if name in FOLDERS]
-        odd = [f"{name}/" for name in there if name.lower() in LIKE_SPLITS and name not in FOLDERS]
+        folders = folders_in(self.root)
+        top = [name for name in folders if name in FOLDERS]
+        odd = [f"{name}/" for name in folders if name.lower() in LIKE_SPLITS and name not in FOLDERS]
         if odd:
             raise ValueError(
                 f"dataset.root={self.root}: has {', '.join(odd)}; folders of splits must be named train/, "
                 "validation/ or val/, and test/: rename them, or put them into train/ if they are classes"
             )
-        found = {FOLDERS[name]: name for name in top}
-        if len(found) < len(top):
+        splits = {FOLDERS[name]: name for name in top}
+        if len(splits) < len(top):
             raise ValueError(f"dataset.root={self.root}: has both val/ and validation/; keep one of them")
-        if not found:
+        if not splits:
             return {"train": ""}
-        if "train" not in found:
+        if "train" not in splits:
             raise ValueError(
                 f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in top)} and no train/"
             )
-        return found
+        return splits
 
     def _beside(self) -> list[str]:
-        """Warnings of what lies beside train/ and is not looked at, by name."""
-        there = [f"{name}/" for name in folders_in(self.root) if name not in FOLDERS]
+        """Warnings about files and folders next to train/ that are ignored."""
+        ignored = [f"{name}/" for name in folders_in(self.root) if name not in FOLDERS]
         images = loose_images(self.root, "")
         if images:
             more = [f"and {len(images) - SHOWN} more"] if len(images) > SHOWN else []
             names = ", ".join([*images[:SHOWN], *more])
-            there.append(f"{len(images)} image{'s' * (len(images) > 1)} ({names})")
-        return [f"beside train/ and not looked at: {name}" for name in there]
+            ignored.append(f"{len(images)} image{'s' * (len(images) > 1)} ({names})")
+        return [f"beside train/ and not looked at: {name}" for name in ignored]
 
     def _classes(self, folder: str) -> dict[str, str]:
-        """By class, in the order of their letters' codes, its folder's name in `folder`."""
+        """The folder of each class in `folder`, in the order of their code points."""
         where = Path(self.root) / folder
         names = folders_in(str(where))
-        found = {class_name(name): name for name in names}
-        if len(found) < len(names):
+        classes = {class_name(name): name for name in names}
+        if len(classes) < len(names):
             raise ValueError(
                 f"{where}: two folders have one name but for how an accent is stored: "
                 f"{', '.join(sorted(name for name in names if class_name(name) != name))}; rename them"
             )
-        return dict(sorted(found.items()))
+        return dict(sorted(classes.items()))
 
     def _files(self, folder: str, tree: Tree) -> list[File]:
-        """The files of a split, class by class; notes in `tree` what is missing or out of place."""
+        """The files of a split, class by class; notes missing and misplaced files in `tree`."""
         where = Path(self.root) / folder
         labels = {class_name(name): number for number, name in enumerate(tree.classes)}
         folders = self._classes(folder)
@@ -136,7 +144,7 @@ class ImageFolder(FolderDataset):
                 "remove the folder, or add the class"
             )
         tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
-        found: list[File] = []
+        split: list[File] = []
         for name, label in labels.items():
             files: list[File] = []
             if name in folders:
@@ -145,11 +153,11 @@ class ImageFolder(FolderDataset):
                 tree.warnings.extend(self._splits_inside(below))
             if not files:
                 tree.warnings.append(f"{folder or self.root}: no image of class {name!r}")
-            found += files
-        return found
+            split += files
+        return split
 
     def _splits_inside(self, below: str) -> list[str]:
-        """A warning where a class's folder is divided as only the root can be."""
+        """A warning if the folder of a class has folders named like splits."""
         inside = folders_in(str(Path(self.root) / below))
         named = ", ".join(f"{below}/{name}/" for name in inside if name.lower() in LIKE_SPLITS)
         return [f"{named}: named like splits, but read as parts of one class"] if named else []

@@ -1,10 +1,10 @@
-"""ImageNet, as its challenge (ILSVRC) lays it out, or sorted into folders of classes: 1.28 million images.
+"""ImageNet (ILSVRC), in the layout of its challenge or sorted into folders of classes: 1.28 million images.
 
-Source: O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, 2015, arXiv:1409.0575. To be
-had from image-net.org or Kaggle under their terms; nothing is downloaded here.
+Source: O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, 2015, arXiv:1409.0575. It is
+distributed by image-net.org and Kaggle under their terms; nothing is downloaded here.
 
-The challenge's validation images (50,000) are the test split here, for they are what results are given on;
-the validation split is held out of train. Parts of it with fewer classes are read alike.
+The validation images of the challenge (50,000), on which results are published, are the test split here; the
+validation split is held out of train. Subsets with fewer classes are read in the same way.
 """
 
 import csv
@@ -14,9 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from .dataset import at_least
-from .folder_dataset import FolderDataset
-from .holdout import SPLIT_SEED, hold_out
-from .tree import File, Tree, folders_in, images_below, loose_images
+from .prepared_folder import FolderDataset
+from .tree import SPLIT_SEED, File, Tree, folders_in, hold_out, images_below, loose_images
 
 WNID = re.compile(r"n[0-9]{8}")
 # Where train/ and val/ are, below the root: Kaggle's archive, its inner folders, torchvision's layout.
@@ -28,7 +27,7 @@ SOLUTION = "LOC_val_solution.csv"
 class ImageNet(FolderDataset):
     """Images [channels, crop, crop] of the classes in train/, numbered in the order of their WordNet ids.
 
-    validation_per_class: training images of each class that make the validation split.
+    validation_per_class: training images of each class in the validation split.
     Raises ValueError for a value out of range.
     """
 
@@ -84,47 +83,47 @@ class ImageNet(FolderDataset):
         )
 
     def _sorted_files(self, folder: str, tree: Tree) -> list[File]:
-        """The files of a split that has a folder for each class."""
+        """The files of a split with a folder for each class."""
         labels = {name: number for number, name in enumerate(tree.classes)}
-        there = folders_in(str(Path(self.root) / folder))
-        extra = [name for name in there if name not in labels]
+        folders = folders_in(str(Path(self.root) / folder))
+        extra = [name for name in folders if name not in labels]
         if extra:
             raise ValueError(
                 f"{Path(self.root) / folder}: {', '.join(extra)}: not among the classes of train/"
             )
         tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
-        missing = [name for name in tree.classes if name not in there]
+        missing = [name for name in tree.classes if name not in folders]
         tree.warnings.extend(f"{folder}: no image of class {name!r}" for name in missing)
-        found: list[File] = []
-        for name in there:
-            found += images_below(self.root, f"{folder}/{name}", labels[name], tree.others)
-        return found
+        files: list[File] = []
+        for name in folders:
+            files += images_below(self.root, f"{folder}/{name}", labels[name], tree.others)
+        return files
 
     def _labelled_files(self, folder: str, tree: Tree) -> list[File]:
-        """The files of a split that lie side by side, their classes in a list beside them."""
+        """The files of a split that lie in one folder; a list has their classes."""
         source, label_of = self._labels(tree.classes)
         files = images_below(self.root, folder, -1, tree.others)
-        found = []
+        labelled = []
         for file in files:
             label = label_of.get(Path(file.path).stem)
             if label is None:
                 tree.bad.append((file.path, f"has no label in {source}"))
             else:
-                found.append(File(file.path, label, file.size, file.mtime_ns))
+                labelled.append(File(file.path, label, file.size, file.mtime_ns))
         stems = {Path(file.path).stem for file in files}
         tree.bad.extend(
             (f"{folder}/{name}.JPEG", f"missing; {source} names it") for name in label_of if name not in stems
         )
-        present = {file.label for file in found}
+        present = {file.label for file in labelled}
         tree.warnings.extend(
             f"{folder}: no image of class {name!r}"
             for number, name in enumerate(tree.classes)
             if number not in present
         )
-        return found
+        return labelled
 
     def _labels(self, classes: tuple[str, ...]) -> tuple[Path, dict[str, int]]:
-        """The list of labels, and by the stem of a file's name its class's number."""
+        """The file with the labels, and the number of the class by the stem of a file's name."""
         root = Path(self.root)
         for folder in (root, root / "ILSVRC", root.parent):
             if (folder / SOLUTION).is_file():
@@ -140,31 +139,31 @@ class ImageNet(FolderDataset):
 
 
 def _class_and_stem(path: str) -> str:
-    """Of a training image, wherever the folder train/ lies, and whatever it was compressed to."""
+    """Class and stem of a training image, without the place of train/ and the suffix."""
     below_train = path[f"/{path}".index("/train/") + len("train/") :]
     return f"{below_train.split('/')[0]}/{PurePosixPath(path).stem}"
 
 
 def _from_solution(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
-    """Of Kaggle's file: ImageId,PredictionString, where the latter begins with the WordNet id."""
+    """Labels of Kaggle's file: ImageId,PredictionString; the latter begins with the WordNet id."""
     labels = {name: number for number, name in enumerate(classes)}
     with open(path, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file) if row and row[0] != "ImageId"]
-    found = {}
+    label_of = {}
     for number, row in enumerate(rows, 2):
         name = row[1].split()[0] if len(row) > 1 and row[1].split() else ""
         if name not in labels:
             raise ValueError(f"{path}: line {number}: {name or 'nothing'}: not among the classes of train/")
-        found[row[0]] = labels[name]
-    return found
+        label_of[row[0]] = labels[name]
+    return label_of
 
 
 def _from_list(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
-    """Of a list `NAME LABEL`: the label a WordNet id, or a number from 0 in the order of those."""
+    """Labels of a list `NAME LABEL`, the label a WordNet id or a number from 0 in the order of those."""
     labels = {name: number for number, name in enumerate(classes)} | {
         str(number): number for number in range(len(classes))
     }
-    found = {}
+    label_of = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         words = line.split()
         if not words:
@@ -175,5 +174,5 @@ def _from_list(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
                 f"{len(classes) - 1}; Kaggle's val.txt holds running numbers instead: put its {SOLUTION} "
                 f"beside the folder ILSVRC"
             )
-        found[words[0].removesuffix(".JPEG")] = labels[words[1]]
-    return found
+        label_of[words[0].removesuffix(".JPEG")] = labels[words[1]]
+    return label_of

@@ -1,7 +1,7 @@
-"""What was prepared of a folder of images, in one file that all ranks read: splits, labels, what is left out.
+"""The manifest of a prepared folder: one file that all ranks read, with splits, labels and bad files.
 
 A NumPy archive: for each split the paths as one text with their ends, and the labels; `about` is JSON. Its
-parts carry checksums (CRC-32, of the zip format), so a damaged file is noticed.
+parts have checksums (CRC-32, of the zip format), so that damage is noticed.
 """
 
 import json
@@ -20,21 +20,21 @@ from .data import SPLITS
 from .preparation import BadFile, replacing
 from .tree import File
 
-FORMAT = 1  # a file of another one is made anew
-# What zipfile and NumPy raise for bytes that are no archive, or not the one that was written. RuntimeError:
-# an entry reads as encrypted, or as made by a later version; OSError: a place lies before the start.
+FORMAT = 1  # a file of another format is made again
+# Errors of zipfile and NumPy for a damaged archive. RuntimeError: an entry looks encrypted, or of a later
+# version; OSError: an offset lies before the start.
 _DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
 
 
 class Paths(Sequence[str]):
-    """Paths kept as one text: a million of them are two arrays, which processes share when they fork."""
+    """Paths stored as one text: a million of them are two arrays, which forked processes share."""
 
     def __init__(self, text: np.ndarray, ends: np.ndarray) -> None:
         self._text, self._ends = text, ends
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> "Paths":
-        """Of `paths` as the file system spells them."""
+        """From `paths` as the file system spells them."""
         encoded = [os.fsencode(path) for path in paths]
         ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
@@ -56,12 +56,12 @@ class Paths(Sequence[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The usable files of each split, with their labels, and `about`: what people and records are told.
+    """The usable files of each split, with their labels, and `about`, facts for people and records.
 
     about: class_names, samples of each split, held_out (splits drawn from train), bad ([path, reason] of
-    files left out), conversions (how many files each rule of `pixels` applies to), others (files that are no
-    images, by suffix), warnings, check, the digest of the tree that was looked at, and
-    files, the digest of names, labels and sizes of those that are used.
+    files left out), conversions (number of files for each rule of `pixels`), others (files that are no
+    images, by suffix), warnings, check, tree (digest of the files that were listed), and files (digest of
+    names, labels and sizes of those that are used).
     """
 
     paths: dict[str, Paths]
@@ -70,7 +70,7 @@ class Manifest:
 
     @classmethod
     def of(cls, splits: dict[str, list[File]], about: dict[str, Any]) -> "Manifest":
-        """Of files by split."""
+        """From the files of each split."""
         return cls(
             paths={name: Paths.of(file.path for file in files) for name, files in splits.items()},
             labels={
@@ -85,7 +85,7 @@ class Manifest:
         )
 
     def write(self, path: Path) -> None:
-        """Write it under a temporary name, then rename it: readers see the old one or all of the new one."""
+        """Write it atomically: readers see the old one or all of the new one."""
         arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(self.about).encode(), dtype=np.uint8)}
         for name in SPLITS:
             text, ends = self.paths[name].arrays()
@@ -99,7 +99,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """Raises FileNotFoundError where there is none, BadFile naming the file where it is damaged."""
+        """Raises FileNotFoundError if there is none, BadFile naming the file if it is damaged."""
         with _opened(path) as file:
             return cls(
                 paths={name: Paths(file[f"{name}_text"], file[f"{name}_ends"]) for name in SPLITS},
@@ -109,13 +109,13 @@ class Manifest:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a manifest says of itself, without its lists; raises as `Manifest.read`."""
+    """`about` of a manifest, without its lists; raises as `Manifest.read`."""
     with _opened(path) as file:
         return _about(file)
 
 
 class _opened:
-    """A NumPy archive whose damage, whenever it is noticed, names the file."""
+    """Opens a NumPy archive; errors of damage name the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -3,8 +3,8 @@
 Source of MNIST: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to Document
 Recognition, Proceedings of the IEEE 86(11), 1998, DOI 10.1109/5.726791.
 
-torchvision fetches the files. They are read here: torchvision's reader takes no compressed files, as people
-and Debian keep them, checks no MD5, and could not tell MNIST's files from Fashion-MNIST's of the same names.
+torchvision downloads the files, and this module reads them: torchvision's reader accepts no compressed files,
+as Debian has them, checks no MD5, and confuses MNIST's files with Fashion-MNIST's of the same names.
 """
 
 import gzip
@@ -21,8 +21,7 @@ from torch import Tensor
 
 from .data import Data
 from .dataset import Tell, silent
-from .downloaded import DownloadedDataset
-from .preparation import BadFile, elsewhere, fetching, locked, scratch
+from .preparation import BadFile, DownloadedDataset, elsewhere, fetching, locked, scratch
 
 PARTS = ("train", "t10k")
 NAMES = [f"{part}-{kind}-ubyte" for part in PARTS for kind in ("images-idx3", "labels-idx1")]
@@ -41,13 +40,13 @@ class IdxDataset(DownloadedDataset, ABC):
     train_images: ClassVar[int] = 60_000
     test_images: ClassVar[int] = 10_000
     validation_share: ClassVar[int] = 12
-    md5s: ClassVar[dict[str, str]]  # of what the files hold, decompressed
+    md5s: ClassVar[dict[str, str]]  # of the decompressed content
 
     def prepare(self, tell: Tell = silent) -> None:
-        """Make sure that the files are there and whole, by downloading if asked to.
+        """Check that the files exist and are whole; download them if `download` is set.
 
-        Raises FileNotFoundError, with the ways out, when they are not; ConnectionError without a network;
-        BadFile naming one that is damaged or another's.
+        Raises FileNotFoundError with the ways out, ConnectionError without a network, BadFile naming a file
+        that is damaged or of another data set.
         """
         if self.download and self._found() is None:
             self._fetch()
@@ -59,7 +58,7 @@ class IdxDataset(DownloadedDataset, ABC):
         return self.in_splits(*self._read("train"), *self._read("t10k"))
 
     def installed(self) -> tuple[Path, str] | None:
-        """A folder in which a package of the system has the files, and the package's name; None: no such."""
+        """The folder of a system package with the files, and the name of the package; None: no package."""
         return None
 
     def _folder(self) -> Path:
@@ -82,12 +81,12 @@ class IdxDataset(DownloadedDataset, ABC):
         )
 
     def _fetch(self) -> None:
-        """Have torchvision fetch the files; they get their names when all of them are there."""
+        """Have torchvision download the files; they are renamed when all are complete."""
         import torchvision.datasets
 
         root, title = Path(self.root), self.torchvision_name()
         with locked(root):
-            if find_files(self._folder()) is not None:  # by the process that had the lock before
+            if find_files(self._folder()) is not None:  # another process fetched them
                 return
             with scratch(root) as temporary:
                 with fetching(
@@ -99,7 +98,7 @@ class IdxDataset(DownloadedDataset, ABC):
                     os.replace(temporary / title / "raw" / name, self._folder() / name)
 
     def _read(self, part: str) -> tuple[Tensor, Tensor]:
-        """Images uint8 [M, 1, 28, 28] and labels int64 [M]; files with the known MD5 have no other form."""
+        """Images uint8 [M, 1, 28, 28] and labels int64 [M]; the MD5 guarantees their format."""
         files = self._files()
         images, labels = (self._content(files[name], name) for name in NAMES if name.startswith(part))
         pixels = torch.frombuffer(images, dtype=torch.uint8, offset=IMAGES_HEADER)
@@ -107,7 +106,7 @@ class IdxDataset(DownloadedDataset, ABC):
         return pixels.view(-1, *self.shape), numbers.to(torch.int64)
 
     def _content(self, path: Path, name: str) -> bytearray:
-        """What the file called `name` holds, decompressed. Raises BadFile, OSError."""
+        """The decompressed content of the file called `name`. Raises BadFile, OSError."""
         try:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -139,18 +138,18 @@ class MNIST(IdxDataset):
 
 
 def find_files(folder: Path) -> dict[str, Path] | None:
-    """The four files of `folder`, plain or .gz, by their plain name; None when one is missing."""
+    """The four files of `folder`, plain or .gz, by their plain name; None if one is missing."""
     files = {
         name: path
         for name in NAMES
-        for path in (folder / f"{name}.gz", folder / name)  # the last one that is there counts
+        for path in (folder / f"{name}.gz", folder / name)  # the plain file is preferred
         if path.is_file()
     }
     return files if len(files) == len(NAMES) else None
 
 
 def _not_there(title: str, folder: Path) -> str:
-    """Of a folder in which `find_files` finds nothing: that it is not there, or which files it lacks."""
+    """The message for a folder that lacks some of the files."""
     names = [path.name.removesuffix(".gz") for path in folder.iterdir()] if folder.is_dir() else []
     lacking = [name for name in NAMES if name not in names]
     if len(lacking) == len(NAMES):

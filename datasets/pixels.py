@@ -1,17 +1,17 @@
-"""From an image file to uint8 pixels, by stated rules; a file that cannot be read is named with the reason.
+"""Decodes image files to uint8 pixels by these rules; errors name the file and the reason.
 
-  grey      repeated for a model that takes 3 channels; colour becomes grey by luma (ITU-R 601) for one of 1
+  grey      repeated for a model with 3 channels; colour becomes grey by luma (ITU-R 601) for one with 1
   16 bits   to 8: grey by v · 255 / 65535, rounded; colour, and grey with alpha, keeps its upper 8 bits, but
             that of a PPM file is scaled
-  alpha     laid over `background`, which is white or black; a palette's entry, a grey or a colour that is
-            marked as transparent likewise
+  alpha     blended with `background`, which is white or black; also if a palette's entry, a grey or a colour
+            is marked as transparent
   CMYK      to RGB as (255 - C)(255 - K) / 255 without colour profiles; a JPEG file is read inverted where it
             has Adobe's marker, as such files are written
   palette   replaced by its colours
-  turned    by its EXIF orientation, where `upright` is set; a TIFF file, which has its own, always
-  several   of an animation or a multi-page file the first picture
-Floating-point, signed, 12-bit and 32-bit images are refused: nothing says which value is white, or Pillow
-does not. So is 16-bit colour of which one is marked as transparent: no pixel keeps the bits to tell.
+  turned    by its EXIF orientation if `upright` is set; a TIFF file, which has its own, always
+  several   the first picture of an animation or a multi-page file
+Floating-point, signed, 12-bit and 32-bit images are refused: the value of white is unknown, or Pillow ignores
+it. So is 16-bit colour with a colour that is marked as transparent: 8 bits do not tell which pixels have it.
 """
 
 import io
@@ -36,9 +36,9 @@ _ORIENTATION = 0x0112
 _WHITE_16 = 65535
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0  # a tag of TIFF files, and one of its values
 _SAMPLE_FORMAT, _SIGNED = 339, 2
-_EXACT = frozenset(("PNG", "TIFF", "BMP"))  # whose greys of 8 bits come out as they went in
-_WHITE_AS_STORED = {"L;2": 3, "L;4": 15}  # of grey with fewer bits, by Pillow's name for it
-# What Pillow raises for bytes that are no image, or no whole one.
+_EXACT = frozenset(("PNG", "TIFF", "BMP"))  # greys of 8 bits are stored without loss
+_WHITE_AS_STORED = {"L;2": 3, "L;4": 15}  # grey with fewer bits, by Pillow's name
+# Errors of Pillow for bytes that are no image, or a damaged one.
 _DAMAGE = (
     OSError,
     ValueError,
@@ -62,10 +62,10 @@ class BadImage(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PixelRules:
-    """What the rules above leave open.
+    """The parameters of the rules above.
 
-    channels: 1 or 3, what the model takes; background: white or black, under transparent pixels; upright:
-    whether the EXIF orientation is applied. Raises ValueError for anything else.
+    channels: 1 or 3, as the model has; background: white or black, under transparent pixels; upright: whether
+    the EXIF orientation is applied. Raises ValueError for other values.
     """
 
     channels: int = 3
@@ -81,9 +81,9 @@ class PixelRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says of itself: width and height in pixels as stored, Pillow's mode, rules that apply.
+    """Width and height in pixels as stored, Pillow's mode, and names of the rules that apply (conversions).
 
-    exact: whether its greys are the numbers in the file, of 8 bits, so that they can be labels.
+    exact: whether grey pixels are the numbers in the file, of 8 bits, so that they can be labels.
     """
 
     width: int
@@ -105,17 +105,17 @@ def header(path: str, rules: PixelRules) -> Header:
 def decode(path: str, rules: PixelRules) -> Tensor:
     """The pixels of the image at `path`: uint8 [channels, height, width]. Raises BadImage.
 
-    The channels of a pixel lie side by side in memory, as in most files; resizing is faster so.
+    The channels of a pixel are adjacent in memory, as in most files, which makes resizing faster.
     """
     return decode_content(_content(path), path, rules)
 
 
 def decode_content(content: bytes, path: str, rules: PixelRules) -> Tensor:
     """As `decode`, from the content of the file at `path`, which is not opened. Raises BadImage."""
-    usual = plain_jpeg(content, upright=rules.upright) if rules.channels == 3 else None
-    if usual is None or damage(content) is not None:  # in words where something is wrong
+    pixels = plain_jpeg(content, upright=rules.upright) if rules.channels == 3 else None
+    if pixels is None or damage(content) is not None:  # `_inspect` says what is wrong
         return _inspect(content, path, rules)[1]
-    return usual
+    return pixels
 
 
 def inspect(path: str, rules: PixelRules) -> tuple[Header, Tensor]:
@@ -135,14 +135,13 @@ def _inspect(content: bytes, path: str, rules: PixelRules) -> tuple[Header, Tens
     source = io.BytesIO(content)
     try:
         with _opened(source, path) as image:
-            about, lacking = _header(image, rules), damage(content)
-            if lacking is not None:
-                raise _damaged(path, lacking)
-            pixels = np.array(_converted(image, rules))
+            about, problem = _header(image, rules), damage(content)
+            if problem is not None:
+                raise _damaged(path, problem)
+            pixels = torch.from_numpy(np.array(_converted(image, rules)))
     except _DAMAGE as error:
         raise _bad(path, error, source) from error
-    found = torch.from_numpy(pixels)
-    return about, found.unsqueeze(0) if found.dim() == 2 else found.permute(2, 0, 1)
+    return about, pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1)
 
 
 def _opened(source: str | io.BytesIO, path: str) -> Image.Image:
@@ -151,10 +150,10 @@ def _opened(source: str | io.BytesIO, path: str) -> Image.Image:
     image = Image.open(source)
     if min(image.size) < 1:
         raise ValueError(f"has no pixels ({image.width} x {image.height})")
-    why_not = _refusal(image)
-    if why_not is not None:
+    reason = _refusal(image)
+    if reason is not None:
         image.close()
-        raise BadImage(path, why_not)
+        raise BadImage(path, reason)
     return image
 
 
@@ -167,7 +166,7 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
     mode = image.mode
     transparent = image.has_transparency_data
     grey = mode in ("1", "L", "LA", "La") or mode.startswith("I")
-    told = {
+    applies = {
         "grey to colour": grey and rules.channels == 3,
         "colour to grey": not grey and rules.channels == 1,
         "16 bits to 8": _is_16_bit(image),
@@ -178,7 +177,7 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
         "first of several pictures": getattr(image, "is_animated", False),
         "other colour space to RGB": mode in ("YCbCr", "LAB", "HSV"),
     }
-    names = tuple(name for name, applies in told.items() if applies)
+    names = tuple(name for name in applies if applies[name])
     exact = _keeps_numbers(image)
     return Header(width=image.width, height=image.height, mode=mode, conversions=names, exact=exact)
 
@@ -190,14 +189,14 @@ def _converted(image: Image.Image, rules: PixelRules) -> Image.Image:
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
         image = _from_16_bit(image)
-    if inverted:  # Pillow takes every CMYK file for one of Adobe's
+    if inverted:  # Pillow reads every CMYK file as one by Adobe
         image = ImageChops.invert(image)
     if image.has_transparency_data:
         level = BACKGROUNDS[rules.background]
         canvas = Image.new("RGBA", image.size, (level, level, level, 255))
         canvas.alpha_composite(image.convert("RGBA"))
         image = canvas
-    if image.mode == "LAB":  # Pillow makes no grey of it
+    if image.mode == "LAB":  # Pillow cannot convert it to grey
         image = image.convert("RGB")
     mode = "L" if rules.channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
@@ -213,12 +212,12 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
 
 
 def _is_turned(image: Image.Image) -> bool:
-    # Asking a PNG file without EXIF data for them would decode all of it.
+    # `getexif` of a PNG file without EXIF data would decode all of it.
     return "exif" in image.info and image.getexif().get(_ORIENTATION, 1) not in (0, 1)
 
 
 def _is_turned_tiff(image: Image.Image) -> bool:
-    """Pillow turns TIFF files, of whose format the orientation is a part, whoever asks for their pixels."""
+    """Whether Pillow turns the image: it applies the orientation of a TIFF file by itself."""
     return getattr(image, "tag_v2", {}).get(_ORIENTATION, 1) not in (0, 1)
 
 
@@ -245,18 +244,18 @@ def _start(source: str | io.BytesIO) -> bytes:
         return file.read(8)
 
 
-# What Pillow's mode does not say of how a file holds its pixels, and what Pillow would read wrongly.
+# Facts about the stored pixels that Pillow's mode does not give, and files that Pillow reads wrongly.
 
 
 def _refusal(image: Image.Image) -> str | None:
-    """Why an opened `image` cannot be used, whatever its pixels; None where it can."""
+    """Why an opened `image` cannot be used, from its header; None if it can."""
     unknown = "nothing says which value is white; save it with"
     tags, stored = getattr(image, "tag_v2", {}), _stored_as(image)
     if image.mode == "F":
         return f"floating-point pixels: {unknown} 8 bits"
     if _SIGNED in tags.get(_SAMPLE_FORMAT, ()):
         return f"signed pixels: {unknown} 8 or 16 bits without a sign"
-    if image.mode == "I" and image.format not in ("PNG", "PPM"):  # of which Pillow makes 16 bits
+    if image.mode == "I" and image.format not in ("PNG", "PPM"):  # there Pillow's mode I holds 16 bits
         return f"32-bit pixels: {unknown} 8 or 16 bits"
     if ";12" in stored:
         return "12-bit pixels: Pillow does not scale them; save it with 8 or 16 bits"
@@ -268,7 +267,7 @@ def _refusal(image: Image.Image) -> str | None:
 
 
 def _is_16_bit(image: Image.Image) -> bool:
-    """Whether an opened `image` has 16 bits a channel; of colour Pillow keeps or makes 8."""
+    """Whether an opened `image` has 16 bits per channel; Pillow reads colour with 8."""
     how = _how(image)
     ppm = image.format == "PPM" and isinstance(how, tuple) and len(how) == 2 and how[1] > 255
     return image.mode.startswith("I") or ";16" in _stored_as(image) or ppm
@@ -280,20 +279,20 @@ def _keeps_numbers(image: Image.Image) -> bool:
 
 
 def _scale_clear_grey(image: Image.Image) -> None:
-    """Of an opened PNG file of 2 or 4 bits Pillow scales the pixels, but not the transparent grey: do so."""
+    """Scale the transparent grey of a PNG file of 2 or 4 bits: Pillow scales only the pixels."""
     white = _WHITE_AS_STORED.get(_stored_as(image))
     if white is not None and "transparency" in image.info:
         image.info["transparency"] = image.info["transparency"] * 255 // white
 
 
 def _stored_as(image: Image.Image) -> str:
-    """Pillow's name for how the file holds pixels, such as `RGB;16B`; empty where it tells none."""
+    """Pillow's name for the stored format, such as `RGB;16B`; empty if there is none."""
     how = _how(image)
     name = how[0] if isinstance(how, tuple) and how else how
     return name if isinstance(name, str) else ""
 
 
 def _how(image: Image.Image) -> Any:
-    """What Pillow tells its decoder; nothing once the pixels are decoded."""
+    """The arguments of Pillow's decoder; None once the pixels are decoded."""
     tiles = getattr(image, "tile", ())
     return tiles[0].args if tiles else None

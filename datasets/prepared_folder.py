@@ -1,7 +1,7 @@
-"""What folders of files have in common: looked at once by `prepare`, then only read, by all ranks.
+"""Data sets of image files in folders: looked at once by `prepare`, then only read, by all ranks.
 
-`prepare` lists and checks the files, decides what is left out and which files make a missing split, and
-writes that down (`manifest`). `load` reads nothing else: all ranks have the same samples in the same order.
+`prepare` lists and checks the files, decides which are left out and which make a missing split, and writes
+that into a manifest. `load` reads nothing else: all ranks have the same samples in the same order.
 """
 
 import dataclasses
@@ -10,29 +10,69 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from .checking import CHECKS, POLICIES, BadFiles, Checked, in_threads
-from .data import SPLITS
+from .data import SPLITS, Data
 from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
+from .image_files import ImageFiles
+from .image_formats import looks_whole
 from .manifest import Manifest, read_about
-from .pixels import BadImage
+from .pixels import BadImage, PixelRules, decode, header
 from .preparation import locked
-from .tree import File, Tree
+from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Change, Normalise, recipe
+from .tree import File, Tree, listed_classes
+
+CHECKS = ("headers", "decode", "none")
+POLICIES = ("stop", "skip")
+SHOWN = 20  # bad files named in an error
+_PIECE = 256  # files given to a thread at a time
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The result of checking files. bad: (path, reason); conversions: number of files by rule of `pixels`."""
+
+    bad: list[tuple[str, str]]
+    conversions: Counter[str]
+
+
+def in_threads(look: Callable[[A], B], items: Sequence[A], *, threads: int, tell: Tell) -> Iterable[B]:
+    """`look` of every item, in order, by `threads` threads; few pieces are queued at a time."""
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(items), _PIECE * threads):
+            piece = items[start : start + _PIECE * threads]
+            yield from pool.map(look, piece)
+            tell(start + len(piece), len(items))
+
+
+class BadFiles(ValueError):
+    """Files of a data set that cannot be used. `bad`: (path, reason) of each; the message names the first."""
+
+    def __init__(self, where: str, bad: Sequence[tuple[str, str]], total: int) -> None:
+        self.bad = list(bad)
+        lines = [f"  {path}: {reason}" for path, reason in bad[:SHOWN]]
+        more = [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
+        way_out = "mend or remove them, or set dataset.bad_files=skip"
+        head = f"{where}: {len(bad)} of {total} files are bad; {way_out}"
+        super().__init__("\n".join([head, *lines, *more]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFolder(Dataset, ABC):
     """Samples in files below `root`.
 
-    root: the folder, relative to the working folder; prepared: where the manifest is kept, empty for the
-    folder .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
-    bad_files: stop names them, skip leaves them out and counts them.
-    Raises ValueError for a value out of range.
+    root: the folder, relative to the working folder; prepared: the folder of the manifest, empty for
+    .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
+    bad_files: stop names them, skip leaves them out and counts them. Raises ValueError for a value out of
+    range.
     """
 
     root: str
@@ -41,9 +81,9 @@ class PreparedFolder(Dataset, ABC):
     bad_files: str = "stop"
 
     loading_keys: ClassVar[frozenset[str]]
-    """What changes samples or where things lie, and not which files are in which split."""
+    """Keys that change samples or places, but not which files are in which split."""
     held_out_of: ClassVar[str]
-    """What a missing split is held out of, in words."""
+    """The source of a missing split, in words for a message."""
 
     def __post_init__(self) -> None:
         for key, allowed in (("check", CHECKS), ("bad_files", POLICIES)):
@@ -59,11 +99,11 @@ class PreparedFolder(Dataset, ABC):
 
     @abstractmethod
     def tree(self) -> Tree:
-        """What lies below `root`. Raises FileNotFoundError, ValueError naming what does not fit."""
+        """The files below `root`. Raises FileNotFoundError, ValueError if the layout is wrong."""
 
     @abstractmethod
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """Train, validation and test of the usable files; what is missing is held out of train."""
+        """Train, validation and test of the usable files; missing splits are held out of train."""
 
     @abstractmethod
     def look(self, path: str) -> tuple[str, ...]:
@@ -77,7 +117,7 @@ class PreparedFolder(Dataset, ABC):
         return error.reason
 
     def examine(self, paths: Sequence[str], tell: Tell) -> Checked:
-        """Look at the files `paths` below `root` as `check` says; results in their order."""
+        """Check the files `paths` below `root` according to `check`; results are in their order."""
         checked = Checked(bad=[], conversions=Counter())
         if self.check == "none":
             return checked
@@ -96,9 +136,9 @@ class PreparedFolder(Dataset, ABC):
         return checked
 
     def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
-        """Warnings of what is gone with the bad files, or too small to be divided.
+        """Warnings about classes without images, because of bad files or of their size.
 
-        usable: by split of `tree`, the files that are left; splits: what `divide` makes of them.
+        usable: by split of `tree`, the files without bad ones; splits: the result of `divide`.
         """
         return []
 
@@ -118,33 +158,32 @@ class PreparedFolder(Dataset, ABC):
         return self.manifest_file.with_suffix("")
 
     def fingerprint(self) -> str:
-        """See `Dataset.fingerprint`: of names, sizes and times of the files, where they were looked at."""
+        """See `Dataset.fingerprint`: of names, sizes and times of the files, once they are prepared."""
         about = self.about()
         return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']}"
 
     @property
     def manifest_file(self) -> Path:
-        """Where the manifest of this data set with these keys is, or will be."""
+        """The file of the manifest for these keys."""
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in self.loading_keys}
-        if self.prepared:  # beside those of other folders
+        if self.prepared:  # which may hold manifests of other folders, too
             values["root"] = os.path.abspath(self.root)
         text = json.dumps(values, sort_keys=True).encode()
         folder = Path(self.prepared) if self.prepared else Path(self.root) / OWN_FOLDER
         return folder / f"{self.name}-{hashlib.blake2b(text, digest_size=8).hexdigest()}.npz"
 
     def about(self) -> dict[str, Any] | None:
-        """What is known of the prepared data set (see `manifest.Manifest`); None while there is nothing."""
+        """Facts about the prepared data set (see `manifest.Manifest`); None if it is not prepared."""
         try:
             return read_about(self.manifest_file)
         except OSError:
             return None
 
     def prepare(self, tell: Tell = silent) -> None:
-        """Looks at the files and writes the manifest, unless one of the same files is there.
+        """Check the files and write the manifest, unless there is one of the same files.
 
-        One process at a time does so, others wait; `tell` hears how many files are done.
-        Raises FileNotFoundError, BadFiles with every bad file and its reason, ValueError for what else is
-        wrong, OSError where the manifest cannot be written.
+        One process at a time does so, others wait. Raises FileNotFoundError, BadFiles with every bad file and
+        its reason, ValueError for other problems, OSError if the manifest cannot be written.
         """
         tree = self.tree()
         if self._is_prepared(tree):
@@ -152,13 +191,13 @@ class PreparedFolder(Dataset, ABC):
         with ExitStack() as held:
             with _writing():
                 held.enter_context(locked(self.manifest_file.parent))
-            if not self._is_prepared(tree):  # by whom this process waited for
-                made = self._prepared(tree, tell)
+            if not self._is_prepared(tree):  # by the process that held the lock before
+                manifest = self._prepared(tree, tell)
                 with _writing():
-                    made.write(self.manifest_file)
+                    manifest.write(self.manifest_file)
 
     def manifest(self) -> Manifest:
-        """What `prepare` wrote. Raises FileNotFoundError where it has not been, OSError."""
+        """The manifest that `prepare` wrote. Raises FileNotFoundError if there is none, OSError."""
         try:
             return Manifest.read(self.manifest_file)
         except FileNotFoundError as error:
@@ -207,7 +246,7 @@ class PreparedFolder(Dataset, ABC):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Adds the way out to what goes wrong with the manifest's folder; files are read outside of this."""
+    """Adds the way out to errors of the manifest's folder."""
     try:
         yield
     except OSError as error:
@@ -217,10 +256,10 @@ def _writing() -> Iterator[None]:
 
 
 def digest(tree: Tree) -> str:
-    """Of names, classes, sizes, times of change and notes: another one, and files are looked at again."""
+    """Digest of names, classes, sizes, times of change and notes: if it changes, files are checked again."""
     seen = hashlib.blake2b(digest_size=16)
-    told = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
-    seen.update(json.dumps(told).encode())
+    notes = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
+    seen.update(json.dumps(notes).encode())
     for name, files in tree.splits.items():
         for file in files:
             line = f"{name}\0{file.path}\0{file.label}\0{file.size}\0{file.mtime_ns}\n"
@@ -229,7 +268,7 @@ def digest(tree: Tree) -> str:
 
 
 def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
-    """Of what a run is trained and judged on: the same on every machine that has the same files."""
+    """Digest of the samples of a run: the same on every machine that has the same files."""
     seen = hashlib.blake2b(json.dumps(list(classes)).encode(), digest_size=8)
     for name, files in splits.items():
         for file in files:
@@ -239,5 +278,114 @@ def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
 
 
 def threads() -> int:
-    """For looking at files, which is mostly waiting for a disk."""
+    """Number of threads that check files, which mostly wait for the disk."""
     return min(16, 2 * len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 4
+
+
+# ------------------------------------------------------------------ a label for each image
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderDataset(PreparedFolder, ABC):
+    """Images [channels, crop, crop] in files below `root`.
+
+    root, prepared, check, bad_files: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels of the
+    shorter side, and of the square cut from the centre; background: under transparent pixels, white or black;
+    augment: random changes of training images (`transforms.recipe`), applied to the square, except for
+    resized_crop_flip, which cuts from the whole image; mean, std: per channel, on a scale of 0 to 1.
+    Raises ValueError for a value out of range.
+    """
+
+    channels: int = 3
+    resize: int = 256
+    crop: int = 224
+    background: str = "white"
+    augment: str = "none"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    upright: ClassVar[bool]  # whether EXIF orientation is applied
+    held_out_of: ClassVar[str] = "classes with 3 images or more"
+    loading_keys = frozenset(("root", "prepared", "resize", "crop", "background", "augment", "mean", "std"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rules", "transform", "normalise", "change"):
+            getattr(self, name)  # each checks its values
+
+    @property
+    def rules(self) -> PixelRules:
+        """From file to pixels."""
+        return PixelRules(channels=self.channels, background=self.background, upright=self.upright)
+
+    @property
+    def transform(self) -> CentreCrop:
+        """From pixels of any size to pixels of one size."""
+        return CentreCrop(resize=self.resize, crop=self.crop)
+
+    @property
+    def change(self) -> Change | None:
+        """From pixels of any size to pixels for training; None without random changes."""
+        change = recipe(self.augment, (self.crop, self.crop))
+        if change is None or self.augment == "resized_crop_flip":
+            return change
+        from torchvision.transforms import v2  # `recipe` has imported it
+
+        return v2.Compose([self.transform, change])
+
+    @property
+    def normalise(self) -> Normalise:
+        """From pixels to the input of the model."""
+        return Normalise(mean=self.mean, std=self.std, channels=self.channels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        return self.channels, self.crop, self.crop
+
+    def look(self, path: str) -> tuple[str, ...]:
+        """See `PreparedFolder.look`."""
+        file = f"{self.root}/{path}"
+        about = header(file, self.rules)
+        if self.check == "decode" or not looks_whole(file):
+            decode(file, self.rules)
+        return about.conversions
+
+    def lacking(self, tree: Tree, usable: dict[str, list[File]], splits: dict[str, list[File]]) -> list[str]:
+        """Classes whose files in a split are all bad, or that have none in a split held out of train."""
+        warnings = []
+        for name, files in tree.splits.items():
+            gone = {file.label for file in files} - {file.label for file in usable[name]}
+            warnings += [
+                f"{name}: every image of class {tree.classes[label]!r} is bad" for label in sorted(gone)
+            ]
+        present = {file.label for file in usable["train"]}
+        for name, files in splits.items():
+            names = [tree.classes[label] for label in sorted(present - {file.label for file in files})]
+            if name not in tree.splits and files and names:  # a split without any image is an error
+                warnings.append(f"{name} (held out of train): no image of {listed_classes(names)}")
+        return warnings
+
+    def load(self) -> Data:
+        """See `Dataset.load`."""
+        manifest = self.manifest()
+        splits = {
+            name: ImageFiles(
+                root=self.root,
+                shape=self.shape,
+                paths=manifest.paths[name],
+                labels=manifest.labels[name],
+                rules=self.rules,
+                transform=self.transform,
+                normalise=self.normalise,
+                change=self.change if name == "train" else None,
+            )
+            for name in SPLITS
+        }
+        return Data(
+            name=self.name,
+            classes=len(manifest.about["class_names"]),
+            shape=self.shape,
+            files=manifest.about["files"],
+            **splits,
+        )

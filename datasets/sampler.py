@@ -1,15 +1,14 @@
-"""Which samples each rank sees in each step: every sample once per epoch, for any number of ranks.
+"""The samples of each rank in each step: every sample once per epoch, for any number of ranks.
 
-Order of work: the epoch's order is drawn from (seed, epoch); it is cut into global batches; each global
-batch is cut into one piece per rank, equal or in the ratio of shares. The global batches therefore depend
-neither on the number of ranks (except for the tail, below) nor on shares, and all ranks take the same number
-of steps.
+The order of an epoch is drawn from (seed, epoch), and cut into global batches; each of these is cut into one
+piece per rank, equal or in the ratio of shares. So the global batches depend neither on the number of ranks
+(except for the tail, below) nor on shares, and all ranks take the same number of steps.
 
-Tail, `short_batch`: what remains after the last complete global batch
-  join   is joined to the batch before it where it has fewer than 2 samples per rank (batch normalisation
-         refuses a single sample), else a batch of its own; no sample is left out, no rank is without samples;
-  keep   is a batch of its own, where ranks may have no sample; left out only below `minimum` samples;
-  drop   is left out.
+The tail, what remains after the last complete global batch, by `short_batch`:
+  join   joined to the batch before it if it has fewer than 2 samples per rank (batch normalisation refuses a
+         single sample), else a batch of its own; no sample is left out, no rank is without samples;
+  keep   a batch of its own, in which ranks may have no sample; left out only below `minimum` samples;
+  drop   left out.
 Fewer samples than a global batch make one batch of all samples, except with `drop`.
 """
 
@@ -35,9 +34,9 @@ class Sampler:
 
     samples: size of the training split; global_batch_size: samples per step over all ranks;
     seed: of the data order, already derived; piece_shift: rank r gets piece (r + piece_shift) % ranks;
-    short_batch: what becomes of the tail; minimum: samples without which a kept tail is no batch.
+    short_batch: see above; minimum: of samples in a kept tail.
     `left_out` samples of each epoch are in no batch.
-    Raises ValueError when a rank could never get a sample, or nobody any.
+    Raises ValueError if a rank could never get a sample, or all samples are left out.
     """
 
     def __init__(
@@ -68,13 +67,13 @@ class Sampler:
         self.piece_shift = piece_shift % ranks
         self.short_batch = short_batch
         full, tail = divmod(samples, global_batch_size)
-        stands = {
+        own_batch = {
             "join": tail >= 2 * ranks or full == 0,
             "keep": tail >= minimum,
             "drop": False,
         }[short_batch]
-        self.steps_per_epoch = full + (1 if tail and stands else 0)
-        self.left_out = 0 if stands or short_batch == "join" else tail
+        self.steps_per_epoch = full + (1 if tail and own_batch else 0)
+        self.left_out = 0 if own_batch or short_batch == "join" else tail
         if self.steps_per_epoch == 0:
             raise ValueError(
                 f"train.short_batch={short_batch}: leaves out all {samples} training samples, for they are "
@@ -86,10 +85,10 @@ class Sampler:
         self._cut_by: Sequence[float] | None = None
 
     def again(self) -> "Sampler":
-        """The same sampler, which keeps the order of an epoch of its own."""
-        other = copy.copy(self)
-        other._cuts = {}
-        return other
+        """A copy with a cache of its own, for a second reader at another epoch."""
+        sampler = copy.copy(self)
+        sampler._cuts = {}
+        return sampler
 
     def sizes(self, batch: int) -> int:
         """Samples of global batch number `batch` (0-based) over all ranks."""
@@ -122,7 +121,7 @@ class Sampler:
         return self._order_of(epoch)[start : start + cut.of_rank[rank]]
 
     def digest(self, batches: int) -> str:
-        """Of the samples of the first `batches` global batches, however they are dealt to ranks."""
+        """Digest of the samples of the first `batches` global batches, whatever their ranks."""
         seen = hashlib.blake2b(digest_size=8)
         for epoch in range(-(-batches // self.steps_per_epoch)):
             order = _order(self.samples, self.seed, epoch)
@@ -137,7 +136,7 @@ class Sampler:
         return self._order
 
     def _cut_of(self, batch: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
-        """The pieces of a batch; kept while shares are the same, for an epoch has batches of two sizes."""
+        """The pieces of a batch; cached while shares are the same, as an epoch has batches of two sizes."""
         if shares is not self._cut_by:
             self._cuts.clear()
             self._cut_by = shares
@@ -153,17 +152,17 @@ class Sampler:
             raise ValueError(f"{len(by_rank)} shares: must be one for each of {self.ranks} ranks")
         shift = self.piece_shift
         by_piece = by_rank[-shift:] + by_rank[:-shift] if shift else by_rank
-        everybody = self.short_batch == "join" and minimum * self.ranks <= size
-        pieces = _without_crumbs(split(size, by_piece, minimum=minimum if everybody else 0), minimum)
+        all_get = self.short_batch == "join" and minimum * self.ranks <= size
+        pieces = _without_crumbs(split(size, by_piece, minimum=minimum if all_get else 0), minimum)
         return _shifted(pieces, shift)
 
 
 class OwnDraw:
-    """The batches of one rank that draws by itself, at its own pace.
+    """The batches of one rank that draws its own samples, at its own pace.
 
     Batches are numbered from 0 without end. Passes over the data follow one another, each in an order of its
-    own, each cut as `Sampler` cuts an epoch with `short_batch` join: a rank alone in the world draws what all
-    other strategies draw.
+    own, each cut as `Sampler` cuts an epoch with `short_batch` join: with a single rank the batches are those
+    of all other strategies.
 
     samples: size of the training split; batch: samples per step; seed: of this rank's order, already derived.
     """
@@ -176,13 +175,13 @@ class OwnDraw:
         return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)[0]
 
     def again(self) -> "OwnDraw":
-        """The same draw, which keeps the order of a pass of its own."""
-        other = copy.copy(self)
-        other._passes = self._passes.again()
-        return other
+        """A copy with a cache of its own."""
+        draw = copy.copy(self)
+        draw._passes = self._passes.again()
+        return draw
 
     def place(self, number: int) -> tuple[int, int]:
-        """The pass over the data that batch `number` belongs to, and its number there."""
+        """The pass over the data of batch `number`, and its number in that pass."""
         return divmod(number, self._passes.steps_per_epoch)
 
     def piece(self, number: int) -> Tensor:
@@ -192,13 +191,13 @@ class OwnDraw:
 
 @dataclass(frozen=True)
 class Cut:
-    """A global batch in pieces: by rank, how many samples, and where in the batch they begin."""
+    """The pieces of a global batch: number of samples and first place in the batch, by rank."""
 
     of_rank: tuple[int, ...]
     starts: tuple[int, ...]
 
 
-# Ranks that share a process (virtual time) ask for the same cuts and orders.
+# Ranks that share a process (virtual time) need the same cuts and orders.
 @lru_cache(maxsize=64)
 def _shifted(pieces: tuple[int, ...], shift: int) -> Cut:
     starts = tuple(accumulate(pieces, initial=0))[:-1]
@@ -225,7 +224,7 @@ def evaluation_indices(samples: int, rank: int, ranks: int) -> Tensor:
     return torch.arange(samples * rank // ranks, samples * (rank + 1) // ranks)
 
 
-@lru_cache(maxsize=1024)  # the train loop asks every step, with the same few arguments
+@lru_cache(maxsize=1024)  # the train loop calls it every step, with the same few arguments
 def split(
     size: int,
     shares: tuple[float, ...],
@@ -236,11 +235,11 @@ def split(
 ) -> tuple[int, ...]:
     """Whole numbers in proportion to `shares` that sum to `size`: the largest-remainder method.
 
-    Each number lies in [minimum, maximum] and is a multiple of quantum, except that what `size` has beyond a
-    multiple of quantum goes to one of the largest numbers with room. Ties go to the lower position.
+    Each number lies in [minimum, maximum] and is a multiple of quantum; what `size` has beyond a multiple of
+    quantum goes to one of the largest numbers with room. Ties go to the lower position.
     A larger share never gets a smaller number (shares that differ by less than 1e-9 of `size` are a tie).
-    Raises ValueError when a bound is no multiple of quantum, a share is negative or not finite, all shares
-    are zero, or no split respects the bounds.
+    Raises ValueError if a bound is no multiple of quantum, a share is negative or not finite, all shares are
+    zero, or no split respects the bounds.
     """
     _check_split(size, shares, minimum, maximum, quantum)
     low = minimum // quantum
@@ -285,8 +284,8 @@ def _check_split(
 def _water_fill(units: int, shares: tuple[float, ...], low: int, high: int) -> list[float]:
     """Real numbers clamp(scale · share, low, high) that sum to `units`.
 
-    As flexible boxes are laid out (W3C, CSS Flexible Box Layout 1, section 9.7): divide what is left among
-    the free positions, fix those beyond the bound that is broken more in total, repeat.
+    The algorithm of flexible boxes (W3C, CSS Flexible Box Layout 1, section 9.7): divide the rest among the
+    free positions, fix those beyond the bound that is violated more in total, repeat.
     """
     values = [0.0] * len(shares)
     free = list(range(len(shares)))

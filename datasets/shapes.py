@@ -1,9 +1,9 @@
-"""Shapes on noise with a label for each pixel: a small segmentation set, made in memory and learnable.
+"""Shapes on noise with a label for each pixel: a small, learnable segmentation set, computed in memory.
 
-An image shows two to four shapes, each a disc, a box, a triangle or a cross, on a grey ground; later ones lie
-over earlier ones; normal noise is over all. Half of a shape's colour is its kind's, half is drawn, so that
-single pixels do not tell its kind and its form does. Classes: 0 the ground, then the shapes in that order.
-Pixels with another label beside, above or below them are unlabelled (255), as are the outlines in PASCAL VOC.
+An image shows two to four shapes (disc, box, triangle or cross) on a grey background; later ones cover
+earlier ones; normal noise is added. Half of a shape's colour depends on its kind, half is random, so that its
+form and not a single pixel decides its class. Classes: 0 the background, then the shapes in that order.
+Pixels next to a pixel with another label are unlabelled (255), like the outlines in PASCAL VOC.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .augmentation import UNLABELLED, PairChange, pair_recipe
 from .data import Data
 from .dataset import Dataset, DatasetInfo, at_least
-from .masks import MaskedSplit
+from .image_files import MaskedSplit
 from .sampler import stream_seed
+from .transforms import UNLABELLED, PairChange, pair_recipe
 
 SHAPES = ("disc", "box", "triangle", "cross")
-FEWEST, MOST = 2, 4  # shapes of an image
+FEWEST, MOST = 2, 4  # shapes in an image
 TINTS = ((1.0, -1.0, -1.0), (-1.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (1.0, 1.0, 1.0))  # of a shape's colour
-TINGED = 0.5  # the share that its kind's tint has in a colour; the rest is drawn
+TINGED = 0.5  # the share of the kind's tint in a colour; the rest is random
 SMALLEST, LARGEST = 0.15, 0.25  # half a shape's extent, as a share of the image's shorter side
-RECIPES = ("none", "flip", "scale_crop_flip")  # colours are not of a photograph's range
+RECIPES = ("none", "flip", "scale_crop_flip")  # no jitter: colours do not have the range of a photograph
 ARM = 0.4  # half the width of a cross's bars, as a share of its half extent
 
 
@@ -33,7 +33,7 @@ class Shapes(Dataset):
 
     samples, validation_samples, test_samples: size of each split; height, width: pixels, at least 16;
     noise: standard deviation, the colours being between -1 and 1; augment: random changes of training images
-    and masks (`augmentation.pair_recipe`); seed: of the data, not of the run.
+    and masks (`transforms.pair_recipe`); seed: of the data, not of the run.
     Raises ValueError for a number out of range.
     """
 
@@ -70,7 +70,7 @@ class Shapes(Dataset):
 
     @property
     def change(self) -> PairChange | None:
-        """Of training images and masks; None where they are not changed at random."""
+        """Changes training images and masks at random; None without random changes."""
         return pair_recipe(self.augment, (self.height, self.width), (0.0,) * 3, RECIPES)
 
     def load(self) -> Data:

@@ -1,4 +1,4 @@
-"""Seeds of named random streams; without torch, for readers of files run where torch is not loaded."""
+"""Seeds of named random streams. Does not import torch: readers of files run without it."""
 
 import hashlib
 

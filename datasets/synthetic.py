@@ -1,7 +1,7 @@
-"""Learnable images of any size, made while they are asked for: for throughput runs and big models.
+"""Learnable images of any size, computed when they are asked for: for throughput runs and big models.
 
 A sample is its class's pattern plus noise: x = (pattern[label] + noise · n) / sqrt(1 + noise²), n ~ N(0, 1).
-Held in memory: one small pattern per class, a pool of noise images and three whole numbers per sample.
+In memory are one small pattern per class, a pool of noise images and three whole numbers per sample.
 """
 
 import math
@@ -83,7 +83,7 @@ class Synthetic(Dataset):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoisyPatterns:
-    """The lazy sibling of `data.Split`: images are computed in `batch`.
+    """Like `data.Split`, but images are computed in `batch`.
 
     patterns: float32 [classes, C, h, w]; pool: float32 [POOL, C, H, W]; labels, first, second: int64 [M], the
     class of each sample and the two images of the pool that are its noise; noise: standard deviation.

@@ -5,7 +5,7 @@ arXiv:1512.03385, section 4.2: a 3×3 convolution to 16 channels; three stages o
 convolutions each, with 16, 32 and 64 channels, the later two begun with stride 2; global means; one linear
 layer; 6n + 2 layers with weights. Shortcuts have no parameters (option A): every second pixel, and zeros for
 new channels. Weights are drawn as in K. He et al., Delving Deep into Rectifiers, 2015, arXiv:1502.01852, from
-torch's global generator, which the caller seeds. Ours differs in what `zero_init_last` says.
+torch's global generator, which the caller seeds. Ours differs in `zero_init_last`.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class CifarResNet(Model):
 
 
 class Network(nn.Module):
-    """See the module's text; `blocks`: n."""
+    """The network of the module's docstring; `blocks`: n."""
 
     def __init__(self, spec: InputSpec, blocks: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Network(nn.Module):
 
 
 class Block(nn.Module):
-    """relu(x + norm(conv(relu(norm(conv(x)))))), the x of fewer channels and more pixels as in option A."""
+    """relu(x + norm(conv(relu(norm(conv(x)))))); if channels or pixels change, x as in option A."""
 
     def __init__(self, width_in: int, width: int, stride: int = 1) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Writes conf/model/<name>.yaml for every torchvision classification and segmentation model; all checked in.
+"""Writes conf/model/<name>.yaml for every torchvision classification and segmentation model.
 
     python -m daso_bench.models.generate
 
-They are files, rather than names that are looked up, so that `daso-bench list models` needs no torch.
+The files are checked in, so that `daso-bench list models` does not have to import torch.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A model of which only the size is known: for clocks, not for training."""
+"""A model of a given size without layers: for virtual time, not for training."""
 
 from dataclasses import dataclass
 
@@ -28,9 +28,9 @@ class Sized(Model):
             raise ValueError(f"model.gflops={self.gflops}: must be > 0")
 
     def numels(self) -> list[int]:
-        """Numbers of each tensor."""
-        each, more = divmod(self.parameters, self.tensors)
-        return [each + (place < more) for place in range(self.tensors)]
+        """The number of elements of each tensor."""
+        size, rest = divmod(self.parameters, self.tensors)
+        return [size + (place < rest) for place in range(self.tensors)]
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Raises ValueError: there is nothing to train."""

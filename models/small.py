@@ -11,7 +11,7 @@ from torch import nn
 from .spec import InputSpec, Model
 
 NORMS = ("none", "batch")
-GRID = 3  # cells a side that the small CNN averages over
+GRID = 3  # cells per side of the small CNN's average pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class MLP(Model):
     """Fully connected layers with ReLU between them, on the flattened image.
 
     hidden: width of each hidden layer; empty gives a linear classifier.
-    Raises ValueError when a width is below 1.
+    Raises ValueError if a width is below 1.
     """
 
     hidden: list[int] = field(default_factory=lambda: [64])
@@ -42,11 +42,11 @@ class MLP(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class SmallCNN(Model):
-    """3×3 convolutions, each after the first of stride 2, then means over a coarse grid and a linear layer.
+    """3×3 convolutions, all but the first of stride 2, then average pooling to a grid and a linear layer.
 
     channels: output channels of each convolution.
     norm: "none" (convolutions have a bias) or "batch" (batch normalisation after each convolution).
-    The grid has 3 to 5 cells a side, fewer when the last feature map has. Any image size works.
+    The grid has 3 to 5 cells per side, fewer if the last feature map is smaller. Any image size works.
     7,178 parameters on 1×8×8, 8,778 on 1×28×28 and 11,162 on 3×32×32 images with 10 classes.
     Raises ValueError for a width below 1, no widths, an unknown norm.
     """
@@ -75,7 +75,7 @@ class SmallCNN(Model):
             if batch_norm:
                 layers.append(nn.BatchNorm2d(width_out))
             layers.append(nn.ReLU())
-        # Means with a fixed kernel, not adaptive ones: their gradient is deterministic on GPUs too.
+        # A fixed kernel, not adaptive pooling, because its gradient is deterministic on GPUs too.
         grid = [_coarse_grid(side, len(self.channels)) for side in (spec.height, spec.width)]
         (kernel_height, rows), (kernel_width, columns) = grid
         features = self.channels[-1] * rows * columns
@@ -84,7 +84,7 @@ class SmallCNN(Model):
 
 
 def _coarse_grid(side: int, depth: int) -> tuple[int, int]:
-    """(kernel, cells) of the means along a side, after `depth` convolutions of which all but one halve it."""
+    """(kernel, cells) of the pooling along a side, which all but one of `depth` convolutions halve."""
     for _ in range(depth - 1):
         side = (side + 1) // 2
     kernel = max(1, side // GRID)

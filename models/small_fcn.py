@@ -1,9 +1,9 @@
-"""A small fully convolutional network for laptops: a label for each pixel.
+"""A small U-Net for laptops, for segmentation.
 
-A U-Net in miniature (O. Ronneberger, P. Fischer and T. Brox, U-Net: Convolutional Networks for Biomedical
-Image Segmentation, MICCAI 2015, arXiv:1505.04597): each convolution after the first halves the sides, then
-they are doubled again, each time beside what was there before they were halved. All weights are drawn from
-torch's global generator, which the caller seeds.
+After O. Ronneberger, P. Fischer and T. Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation,
+MICCAI 2015, arXiv:1505.04597: each convolution after the first halves the sides; then they are doubled again,
+each time concatenated with the map of that size. All weights are drawn from torch's global generator, which
+the caller seeds.
 """
 
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ class DownAndUp(nn.Module):
             maps.append(down(maps[-1]))
         x = maps[-1]
         for up, finer in zip(self.up, maps[-2:0:-1], strict=True):
-            # By repeating pixels: the gradient of that is deterministic on GPUs too.
+            # Nearest neighbour, because its gradient is deterministic on GPUs too.
             x = up(torch.cat([interpolate(x, size=finer.shape[-2:], mode="nearest"), finer], 1))
         return self.head(x)
 

@@ -1,6 +1,6 @@
 """Every torchvision segmentation model by name, untrained, without auxiliary classifier, on any image size.
 
-Their logits are enlarged to the size of the images. Grey images are repeated to three channels. All weights,
+Their logits have the size of the images. Grey images are repeated to three channels. All weights,
 the backbone's too, are drawn from torch's global generator, which the caller seeds.
 """
 
@@ -21,7 +21,7 @@ class TorchvisionSegmentation(Model):
     the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1); no effect on other backbones.
     """
 
-    suggested_epochs: ClassVar[int] = 6  # what `train.epochs=auto` takes, as of torchvision's other models
+    suggested_epochs: ClassVar[int] = 6  # for `train.epochs=auto`
     task: ClassVar[str] = "segmentation"
 
     name: str
@@ -32,7 +32,7 @@ class TorchvisionSegmentation(Model):
 
         Raises ValueError for an unknown name and for images with neither 1 nor 3 channels.
         """
-        # torchvision takes a second to import, and the built-in small models do without it.
+        # torchvision takes a second to import, and the built-in small models do not need it.
         from torchvision import models
 
         if spec.channels not in (1, 3):
@@ -40,8 +40,8 @@ class TorchvisionSegmentation(Model):
         known = models.list_models(module=models.segmentation)
         if self.name not in known:
             raise ValueError(f"model.name={self.name}: unknown to torchvision; known: {', '.join(known)}")
-        # Without weights_backbone=None torchvision would download a trained backbone; the small model, alone
-        # in having no auxiliary classifier, has no such option.
+        # Without weights_backbone=None torchvision would download a trained backbone. lraspp has no auxiliary
+        # classifier and so no such option.
         options = {} if self.name.startswith("lraspp") else {"aux_loss": False}
         network = models.get_model(
             self.name, weights=None, weights_backbone=None, num_classes=spec.classes, **options
@@ -60,7 +60,7 @@ def _zero_last_norms(network: nn.Module) -> None:
 
 
 class OutputAlone(nn.Module):
-    """A network whose outputs have names, of which `out` are the logits."""
+    """Returns only the output `out` of a network, its logits."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Every torchvision classification model by name, untrained, on images of any size.
 
-Images are adapted inside the module that is built, so that every arm of a study sees the same: grey images
-are repeated to three channels; up to 64 pixels a side the ResNet family gets the usual stem for small images
+The module that is built adapts the images, so that all arms of a study see the same: grey images are repeated
+to three channels; up to 64 pixels a side the ResNet family gets the usual stem for small images
 (K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385, section 4.2: 3×3
 convolution of stride 1, no max-pooling); other families get small images enlarged bilinearly to the smallest
 side they can use. The last norm of each ResNet block starts at zero, so that a block starts as the identity
@@ -21,11 +21,11 @@ SMALL_IMAGES = ("auto", "resize")
 SMALL_STEM_UP_TO = 64  # pixels a side; Tiny ImageNet's size, the largest for which this stem is usual
 RESNET_FAMILY = ("resnet", "resnext", "wide_resnet")
 
-# Pixels a side. 32 is what most families divide the image by, so their last feature map is one pixel; the
-# others need more for their unpadded stems. The tests run all of them at their smallest.
+# Pixels per side. Most families reduce the image by 32, so that their last feature map is one pixel; the
+# others need more for their unpadded stems. The tests run all models at their smallest size.
 SMALLEST = 32
 SMALLEST_OF = {"alexnet": 63, "inception": 75}
-# Models of one size: images are enlarged to a square whose side is a multiple of this.
+# Models of a fixed size: images are enlarged to a square whose side is a multiple of this.
 PATCH = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14}
 MULTIPLE_OF = {"maxvit_t": 224, **PATCH}
 
@@ -40,9 +40,7 @@ class Torchvision(Model):
     Raises ValueError for an unknown `small_images`.
     """
 
-    suggested_epochs: ClassVar[int] = (
-        6  # what `train.epochs=auto` takes: a first look on a laptop ends in minutes
-    )
+    suggested_epochs: ClassVar[int] = 6  # for `train.epochs=auto`: a first run on a laptop takes minutes
 
     name: str
     small_images: str = "auto"
@@ -69,7 +67,7 @@ class Torchvision(Model):
         return Adapted(network, size)
 
     def _network(self, size: tuple[int, int], classes: int) -> nn.Module:
-        # torchvision takes a second to import, and the built-in small models do without it.
+        # torchvision takes a second to import, and the built-in small models do not need it.
         from torchvision import models
 
         known = models.list_models(module=models)
@@ -77,8 +75,7 @@ class Torchvision(Model):
             raise ValueError(f"model.name={self.name}: unknown to torchvision; known: {', '.join(known)}")
         options: dict[str, object] = {"num_classes": classes}
         if self.name in ("googlenet", "inception_v3"):
-            # Without auxiliary heads the output is the logits alone; init_weights is their own
-            # initialisation.
+            # Without auxiliary heads the output is only the logits; init_weights is their own initialisation.
             options |= {"aux_logits": False, "init_weights": True}
         elif self.name.startswith("vit"):
             options["image_size"] = size[0]
@@ -90,7 +87,7 @@ class Torchvision(Model):
 
 
 class Adapted(nn.Module):
-    """A network for three-channel images of `size` (height, width), fed with what the data set has."""
+    """Adapts images to a network for three-channel images of `size` (height, width)."""
 
     def __init__(self, network: nn.Module, size: tuple[int, int]) -> None:
         super().__init__()
@@ -105,12 +102,12 @@ class Adapted(nn.Module):
 
 
 def usable_size(name: str, height: int, width: int) -> tuple[int, int]:
-    """The (height, width) to which images are enlarged for model `name`; they are never made smaller."""
+    """The (height, width) to which images are enlarged for model `name`; never smaller than the images."""
     multiple = MULTIPLE_OF.get(name)
     if multiple is None:
         smallest = SMALLEST_OF.get(name.split("_")[0], SMALLEST)
         return max(height, smallest), max(width, smallest)
-    # A transformer on one patch has nothing to attend to: at least two patches a side.
+    # A transformer needs at least two patches per side: with one there is nothing to attend to.
     patches = -(-max(height, width) // multiple)
     side = multiple * max(patches, 2 if name in PATCH else 1)
     return side, side

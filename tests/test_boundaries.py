@@ -19,7 +19,7 @@ import daso_bench
 ROOT = Path(daso_bench.__file__).parent
 FOLDERS = ("runner", "strategies", "models", "datasets")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-STANDARD = {"torch", "numpy", "torchvision", "sklearn", "PIL"}  # PIL: Pillow, which torchvision brings
+STANDARD = {"torch", "numpy", "torchvision", "PIL"}  # PIL: Pillow, which torchvision brings
 
 
 def module_of(path: Path) -> str:
@@ -57,7 +57,7 @@ def test_strategies_models_and_datasets_need_little():
         home = path.relative_to(ROOT).parts[0]
         if home == "runner":
             continue
-        allowed = STANDARD - ({"torchvision", "numpy", "sklearn", "PIL"} if home == "strategies" else set())
+        allowed = STANDARD - ({"torchvision", "numpy", "PIL"} if home == "strategies" else set())
         for name in imports(path):
             top = name.split(".")[0]
             assert top in FOLDERS or top in allowed or top in sys.stdlib_module_names, (

@@ -1,17 +1,17 @@
-"""A reader's steps to the ranks that use them, through slots of shared memory: feeder and members.
+"""Passes the steps of a reader to the ranks that use them, through slots in shared memory.
 
-The thread fills slots of shared memory, `depth` steps ahead. It tells each member over a connection of its
-own (a socket) which slot holds the next step, and the member says when it is done with it. Nobody polls:
-whoever has nothing to do sleeps in `recv`. The feeder and a slow member m, two slots:
+A thread, the feeder, fills slots of shared memory, `depth` steps ahead. Over a connection to each member (a
+socket) it sends which slot holds the next step, and the member answers when it is done with it. Nothing
+polls; idle threads sleep in `recv`. The feeder and a slow member m, two slots:
 
     feeder: fill slot 0, "step 0 is in slot 0" · fill slot 1, "step 1 is in slot 1" · needs slot 0: recv(m)
     m:      recv, use slot 0, "done with step 0", recv, use slot 1, …
     feeder: has "done with step 0" of every member: fill slot 0 again
 
-Crashes: the memory has no name (Linux; elsewhere a file that is unlinked before anybody is told of it), so
-there is nothing to leave behind. When a process dies the system closes its ends of the connections: a member
-whose feeder dies gets `FeederGone` at once, and so do the other members when one of them dies. Processes that
-are forked while connections are open keep the ends open: start them before, or by spawn or forkserver.
+Crashes: the memory has no name (on Linux; elsewhere it is a file that is unlinked at once), so nothing
+remains. When a process dies the system closes its ends of the connections: a member whose feeder dies gets
+`FeederGone` at once, and so do the other members when one of them dies. Processes that are forked while
+connections are open keep the ends open: start them before, or by spawn or forkserver.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .packed_file import Packed
-from .reading import Counters, Load, Reader, Tally
+from .readers import Counters, Load, Reader, Tally
 
 CACHE_LINE_BYTES = 64
 _log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ class FeederGone(OSError):
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """What lies where in shared memory: `depth` slots of records, their ends (int64), numbers and labels.
+    """The layout of shared memory: `depth` slots of records, their ends (int64), numbers and labels.
 
-    content_bytes: room for records in a slot; records: how many at most.
+    content_bytes: of the records in a slot; records: their largest number.
     """
 
     depth: int
@@ -72,7 +72,7 @@ class Geometry:
         return [self._slot(memory, place * self.slot_bytes) for place in range(self.depth)]
 
     def _slot(self, memory: mmap.mmap, offset: int) -> "Slot":
-        # Numbers first: they want to be aligned.
+        # Numbers first, so that they are aligned.
         numbers = np.frombuffer(memory, dtype=np.int64, count=3 * self.records, offset=offset)
         ends, records, labels = numbers.reshape(3, self.records)
         content = np.frombuffer(memory, np.uint8, self.content_bytes, offset + numbers.nbytes)
@@ -104,7 +104,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """What one member gets of a step: views of shared memory, valid until it asks for the next.
+    """The part of a step for one member: views of shared memory, valid until it asks for the next.
 
     number: of the epoch; step: in it; records, labels: int64 [b]; ends: int64 [b], where records end in
     `content`, uint8, one after another.
@@ -127,7 +127,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What a member is told: its part of a step lies in `slot`, `count` records from `first` on."""
+    """Message to a member: its part of a step lies in `slot`, `count` records from `first` on."""
 
     number: int
     step: int
@@ -153,7 +153,7 @@ class Feeder:
     ) -> None:
         self._packed, self._reader, self._connections = packed, reader, list(connections)
         self._geometry, self._tally = geometry, tally
-        self._done = [0] * len(self._connections)  # steps that each member is done with
+        self._done = [0] * len(self._connections)  # finished steps of each member
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="daso-bench-feeder", daemon=True)
         self._thread.start()
@@ -166,31 +166,31 @@ class Feeder:
 
     @property
     def counters(self) -> Counters:
-        """What was counted so far."""
+        """The counters so far."""
         return self._tally.counters()
 
     def hold(self, on: bool) -> None:
-        """Fill no further slot, and let reads and announcements wait, until it is called with False.
+        """Fill no further slot, and make reads and announcements wait, until it is called with False.
 
-        What was announced before may still come: at most 32 MiB, or 128 records.
+        The system may still read what was announced before: at most 32 MiB, or 128 records.
         """
         self._packed.hold(on)
 
     def close(self) -> None:
-        """End the thread, members or no members; whoever still waits gets `FeederGone`."""
+        """End the thread; members that still wait get `FeederGone`."""
         self._hang_up()
         self.hold(False)
         self._ended()
 
     def join(self) -> None:
-        """Wait until all members are done with all steps; raises what ended the feeder before that."""
+        """Wait until all members are done with all steps; raises the error that ended the feeder before."""
         self._ended()
         if self._failure is not None:
             raise self._failure
 
     def _ended(self) -> None:
         self._thread.join()
-        for connection in self._connections:  # not before: a number of theirs could be another file's by then
+        for connection in self._connections:  # not before: its descriptor could be reused
             connection.close()
 
     def _run(self) -> None:
@@ -205,7 +205,7 @@ class Feeder:
             reason = _reason(error)
             traceback.clear_frames(error.__traceback__)  # they hold the slots
             for connection in self._connections:
-                with contextlib.suppress(OSError):  # it may be this one that has gone
+                with contextlib.suppress(OSError):  # this member may have died
                     connection.send(reason)
         finally:
             self._hang_up()
@@ -246,9 +246,9 @@ class Feeder:
         slot.labels[:count] = self._packed.labels[load.records]
 
     def _await(self, steps: int, *, last: bool = False) -> None:
-        """Return once every member is done with so many steps; FeederGone when one has ended before that."""
+        """Wait until every member is done with so many steps; raises FeederGone if one ends before."""
         while min(self._done) < steps:
-            # Those that are ahead are heard too, so one that has ended is noticed at once; at the end it may.
+            # Members that are ahead are watched, too, to notice a death at once; at the end they may leave.
             watched = [place for place, done in enumerate(self._done) if done < steps or not last]
             ready = wait([self._connections[place] for place in watched])
             for place in watched:
@@ -281,18 +281,17 @@ class Feeder:
 
 
 def _reason(error: BaseException) -> str:
-    """The words in which members hear of an error; the traceback of a fault in the code goes to the log."""
-    if isinstance(error, OSError):  # of files and processes: its words say all
+    """The message about an error for the members; the traceback of a fault in the code goes to the log."""
+    if isinstance(error, OSError):  # of files and processes: the message is enough
         return str(error) or repr(error)
     _log.error("the reader has failed", exc_info=error)
     return f"{type(error).__name__}: {error} (the log of the process that reads has the traceback)"
 
 
 class Member:
-    """A rank's end: goes through its parts of the steps, `for part in member`.
+    """The end of a rank: iterates over its parts of the steps.
 
-    A part is valid until the next one is asked for, or `release` is called.
-    Raises FeederGone.
+    A part is valid until the next one is requested, or `release` is called. Raises FeederGone.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -320,14 +319,14 @@ class Member:
         return self._slots[ready.slot].part(ready.number, ready.step, ready.first, ready.count)
 
     def release(self) -> None:
-        """The part in use may be overwritten."""
+        """Allow the part in use to be overwritten."""
         if self._waited_now is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next `recv` says why
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next `recv` has the reason
                 self._connection.send(self._waited_now)
             self._waited_now = None
 
     def close(self) -> None:
-        """Leave; the feeder ends, and with it the other members, unless all steps are done."""
+        """Leave; unless all steps are done, this ends the feeder and so the other members."""
         self._connection.close()
 
     def _hear(self) -> Any:
@@ -341,7 +340,7 @@ class Member:
 
 
 def _anonymous(size: int) -> int:
-    """Descriptor of so many bytes of shared memory without a name (where there is no memfd: not any more)."""
+    """Descriptor of so many bytes of shared memory without a name (without memfd: of an unlinked file)."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("daso-bench-reader")
     else:

@@ -29,8 +29,8 @@ from .packed_format import (
     parse,
 )
 
-START_BYTES = 64 * 2**10  # mostly holds header and description at once
-READ_BYTES = 4 * 2**20  # at most in one call, so that `hold` is heeded soon
+START_BYTES = 64 * 2**10  # usually enough for header and description
+READ_BYTES = 4 * 2**20  # at most in one call, so that `hold` takes effect soon
 BUFFER_BYTES = 4 * 2**20  # of a writer
 
 
@@ -38,9 +38,9 @@ class Packed:
     """A packed file, open for reading by any number of threads.
 
     labels: int64 [n]. The index is in memory: 12 bytes a record, 20 where sizes differ.
-    random_access: tells the system not to read ahead by itself.
+    random_access: the system does not read ahead by itself.
 
-    Raises DamagedFile: anything but a whole file whose header and index are right.
+    Raises DamagedFile unless the file is whole and its header and index are correct.
     """
 
     def __init__(self, path: Path, *, random_access: bool = False) -> None:
@@ -78,7 +78,7 @@ class Packed:
             self._descriptor = -1
 
     def start_of(self, record: int) -> int:
-        """Where `record` begins, in bytes of the data; for `len(self)` where the last ends."""
+        """The first byte of `record` in the data; of `len(self)`: the end of the last record."""
         return record * self._header.record_bytes if self._starts is None else int(self._starts[record])
 
     def size_of(self, first: int, count: int) -> int:
@@ -86,13 +86,13 @@ class Packed:
         return self.start_of(first + count) - self.start_of(first)
 
     def starts(self) -> NDArray[np.int64]:
-        """Where records begin and the last ends, in bytes of the data: int64 [n + 1]."""
+        """The first byte of each record in the data, and the end of the last: int64 [n + 1]."""
         if self._starts is not None:
             return self._starts
         return np.arange(len(self) + 1, dtype=np.int64) * self._header.record_bytes
 
     def hold(self, on: bool) -> None:
-        """Let all threads' reads and announcements that are not begun yet wait until called with False."""
+        """Make all reads and announcements that have not begun wait, until called with False."""
         if on:
             self._open.clear()
         else:
@@ -103,19 +103,19 @@ class Packed:
         self._open.wait()
 
     def will_need(self, first: int, count: int) -> None:
-        """Tell the system that these records are read soon: it begins at once.
+        """Announce to the system that these records are read soon; it begins to read them at once.
 
-        Nobody waits, unless the disk's queue is full.
+        Does not block, unless the disk's queue is full.
         """
         self._open.wait()
-        if count and hasattr(os, "posix_fadvise"):  # for the system 0 bytes are all there are
+        if count and hasattr(os, "posix_fadvise"):  # 0 bytes would mean the whole file
             offset = self._header.data_offset + self.start_of(first)
             os.posix_fadvise(self._descriptor, offset, self.size_of(first, count), os.POSIX_FADV_WILLNEED)
 
     def read(self, first: int, count: int, into: memoryview) -> int:
         """Read the records [first, first + count) to the beginning of `into`, in one piece.
 
-        Returns how many bytes. Raises IndexError: no such records. DamagedFile: the file ends before they do.
+        Returns the number of bytes. Raises IndexError: no such records; DamagedFile: the file is too short.
         """
         if not 0 <= first <= first + count <= len(self):
             raise IndexError(f"{self.path}: records {first} to {first + count}: there are {len(self)}")
@@ -126,9 +126,9 @@ class Packed:
     def read_each(
         self, records: Sequence[int], into: Sequence[memoryview], upcoming: Sequence[int] = ()
     ) -> None:
-        """Read single records, each to memory of its size: a loop with as little in it as can be.
+        """Read single records, each to memory of its size, in a loop with little overhead.
 
-        upcoming: at most as many records; before each read the system is told of one of them.
+        upcoming: at most as many records; before each read, one of them is announced to the system.
         Raises DamagedFile as `read` does.
         """
         begin, preadv, descriptor = self._header.data_offset, os.preadv, self._descriptor
@@ -148,7 +148,7 @@ class Packed:
 
     def _read_at(self, offset: int, into: memoryview) -> None:
         done = 0
-        while done < len(into):  # the system may give less than asked for
+        while done < len(into):  # the system may return less than was requested
             self._open.wait()
             try:
                 got = os.preadv(self._descriptor, [into[done : done + READ_BYTES]], offset + done)
@@ -167,7 +167,7 @@ class Packed:
         self.check_each(records, (content[begin:end] for begin, end in ends))
 
     def check_each(self, records: NDArray[np.int64], contents: Iterable[memoryview]) -> None:
-        """As `check`, of records that lie anywhere."""
+        """As `check`, for records at any places in memory."""
         crc32 = zlib.crc32
         for number, (content, checksum) in enumerate(
             zip(contents, self._checksums[records].tolist(), strict=True)
@@ -179,7 +179,7 @@ class Packed:
                 raise DamagedFile(self.path, reason, record=record, offset=offset)
 
     def ends_in(self, records: NDArray[np.int64]) -> Sequence[int]:
-        """Where each of `records` ends when they lie one after another, in bytes."""
+        """The end of each of `records`, in bytes, if they lie one after another."""
         size = self._header.record_bytes
         if self._starts is None:
             return range(size, size * len(records) + 1, size)
@@ -197,7 +197,7 @@ class Packed:
     def _load_index(self) -> None:
         header, n = self._header, self._header.records
         index = np.empty(header.index_bytes, dtype=np.uint8)
-        # Of the file that is open, for its name may be another's by now.
+        # From the open file: another file may have its name by now.
         self._read_at(header.index_offset, index.data)
         if zlib.crc32(index.data) != header.index_crc:
             raise DamagedFile(
@@ -213,10 +213,10 @@ class Packed:
 
 
 class Writer:
-    """Writes `path` as a context manager: whole at the end of the block, not at all if it raises.
+    """A context manager that writes `path`: whole at the end of the block, or not at all if it raises.
 
-    The records go to a temporary file beside it; of each, 12 bytes of the index (20 where sizes differ) stay
-    in memory. record_bytes: the size of all records, None if sizes differ.
+    The records go to a temporary file in the same folder; 12 bytes of index per record (20 if sizes differ)
+    stay in memory. record_bytes: the size of all records, None if sizes differ.
     Raises ValueError: a record of another size, an empty record, a label that is no class, no records;
     OSError that names the file.
     """
@@ -238,7 +238,7 @@ class Writer:
         return self
 
     def add(self, record: bytes | bytearray | memoryview, label: int) -> None:
-        """Append a record, as it will be read."""
+        """Append a record."""
         number, size = len(self._labels), memoryview(record).nbytes
         if size != self._record_bytes and (self._record_bytes is not None or size == 0):
             allowed = f"{self._record_bytes} bytes" if self._record_bytes else "at least one byte"
@@ -272,7 +272,7 @@ class Writer:
             self._partial.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """The index behind the records, the header before them, all of it on the disk."""
+        """Write the index after the records and the header before them, and flush all to the disk."""
         if not self._labels:
             raise ValueError(f"{self._path}: no record was added")
         columns = [np.array(self._labels, dtype="<i8"), np.array(self._checksums, dtype="<u4")]
@@ -296,7 +296,7 @@ class Writer:
 
 
 def _flush_folder(folder: Path) -> None:
-    """The new name is on the disk only once its folder is."""
+    """Flush the folder, so that the new name is on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

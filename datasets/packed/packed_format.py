@@ -27,9 +27,9 @@ HEADER_BYTES = _LAYOUT.size
 
 
 class DamagedFile(OSError):
-    """A packed file cannot be used: which one, where in it, and why.
+    """A packed file cannot be used; the message names the file, the place and the reason.
 
-    record: number of the record, offset: byte of the file, None where it is no single one.
+    record: number of the record, offset: byte of the file; None if the error is not at a single place.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DamagedFile(OSError):
 
 
 def located(error: OSError, path: Path, offset: int | None = None) -> OSError:
-    """The system's error with the file and byte where it occurred, unless it names a file already."""
+    """The system's error with the file and byte at which it occurred, unless it names a file already."""
     if error.errno is None or error.filename is not None:
         return error
     where = "" if offset is None else f" at byte {offset}"
@@ -51,12 +51,12 @@ def located(error: OSError, path: Path, offset: int | None = None) -> OSError:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a file holds.
+    """The description of a packed file.
 
     name: of the data set; classes: labels are below it; shape: of one sample; encoding: of a record, such as
-    `uint8`, `float32` or `jpeg`; made: how the file was made, in words that let somebody make it again;
+    `uint8`, `float32` or `jpeg`; made: how the file was made, in words, so that it can be made again;
     source: a digest of the samples in the file's order; shuffle_seed: of that order
-    (`record_order.shuffled`), None where it is the data set's own.
+    (`record_order.shuffled`), None for that of the data set.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Description:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Description":
-        """The inverse of `to_bytes`; raises ValueError, KeyError or TypeError where it is none."""
+        """The inverse of `to_bytes`; raises ValueError, KeyError or TypeError for other content."""
         values = json.loads(content)
         return cls(**{**values, "shape": tuple(values["shape"])})
 
@@ -105,7 +105,7 @@ class Header:
         return self.index_offset + self.index_bytes
 
     def to_bytes(self, description: bytes) -> bytes:
-        """56 bytes that check themselves and the description."""
+        """56 bytes, with a checksum of themselves and the description."""
         numbers = astuple(self)
         crc = zlib.crc32(_LAYOUT.pack(MAGIC, VERSION, *numbers, 0) + description)
         return _LAYOUT.pack(MAGIC, VERSION, *numbers, crc)
@@ -148,7 +148,7 @@ def parse(path: Path, start: bytes, file_bytes: int) -> tuple[Header, Descriptio
 
 
 def described(start: bytes) -> Description | None:
-    """The description of a file, also of one that is damaged elsewhere; None where it has no readable one.
+    """The description of a file, also if the file is damaged elsewhere; None if it cannot be read.
 
     start: as of `parse`, or less.
     """

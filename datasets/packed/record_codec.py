@@ -1,7 +1,7 @@
 """Encoding of a split's samples as records of a packed file, and decoding of records to training images.
 
-Nothing that training does to an image is in the file: decoding rules, crops, random changes and normalisation
-are applied to what comes back, by the split itself. So a batch is, bit for bit, the one by indices.
+The file holds the stored samples: decoding, crops, random changes and normalisation are applied by the split
+when a record is read. So a batch is equal, bit for bit, to one that is read by indices.
 """
 
 import hashlib
@@ -20,9 +20,10 @@ from .feeder import Part
 
 
 class RecordCodec(ABC):
-    """encoding: of a record, as the file's description says it; record_bytes: None where sizes differ.
+    """Encodes and decodes the records of a split.
 
-    work: what it takes to get images from records, in words.
+    encoding: of a record, as in the description of the file; record_bytes: None if sizes differ; work: the
+    work from records to images, in words.
     """
 
     encoding: str
@@ -35,18 +36,18 @@ class RecordCodec(ABC):
 
     @abstractmethod
     def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
-        """The images float32 [b, C, H, W] of a part to train on, changed as (key, index of the sample) says.
+        """Training images float32 [b, C, H, W] of a part, changed at random by (key, index of the sample).
 
-        indices: int64 [b], of the samples in the split. Nothing of the part is kept.
+        indices: int64 [b], of the samples in the split. The result shares no memory with the part.
         """
 
     @abstractmethod
     def digest(self, about: str) -> bytes:
-        """Of what the samples are, apart from their order. about: the data set and its files, in words."""
+        """Digest of the samples, without their order. about: the data set and its files, in words."""
 
 
 def codec_of(samples: Samples) -> RecordCodec:
-    """How these samples are encoded. Raises ValueError in words where they cannot be."""
+    """The codec for these samples. Raises ValueError if a packed file cannot hold them."""
     if isinstance(samples, Split):
         return _Images(samples)
     if isinstance(samples, ImageFiles):
@@ -79,7 +80,7 @@ class _Images(RecordCodec):
         return self._split.trained_on(_copied(part, self.encoding, self._shape), indices, key)
 
     def digest(self, about: str) -> bytes:
-        # What they are says all: the same images in files of another name are the same.
+        # Without `about`: the same images from files of other names are the same.
         seen = hashlib.blake2b(f"{self.encoding} {tuple(self._shape)}".encode(), digest_size=16)
         for tensor in (self._split.images, self._split.labels):
             seen.update(tensor.contiguous().numpy().data)
@@ -114,7 +115,7 @@ class _Files(RecordCodec):
 
 
 class _Made(RecordCodec):
-    """Images that are made when they are asked for: as the model takes them."""
+    """Images that are computed when they are asked for: as the model takes them."""
 
     encoding = "float32"
     work = "copying images"
@@ -140,5 +141,5 @@ class _Made(RecordCodec):
 
 
 def _copied(part: Part, dtype: str, shape: torch.Size) -> Tensor:
-    """The records of a part, numbers of `dtype`, as a tensor of its own [b, *shape]."""
+    """The records of a part, numbers of `dtype`, copied to a tensor [b, *shape]."""
     return torch.from_numpy(np.array(part.content).view(dtype)).view(len(part), *shape)

@@ -1,7 +1,7 @@
-"""Which records each rank takes in each step, by layout: pure functions of how an epoch is cut.
+"""The records of each rank in each step, by layout: pure functions of how an epoch is cut.
 
-The sizes of batches and pieces are the sampler's (`datasets/sampler.py`: largest remainders, and what becomes
-of a short last batch); a layout only says which records they are. With B the global batch and R ranks:
+The sampler decides the sizes of batches and pieces (`datasets/sampler.py`: largest remainders, and the short
+last batch); a layout only decides which records they are. With B the global batch and R ranks:
 
     strided           dealt to the ranks in turn, batch by batch: q, q + R, q + 2R, … where R divides B
     block             rank r has one run of the file for the whole epoch, and goes through it

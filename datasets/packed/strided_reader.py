@@ -1,9 +1,9 @@
-"""The `strided` reader: a rank reads its records one by one, many of them in flight, in either of two ways.
+"""The `strided` reader: a rank reads its records one by one, many of them in flight, in one of two ways.
 
-By `threads`, 32 of them in `pread`; or announced, where one thread tells the system of 128 records before it
-reads the first of them. Which is faster depends on cores and disk; a fair comparison takes the better one.
-Both keep their reads in flight from step to step, and neither has work per record but the read and its
-checksum: a task of a thread, or a drained queue at the end of a small step, costs more than a small record.
+By 32 threads in `pread`; or by one thread that announces 128 records to the system before it reads the first
+of them. Which is faster depends on cores and disk; a fair comparison takes the better one. Both keep reads in
+flight from step to step, and do nothing per record but the read and its checksum: a task per record, or an
+empty queue at the end of a small step, costs more than a small record.
 """
 
 import itertools
@@ -17,13 +17,13 @@ import numpy as np
 
 from . import record_order
 from .packed_file import Packed
-from .reading import Load, Reader, Tally
+from .readers import Load, Reader, Tally
 from .record_order import Records, Stretch, steps
 
 READS_IN_FLIGHT = 32
 ANNOUNCED = 128  # records; 13 to 19 % faster than 32 on the disk of docs/packed.md
 LOT_BYTES = 16 * 2**20
-LOTS_AHEAD = 2  # so that reads stay in flight at the end of a lot
+LOTS_AHEAD = 2  # keeps reads in flight at the end of a lot
 
 _Step = tuple[Stretch, int, Records]
 """A step of a stretch, and its records."""
@@ -34,14 +34,14 @@ _Lot = tuple[list[_Step], memoryview, list[Future[None]]]
 def strided(
     packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally, *, threads: bool = True
 ) -> Reader:
-    """The records of `rank`, one by one."""
+    """Reads the records of `rank` one by one."""
     wanted = ((s, step, record_order.strided(s.epoch, s.number, rank, step)) for s, step in steps(stretches))
     reads = _Reads(packed, tally)
     return _by_threads(reads, wanted) if threads else _announced(reads, wanted)
 
 
 def lots_bytes(step_bytes: int) -> int:
-    """Memory of lots, at most, for steps of so many bytes."""
+    """The largest memory of lots for steps of so many bytes."""
     return 0 if step_bytes >= LOT_BYTES else (LOTS_AHEAD + 1) * LOT_BYTES
 
 
@@ -61,7 +61,7 @@ class _Reads:
         return [content[begin:end] for begin, end in itertools.pairwise([0, *self.packed.ends_in(records)])]
 
     def read(self, records: Records, into: list[memoryview], upcoming: Sequence[int] = ()) -> None:
-        """Read, count and check. upcoming: records that are announced meanwhile."""
+        """Read, count and check. upcoming: records to announce meanwhile."""
         began = time.perf_counter()
         self.packed.read_each(records.tolist(), into, upcoming)
         read = time.perf_counter()
@@ -71,13 +71,15 @@ class _Reads:
         self._tally.add(checked_s=time.perf_counter() - read)
 
     def begin(self, records: Records, content: memoryview, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """The records are read to `content`, dealt to the threads: those of the first steps come first."""
+        """Start to read the records to `content`, in all threads, those of the first steps first."""
         into, n = self.cut(records, content), READS_IN_FLIGHT
         return [pool.submit(self.read, records[k::n], into[k::n]) for k in range(min(n, len(records)))]
 
     def load(self, step: _Step, get: Callable[[memoryview], None]) -> Load:
-        """A step that `get` brings to where it is used. What is used is counted in the order of the steps,
-        whichever thread read, and so are jumps."""
+        """The load of a step, which `get` fills.
+
+        Useful bytes and jumps are counted in the order of the steps, whichever thread has read.
+        """
         stretch, number, records = step
 
         def fill(into: memoryview) -> None:
@@ -89,7 +91,7 @@ class _Reads:
 
 
 def _announced(reads: _Reads, wanted: Iterator[_Step]) -> Reader:
-    """While a step is read, the system is told of records of the steps that follow."""
+    """While a step is read, records of the following steps are announced."""
     wanted, later = itertools.tee(wanted)
     queue = itertools.chain.from_iterable(records.tolist() for _, _, records in later)
     for record in itertools.islice(queue, ANNOUNCED):
@@ -108,7 +110,7 @@ def _by_threads(reads: _Reads, wanted: Iterator[_Step]) -> Reader:
 
     def get(records: Records, into: memoryview) -> None:
         futures = reads.begin(records, into, pool)
-        wait(futures)  # nobody writes to `into` once this returns
+        wait(futures)  # no thread writes to `into` after this function returns
         for future in futures:
             future.result()
 
@@ -118,7 +120,7 @@ def _by_threads(reads: _Reads, wanted: Iterator[_Step]) -> Reader:
             for lot in _lots(reads, wanted):
                 records = lot[0][2]
                 if reads.bytes_of(records) >= LOT_BYTES:
-                    # Such a step needs no others beside it, and no memory but that of its slot.
+                    # Such a step is read alone, and directly into its slot.
                     while started:
                         yield from _loads(reads, started.popleft())
                     yield reads.load(lot[0], partial(get, records))
@@ -133,9 +135,9 @@ def _by_threads(reads: _Reads, wanted: Iterator[_Step]) -> Reader:
 
 
 def _lots(reads: _Reads, wanted: Iterator[_Step]) -> Iterator[list[_Step]]:
-    """Steps in lots of at most `LOT_BYTES`, larger ones alone; the first has one step.
+    """Steps in lots of at most `LOT_BYTES`, larger steps alone; the first lot has one step.
 
-    Each has at most twice as many as the one before: a step waits for all of its lot.
+    A lot has at most twice as many steps as the one before, because a step waits for all of its lot.
     """
     lot: list[_Step] = []
     size, most = 0, 1
@@ -157,7 +159,7 @@ def _begun(reads: _Reads, lot: list[_Step], pool: ThreadPoolExecutor) -> _Lot:
 
 
 def _loads(reads: _Reads, lot: _Lot) -> Reader:
-    """The steps of a lot that is begun, in their order."""
+    """The loads of a lot whose reads have begun, in the order of its steps."""
     lot_steps, content, futures = lot
 
     def get(begin: int, end: int, into: memoryview) -> None:

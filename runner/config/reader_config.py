@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...datasets.dataset import Dataset
-from ...datasets.packed import contiguous_readers, record_order, strided_reader
+from ...datasets.packed import readers, record_order, strided_reader
 from ...datasets.packed.packed_file import Packed
-from ...datasets.packed.reading import Reader, Tally
+from ...datasets.packed.readers import Reader, Tally
 from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
@@ -125,7 +125,7 @@ class Block(PackedReader):
         return record_order.block
 
     def reader(self, seed: int) -> ReaderOf:
-        return contiguous_readers.block
+        return readers.block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class NodeBatch(PackedReader):
         return record_order.node_batch
 
     def reader(self, seed: int) -> ReaderOf:
-        return contiguous_readers.node_batch
+        return readers.node_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class ChunkedShuffle(PackedReader):
     by_node: ClassVar[bool] = True
 
     chunk_mib: float = 4.0
-    window_chunks: int = contiguous_readers.WINDOW_CHUNKS
+    window_chunks: int = readers.WINDOW_CHUNKS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,14 +188,14 @@ class ChunkedShuffle(PackedReader):
         )
 
     def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        return 2 * contiguous_readers.window_bytes(packed, self.chunks(packed), self.window_chunks)
+        return 2 * readers.window_bytes(packed, self.chunks(packed), self.window_chunks)
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
         return ChunkedOrder(self.chunks(packed), seed, self.window_chunks)
 
     def reader(self, seed: int) -> ReaderOf:
         keys = {"chunk_bytes": self.chunk_bytes, "window_chunks": self.window_chunks}
-        return partial(contiguous_readers.chunked_shuffle, seed=seed, **keys)
+        return partial(readers.chunked_shuffle, seed=seed, **keys)
 
     def words(self) -> str:
         return (

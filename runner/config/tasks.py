@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...datasets.augmentation import UNLABELLED
+from ...datasets.transforms import UNLABELLED
 from ...strategies.errors import ConfigError, unknown
 
 MOST_SAMPLES = 256  # of a forward pass in an evaluation

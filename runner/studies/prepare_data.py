@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ... import models
-from ...datasets.checking import SHOWN, BadFiles
 from ...datasets.dataset import Dataset, Tell
+from ...datasets.prepared_folder import SHOWN, BadFiles
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, MachineError
 from ..config.checks import check_data

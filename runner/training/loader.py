@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ...datasets.augmentation import epoch_key
 from ...datasets.data import Compact, Samples, training_batch
-from ...datasets.packed.reading import Counters
+from ...datasets.packed.readers import Counters
+from ...datasets.transforms import epoch_key
 from ...strategies.progress import Progress
 from ..machine.die_with_parent import die_with_parent
 from .batch_memory import BatchMemory, Unfinished

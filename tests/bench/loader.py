@@ -23,13 +23,12 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
-from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.packed.packed_file import Packed, Writer
 from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.pixels import PixelRules, decode_content
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
+from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise, recipe
 from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.loader import Ahead
 from daso_bench.strategies.progress import Progress

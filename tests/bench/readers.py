@@ -28,11 +28,10 @@ from typing import cast
 import numpy as np
 from figures import Figure
 
-from daso_bench.datasets.packed.contiguous_readers import chunked_shuffle, node_batch
 from daso_bench.datasets.packed.feeder import Feeder, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed, Writer
 from daso_bench.datasets.packed.packed_format import Description
-from daso_bench.datasets.packed.reading import Reader, Tally
+from daso_bench.datasets.packed.readers import Reader, Tally, chunked_shuffle, node_batch
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.runner.training.packed.page_cache import drop

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from daso_bench.datasets.augmentation import RECIPES, epoch_key, own_draws, recipe
 from daso_bench.datasets.data import Augmentable, Split, training_batch
 from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.transforms import RECIPES, epoch_key, own_draws, recipe
 
 SIDE = (16, 12)
 

@@ -6,8 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.datasets.holdout import hold_out, share_of_class
-from daso_bench.datasets.tree import File
+from daso_bench.datasets.tree import File, hold_out, share_of_class
 
 
 def held_out(files: list[File], share: float, *names: str, seed: int = 0) -> dict[str, list[File]]:

@@ -1,13 +1,14 @@
-"""A folder of images: splits of its own or held out, classes, and what is refused."""
+"""`imagefolder`: splits of its own or held out, classes, bad files, refused layouts."""
 
 import dataclasses
 import os
 import pickle
 import time
 import unicodedata
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,11 +16,11 @@ from pictures import field_images, plain, put
 from PIL import Image
 
 from daso_bench.datasets import prepared_folder
-from daso_bench.datasets.checking import Checked
 from daso_bench.datasets.dataset import Tell
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.prepared_folder import Checked
 
 
 def small(root: Path, **keys: object) -> ImageFolder:
@@ -34,6 +35,14 @@ def loaded(dataset: ImageFolder) -> dict[str, ImageFiles]:
     splits = {name: data.split(name) for name in ("train", "validation", "test")}
     assert all(isinstance(split, ImageFiles) for split in splits.values())
     return splits  # pyright: ignore[reportReturnType] (just asserted)
+
+
+def about_of(dataset: ImageFolder) -> dict[str, Any]:
+    """Facts about it, prepared."""
+    dataset.prepare()
+    about = dataset.about()
+    assert about is not None
+    return about
 
 
 @pytest.fixture
@@ -64,10 +73,8 @@ def test_stop_names_every_bad_file_with_its_reason(images: Path) -> None:
 
 def test_skip_leaves_them_out_counts_them_and_tells_conversions(images: Path) -> None:
     dataset = small(images, bad_files="skip")
-    splits = loaded(dataset)
+    splits, about = loaded(dataset), about_of(dataset)
     assert {name: len(split) for name, split in splits.items()} == {"train": 32, "validation": 6, "test": 4}
-    about = dataset.about()
-    assert about is not None
     assert [path for path, _ in about["bad"]] == ["train/90/cut.jpg", "train/90/empty.png"]
     assert about["conversions"] == {
         "16 bits to 8": 1,
@@ -89,9 +96,7 @@ def test_one_class_list_counts_for_all_splits(images: Path) -> None:
     validation = loaded(dataset)["validation"]
     assert list(validation.paths) == [f"val/{name}/{n}.jpg" for name in ("0", "270", "90") for n in (0, 1)]
     assert validation.labels.tolist() == [0, 0, 2, 2, 3, 3]
-    about = dataset.about()
-    assert about is not None
-    assert about["warnings"] == ["val: no image of class '180'"]
+    assert about_of(dataset)["warnings"] == ["val: no image of class '180'"]
 
 
 def test_batches_hold_the_converted_pixels(images: Path) -> None:
@@ -167,30 +172,42 @@ def test_ranks_only_read_and_all_read_the_same(three: Path) -> None:
     ]
 
 
-def test_files_are_looked_at_again_only_when_something_changed(
-    three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = small(three)
-    dataset.prepare()
-    looked: list[int] = []
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of files of each examination, each of which takes a while."""
+    counts: list[int] = []
     real = ImageFolder.examine
 
-    def counted(self: ImageFolder, paths: list[str], tell: Tell) -> Checked:
-        looked.append(len(paths))
+    def examine(self: ImageFolder, paths: list[str], tell: Tell) -> Checked:
+        counts.append(len(paths))
+        time.sleep(0.1)
         return real(self, paths, tell)
 
-    monkeypatch.setattr(ImageFolder, "examine", counted)
-    dataset.prepare()
-    assert looked == []
+    monkeypatch.setattr(ImageFolder, "examine", examine)
+    return counts
+
+
+def test_files_are_examined_again_only_when_something_changed(three: Path, examined: list[int]) -> None:
+    dataset = small(three)
+    for _ in range(2):
+        dataset.prepare()
+    assert examined == [30]
     put(three / "cats" / "99.png", plain(3, side=8))
     dataset.prepare()
-    assert looked == [31]
     os.utime(three / "cats" / "1.png", ns=(1, 1))
     dataset.prepare()
-    assert looked == [31, 31]
+    assert examined == [30, 31, 31]
     (three / "cats" / "99.png").unlink()
     dataset.prepare()
     assert dataset.info().samples == {"train": 24, "validation": 3, "test": 3}
+
+
+def test_of_several_that_prepare_at_once_one_examines_the_files(three: Path, examined: list[int]) -> None:
+    """The lock does not care whether they are threads or, as in `test_preparation`, processes."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: small(three).prepare(), range(4)))
+    assert examined == [30]
+    assert len(list((three / ".daso-bench").iterdir())) == 2  # the manifest and the lock
 
 
 def test_keys_that_change_what_is_used_have_a_manifest_of_their_own(three: Path) -> None:
@@ -205,59 +222,42 @@ def test_keys_that_change_what_is_used_have_a_manifest_of_their_own(three: Path)
     assert elsewhere.manifest_file != small(three, prepared=kept).manifest_file
 
 
-def test_of_several_that_prepare_at_once_one_looks_at_the_files(
-    three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock does not care whether they are threads or, as in `test_preparation`, processes."""
-    looked: list[int] = []
-    real = ImageFolder.examine
-
-    def slow(self: ImageFolder, paths: list[str], tell: Tell) -> Checked:
-        looked.append(len(paths))
-        time.sleep(0.2)
-        return real(self, paths, tell)
-
-    monkeypatch.setattr(ImageFolder, "examine", slow)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: small(three).prepare(), range(4)))
-    assert looked == [30]
-    assert len(list((three / ".daso-bench").iterdir())) == 2  # the manifest and the lock
-
-
-@pytest.mark.parametrize(("how", "found"), [("headers", False), ("decode", True), ("none", False)])
-def test_damage_inside_is_found_by_decode_or_named_by_training(three: Path, how: str, found: bool) -> None:
-    path = put(three / "cats" / "3.jpg", plain(50, side=64))
+def spoiled_inside(path: Path) -> None:
+    """A JPEG file whose end mark is there, and whose tables are not."""
     content = bytearray(path.read_bytes())
-    content[20:22] = b"\0\0"  # the end is there, and what comes before is not whole
+    content[20:22] = b"\0\0"
     start = content.index(b"\xff\xc4")
     content[start : start + 4] = b"\0\0\0\0"
     path.write_bytes(content)
-    dataset = small(three, check=how)
-    if found:
-        with pytest.raises(ValueError, match=r"cats/3\.jpg: damaged"):
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "check", "is_found"),
+    [
+        ("3.jpg", spoiled_inside, "headers", False),
+        ("3.jpg", spoiled_inside, "decode", True),
+        ("3.jpg", spoiled_inside, "none", False),
+        ("3.png", cut_short, "headers", True),
+        ("3.png", cut_short, "none", False),
+    ],
+)
+def test_damage_is_found_by_the_check_or_named_by_training(
+    file: str, spoil: Callable[[Path], None], check: str, is_found: bool, three: Path
+) -> None:
+    path, name = put(three / "cats" / file, plain(50, side=64)), f"cats/{file}"
+    spoil(path)
+    dataset = small(three, check=check)
+    if is_found:
+        with pytest.raises(ValueError, match=rf"1 of 3\d files are bad(.|\n)*{name}: damaged or cut short"):
             dataset.prepare()
         return
-    train = loaded(dataset)["train"]
-    everything = [loaded(dataset)[name] for name in ("train", "validation", "test")]
-    (split,) = [split for split in everything if "cats/3.jpg" in list(split.paths)]
+    (split,) = [split for split in loaded(dataset).values() if name in list(split.paths)]
     with pytest.raises(BadImage, match=rf"{path}: damaged or cut short"):
-        split.batch(torch.tensor([list(split.paths).index("cats/3.jpg")]))
-    assert len(train) > 0
-
-
-@pytest.mark.parametrize(("how", "found"), [("headers", True), ("none", False)])
-def test_a_file_cut_short_behind_its_header_is_found_without_decoding_all(
-    three: Path, how: str, found: bool
-) -> None:
-    path = put(three / "cats" / "3.png", plain(50, side=64))
-    path.write_bytes(path.read_bytes()[:-30])
-    if found:
-        with pytest.raises(
-            ValueError, match=r"1 of 30 files are bad(.|\n)*cats/3\.png: damaged or cut short"
-        ):
-            small(three, check=how).prepare()
-    else:
-        small(three, check=how).prepare()
+        split.batch(torch.tensor([list(split.paths).index(name)]))
 
 
 def test_class_names_are_any_text_and_an_accent_is_one_letter(tmp_path: Path) -> None:
@@ -268,18 +268,14 @@ def test_class_names_are_any_text_and_an_accent_is_one_letter(tmp_path: Path) ->
         put(tmp_path / "val" / taken_apart / f"{n}.png", plain(n, side=8))
     dataset = small(tmp_path)
     assert loaded(dataset)["validation"].labels.tolist() == [1, 1, 1]
-    about = dataset.about()
-    assert about is not None
-    assert about["class_names"] == ["a=b, #1 'x'", composed]
+    assert about_of(dataset)["class_names"] == ["a=b, #1 'x'", composed]
 
 
 def test_given_classes_set_the_numbers(images: Path) -> None:
     order = ("90", "0", "180", "270", "360")
     dataset = small(images, bad_files="skip", class_names=order)
     assert loaded(dataset)["validation"].labels.tolist() == [0, 0, 1, 1, 3, 3]
-    about = dataset.about()
-    assert about is not None
-    assert "train: no image of class '360'" in about["warnings"]
+    assert "train: no image of class '360'" in about_of(dataset)["warnings"]
 
 
 def test_an_extra_class_is_an_error_by_name(images: Path) -> None:
@@ -318,27 +314,19 @@ def test_folders_that_others_call_splits_are_refused(tmp_path: Path, names: tupl
         small(tmp_path).tree()
 
 
-def test_a_split_of_another_name_beside_train_is_refused(images: Path) -> None:
+def test_beside_train_a_split_of_another_name_is_refused_and_within_it_is_a_class(images: Path) -> None:
+    put(images / "train" / "test" / "0.jpg", plain(1))
+    assert small(images).tree().classes == ("0", "180", "270", "90", "test")
     put(images / "valid" / "90" / "0.jpg", plain(1))
     with pytest.raises(ValueError, match=r"has valid/; folders of splits must be named"):
         small(images).tree()
 
 
-def test_within_train_a_class_may_be_called_like_a_split(images: Path) -> None:
-    put(images / "train" / "test" / "0.jpg", plain(1))
-    assert small(images).tree().classes == ("0", "180", "270", "90", "test")
-
-
 def test_what_lies_beside_train_is_named(images: Path) -> None:
-    dataset = small(images, bad_files="skip")
-    dataset.prepare()
     (images / "extra").mkdir()
     for n in range(22):
         put(images / f"{n}.png", plain(n))
-    dataset.prepare()
-    about = dataset.about()
-    assert about is not None
-    assert about["warnings"][1:] == [
+    assert about_of(small(images, bad_files="skip"))["warnings"][1:] == [
         "beside train/ and not looked at: extra/",
         "beside train/ and not looked at: 22 images ("
         + ", ".join([*(f"{n}.png" for n in range(20)), "and 2 more)"]),
@@ -366,18 +354,14 @@ def test_two_spellings_of_one_class_are_refused_in_every_split(three: Path) -> N
 def test_a_class_too_small_to_be_held_out_of_is_told(three: Path) -> None:
     for n in range(2):
         put(three / "cows" / f"{n}.png", plain(n, side=8))
-    dataset = small(three)
-    dataset.prepare()
-    told = [f"{name} (held out of train): no image of class 'cows'" for name in ("validation", "test")]
-    assert (dataset.about() or {})["warnings"] == told
+    warnings = [f"{name} (held out of train): no image of class 'cows'" for name in ("validation", "test")]
+    assert about_of(small(three))["warnings"] == warnings
 
 
 def test_many_classes_that_a_split_lacks_are_one_warning(three: Path) -> None:
     for number in range(25):
         put(three / f"x{number:02}" / "0.png", plain(number, side=8))
-    dataset = small(three)
-    dataset.prepare()
-    validation, test = (dataset.about() or {})["warnings"]
+    validation, test = about_of(small(three))["warnings"]
     shown = ", ".join(f"'x{n:02}'" for n in range(20))
     assert validation == f"validation (held out of train): no image of classes {shown} and 5 more"
     assert test.startswith("test (held out of train): no image of classes 'x00'")
@@ -414,9 +398,7 @@ def test_a_class_whose_images_are_all_bad_keeps_its_number(three: Path) -> None:
         path.write_bytes(b"")
     dataset = small(three, bad_files="skip")
     assert set(loaded(dataset)["train"].labels.tolist()) == {1}
-    about = dataset.about()
-    assert about is not None
-    assert about["warnings"] == ["train: every image of class 'cats' is bad"]
+    assert about_of(dataset)["warnings"] == ["train: every image of class 'cats' is bad"]
 
 
 def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,17 +411,14 @@ def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest
     small(three).prepare()
     with pytest.raises(OSError, match=r"dataset\.prepared=FOLDER"):
         small(three, holdout=0.3).prepare()
+    monkeypatch.undo()
 
+    def stale(self: ImageFolder, paths: object, tell: object) -> object:
+        raise OSError("Stale file handle")  # of a file: another folder for the manifest is no way out
 
-def test_files_that_cannot_be_read_are_no_matter_of_where_the_manifest_is(
-    three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(self: ImageFolder, paths: object, tell: object) -> object:
-        raise OSError("Stale file handle")
-
-    monkeypatch.setattr(ImageFolder, "examine", gone)
+    monkeypatch.setattr(ImageFolder, "examine", stale)
     with pytest.raises(OSError, match=r"^Stale file handle$"):
-        small(three).prepare()
+        small(three, holdout=0.3).prepare()
 
 
 def test_one_channel_gives_grey(three: Path) -> None:

@@ -17,9 +17,9 @@ import torchvision.datasets
 from daso_bench.datasets import fashion_mnist
 from daso_bench.datasets.data import Split
 from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, FashionMNIST
-from daso_bench.datasets.holdout import split_by_class
 from daso_bench.datasets.mnist import MNIST, NAMES, find_files
 from daso_bench.datasets.preparation import BadFile
+from daso_bench.datasets.tree import split_by_class
 
 SIZES = {"train": 600, "t10k": 100}
 

@@ -4,18 +4,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from daso_bench.datasets.augmentation import (
+from daso_bench.datasets.image_files import MaskedSplit
+from daso_bench.datasets.shapes import RECIPES, Shapes
+from daso_bench.datasets.transforms import (
     PAIR_RECIPES,
     UNLABELLED,
     PairChange,
+    ResizePair,
     ScaleCrop,
     epoch_key,
     own_draws,
     pair_recipe,
 )
-from daso_bench.datasets.masks import MaskedSplit
-from daso_bench.datasets.shapes import RECIPES, Shapes
-from daso_bench.datasets.transforms import ResizePair
 
 SIDE = (24, 40)
 FILL = (7, 8, 9)

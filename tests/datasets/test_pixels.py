@@ -53,13 +53,6 @@ def test_16_bits_are_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None
     assert header(path, GREY).conversions == ("16 bits to 8",)
 
 
-def test_16_bit_colour_keeps_its_upper_bits_and_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "deep.png"
-    path.write_bytes(png(16, PNG_COLOUR, struct.pack(">HHH", 0x80FF, 0x01FF, 0xFFFF)))
-    assert shades(decode(str(path), RULES)) == [0x80, 0x01, 0xFF]
-    assert header(str(path), RULES).conversions == ("16 bits to 8",)
-
-
 @pytest.mark.parametrize(("background", "level"), [("white", 255), ("black", 0)])
 def test_alpha_is_laid_over_the_background(tmp_path: Path, background: str, level: int) -> None:
     rules = PixelRules(background=background)
@@ -171,11 +164,20 @@ def test_16_bit_files_of_the_ppm_family_are_scaled_and_told(tmp_path: Path, valu
     assert header(str(colour), RULES).conversions == ()
 
 
-def test_16_bit_grey_with_alpha_keeps_its_upper_bits_and_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "pixel", "expected"),
+    [
+        (PNG_COLOUR, struct.pack(">HHH", 0x80FF, 0x01FF, 0xFFFF), [0x80, 0x01, 0xFF]),
+        (PNG_GREY_ALPHA, struct.pack(">HH", 511, 65535), [1, 1, 1]),
+    ],
+)
+def test_16_bits_of_colour_and_of_grey_with_alpha_keep_their_upper_ones(
+    tmp_path: Path, kind: int, pixel: bytes, expected: list[int]
+) -> None:
     path = tmp_path / "deep.png"
-    path.write_bytes(png(16, PNG_GREY_ALPHA, struct.pack(">HH", 511, 65535)))
-    assert shades(decode(str(path), GREY)) == [1]
-    assert "16 bits to 8" in header(str(path), GREY).conversions
+    path.write_bytes(png(16, kind, pixel))
+    assert shades(decode(str(path), RULES)) == expected
+    assert "16 bits to 8" in header(str(path), RULES).conversions
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])

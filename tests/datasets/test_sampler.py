@@ -1,5 +1,7 @@
 """The exact sampler: every sample once per epoch, equal steps, the same global batches on any ranks."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -102,14 +104,6 @@ def test_the_order_is_pinned() -> None:
     assert stream_seed(0, "data-order", 0) == 4_987_831_230_155_830_758
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_seven_samples_are_each_evaluated_once(ranks: int) -> None:
-    """A15: a model right only on sample 0 scores 1/7, not 2/8."""
-    pieces = [evaluation_indices(7, rank, ranks) for rank in range(ranks)]
-    hits = sum(int((piece == 0).sum()) for piece in pieces)
-    assert hits / sum(len(piece) for piece in pieces) == 1 / 7
-
-
 @given(st.integers(0, 200), st.integers(1, 20))
 def test_evaluation_covers_every_sample_once(samples: int, ranks: int) -> None:
     pieces = [evaluation_indices(samples, rank, ranks) for rank in range(ranks)]
@@ -118,34 +112,25 @@ def test_evaluation_covers_every_sample_once(samples: int, ranks: int) -> None:
     assert max(lengths) - min(lengths) <= 1
 
 
-def test_a_tail_too_small_is_joined_to_the_batch_before_it() -> None:
-    """A17: 33 images, 2 ranks of 16; the odd image would be a batch of one."""
-    sampler = Sampler(33, 32, 2, 0)
-    assert sampler.steps_per_epoch == 1
-    assert sampler.samples_of_rank(0) == (17, 16)
-    assert Sampler(35, 32, 2, 0).steps_per_epoch == 1
-    assert [Sampler(36, 32, 2, 0).sizes(batch) for batch in range(2)] == [32, 4]
-
-
-def test_fewer_samples_than_a_global_batch_are_one_batch() -> None:
-    sampler = Sampler(5, 64, 4, 0)
-    assert sampler.steps_per_epoch == 1
-    assert sampler.samples_of_rank(0) == (2, 1, 1, 1)
-
-
-def test_a_batch_of_one_per_rank_is_the_users_choice_and_keeps_its_size() -> None:
-    sampler = Sampler(12, 4, 4, 0)
-    assert [sampler.samples_of_rank(batch) for batch in range(3)] == [(1, 1, 1, 1)] * 3
-
-
-def test_unequal_shares_keep_the_steps_equal() -> None:
-    """A22: 100 samples, batches of 32 and 8."""
-    sampler = Sampler(100, 40, 2, 0)
-    assert [sampler.samples_of_rank(batch, (32, 8)) for batch in range(3)] == [(32, 8), (32, 8), (16, 4)]
-
-
-def test_a_tiny_share_still_takes_part() -> None:
-    assert Sampler(100, 40, 2, 0).samples_of_rank(0, (1.0, 0.0)) == (39, 1)
+@pytest.mark.parametrize(
+    ("arguments", "shares", "pieces"),
+    [
+        ((33, 32, 2), None, [(17, 16)]),  # the odd sample would be a batch of one
+        ((35, 32, 2), None, [(18, 17)]),
+        ((36, 32, 2), None, [(16, 16), (2, 2)]),
+        ((5, 64, 4), None, [(2, 1, 1, 1)]),  # fewer samples than a batch
+        ((12, 4, 4), None, [(1, 1, 1, 1)] * 3),  # one per rank is the user's choice
+        ((100, 40, 2), (32, 8), [(32, 8), (32, 8), (16, 4)]),
+        ((40, 40, 2), (1.0, 0.0), [(39, 1)]),  # a tiny share still takes part
+        ((524, 512, 3), (236, 236, 40), [(236, 236, 40), (6, 5, 1)]),
+    ],
+)
+def test_joined_batches_by_hand(
+    arguments: tuple[int, int, int], shares: tuple[float, ...] | None, pieces: list[tuple[int, ...]]
+) -> None:
+    sampler = Sampler(*arguments, 0)
+    batches = range(sampler.steps_per_epoch)
+    assert [sampler.samples_of_rank(batch, shares) for batch in batches] == pieces
 
 
 def test_a_shift_moves_whole_pieces_between_ranks() -> None:
@@ -157,16 +142,21 @@ def test_a_shift_moves_whole_pieces_between_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "keys", "message"),
     [
-        ((7, 2, 4, 0), r"train\.global_batch_size=2: must be at least the number of ranks \(4\)"),
-        ((3, 16, 4, 0), r"training samples=3: must be at least the number of ranks \(4\)"),
-        ((3, 16, 0, 0), r"ranks=0: must be >= 1"),
+        ((7, 2, 4), {}, r"train\.global_batch_size=2: must be at least the number of ranks \(4\)$"),
+        ((3, 16, 4), {}, r"training samples=3: must be at least the number of ranks \(4\)$"),
+        ((3, 16, 0), {}, r"ranks=0: must be >= 1$"),
+        ((5, 5, 1), {"short_batch": "pad"}, r"train\.short_batch=pad: must be one of join, keep, drop$"),
+        ((5, 64, 4), {"short_batch": "drop"}, "train.short_batch=drop: leaves out all 5 training"),
+        ((5, 64, 4), {"short_batch": "keep", "minimum": 6}, "train.short_batch=keep: leaves out all 5 "),
     ],
 )
-def test_impossible_splits_are_refused(arguments: tuple[int, int, int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        Sampler(*arguments)
+def test_impossible_samplers_are_refused(
+    arguments: tuple[int, int, int], keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Sampler(*arguments, 0, **keys)
 
 
 def test_wrong_positions_are_refused() -> None:
@@ -242,15 +232,17 @@ def test_short_batches_by_hand(samples: int, minimum: int, last: tuple[int, int]
     assert sampler.left_out == 0
 
 
-def test_a_kept_batch_smaller_than_the_smallest_piece_is_left_out() -> None:
-    sampler = Sampler(81, 40, 2, 0, short_batch="keep", minimum=2)
-    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, 1, 40)
-
-
-def test_a_dropped_short_batch_is_counted() -> None:
-    sampler = Sampler(81, 40, 2, 0, short_batch="drop")
-    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, 1, 40)
-    assert Sampler(80, 40, 2, 0, short_batch="drop").left_out == 0
+@pytest.mark.parametrize(
+    ("samples", "keys", "left_out"),
+    [
+        (81, {"short_batch": "keep", "minimum": 2}, 1),
+        (81, {"short_batch": "drop"}, 1),
+        (80, {"short_batch": "drop"}, 0),
+    ],
+)
+def test_samples_that_are_left_out_are_counted(samples: int, keys: dict[str, Any], left_out: int) -> None:
+    sampler = Sampler(samples, 40, 2, 0, **keys)
+    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, left_out, 40)
 
 
 def test_a_large_set_is_cut_in_the_ratio_of_three_shares() -> None:
@@ -282,17 +274,6 @@ def test_a_joined_short_batch_leaves_no_rank_without_samples() -> None:
     ]
     # Fewer than that for each: small pieces go to the largest, as elsewhere.
     assert sampler.samples_of_rank(1, (236, 236, 40), 5) == (7, 5, 0)
-
-
-@pytest.mark.parametrize("short_batch", ["drop", "keep"])
-def test_an_epoch_without_any_batch_is_refused(short_batch: str) -> None:
-    with pytest.raises(ValueError, match=f"^train.short_batch={short_batch}: leaves out all 5 training"):
-        Sampler(5, 64, 4, 0, short_batch=short_batch, minimum=6)
-
-
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"short_batch=pad: must be one of join, keep, drop"):
-        Sampler(5, 5, 1, 0, short_batch="pad")
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 99))

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from daso_bench.datasets.augmentation import UNLABELLED
-from daso_bench.datasets.masks import MaskedSplit
+from daso_bench.datasets.image_files import MaskedSplit
 from daso_bench.datasets.shapes import SHAPES, TINTS, Shapes, _inside, _outlined
+from daso_bench.datasets.transforms import UNLABELLED
 
 SMALL = Shapes(samples=40, validation_samples=8, test_samples=12, height=24, width=20)
 

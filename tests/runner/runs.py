@@ -9,9 +9,9 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
+from daso_bench.datasets.transforms import recipe
 from daso_bench.models.small import MLP, SmallCNN
 from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.config.cluster import ClusterConfig

@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ....datasets.augmentation import epoch_key
 from ....datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
-from ....datasets.packed.reading import Counters, Tally
+from ....datasets.packed.readers import Counters, Tally
 from ....datasets.packed.record_order import Epoch, Stretch, steps
 from ....datasets.sampler import Sampler
+from ....datasets.transforms import epoch_key
 from ....strategies.communicator import Communicator
 from ....strategies.errors import ConfigError, MachineError
 from ....strategies.progress import Progress

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ....datasets.data import Data
 from ....datasets.dataset import Dataset, Tell
-from ....datasets.packed.contiguous_readers import CHUNK_BYTES
 from ....datasets.packed.feeder import Geometry
 from ....datasets.packed.packed_file import START_BYTES, Packed, Writer
 from ....datasets.packed.packed_format import DamagedFile, Description, described
+from ....datasets.packed.readers import CHUNK_BYTES
 from ....datasets.packed.record_codec import RecordCodec, codec_of
 from ....datasets.packed.record_order import chunks, shuffled
 from ....datasets.preparation import locked

@@ -16,11 +16,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from daso_bench.datasets.packed import reading, strided_reader
-from daso_bench.datasets.packed.contiguous_readers import block, chunked_shuffle, node_batch
+from daso_bench.datasets.packed import readers, strided_reader
 from daso_bench.datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.reading import Load, Reader, Tally
+from daso_bench.datasets.packed.readers import Load, Reader, Tally, block, chunked_shuffle, node_batch
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.datasets.sampler import Sampler
@@ -87,20 +86,6 @@ def test_a_member_that_leaves_early_ends_the_others_waiting(make_packed: MakePac
                     pass
             with pytest.raises(FeederGone):
                 feeder.join()
-
-
-def test_closing_a_feeder_that_waits_for_its_members_ends_it(make_packed: MakePacked) -> None:
-    ours, theirs = pipe()
-    with Packed(make_packed(53)) as packed:
-        tally = Tally()
-        reader = block(packed, one_epoch(), 0, tally)
-        feeder = Feeder(packed, reader, [ours], Geometry.of(packed, 20), tally)
-        member = Member(theirs)
-        next(member)
-        feeder.close()
-        with pytest.raises(FeederGone):
-            for _ in member:
-                pass
 
 
 @pytest.mark.parametrize("how", ["all done", "closed early", "a member left"])
@@ -223,7 +208,7 @@ def held(make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     """A feeder of small lots, announced reads and windows, one step of which is used; it is held."""
     monkeypatch.setattr(strided_reader, "LOT_BYTES", 3000)
     monkeypatch.setattr(strided_reader, "ANNOUNCED", 8)
-    monkeypatch.setattr(reading, "READ_AHEAD_BYTES", 1000)
+    monkeypatch.setattr(readers, "READ_AHEAD_BYTES", 1000)
 
     def begun(layout: str) -> Held:
         packed = Packed(make_packed(RECORDS))

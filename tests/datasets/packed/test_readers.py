@@ -14,11 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daso_bench.datasets.packed import reading, record_order
-from daso_bench.datasets.packed.contiguous_readers import block, chunked_shuffle, node_batch
+from daso_bench.datasets.packed import readers, record_order
 from daso_bench.datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.reading import Counters, Reader, Tally, read_runs
+from daso_bench.datasets.packed.readers import (
+    Counters,
+    Reader,
+    Tally,
+    block,
+    chunked_shuffle,
+    node_batch,
+    read_runs,
+)
 from daso_bench.datasets.packed.record_order import (
     ChunkedOrder,
     Epoch,
@@ -255,7 +262,7 @@ class Counting(Executor):
 def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_the_same(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
-    monkeypatch.setattr(reading, "WORTH_HELP_BYTES", worth)
+    monkeypatch.setattr(readers, "WORTH_HELP_BYTES", worth)
     helper, tally, into = Counting(), Tally(), bytearray(60 * 12)
     path = make_packed(90)
     with Packed(path) as packed:

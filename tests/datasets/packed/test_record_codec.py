@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Samples, Split, training_batch
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.packed.feeder import Part
@@ -17,7 +16,7 @@ from daso_bench.datasets.packed.record_codec import RecordCodec, codec_of
 from daso_bench.datasets.pixels import BadImage, PixelRules
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise
+from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise, recipe
 
 INDICES = torch.tensor([5, 0, 3, 3])
 

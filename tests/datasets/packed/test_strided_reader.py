@@ -5,13 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from daso_bench.datasets.packed import strided_reader
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.packed_format import DamagedFile
-from daso_bench.datasets.packed.reading import Tally
+from daso_bench.datasets.packed.readers import Tally
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import ANNOUNCED, READS_IN_FLIGHT, strided
 
@@ -142,27 +140,3 @@ def test_bytes_that_were_read_are_counted_though_their_step_is_never_used(
     assert read > SHARE or not threads
     assert (counted.reads, counted.requested_bytes) == (read, read * SIZE)
     assert (counted.useful_bytes, counted.jumps) == (SHARE * SIZE, SHARE)
-
-
-@pytest.mark.parametrize("threads", [True, False])
-def test_a_damaged_record_is_named_by_the_step_that_has_it(
-    tmp_path: Path, make_packed: MakePacked, threads: bool
-) -> None:
-    content = bytearray(make_packed(RANKS * SHARE * STEPS, SIZE).read_bytes())
-    content[4096 + OWN[100] * SIZE] ^= 1
-    path = tmp_path / "set.packed"
-    path.write_bytes(content)
-    with Packed(path) as packed, pytest.raises(DamagedFile, match=f"record {OWN[100]}, "):
-        contents(packed, threads=threads)
-
-
-def test_reads_are_counted_in_the_order_of_the_steps(make_packed: MakePacked) -> None:
-    with Packed(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
-        for threads in (True, False):
-            tally = Tally()
-            for load in strided(packed, [stretch()], 1, tally, threads=threads):
-                load.fill(memoryview(bytearray(SHARE * SIZE)))
-            counted = tally.counters()
-            assert (counted.reads, counted.jumps) == (len(OWN), len(OWN))
-            assert counted.useful_bytes == counted.requested_bytes == len(OWN) * SIZE
-            assert np.all([counted.read_s > 0, counted.checked_s > 0])

@@ -62,7 +62,7 @@ def test_commands_that_do_not_answer_cost_little(
         play(name, "exec /bin/sleep 20")
     began = time.monotonic()
     facts = slurm(tmp_path)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert facts == {"version": None, "controller": "no answer within 0.3 s", "job_known": None}
 
 

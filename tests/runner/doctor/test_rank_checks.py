@@ -1,4 +1,4 @@
-"""What a job finds out about its cluster, by real ranks on this machine; and what is said of it."""
+"""`check launcher=slurm`: its ranks, run for real on this machine; its request; its result on the screen."""
 
 import copy
 import importlib
@@ -14,6 +14,7 @@ from torch import nn
 
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import from_composed, to_plain
+from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.conformance import real_processes
 from daso_bench.runner.conformance.candidates import candidates
 from daso_bench.runner.conformance.checks import Candidate
@@ -36,7 +37,7 @@ from plugins import (  # pyright: ignore[reportMissingImports] (found by the lin
 )
 
 pytestmark = pytest.mark.timeout(300)  # several launches, each with a few small trainings
-Found = dict[str, Any]
+Result = dict[str, Any]
 OTHER_HERE = """
 from plugins import Averager
 
@@ -55,14 +56,18 @@ def plugin(kind: type) -> Candidate:
     return Candidate(kind.__name__, kind, kind.Config())
 
 
+def config_of(folder: Path, *words: str) -> RunConfig:
+    (composed,) = compose(list(words), sweep=False)
+    assert composed.config is not None
+    return from_composed(composed.config, folder)
+
+
 def look(
     folder: Path, ranks_of_nodes: tuple[int, ...], strategies: list[Candidate]
 ) -> tuple[RunDirectory, str]:
-    """The ranks' part on this machine; their directory, and how it ended."""
+    """Run the ranks on this machine; their directory, and the outcome."""
     words = [f"cluster.nodes={len(ranks_of_nodes)}", f"cluster.ranks_per_node={list(ranks_of_nodes)}"]
-    (composed,) = compose([*words, f"results_dir={folder}"], sweep=False)
-    assert composed.config is not None
-    directory = RunDirectory.create(to_plain(from_composed(composed.config, folder)), folder)
+    directory = RunDirectory.create(to_plain(config_of(folder, *words, f"results_dir={folder}")), folder)
     write_json(directory.path / ENTRY_FILE, slurm_check.entry(strategies))
     outcome = local.launch(
         directory,
@@ -77,7 +82,7 @@ def look(
 
 
 @pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """Two nodes of one rank; of the strategies one is broken and one refuses two nodes."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "other_here.py").write_text(OTHER_HERE)
@@ -90,7 +95,7 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 @pytest.fixture(scope="module")
-def of_four(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """Two nodes of two ranks, one strategy at its ranks' own pace, one that measures them."""
     asked = [candidate for candidate, _ in candidates(["strategy=daso,lasgd,heterogeneous"])]
     directory, end = look(tmp_path_factory.mktemp("four"), (2, 2), asked)
@@ -100,22 +105,22 @@ def of_four(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 @pytest.fixture
-def cluster(of_four: Found) -> Found:
+def cluster(of_four: Result) -> Result:
     """What four ranks found, as if each node were a host of its own, with cores enough and no faults."""
-    found = copy.deepcopy(of_four)
-    for row in found["rows"]:
+    result = copy.deepcopy(of_four)
+    for row in result["rows"]:
         row["host"], row["variables"] = f"n{row['node'] + 1}", {"SLURM_JOB_ID": "12"}
         row["cores"], row["usable_cores"] = [row["local_rank"]], 1
         row["host_addresses"] = [f"10.0.0.{row['node'] + 1}"]
         row["route"] = {"to": "n1", "address": row["host_addresses"][0], "interface": "e0", "error": None}
-    for pair in found["pairs"]:
+    for pair in result["pairs"]:
         pair["a"], pair["b"] = "n1", "n2"
         pair["rate_gbit"], pair["latency_us"] = 10.0, 100.0
-    return found
+    return result
 
 
-def topics(found: Found) -> list[str]:
-    return [finding.topic for finding in slurm_check.findings(found) if finding.severity != "note"]
+def topics(result: Result) -> list[str]:
+    return [finding.topic for finding in slurm_check.findings(result) if finding.severity != "note"]
 
 
 # ------------------------------------------------------------------ by real ranks
@@ -123,36 +128,38 @@ def topics(found: Found) -> list[str]:
 
 @pytest.mark.parametrize("name", ["of_two", "of_four"])
 def test_the_result_has_rows_links_sums_contracts_and_versions(name: str, request: pytest.FixtureRequest):
-    found = request.getfixturevalue(name)
-    nodes = found["ranks_of_nodes"]
-    assert found["complete"]
-    assert found["backend"] == "gloo"
-    assert torch.__version__.startswith(found["versions"]["torch"])
-    assert [row["rank"] for row in found["rows"]] == list(range(sum(nodes)))
-    assert [row["node"] for row in found["rows"]] == list(Topology.of(nodes).node_of_rank)
-    assert all(row["sees_token"] and row["torch"]["version"] == torch.__version__ for row in found["rows"])
-    assert [pair["nodes"] for pair in found["pairs"]] == [[0, 1]]
-    assert found["pairs"][0]["latency_us"] > 0
-    assert found["pairs"][0]["rate_gbit"] == min(found["pairs"][0]["rate_gbit_each_way"]) > 0
-    assert [one["bytes"] for one in found["collectives"]] == [64 * 1024, 1024**2, 16 * 1024**2]
-    assert all(one["bus_gbit"] > 0 for one in found["collectives"])
-    assert found["control_barrier_us"] > 0
-    assert len(found["contracts"]) in (2, 3)
+    result = request.getfixturevalue(name)
+    nodes = result["ranks_of_nodes"]
+    assert result["complete"]
+    assert result["backend"] == "gloo"
+    assert torch.__version__.startswith(result["versions"]["torch"])
+    assert [row["rank"] for row in result["rows"]] == list(range(sum(nodes)))
+    assert [row["node"] for row in result["rows"]] == list(Topology.of(nodes).node_of_rank)
+    assert all(row["sees_token"] and row["torch"]["version"] == torch.__version__ for row in result["rows"])
+    assert [pair["nodes"] for pair in result["pairs"]] == [[0, 1]]
+    assert result["pairs"][0]["latency_us"] > 0
+    assert result["pairs"][0]["rate_gbit"] == min(result["pairs"][0]["rate_gbit_each_way"]) > 0
+    assert [one["bytes"] for one in result["collectives"]] == [64 * 1024, 1024**2, 16 * 1024**2]
+    assert all(one["bus_gbit"] > 0 for one in result["collectives"])
+    assert result["control_barrier_us"] > 0
+    assert len(result["contracts"]) in (2, 3)
 
 
-def test_ranks_of_one_machine_have_one_clock(of_four: Found):
+def test_ranks_of_one_machine_have_one_clock(of_four: Result):
     assert of_four["rows"][0]["clock_offset_s"] == 0.0
     for row in of_four["rows"]:
         assert abs(row["clock_offset_s"]) <= row["clock_error_s"] + 1e-4
 
 
-def test_the_contract_holds_over_the_real_backend_and_at_the_ranks_own_pace(of_four: Found):
-    told = [(one["strategy"], one["status"], one["text"]) for one in of_four["contracts"]]
-    assert told[:2] == [("daso", "ok", None), ("lasgd", "ok", real_processes.OWN_PACE)]
-    assert told[2] == ("heterogeneous", "ok", "with shares of [2.0, 1.0, 2.0, 1.0]")
+def test_the_contract_holds_over_the_real_backend_and_at_the_ranks_own_pace(of_four: Result):
+    contracts = [
+        tuple(entry[key] for key in ("strategy", "status", "text")) for entry in of_four["contracts"]
+    ]
+    assert contracts[:2] == [("daso", "ok", None), ("lasgd", "ok", real_processes.OWN_PACE)]
+    assert contracts[2] == ("heterogeneous", "ok", "with shares of [2.0, 1.0, 2.0, 1.0]")
 
 
-def test_a_broken_strategy_is_an_error_and_the_others_are_still_tried(of_two: Found):
+def test_a_broken_strategy_is_an_error_and_the_others_are_still_tried(of_two: Result):
     status = {one["strategy"]: one["status"] for one in of_two["contracts"]}
     assert status == {"OtherHere": "FAILED", "Refuses": "refuses"}
     (finding,) = [one for one in slurm_check.findings(of_two) if one.topic == "contract"]
@@ -166,12 +173,10 @@ def test_what_was_found_before_a_rank_died_is_kept_and_told(
 ):
     directory, end = look(tmp_path, (1, 1), [plugin(Averager), plugin(HangsOverGloo)])
     assert "no memory left" in end
-    found = read_json(directory.path / rank_checks.RESULT)
-    assert not found["complete"]
-    assert [one["status"] for one in found["contracts"]] == ["ok"]
-    (composed,) = compose([], sweep=False)
-    assert composed.config is not None
-    config = from_composed(composed.config, tmp_path)
+    result = read_json(directory.path / rank_checks.RESULT)
+    assert not result["complete"]
+    assert [one["status"] for one in result["contracts"]] == ["ok"]
+    config = config_of(tmp_path)
     code = slurm_check.conclude(display.make_console(), directory.path, config, directory.status())
     said = capsys.readouterr().out
     assert code == slurm_check.FAILED
@@ -284,28 +289,25 @@ def test_on_another_device_the_model_starts_and_drops_as_in_virtual_time():
 # ------------------------------------------------------------------ what is said
 
 
-def test_nothing_is_said_of_a_cluster_without_faults(cluster: Found):
-    assert topics(cluster) == []
+@pytest.mark.parametrize(
+    ("part", "places", "change", "expected"),
+    [
+        ("rows", slice(0, 0), {}, []),
+        ("rows", slice(2, None), {"sees_token": False}, ["results"]),
+        ("rows", slice(2, None), {"clock_offset_s": 2.0}, ["clock"]),
+        ("pairs", slice(0, 1), {"rate_gbit": 0.01}, ["links"]),
+    ],
+    ids=["no fault", "results", "clock", "links"],
+)
+def test_faults_in_the_result_are_found(
+    cluster: Result, part: str, places: slice, change: dict[str, Any], expected: list[str]
+):
+    for row in cluster[part][places]:
+        row.update(change)
+    assert topics(cluster) == expected
 
 
-def test_a_host_that_does_not_see_rank_zeros_file_is_found(cluster: Found):
-    for row in cluster["rows"][2:]:
-        row["sees_token"] = False
-    assert topics(cluster) == ["results"]
-
-
-def test_clocks_that_are_apart_are_found(cluster: Found):
-    for row in cluster["rows"][2:]:
-        row["clock_offset_s"] = 2.0
-    assert topics(cluster) == ["clock"]
-
-
-def test_a_link_below_any_network_for_training_is_found(cluster: Found):
-    cluster["pairs"][0]["rate_gbit"] = 0.01
-    assert topics(cluster) == ["links"]
-
-
-def test_ranks_with_fewer_threads_than_the_fullest_node_are_not_blamed(cluster: Found):
+def test_ranks_with_fewer_threads_than_the_fullest_node_are_not_blamed(cluster: Result):
     comm = type("Comm", (), {"topology": Topology.of((2, 2)), "backend": "gloo"})()
     for row, threads in zip(cluster["rows"], (1, 1, 2, 2), strict=True):
         row["threads"] = threads
@@ -314,11 +316,9 @@ def test_ranks_with_fewer_threads_than_the_fullest_node_are_not_blamed(cluster: 
 
 
 def test_tables_and_the_exit_code_tell_the_same(
-    cluster: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    (composed,) = compose([], sweep=False)
-    assert composed.config is not None
-    config = from_composed(composed.config, tmp_path)
+    config = config_of(tmp_path)
     console = display.make_console()
     write_json(tmp_path / rank_checks.RESULT, cluster)
     assert slurm_check.conclude(console, tmp_path, config, {"status": "finished"}) == slurm_check.OK
@@ -341,9 +341,7 @@ def test_tables_and_the_exit_code_tell_the_same(
 def test_a_job_that_left_nothing_has_failed_and_its_own_log_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    (composed,) = compose([], sweep=False)
-    assert composed.config is not None
-    config = from_composed(composed.config, tmp_path)
+    config = config_of(tmp_path)
     log = tmp_path / "check" / ".slurm" / "daso-bench-ab" / "7_0_log.out"
     log.parent.mkdir(parents=True)
     log.write_text("submitit INFO - Loading pickle\nModuleNotFoundError: No module named 'submitit'\n")

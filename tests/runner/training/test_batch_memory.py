@@ -13,9 +13,8 @@ from torch import Tensor
 
 from daso_bench.datasets.cityscapes import Cityscapes
 from daso_bench.datasets.data import Compact, Samples
-from daso_bench.datasets.image_files import ImageFiles
+from daso_bench.datasets.image_files import ImageFiles, MaskedFiles
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.masks import MaskedFiles
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import Normalise
 from daso_bench.runner.training.batch_memory import MARGIN, BatchMemory, Unfinished

@@ -15,10 +15,10 @@ import torch
 from runs import Blobs, config
 from torch import Tensor
 
-from daso_bench.datasets.augmentation import recipe
 from daso_bench.datasets.data import Split
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
+from daso_bench.datasets.transforms import recipe
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.launch import local

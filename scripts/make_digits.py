@@ -1,6 +1,6 @@
-"""Writes datasets/digits.npz from scikit-learn's copy of the digits; only this script needs scikit-learn.
+"""Writes datasets/digits.npz from scikit-learn's copy of the digits.
 
-    python datasets/make_digits.py
+    python scripts/make_digits.py
 
 The file is part of the project and its split is frozen: running this again must give the same arrays.
 """
@@ -25,7 +25,7 @@ def main() -> None:
         rest, test_size=VALIDATION, stratify=labels[rest], random_state=SPLIT_SEED
     )
     np.savez_compressed(
-        Path(__file__).with_name("digits.npz"),
+        Path(__file__).parents[1] / "datasets" / "digits.npz",
         images=images,
         labels=labels,
         train=np.sort(train).astype(np.int16),

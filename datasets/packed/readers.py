@@ -1,0 +1,332 @@
+"""What all readers of packed files share, and the readers of runs: `block`, `node_batch`, `chunked_shuffle`.
+
+A reader yields loads, one a step. Runs of records are announced to the system, read, checked and counted.
+"""
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import record_order
+from .packed_file import Packed
+from .record_order import Epoch, RecordOrder, Records, Run, Stretch, Window, records_of, steps
+
+READ_AHEAD_BYTES = 32 * 2**20
+WORTH_HELP_BYTES = 512 * 2**10
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """One step of a reader: `records`, member after member, and a function that reads them.
+
+    counts: records by member. fill: writes the records, one after another, to the beginning of the memory it
+    gets; raises DamagedFile. Loads are filled in the order in which they are yielded, each once.
+    """
+
+    number: int
+    step: int
+    records: Records
+    counts: tuple[int, ...]
+    fill: Callable[[memoryview], None]
+
+
+Reader = Generator[Load, None, None]
+"""The loads of one or more epochs, from any step of the first one on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """The cost of reading: sums of one reader since it began.
+
+    requested_bytes: read from the file; useful_bytes: given to ranks; reads: number of runs read;
+    jumps: reads that do not start where the read before ended (the first counts); read_s: seconds in reads,
+    of all threads together; checked_s: seconds of checksums; waited_s: seconds for which ranks waited for
+    data, all ranks together.
+    """
+
+    requested_bytes: int = 0
+    useful_bytes: int = 0
+    reads: int = 0
+    jumps: int = 0
+    read_s: float = 0.0
+    checked_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class Tally:
+    """Adds up the counters; any number of threads may add."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[str, float] = asdict(Counters())
+        self._end = -1
+
+    def jumped(self, firsts: Records, ends: Records) -> None:
+        """Count the jumps among reads of the records [first, end), in the order of use; int64 [reads]."""
+        if len(firsts) == 0:
+            return
+        with self._lock:
+            self._sums["jumps"] += int(firsts[0] != self._end) + int((firsts[1:] != ends[:-1]).sum())
+            self._end = int(ends[-1])
+
+    def add(self, **amounts: float) -> None:
+        """Add to the counters so named."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._sums[name] += amount
+
+    def counters(self) -> Counters:
+        """The counters so far."""
+        with self._lock:
+            return Counters(**self._sums)  # pyright: ignore[reportArgumentType] (of its own fields)
+
+
+def announced(
+    packed: Packed, items: Iterable[Item], runs_of: Callable[[Item], Sequence[Run]], tally: Tally
+) -> Iterator[Item]:
+    """Yields each item once the runs of the next `READ_AHEAD_BYTES` of items are announced.
+
+    So the disk has several reads queued while one thread reads, checks and copies.
+    """
+    waiting: deque[tuple[Item, int]] = deque()
+    ahead = 0
+    for item in items:
+        size, began = 0, time.perf_counter()
+        for run in runs_of(item):
+            packed.will_need(run.first, run.count)
+            size += packed.size_of(run.first, run.count)
+        tally.add(read_s=time.perf_counter() - began)
+        waiting.append((item, size))
+        ahead += size
+        while ahead > READ_AHEAD_BYTES:
+            first, size = waiting.popleft()
+            ahead -= size
+            yield first
+    yield from (item for item, _ in waiting)
+
+
+def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally, helper: Executor) -> int:
+    """Read runs one after another to the beginning of `into` and check them; returns the number of bytes.
+
+    A checksum takes longer than the copy, so `helper`, another thread, does one half, unless the runs are so
+    small that handing them over costs more. Raises DamagedFile.
+    """
+    runs = [run for run in runs if run.count]  # a rank may have no record in a short last step
+    tally.jumped(np.array([run.first for run in runs]), np.array([run.end for run in runs]))
+    tally.add(reads=len(runs))
+    if sum(packed.size_of(run.first, run.count) for run in runs) < WORTH_HELP_BYTES:
+        return _read_checked(packed, runs, into, tally)
+    ours, theirs = _halves(runs)
+    begin = sum(packed.size_of(run.first, run.count) for run in ours)
+    half = helper.submit(_read_checked, packed, theirs, into[begin:], tally)
+    try:
+        size = _read_checked(packed, ours, into, tally)
+    finally:
+        wait([half])  # no thread writes to `into` after this function returns
+    return size + half.result()
+
+
+def _read_checked(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally) -> int:
+    began, size = time.perf_counter(), 0
+    for run in runs:
+        size += packed.read(run.first, run.count, into[size:])
+    read = time.perf_counter()
+    packed.check(records_of(runs), into[:size])
+    tally.add(requested_bytes=size, read_s=read - began, checked_s=time.perf_counter() - read)
+    return size
+
+
+def _halves(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """The runs, cut in the middle of their records."""
+    left = sum(run.count for run in runs) // 2
+    halves: tuple[list[Run], list[Run]] = ([], [])
+    for run in runs:
+        count = min(run.count, left)
+        left -= count
+        halves[0].append(Run(first=run.first, count=count))
+        halves[1].append(Run(first=run.first + count, count=run.count - count))
+    return halves
+
+
+# ------------------------------------------------------------------ readers of runs
+
+
+CHUNK_BYTES = 4 * 2**20
+WINDOW_CHUNKS = 4
+
+
+def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally) -> Reader:
+    """The block of `rank`, step by step."""
+    return _one_run_a_step(packed, stretches, lambda epoch: (rank,), record_order.block, tally)
+
+
+def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: Tally) -> Reader:
+    """One run a step for all ranks of `node`."""
+    return _one_run_a_step(
+        packed, stretches, lambda epoch: epoch.members(node), record_order.node_batch, tally
+    )
+
+
+def _one_run_a_step(
+    packed: Packed,
+    stretches: Iterable[Stretch],
+    members: Callable[[Epoch], Sequence[int]],
+    order: RecordOrder,
+    tally: Tally,
+) -> Reader:
+    """members: the ranks of this reader, whose records of a step are adjacent in `order`."""
+
+    def fill(run: Run, into: memoryview) -> None:
+        tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
+
+    def loads() -> Iterator[tuple[Load, Run]]:
+        for stretch, step in steps(stretches):
+            number, epoch = stretch.number, stretch.epoch
+            parts = [order(epoch, number, rank, step) for rank in members(epoch)]
+            records, counts = np.concatenate(parts), tuple(len(part) for part in parts)
+            run = Run(first=int(records[0]) if len(records) else 0, count=len(records))
+            yield Load(number=number, step=step, records=records, counts=counts, fill=partial(fill, run)), run
+
+    with ThreadPoolExecutor(1) as helper:
+        for load, _ in announced(packed, loads(), lambda item: (item[1],), tally):
+            yield load
+
+
+def chunked_shuffle(
+    packed: Packed,
+    stretches: Iterable[Stretch],
+    node: int,
+    tally: Tally,
+    *,
+    seed: int,
+    chunk_bytes: int = CHUNK_BYTES,
+    window_chunks: int = WINDOW_CHUNKS,
+) -> Reader:
+    """Chunks in an order drawn for each epoch, shuffled in memory `window_chunks` at a time.
+
+    seed: common to all nodes. The next window, also of the next epoch, is read while one is in use.
+    """
+    stretches = list(stretches)
+    all_chunks = record_order.chunks(packed.starts(), chunk_bytes)
+
+    @lru_cache(maxsize=2)  # reading is at most one epoch ahead
+    def planned(stretch: Stretch) -> list[Window]:
+        return record_order.windows(stretch.epoch, all_chunks, seed, stretch.number, node, window_chunks)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = stretches[0]
+        begun, passed = _remaining(planned(first), first.epoch.node_before(node, first.step))
+        later = (window for stretch in stretches[1:] for window in planned(stretch))
+        most_bytes = window_bytes(packed, all_chunks, window_chunks)
+        memory = _Windows(packed, itertools.chain(begun, later), passed, most_bytes, tally, pool)
+        for stretch in stretches:
+            order = record_order.given_out(planned(stretch))
+            given, members = stretch.epoch.node_before(node, stretch.step), stretch.epoch.members(node)
+            for step in range(stretch.step, stretch.epoch.steps):
+                counts = stretch.epoch.sizes(step)[members.start : members.stop]
+                records = order[given : given + sum(counts)]
+                given += sum(counts)
+                fill = partial(memory.copy, sum(counts))
+                yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
+
+
+def window_bytes(packed: Packed, all_chunks: Sequence[Run], window_chunks: int) -> int:
+    """The largest size of a window; two are in memory."""
+    largest = max(packed.size_of(chunk.first, chunk.count) for chunk in all_chunks)
+    return min(window_chunks * largest, packed.size_of(0, len(packed)))
+
+
+def _remaining(windows: list[Window], given: int) -> tuple[list[Window], int]:
+    """The windows that remain after `given` records, and the number of records given of the first of them."""
+    ends = np.cumsum([len(window.order) for window in windows])
+    first = int(np.searchsorted(ends, given, side="right"))
+    return windows[first:], given - (int(ends[first - 1]) if first else 0)
+
+
+class _Windows:
+    """Copies the records of `windows` out, one after another, without the first `passed` ones.
+
+    Two windows are in memory: one is read while the other is copied out, whatever their epochs.
+    most_bytes: of a window; pool: two threads that read.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        windows: Iterator[Window],
+        passed: int,
+        most_bytes: int,
+        tally: Tally,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._packed, self._tally, self._pool = packed, tally, pool
+        self._memory = np.empty((2, most_bytes), dtype=np.uint8)  # pages that are never used cost nothing
+        self._coming = self._one_ahead(windows)
+        self._order: Records = np.empty(0, dtype=np.int64)
+        self._starts: Records = self._order
+        self._content: NDArray[np.uint8] = self._memory[0]
+        self._passed = passed
+        self._cursor = 0
+
+    def copy(self, count: int, into: memoryview) -> None:
+        """Copy the next `count` records, one after another, to the beginning of `into`."""
+        done = 0
+        while count:
+            if self._cursor == len(self._order):
+                self._advance()
+            places = self._order[self._cursor : self._cursor + count]
+            size = self._gather(places, into[done:])
+            self._tally.add(useful_bytes=size)
+            self._cursor += len(places)
+            count -= len(places)
+            done += size
+
+    def _advance(self) -> None:
+        window, self._content = next(self._coming)
+        self._order = window.order
+        self._starts = np.array([0, *self._packed.ends_in(records_of(window.runs))])
+        self._cursor, self._passed = self._passed, 0
+
+    def _gather(self, places: Records, into: memoryview) -> int:
+        """Copy the records at these places of the window to the beginning of `into`; returns the bytes."""
+        size = self._packed.record_bytes
+        if size is not None:
+            rows = self._content[: self._starts[-1]].reshape(-1, size)
+            target = np.frombuffer(into, dtype=np.uint8, count=len(places) * size).reshape(-1, size)
+            np.take(rows, places, axis=0, out=target, mode="clip")  # the mode that copies straight to `out`
+            return target.size
+        done, content = 0, self._content.data
+        for first, end in zip(self._starts[places].tolist(), self._starts[places + 1].tolist(), strict=True):
+            into[done : done + end - first] = content[first:end]
+            done += end - first
+        return done
+
+    def _read(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        ahead = announced(self._packed, windows, lambda window: window.runs, self._tally)
+        for number, window in enumerate(ahead):
+            content = self._memory[number % 2]
+            read_runs(self._packed, window.runs, content.data, self._tally, self._pool)
+            yield window, content
+
+    def _one_ahead(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        """The windows with their content; the next one is read while one is used.
+
+        There are two places in memory: when window w + 1 is requested, window w is no longer used, and only
+        then does the read of w + 2 begin, which lies in the same place.
+        """
+        reads = self._read(windows)
+        coming = self._pool.submit(next, reads, None)
+        while (item := coming.result()) is not None:
+            coming = self._pool.submit(next, reads, None)
+            yield item
