@@ -6,10 +6,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...records.display import make_console, say
-from ..data.arms import compare
+from ..data.arms import compare, row_of
 from ..data.load import load_runs
 from ..sections.efficiency import matrix
-from ..tuned import row_of
 from . import convergence_points
 from .answer_words import sentences
 from .claims_table import gain_words

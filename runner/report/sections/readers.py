@@ -140,7 +140,7 @@ def _readings(comparison: Comparison) -> Readings | None:
 
 def _line(arm: Arm, runs: Sequence[Run], baseline: Arm | None, level: float) -> Reading:
     counted = [run.summary["reader"] for run in runs]
-    cached = [run.start["still_cached"] for run in runs if run.start.get("still_cached") is not None]
+    cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
     gain = None
     if baseline is not None and arm is not baseline:
         gain = ratio.welch(per_sample(baseline.complete), per_sample(runs), level=level)
