@@ -40,7 +40,8 @@ class RecordRow:
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:
         """The known fields of a row that nobody has checked; what it lacks is None."""
-        return cls(**{field.name: row.get(field.name) for field in fields(cls)})
+        known: dict[str, Any] = {field.name: row.get(field.name) for field in fields(cls)}
+        return cls(**known)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,5 @@
 """A study is shown by what its models are judged by, under one name, and two metrics share nothing."""
 
-import csv
 import json
 import math
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from byte_notes import with_notes
+from sharing import table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare, metrics_of
@@ -25,11 +25,6 @@ def study(make_run: Make, root: Path, metric: str, **more: Any) -> None:
     for seed in range(3):
         make_run(root, seed=seed, metric=metric, **more)
         make_run(root, "daso", seed=seed, accuracies=(0.5, 0.6, 0.65, 0.70), metric=metric, **more)
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_segmentation_study_shows_miou_everywhere_and_accuracy_nowhere(
