@@ -155,8 +155,8 @@ class Run:
 
     @property
     def labels(self) -> list[str]:
-        found = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
-        return list(dict.fromkeys(str(label) for label in found))
+        labels = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
+        return list(dict.fromkeys(str(label) for label in labels))
 
     @property
     def timing_reasons(self) -> list[str]:
@@ -309,13 +309,13 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
     Raises ConfigError if there is no such folder or no run in it.
     """
     check_folder(directory, f"{asked} {directory}")
-    found: list[Run] = []
+    runs: list[Run] = []
     for path in find_runs(directory):
         place = path.relative_to(directory).as_posix()
-        found.append(load_run(path, "the run" if place == "." else place))
-    if not found:
+        runs.append(load_run(path, "the run" if place == "." else place))
+    if not runs:
         raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
-    return without_copies(found)
+    return without_copies(runs)
 
 
 def without_copies(runs: Iterable[Run]) -> list[Run]:
@@ -330,8 +330,8 @@ def without_copies(runs: Iterable[Run]) -> list[Run]:
     kept: list[Run] = []
     for copies in groups.values():
         furthest = max(copies, key=lambda run: (run.counted, run.train_s or 0.0))
-        others = tuple(run.place for run in copies if run is not furthest)
-        kept.append(replace(furthest, copies=others) if others else furthest)
+        places = tuple(run.place for run in copies if run is not furthest)
+        kept.append(replace(furthest, copies=places) if places else furthest)
     return kept
 
 
@@ -344,9 +344,9 @@ def load_run(path: Path, place: str) -> Run:
     counted: list[list[Row]] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
         rank = int(file.stem) if file.stem.isdigit() else -1
-        own = rows_of(file, f"{place}/ranks/{file.name}", damage)
-        counted.append(own)
-        rank_rows += [(rank, _stretch(row)) for row in own if row.get("kind") == StretchRow.kind]
+        of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
+        counted.append(of_rank)
+        rank_rows += [(rank, _stretch(row)) for row in of_rank if row.get("kind") == StretchRow.kind]
     status = mapping_of(path / "status.json", place, read_json, damage)
     judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
     summaries = [row for row in kept if row.get("kind") == "summary"]

@@ -65,5 +65,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _uneven_shares(run: Run) -> bool:
-    found = shares(run)
-    return bool(found) and max(found) > EVEN * min(found)
+    of_rank = shares(run)
+    return bool(of_rank) and max(of_rank) > EVEN * min(of_rank)
