@@ -192,10 +192,3 @@ def test_the_page_begins_with_the_crossings_and_their_figure(make_study: Make, t
     (crossing,) = rows(tmp_path / "out" / "crossings.csv")
     assert (crossing["faster_below"], crossing["faster_above"]) == ("daso", "ddp")
     assert "<!-- simulated -->" in (tmp_path / "out" / "bandwidth.svg").read_text()
-
-
-def test_other_studies_have_no_such_section(make_run: Make, tmp_path: Path):
-    make_run(tmp_path / "results")
-    page = report(tmp_path / "results", tmp_path / "out").read_text()
-    assert "Which link is fast enough" not in page
-    assert not (tmp_path / "out" / "bandwidth.csv").exists()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sharing import compared, tables_of
 
-from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.sections.epochs import EpochSection, spread, staleness
 
@@ -68,9 +67,3 @@ def test_epochs_are_a_table(make_run: Make, tmp_path: Path) -> None:
     (row,) = tables_of(EpochSection, [compared(tmp_path)])["epochs"]
     assert (row["epoch"], row["phase"], row["spread"]) == (0, "cycling", 0.04)
     assert (row["staleness_steps_mean"], row["staleness_steps_max"]) == (2, 3)
-
-
-def test_where_nothing_is_told_there_is_no_table(make_run: Make, tmp_path: Path) -> None:
-    said(make_run(tmp_path / "runs"), {})
-    out = report(tmp_path / "runs", tmp_path / "out").parent
-    assert not list(out.glob("epochs*"))
