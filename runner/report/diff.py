@@ -63,17 +63,17 @@ class Diff:
 
 def show_diff(a: Path, b: Path) -> int:
     """Print it; returns the exit code. Raises ConfigError where there is no run."""
-    found = diff(*(load_runs(folder, "report --diff") for folder in (a, b)))
+    difference = diff(*(load_runs(folder, "report --diff") for folder in (a, b)))
     console = make_console()
     say(console, f"A: {a}\nB: {b}")
-    _show_changes(console, "environment", found.environment)
-    for arm in found.arms:
+    _show_changes(console, "environment", difference.environment)
+    for arm in difference.arms:
         say(console, "")
         say(console, _title(arm.place), "bold")
         say(console, f"  runs  {arm.runs[0]}, {arm.runs[1]}")
         _show_changes(console, "configuration", arm.configuration)
         _show_numbers(console, arm.numbers)
-    for name, places in zip("AB", found.only, strict=True):
+    for name, places in zip("AB", difference.only, strict=True):
         for place in places:
             say(console, f"only in {name}: {_title(place)}")
     return 0
@@ -91,11 +91,11 @@ def diff(a: Sequence[Run], b: Sequence[Run]) -> Diff:
 
 
 def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:
-    found: dict[Place, Arm] = {}
+    arms: dict[Place, Arm] = {}
     for c in compare(runs):
         for arm in c.arms:
-            found.setdefault((c.model, c.dataset, c.world, c.size, c.assumption, arm.label), arm)
-    return found
+            arms.setdefault((c.model, c.dataset, c.world, c.size, c.assumption, arm.label), arm)
+    return arms
 
 
 def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
@@ -124,15 +124,15 @@ def _number(
     timed: bool = True,
 ) -> Number:
     """Means of the arms; of an arm with one run what it has, for which there is no mean."""
-    one, other = (mean(arm) if len(arm.counted) > 1 else _single(arm, of_run) for arm in (a, b))
+    of_a, of_b = (mean(arm) if len(arm.counted) > 1 else _single(arm, of_run) for arm in (a, b))
     ratio = ""
-    if one and other is not None:
-        ratio = words.ratio(other / one)
-    if timed and one is not None and other is not None:
+    if of_a and of_b is not None:
+        ratio = words.ratio(of_b / of_a)
+    if timed and of_a is not None and of_b is not None:
         values = [tuple(v for run in arm.counted if (v := of_run(run))) for arm in (b, a)]
-        found = welch(Times(values[0]), Times(values[1])) if all(values) else None
-        ratio = words.interval(found) if found is not None else ratio
-    return Number(name=name, a=say(one), b=say(other), ratio=ratio)
+        estimate = welch(Times(values[0]), Times(values[1])) if all(values) else None
+        ratio = words.interval(estimate) if estimate is not None else ratio
+    return Number(name=name, a=say(of_a), b=say(of_b), ratio=ratio)
 
 
 def _single(arm: Arm, of_run: Callable[[Run], float | None]) -> float | None:
@@ -158,11 +158,11 @@ def _environment(runs: Sequence[Run]) -> dict[str, str]:
     keys = sorted(
         {key for run in runs for key, value in run.environment.items() if not isinstance(value, list | dict)}
     )
-    found: dict[str, str] = {}
+    values_of: dict[str, str] = {}
     for key in keys:
         values = {str(run.environment[key]) for run in runs if key in run.environment}
-        found[key] = values.pop() if len(values) == 1 else f"{SEVERAL}: {', '.join(sorted(values))}"
-    return found
+        values_of[key] = values.pop() if len(values) == 1 else f"{SEVERAL}: {', '.join(sorted(values))}"
+    return values_of
 
 
 def _changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
@@ -196,6 +196,6 @@ def _show_numbers(console: Console, numbers: Sequence[Number]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("  number", "A", "B", "B over A"):
         table.add_column(header, overflow="fold")
-    for one in numbers:
-        table.add_row(Text(f"    {one.name}"), Text(one.a), Text(one.b), Text(one.ratio))
+    for number in numbers:
+        table.add_row(Text(f"    {number.name}"), Text(number.a), Text(number.b), Text(number.ratio))
     console.print(table)

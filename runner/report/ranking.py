@@ -15,14 +15,14 @@ Times = Mapping[str, Mapping[str, float]]
 def tiers(times: Times) -> list[list[str]]:
     """The arms, fastest first, cut where all before are faster than all behind under every assumption."""
     arms = _by_base(times)
-    found: list[list[str]] = []
+    ranked: list[list[str]] = []
     for place, arm in enumerate(arms):
         cut = all(always_faster(times, first, second) for first in arms[:place] for second in arms[place:])
         if cut:
-            found.append([arm])
+            ranked.append([arm])
         else:
-            found[-1].append(arm)
-    return found
+            ranked[-1].append(arm)
+    return ranked
 
 
 def always_faster(times: Times, first: str, second: str) -> bool:
@@ -32,20 +32,20 @@ def always_faster(times: Times, first: str, second: str) -> bool:
 
 def ranking_words(times: Times) -> str:
     """The tiers, fastest first, and why arms that share one have no order."""
-    found = tiers(times)
-    if not found:
+    ranked = tiers(times)
+    if not ranked:
         return "no ranking: no arm has a time under every assumption"
     if len(times) == 1:
-        return f"no ranking: only {found[0][0]} has a time under every assumption"
-    if len(found) == 1:
-        return f"no ranking: between {words.listed(found[0])} {_why(times, found[0])}"
-    return ", then ".join(tier[0] if len(tier) == 1 else _unordered(times, tier) for tier in found)
+        return f"no ranking: only {ranked[0][0]} has a time under every assumption"
+    if len(ranked) == 1:
+        return f"no ranking: between {words.listed(ranked[0])} {_why(times, ranked[0])}"
+    return ", then ".join(tier[0] if len(tier) == 1 else _unordered(times, tier) for tier in ranked)
 
 
 def lasting_words(sizes: Mapping[str, Times]) -> str:
     """The pairs of arms whose order is the same at all `sizes` and under all assumptions there."""
     every = [arm for arm in _by_base(next(iter(sizes.values()))) if all(arm in t for t in sizes.values())]
-    found = []
+    sentences = []
     for first in every:
         slower = [
             second
@@ -53,18 +53,18 @@ def lasting_words(sizes: Mapping[str, Times]) -> str:
             if second != first and all(always_faster(times, first, second) for times in sizes.values())
         ]
         if slower:
-            found.append(f"{first} is faster than {words.listed(slower)}")
+            sentences.append(f"{first} is faster than {words.listed(slower)}")
     names = [size for size in sizes if size]
     start = f"At {words.listed(names)}, under" if names else "Under"
-    said = "; ".join(found) or "no two arms keep their order"
-    return f"{start} every assumption: {said}."
+    orders = "; ".join(sentences) or "no two arms keep their order"
+    return f"{start} every assumption: {orders}."
 
 
 def at(preposition: str, assumptions: Sequence[str]) -> str:
     """`as configured and with 'a' and 'b'`, where "with" is the preposition."""
     names = [f"'{assumption}'" for assumption in assumptions if assumption != AS_CONFIGURED]
-    said = ["as configured"] if len(names) < len(assumptions) else []
-    return " and ".join([*said, *([f"{preposition} {words.listed(names)}"] if names else [])])
+    points = ["as configured"] if len(names) < len(assumptions) else []
+    return " and ".join([*points, *([f"{preposition} {words.listed(names)}"] if names else [])])
 
 
 def _by_base(times: Times) -> list[str]:
@@ -89,6 +89,6 @@ def _why(times: Times, tier: Sequence[str]) -> str:
         elif not all(_faster(times, first, second, assumption) for first, second in pairs):
             closes.append(assumption)
     apart = "they are" if len(tier) == 2 else "two of them are"
-    said = [f"it turns {at('with', turns)}"] if turns else []
-    said += [f"{apart} less than 1 % apart {at('with', closes)}"] if closes else []
-    return "; ".join(said)
+    reasons = [f"it turns {at('with', turns)}"] if turns else []
+    reasons += [f"{apart} less than 1 % apart {at('with', closes)}"] if closes else []
+    return "; ".join(reasons)

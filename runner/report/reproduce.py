@@ -25,13 +25,13 @@ def command_of(run: Run) -> str:
 def script_of(arms: Sequence[Sequence[Run]]) -> str:
     """The commands of many runs as a script for bash: what all share, and what an arm shares, said once."""
     words = [[_words(run) for run in runs] for runs in arms]
-    same = _shared([own for arm in words for own in arm])
+    same = _shared([of_arm for arm in words for of_arm in arm])
     lines = ["same=(", *(f"  {shlex.quote(word)}" for word in same), ")"]
     for number, (runs, arm) in enumerate(zip(arms, words, strict=True), 1):
         known = set(same)
-        own = [word for word in _shared(arm) if word not in known]
-        known.update(own)
-        lines += ["", f"arm_{number}=({shlex.join(own)})"]
+        of_arm = [word for word in _shared(arm) if word not in known]
+        known.update(of_arm)
+        lines += ["", f"arm_{number}=({shlex.join(of_arm)})"]
         for run, all_words in zip(runs, arm, strict=True):
             rest = [shlex.quote(word) for word in all_words if word not in known]
             name = " ".join(run.run_id.split())

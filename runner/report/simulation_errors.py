@@ -85,27 +85,27 @@ class Validation:
     @property
     def short(self) -> list[str]:
         """Which limits are exceeded, in words."""
-        found = []
+        exceeded = []
         for kind, spread in self.errors.items():
             at_median, at_p95 = LIMITS[kind]
             if spread.median > at_median or spread.p95 > at_p95:
-                found.append(
+                exceeded.append(
                     f"{kind}: median {spread.median:.1%} (limit {at_median:.0%}), "
                     f"95th percentile {spread.p95:.1%} (limit {at_p95:.0%})"
                 )
         if self.orders and self.orders_right < ORDER_LIMIT * self.orders:
-            found.append(f"order: {self.orders_right} of {self.orders} right (limit {ORDER_LIMIT:.0%})")
-        return found
+            exceeded.append(f"order: {self.orders_right} of {self.orders} right (limit {ORDER_LIMIT:.0%})")
+        return exceeded
 
     def sentence(self) -> str:
         """In one sentence, for figures of virtual time."""
-        told = [
+        kinds = [
             f"{kind} off by {spread.median:.1%} in the median, {spread.p95:.1%} at the 95th percentile"
             for kind, spread in self.errors.items()
         ]
         return (
             "On emulated clusters, whose links and devices are what was put in "
-            f"({self.configurations} configurations of 2 to 4 ranks, {self.pairs} runs): {'; '.join(told)}; "
+            f"({self.configurations} configurations of 2 to 4 ranks, {self.pairs} runs): {'; '.join(kinds)}; "
             f"of {self.orders} pairs of strategies that differ by more than {GAP:.0%}, {self.orders_right} "
             "in the right order."
         )
@@ -128,16 +128,16 @@ def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
             if base is not None and pair is not base:
                 emulated = base.emulated_step_s / pair.emulated_step_s
                 errors["speed-up"].append(base.simulated_step_s / pair.simulated_step_s / emulated - 1)
-        for one, other in combinations(together, 2):
-            gap = one.emulated_step_s / other.emulated_step_s
+        for first, second in combinations(together, 2):
+            gap = first.emulated_step_s / second.emulated_step_s
             if max(gap, 1 / gap) > 1 + GAP:
                 orders += 1
-                right += (gap > 1) == (one.simulated_step_s > other.simulated_step_s)
+                right += (gap > 1) == (first.simulated_step_s > second.simulated_step_s)
     return Validation(
         configurations=len({pair.configuration for pair in pairs}),
         pairs=len(pairs),
         invalid=invalid,
-        errors={kind: Spread.of(found) for kind, found in errors.items() if found},
+        errors={kind: Spread.of(values) for kind, values in errors.items() if values},
         orders=orders,
         orders_right=right,
     )
@@ -169,11 +169,11 @@ def of_folder(folder: Path, output: Path) -> Validation | None:
     pairs, invalid = pairs_of(_runs(folder))
     if not pairs:
         return None
-    found = validate(pairs, invalid)
+    validation = validate(pairs, invalid)
     output.mkdir(parents=True, exist_ok=True)
     write_csv(output / "pairs.csv", [asdict(pair) for pair in pairs])
-    write_json(output / SUMMARY, asdict(found))
-    return found
+    write_json(output / SUMMARY, asdict(validation))
+    return validation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +206,10 @@ class Twins:
 
 def twins_of(runs: Iterable[Run]) -> list[Twins]:
     """The runs of `+study=overlap` whose checks passed, by arm."""
-    found: dict[str, dict[str, Run]] = defaultdict(dict)
+    by_arm: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in runs:
         if run.counted and run.size in ("real", "padded") and run.train_s:
-            found[run.arm_name or run.strategy][run.size] = run
+            by_arm[run.arm_name or run.strategy][run.size] = run
     return [
         Twins(
             arm=arm,
@@ -218,7 +218,7 @@ def twins_of(runs: Iterable[Run]) -> list[Twins]:
             real_compute_s=_compute_s(both["real"]),
             padded_compute_s=_compute_s(both["padded"]),
         )
-        for arm, both in sorted(found.items())
+        for arm, both in sorted(by_arm.items())
         if len(both) == 2
     ]
 
@@ -243,7 +243,7 @@ def _compute_s(run: Run) -> float:
 
 def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
     """The pairs among `runs` in order of configuration and arm, and how many emulated runs gave no time."""
-    found: dict[tuple[str, str, str, str], dict[str, Run]] = defaultdict(dict)
+    by_run: dict[tuple[str, str, str, str], dict[str, Run]] = defaultdict(dict)
     invalid = 0
     for run in runs:
         emulated = run.world.startswith("emulated")
@@ -252,9 +252,9 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
             invalid += 1
         elif run.state == "finished" and run.train_s and run.summary.get("steps"):
             world = "simulated" if run.world == "simulated" else "emulated"
-            found[run.study, run.size, run.arm_name or run.strategy, str(run.seed)][world] = run
+            by_run[run.study, run.size, run.arm_name or run.strategy, str(run.seed)][world] = run
     pairs = []
-    for (study, configuration, arm, seed), both in found.items():
+    for (study, configuration, arm, seed), both in by_run.items():
         if len(both) == 2:
             emulated, simulated = both["emulated"], both["simulated"]
             crossings = emulated.crossing, simulated.crossing

@@ -24,11 +24,11 @@ def study_of(run: Run, key: str, default: Any) -> Any:
 
 def baseline_of(comparison: Comparison) -> Arm | None:
     """`study.baseline`, else the first arm with `ddp`; never a second baseline or the placebo."""
-    asked = next((name for run in comparison.runs if (name := study_of(run, "baseline", ""))), "")
-    own = [arm for arm in comparison.arms if not arm.runs[0].role]
-    if asked:
-        return next((arm for arm in own if asked in (arm.label, arm.runs[0].arm_name)), None)
-    return next((arm for arm in own if arm.runs[0].strategy == "ddp"), None)
+    name = next((name for run in comparison.runs if (name := study_of(run, "baseline", ""))), "")
+    arms = [arm for arm in comparison.arms if not arm.runs[0].role]
+    if name:
+        return next((arm for arm in arms if name in (arm.label, arm.runs[0].arm_name)), None)
+    return next((arm for arm in arms if arm.runs[0].strategy == "ddp"), None)
 
 
 def budget_s(comparison: Comparison) -> float | None:
@@ -59,13 +59,13 @@ def way(runs: Sequence[Run], limit_s: float) -> Reached:
 
     `limit_s`: the budget, seconds of T_train.
     """
-    found = [run.crossing for run in runs]
+    crossings = [run.crossing for run in runs]
     return Reached(
         seconds=tuple(
-            max(_LEAST_S, one.scored_s) if one else (run.train_s or limit_s)
-            for run, one in zip(runs, found, strict=True)
+            max(_LEAST_S, crossing.scored_s) if crossing else (run.train_s or limit_s)
+            for run, crossing in zip(runs, crossings, strict=True)
         ),
-        met=tuple(one is not None for one in found),
+        met=tuple(crossing is not None for crossing in crossings),
         budget_s=limit_s,
-        log_widths=tuple(reached.log_width(one) for one in found if one),
+        log_widths=tuple(reached.log_width(crossing) for crossing in crossings if crossing),
     )

@@ -143,10 +143,10 @@ def _goes_on(run: Path) -> bool:
 
 def _status(run: Path) -> dict[str, Any]:
     try:
-        found = read_json(run / "status.json")
+        status = read_json(run / "status.json")
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return status if isinstance(status, dict) else {}
 
 
 def _place(run: Path, directory: Path) -> Path:

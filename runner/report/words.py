@@ -38,13 +38,13 @@ def ratio(value: float | None) -> str:
     return _number(value, lambda v: f"{v:.3f}")
 
 
-def interval(found: "Ratio | None") -> str:
+def interval(ratio: "Ratio | None") -> str:
     """A ratio with its interval, `≥` or `≤` where only one end is known; or that there is none."""
-    if found is None:
+    if ratio is None:
         return "no ratio"
-    low = f"{found.low:.3f}" if found.low > 0 else "0"
-    high = f"{found.high:.3f}" if math.isfinite(found.high) else "∞"
-    return f"{found.side + ' ' if found.side else ''}{found.point:.3f} [{low}, {high}]"
+    low = f"{ratio.low:.3f}" if ratio.low > 0 else "0"
+    high = f"{ratio.high:.3f}" if math.isfinite(ratio.high) else "∞"
+    return f"{ratio.side + ' ' if ratio.side else ''}{ratio.point:.3f} [{low}, {high}]"
 
 
 def size(value: float | None) -> str:
@@ -76,8 +76,8 @@ def count(number: int, noun: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    *firsts, last = names
+    return f"{', '.join(firsts)} and {last}" if firsts else last
 
 
 def world(name: str) -> str:

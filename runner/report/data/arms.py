@@ -119,8 +119,8 @@ def per_sample(runs: Iterable[Run]) -> Times:
 
 def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
     """All metrics of `comparisons`, each once; accuracy where there is no comparison."""
-    found = {comparison.metric.key for comparison in comparisons}
-    return [metric for key, metric in METRICS.items() if key in found] or [ACCURACY]
+    keys = {comparison.metric.key for comparison in comparisons}
+    return [metric for key, metric in METRICS.items() if key in keys] or [ACCURACY]
 
 
 def row_of(comparison: Comparison, comparisons: Iterable[Comparison]) -> str:
@@ -276,27 +276,27 @@ def _label(start: str, run: Run, others: Sequence[Run]) -> str:
 def _unlike(labels: Sequence[str]) -> list[str]:
     """`labels`, numbered where two are alike."""
     seen: dict[str, int] = defaultdict(int)
-    found = []
+    unique = []
     for label in labels:
         seen[label] += 1
-        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return found
+        unique.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return unique
 
 
 def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     """Settings of `run` that differ among `others`; inside a group, among those with the same choice."""
-    mine, theirs = settings(run), {other.place: settings(other) for other in others}
+    of_run, of_place = settings(run), {other.place: settings(other) for other in others}
     apart: dict[str, Any] = {}
     for group in GROUPS[3:]:
         if len({other.name(group) for other in others}) > 1:
             apart[group] = run.name(group)
-    for key, value in mine.items():
+    for key, value in of_run.items():
         group = key.split(".")[0]
         peers = others
         if group in GROUPS:
             name = run.name(group)
             peers = [other for other in others if other.name(group) == name]
-        if not key.endswith("._target_") and any(theirs[peer.place].get(key) != value for peer in peers):
+        if not key.endswith("._target_") and any(of_place[peer.place].get(key) != value for peer in peers):
             apart[key] = value
     return apart
 
@@ -313,6 +313,6 @@ def common_settings(runs: Sequence[Run]) -> dict[str, str]:
 
 def own_settings(run: Run, common: Mapping[str, str]) -> dict[str, str]:
     """What `run` has beyond `common`, seed and arm included."""
-    own = {key: text(value) for key, value in sorted(settings(run).items()) if key not in common}
+    settings_of_run = {key: text(value) for key, value in sorted(settings(run).items()) if key not in common}
     arm = (run.config.get("run") or {}).get("arm")
-    return {"seed": text(run.seed)} | ({"run.arm": text(arm)} if arm else {}) | own
+    return {"seed": text(run.seed)} | ({"run.arm": text(arm)} if arm else {}) | settings_of_run

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
+from ...records.rows import EpochRow, StartRow, StretchRow
 from ...records.seed_ranges import block_of
 from .declared import name_of, task_of
 from .metric import Metric, metric_of
@@ -20,8 +21,6 @@ from .run_files import environment_of, mapping_of, read_yaml, rows_of, with_byte
 
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
-# What a report needs of the rows of all ranks, which are many.
-STRETCH = ("attempt", "stretch", "train_s")  # and parts_s
 BYTES = "payload_bytes_inter"
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
 
@@ -39,7 +38,7 @@ class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
-    `rank_rows` holds every stretch of every attempt, with its `rank`; `epochs` are rank 0's, surviving.
+    `rank_rows` holds every stretch of every attempt with its rank; `epochs` are rank 0's, surviving.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
     first began. `copies`: places of other copies of this run directory.
     """
@@ -50,11 +49,11 @@ class Run:
     status: dict[str, Any]
     evaluations: list[Row]
     summary: Row
-    rank_rows: list[Row]
+    rank_rows: list[tuple[int, StretchRow]]
     replaced_rows: int
     damage: list[str]
-    epochs: list[Row] = field(default_factory=list)
-    start: Row = field(default_factory=dict)
+    epochs: list[EpochRow] = field(default_factory=list)
+    start: StartRow = field(default_factory=lambda: StartRow.read({}))
     copies: tuple[str, ...] = ()
 
     @property
@@ -156,8 +155,8 @@ class Run:
 
     @property
     def labels(self) -> list[str]:
-        found = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
-        return list(dict.fromkeys(str(label) for label in found))
+        labels = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
+        return list(dict.fromkeys(str(label) for label in labels))
 
     @property
     def timing_reasons(self) -> list[str]:
@@ -244,9 +243,9 @@ class Run:
     def spent_s(self) -> float | None:
         """Recorded training time of all attempts, redone work included: the slowest rank of every stretch."""
         slowest: dict[tuple[Any, Any], float] = defaultdict(float)
-        for row in self.rank_rows:
-            key = (row.get("attempt"), row.get("stretch"))
-            slowest[key] = max(slowest[key], number(row.get("train_s")) or 0.0)
+        for _, row in self.rank_rows:
+            key = (row.attempt, row.stretch)
+            slowest[key] = max(slowest[key], number(row.train_s) or 0.0)
         return sum(slowest.values()) if slowest else None
 
     @property
@@ -310,13 +309,13 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
     Raises ConfigError if there is no such folder or no run in it.
     """
     check_folder(directory, f"{asked} {directory}")
-    found: list[Run] = []
+    runs: list[Run] = []
     for path in find_runs(directory):
         place = path.relative_to(directory).as_posix()
-        found.append(load_run(path, "the run" if place == "." else place))
-    if not found:
+        runs.append(load_run(path, "the run" if place == "." else place))
+    if not runs:
         raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
-    return without_copies(found)
+    return without_copies(runs)
 
 
 def without_copies(runs: Iterable[Run]) -> list[Run]:
@@ -331,8 +330,8 @@ def without_copies(runs: Iterable[Run]) -> list[Run]:
     kept: list[Run] = []
     for copies in groups.values():
         furthest = max(copies, key=lambda run: (run.counted, run.train_s or 0.0))
-        others = tuple(run.place for run in copies if run is not furthest)
-        kept.append(replace(furthest, copies=others) if others else furthest)
+        places = tuple(run.place for run in copies if run is not furthest)
+        kept.append(replace(furthest, copies=places) if places else furthest)
     return kept
 
 
@@ -341,21 +340,13 @@ def load_run(path: Path, place: str) -> Run:
     damage: list[str] = []
     rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
-    rank_rows: list[Row] = []
+    rank_rows: list[tuple[int, StretchRow]] = []
     counted: list[list[Row]] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
         rank = int(file.stem) if file.stem.isdigit() else -1
-        own = rows_of(file, f"{place}/ranks/{file.name}", damage)
-        counted.append(own)
-        rank_rows += [
-            {
-                "rank": rank,
-                **{name: row.get(name) for name in STRETCH},
-                "parts_s": _shared(row.get("parts_s")),
-            }
-            for row in own
-            if row.get("kind") == "stretch"
-        ]
+        of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
+        counted.append(of_rank)
+        rank_rows += [(rank, _stretch(row)) for row in of_rank if row.get("kind") == StretchRow.kind]
     status = mapping_of(path / "status.json", place, read_json, damage)
     judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
     summaries = [row for row in kept if row.get("kind") == "summary"]
@@ -367,8 +358,8 @@ def load_run(path: Path, place: str) -> Run:
         evaluations=with_bytes(judged, kept, counted),
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
-        epochs=[row for row in kept if row.get("kind") == "epoch"],
-        start=next((row for row in rows if row.get("kind") == "start"), {}),
+        epochs=[EpochRow.read(row) for row in kept if row.get("kind") == EpochRow.kind],
+        start=StartRow.read(next((row for row in rows if row.get("kind") == StartRow.kind), {})),
         replaced_rows=len(rows) - len(kept),
         damage=damage,
     )
@@ -377,6 +368,13 @@ def load_run(path: Path, place: str) -> Run:
 def _shared(value: Any) -> Any:
     """A mapping with keys that all rows share: of many runs they would take most of the memory."""
     return {sys.intern(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _stretch(row: Row) -> StretchRow:
+    """What a report needs of a stretch: of many runs the rest would take most of the memory."""
+    return StretchRow.read(
+        {**row, "parts_s": _shared(row.get("parts_s")), "segments_s": {}, "payload_bytes": {}}
+    )
 
 
 def _usable(row: Row) -> bool:

@@ -33,14 +33,14 @@ def waited(run: Run) -> list[float]:
 
 
 def by_rank(run: Run) -> list[dict[str, float]]:
-    """By rank: seconds of training (`train_s`) and of each of its parts (`waiting_s`, …), all attempts."""
+    """Seconds of training (`train_s`) and of its parts (`waiting_s`, …) of each rank, over all attempts."""
     sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for row in run.rank_rows:
-        found, own = row.get("parts_s"), sums[row["rank"]]
-        parts = found if isinstance(found, Mapping) else {}
-        for name, value in {"train_s": row.get("train_s"), **{f"{p}_s": parts.get(p) for p in PARTS}}.items():
+    for rank, row in run.rank_rows:
+        of_rank = sums[rank]  # also of a rank whose rows have no times
+        parts = row.parts_s if isinstance(row.parts_s, Mapping) else {}
+        for name, value in {"train_s": row.train_s, **{f"{p}_s": parts.get(p) for p in PARTS}}.items():
             if isinstance(value, int | float) and math.isfinite(value):
-                own[name] += value
+                of_rank[name] += value
     return [dict(sums[rank]) for rank in sorted(sums)]
 
 
@@ -65,5 +65,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _uneven_shares(run: Run) -> bool:
-    found = shares(run)
-    return bool(found) and max(found) > EVEN * min(found)
+    of_rank = shares(run)
+    return bool(of_rank) and max(of_rank) > EVEN * min(of_rank)

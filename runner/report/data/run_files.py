@@ -97,14 +97,14 @@ def with_bytes(evaluations: Sequence[Row], rows: Sequence[Row], ranks: Sequence[
     partial.
     """
     of_nodes = [row.get("ranks_of_nodes") for row in rows if row.get("kind") == "start"]
-    wanted = sum(of_nodes[-1]) if of_nodes and isinstance(of_nodes[-1], list) else 0
-    found: dict[Any, list[dict[str, int]]] = defaultdict(list)
-    for own in ranks:
+    count = sum(of_nodes[-1]) if of_nodes and isinstance(of_nodes[-1], list) else 0
+    sent_by_index: dict[Any, list[dict[str, int]]] = defaultdict(list)
+    for rank_rows in ranks:
         # By index: once for each rank, the last attempt's.
-        for index, row in {row.get("index"): row for row in surviving(_notes(own))}.items():
+        for index, row in {row.get("index"): row for row in surviving(_notes(rank_rows))}.items():
             if row["kind"] == "evaluation" and (sent := _sent(row)) is not None:
-                found[index].append(sent)
-    return [_with(row, found.get(row.get("index"), []), wanted) for row in evaluations]
+                sent_by_index[index].append(sent)
+    return [_with(row, sent_by_index.get(row.get("index"), []), count) for row in evaluations]
 
 
 def _notes(rows: Sequence[Row]) -> list[Row]:

@@ -153,18 +153,18 @@ def rate_of(run: Run) -> float | None:
 
 def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
     """The comparison of each rate; empty unless each size has one rate of its own, and all one target."""
-    found: dict[float, Comparison] = {}
+    by_rate: dict[float, Comparison] = {}
     for comparison in comparisons:
         rates = {rate_of(run) for run in comparison.runs}
         rate = rates.pop() if len(rates) == 1 else None
-        if rate is None or rate in found:
+        if rate is None or rate in by_rate:
             return {}
-        found[rate] = comparison
+        by_rate[rate] = comparison
     targets = {tuple(c.targets) for c in comparisons}
     alike = {_beside_the_rate(run) for c in comparisons for run in c.runs}
     if len(targets) != 1 or len(targets.pop()) != 1 or len(alike) != 1:
         return {}
-    return dict(sorted(found.items()))
+    return dict(sorted(by_rate.items()))
 
 
 def _beside_the_rate(run: Run) -> str:

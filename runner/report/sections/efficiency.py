@@ -157,10 +157,10 @@ def _matrix(comparison: Comparison) -> Matrix | str:
 def _left_out(arm: Arm, cores: int) -> str:
     if len(rated(arm)) < FEWEST:
         return f"fewer than {FEWEST} complete runs"
-    own = cores_of(arm)
-    if own is None:
+    own_cores = cores_of(arm)
+    if own_cores is None:
         return "its cores are not recorded, or not the same in all runs"
-    return "" if own == cores else f"{own} cores, the others {cores}"
+    return "" if own_cores == cores else f"{own_cores} cores, the others {cores}"
 
 
 def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
@@ -183,17 +183,21 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
 
 def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:
     """Hosts of the core that are none of the baseline's."""
-    theirs = {host for run in rated(baseline) for host in recorded.hosts(run)}
-    others = sorted({host for run in rated(arm) for host in recorded.hosts(run)} - theirs)
-    return [f"nodes ({', '.join(sorted(theirs))}; {', '.join(others)})"] if others and theirs else []
+    baseline_hosts = {host for run in rated(baseline) for host in recorded.hosts(run)}
+    hosts = sorted({host for run in rated(arm) for host in recorded.hosts(run)} - baseline_hosts)
+    return (
+        [f"nodes ({', '.join(sorted(baseline_hosts))}; {', '.join(hosts)})"]
+        if hosts and baseline_hosts
+        else []
+    )
 
 
 def _batch(baseline: Arm, arm: Arm, cores: int) -> list[str]:
     """The core's batch where it is not its part of the baseline's, rounded either way."""
-    whole, own = (_batches(runs) for runs in (rated(baseline), rated(arm)))
-    if len(whole) != 1 or len(own) != 1:
+    of_baseline, of_core = (_batches(runs) for runs in (rated(baseline), rated(arm)))
+    if len(of_baseline) != 1 or len(of_core) != 1:
         return []  # unequal ones are arms of their own; without a configuration nothing is known
-    (of_all,), (part,) = whole, own
+    (of_all,), (part,) = of_baseline, of_core
     if part in (of_all // cores, -(-of_all // cores)):
         return []
     return [f"batch of a core ({of_all} / {cores}; {part})"]
@@ -212,8 +216,8 @@ def efficiency_words(line: Efficient) -> str:
 
 
 def _line(arm: Arm, alone: Method, cores: int) -> Efficient:
-    runs, found = rated(arm), alone.per_sample(arm)
-    ends = found.interval if found else None
+    runs, ratio = rated(arm), alone.per_sample(arm)
+    ends = ratio.interval if ratio else None
     return Efficient(
         arm=arm,
         samples_per_s=_rate(runs),

@@ -6,45 +6,43 @@ Both as the strategy of rank 0 recorded them. Strategies whose ranks are always 
 import statistics
 from typing import Any
 
-from ...records.json_lines import Row
+from ...records.rows import EpochRow
 from ..data.arms import Comparison, walk, who
-from ..data.load import Run, number
+from ..data.load import number
 from ..section import Rows, Section, with_rows
 
-FIELDS = ("attempt", "epoch", "step", "samples", "learning_rate")
 
+def spread(recorded: Any) -> float | None:
+    """‖θ - mean‖ / ‖mean‖ before the last average of an epoch; of rounds, the last that is listed.
 
-def spread(row: Row) -> float | None:
-    """‖θ - mean‖ / ‖mean‖ of an epoch's row, before its last average; of rounds, the last that is listed."""
-    recorded = _of_strategy(row)
-    value = recorded.get("spread")
+    recorded: what the strategy recorded of the epoch; a plug-in's may be anything.
+    """
+    strategy = _mapping(recorded)
+    value = strategy.get("spread")
     if value is None:
-        rounds = [item.get("spread") for item in _list(recorded.get("detail")) if isinstance(item, dict)]
+        rounds = [_mapping(item).get("spread") for item in _list(strategy.get("detail"))]
         before = [spreads[0] for spreads in rounds if isinstance(spreads, list) and spreads]
         value = before[-1] if before else None
     return number(value)
 
 
-def staleness(row: Row) -> tuple[float, float] | None:
+def staleness(recorded: Any) -> tuple[float, float] | None:
     """Mean and largest number of steps that a rank took from sending its model to using the mean.
 
-    row: an epoch or the summary of a run. None where the strategy recorded nothing of it.
+    recorded: what the strategy recorded of an epoch or a run. None where it recorded nothing of it.
     """
-    recorded = _of_strategy(row)
-    stale = recorded.get("staleness_steps")
-    if isinstance(stale, dict):
-        mean, largest = number(stale.get("mean")), number(stale.get("max"))
-        if mean is not None and largest is not None:
-            return mean, largest
+    strategy = _mapping(recorded)
+    stale = _mapping(strategy.get("staleness_steps"))
+    mean, largest = number(stale.get("mean")), number(stale.get("max"))
+    if mean is not None and largest is not None:
+        return mean, largest
     # The batches between start and end of every sum of an epoch.
-    batches = [b for value in _list(recorded.get("waited_batches")) if (b := number(value)) is not None]
+    batches = [b for value in _list(strategy.get("waited_batches")) if (b := number(value)) is not None]
     return (statistics.fmean(batches), max(batches)) if batches else None
 
 
-def _of_strategy(row: Row) -> Row:
-    """What the strategy recorded; a plug-in's may be anything."""
-    recorded = row.get("strategy")
-    return recorded if isinstance(recorded, dict) else {}
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _list(value: Any) -> list[Any]:
@@ -56,28 +54,30 @@ class EpochSection(Section):
 
     def tables(self) -> dict[str, Rows]:
         """`epochs`: a row per surviving epoch of every run."""
-        comparisons = [comparison for comparison in self.results.configured if _applies(comparison)]
         return with_rows(
             epochs=[
-                who(comparison, arm, run)
-                | {name: row.get(name) for name in FIELDS}
-                | {"phase": _of_strategy(row).get("phase"), "spread": spread(row)}
-                | dict(
-                    zip(
-                        ("staleness_steps_mean", "staleness_steps_max"),
-                        staleness(row) or (None, None),
-                        strict=True,
-                    )
-                )
-                for comparison, arm, run in walk(comparisons)
+                who(comparison, arm, run) | _epoch_row(row)
+                for comparison, arm, run in walk(filter(_applies, self.results.configured))
                 for row in run.epochs
             ]
         )
 
 
 def _applies(comparison: Comparison) -> bool:
-    return any(_is_apart(run) for run in comparison.runs)
+    """Whether the ranks of some run were apart, or took in something old."""
+    epochs = [row.strategy for run in comparison.runs for row in run.epochs]
+    summaries = [run.summary.get("strategy") for run in comparison.runs]
+    return any(spread(recorded) or staleness(recorded) for recorded in epochs) or any(
+        map(staleness, summaries)
+    )
 
 
-def _is_apart(run: Run) -> bool:
-    return any(spread(row) or staleness(row) for row in run.epochs) or staleness(run.summary) is not None
+def _epoch_row(row: EpochRow) -> dict[str, Any]:
+    mean, largest = staleness(row.strategy) or (None, None)
+    return {
+        **{name: getattr(row, name) for name in ("attempt", "epoch", "step", "samples", "learning_rate")},
+        "phase": _mapping(row.strategy).get("phase"),
+        "spread": spread(row.strategy),
+        "staleness_steps_mean": mean,
+        "staleness_steps_max": largest,
+    }

@@ -129,14 +129,15 @@ def _reached_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
 
 
 def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
-    others = len(arm.runs) - len(arm.counted)
+    not_counted = len(arm.runs) - len(arm.counted)
     has_target = any(run.target is not None for run in arm.runs)
     to_target = way(arm.counted, horizon_s(comparison)) if arm.counted and has_target else None
     final, finals = final_mean(arm), [run.final for run in arm.counted if run.final is not None]
     return ArmLine(
         label=arm.label,
         index=arm.index,
-        runs=words.count(len(arm.counted), "run") + (f" (+ {others} not counted)" if others else ""),
+        runs=words.count(len(arm.counted), "run")
+        + (f" (+ {not_counted} not counted)" if not_counted else ""),
         reached=_reached_words(to_target) if to_target else "0 of 0" if has_target else "no target set",
         to_target=_target_words(arm),
         has_mean=target_mean(arm) is not None,

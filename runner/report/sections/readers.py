@@ -111,16 +111,15 @@ def readings_of(comparisons: Iterable[Comparison]) -> list[Readings]:
     return [readings for readings in made if readings is not None]
 
 
-def record_sizes(made: Iterable[Readings]) -> list[RecordSizes]:
+def record_sizes(all_readings: Iterable[Readings]) -> list[RecordSizes]:
     """One for each study, model, world and state of the cache that has several sizes of records."""
     groups: dict[tuple[str, str, str, bool, bool], dict[float, Readings]] = {}
-    for readings in made:
+    for readings in all_readings:
         c = readings.comparison
-        members = groups.setdefault((c.study, c.model, c.world, c.tuned, readings.cold), {})
-        members.setdefault(readings.record_bytes, readings)
-    sorted_members = [[group[size] for size in sorted(group)] for group in groups.values()]
-    found = [RecordSizes(members=members) for members in sorted_members if len(members) > 1]
-    return [sizes for sizes in found if sizes.arms]
+        group = groups.setdefault((c.study, c.model, c.world, c.tuned, readings.cold), {})
+        group.setdefault(readings.record_bytes, readings)
+    members = [[group[size] for size in sorted(group)] for group in groups.values() if len(group) > 1]
+    return [sizes for of_group in members if (sizes := RecordSizes(members=of_group)).arms]
 
 
 def _readings(comparison: Comparison) -> Readings | None:
@@ -140,7 +139,7 @@ def _readings(comparison: Comparison) -> Readings | None:
 
 def _line(arm: Arm, runs: Sequence[Run], baseline: Arm | None, level: float) -> Reading:
     counted = [run.summary["reader"] for run in runs]
-    cached = [run.start["still_cached"] for run in runs if run.start.get("still_cached") is not None]
+    cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
     gain = None
     if baseline is not None and arm is not baseline:
         gain = ratio.welch(per_sample(baseline.complete), per_sample(runs), level=level)

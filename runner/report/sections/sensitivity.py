@@ -72,8 +72,8 @@ class SizeTable:
 
     def relative(self, arm: str, assumption: str) -> float | None:
         """How many times as fast as the baseline `arm` is; None if either has no time."""
-        own, base = self.points[arm, assumption].seconds, self.points[self.baseline, assumption].seconds
-        return None if own is None or base is None else base / own
+        seconds, base = self.points[arm, assumption].seconds, self.points[self.baseline, assumption].seconds
+        return None if seconds is None or base is None else base / seconds
 
     @cached_property
     def times(self) -> Times:

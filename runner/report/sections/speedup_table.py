@@ -35,6 +35,7 @@ class SpeedupSection(Section):
     template = """
 {% for speedups in results.speedups %}
 {% set comparison = speedups.comparison %}
+{% set metric = comparison.metric.name %}
 <section>
 <h2>The answer: {{ section.title(comparison) }}{{ page.of_study(comparison.study) }}</h2>
 {% for reason in speedups.forbidden %}
@@ -49,11 +50,11 @@ class SpeedupSection(Section):
 <table class="sortable prose">
 <caption>Times as fast as <strong>{{ speedups.baseline.label }}</strong>, geometric means with
 {{ "%g" | format(100 * speedups.level) }} % intervals ({{ words.world(comparison.world) }}). Speed-up to the
-target = throughput × statistical efficiency (fewer samples). Points of final {{ comparison.metric.name }}:
-arm minus baseline.</caption>
+target = throughput × statistical efficiency (fewer samples).
+Points of final {{ metric }}: arm minus baseline.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">All work</th><th scope="col">To the target</th>
 <th scope="col">Throughput</th><th scope="col">Statistical efficiency</th>
-<th scope="col">Final {{ comparison.metric.name }}, points</th>
+<th scope="col">Final {{ metric }}, points</th>
 <th scope="col" class="text">Remarks</th></tr></thead>
 {% for line in section.cells(speedups) %}
 <tbody><tr class="arm">

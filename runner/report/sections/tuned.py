@@ -50,9 +50,9 @@ class TunedArm:
 
 def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
     """Every tuned arm, without second baselines and placebos, in the order of the comparisons."""
-    own = {_place(one): one for one in comparisons if not one.tuned}
+    paper = {_place(c): c for c in comparisons if not c.tuned}
     return [
-        _tuned_arm(comparison, own.get(_place(comparison)), arm)
+        _tuned_arm(comparison, paper.get(_place(comparison)), arm)
         for comparison in comparisons
         if comparison.tuned
         for arm in comparison.arms
@@ -60,24 +60,24 @@ def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
     ]
 
 
-def winner_words(one: TunedArm) -> str:
+def winner_words(arm: TunedArm) -> str:
     """The tuned settings as they are typed."""
-    if one.default is None:
+    if arm.default is None:
         return "not known: no run with the default settings"
-    return " ".join(f"{key}={value}" for key, value in one.settings.items()) or "the default settings"
+    return " ".join(f"{key}={value}" for key, value in arm.settings.items()) or "the default settings"
 
 
-def regret_words(one: TunedArm) -> str:
+def regret_words(arm: TunedArm) -> str:
     """`20.0 % [12.1 %, 28.4 %]`, or why there is none."""
-    if one.regret is None:
-        return one.why
-    ends = one.regret.interval
-    said = f"{one.bound} {one.regret.point:.1%}".strip()
+    if arm.regret is None:
+        return arm.why
+    ends = arm.regret.interval
+    point = f"{arm.bound} {arm.regret.point:.1%}".strip()
     if ends is None:
-        return f"{said}, no interval below 3 runs"
+        return f"{point}, no interval below 3 runs"
     low = f"{ends.low:.1%}" if ends.low > -1 else "no lower end"
     high = f"{ends.high:.1%}" if math.isfinite(ends.high) else "no upper end"
-    return f"{said} [{low}, {high}]"
+    return f"{point} [{low}, {high}]"
 
 
 def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> TunedArm:
@@ -110,7 +110,7 @@ def _regret(others: Comparison, default: Arm, tuned: Arm, level: float) -> tuple
         return None, "", "no run counts"
     if default.runs[0].target is None:
         times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in (default, tuned)]
-        if not all(one.seconds for one in times):
+        if not all(side.seconds for side in times):
             return None, "", "no run did all its work"
         return regret(*times, level=level), "", ""
     limit = budget_s(others)
@@ -119,12 +119,14 @@ def _regret(others: Comparison, default: Arm, tuned: Arm, level: float) -> tuple
     base, arm = way(default.counted, limit), way(tuned.counted, limit)
     if base.all_reached and arm.all_reached:
         return regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
-    said = f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
-    found = reached.compare(base, arm, level=level)
-    if found is None:
-        return None, "", said
-    ends = Interval(found.low - 1, found.high - 1)
-    return Regret(point=found.point - 1, interval=ends), found.side, said
+    counts = (
+        f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
+    )
+    ratio = reached.compare(base, arm, level=level)
+    if ratio is None:
+        return None, "", counts
+    ends = Interval(ratio.low - 1, ratio.high - 1)
+    return Regret(point=ratio.point - 1, interval=ends), ratio.side, counts
 
 
 def _changes(default: Run, tuned: Run) -> dict[str, str]:
@@ -133,8 +135,8 @@ def _changes(default: Run, tuned: Run) -> dict[str, str]:
 
 
 def _place(comparison: Comparison) -> tuple[str, ...]:
-    one = comparison
-    return one.study, one.model, one.dataset, one.world, one.size, one.assumption
+    c = comparison
+    return c.study, c.model, c.dataset, c.world, c.size, c.assumption
 
 
 class TunedSection(Section):

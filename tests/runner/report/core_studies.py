@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from sharing import compared
 
-from daso_bench.runner.report.data.arms import Comparison, compare
-from daso_bench.runner.report.data.load import load_runs
+from daso_bench.runner.report.data.arms import Comparison
 
 Make = Callable[..., Path]
 # Skewed, and unlike each other: no mean and no pairing but the right one gives the right number.
@@ -53,8 +53,7 @@ def made(make_run: Make, root: Path, arms: Mapping[str, Core]) -> Comparison:
     for name, core in arms.items():
         for seed in range(len(core.spread)):
             _run(make_run, root, name, core, seed)
-    (found,) = compare(load_runs(root, "report"))
-    return found
+    return compared(root)
 
 
 def _run(make_run: Make, root: Path, name: str, core: Core, seed: int) -> None:

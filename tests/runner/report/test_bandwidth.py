@@ -11,7 +11,7 @@ from sharing import table as rows
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sections.bandwidth import Bandwidth, alternative, bandwidths, crossings, draw
 
@@ -21,60 +21,54 @@ ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at 
 TIMES = {1.0: {"ddp": 40.0, "daso": 20.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}
 
 
-def found(one: Mapping[float, float], other: Mapping[float, float]) -> list[tuple[str, str, float, float]]:
-    """The crossings of two lines, as tuples."""
-    made = crossings("one", "other", {"one": one, "other": other}, sorted(one.keys() | other.keys()))
-    return [(c.below, c.above, c.rate_gbit, c.seconds) for c in made]
-
-
-def test_two_lines_cross_where_they_meet_on_logarithmic_axes():
-    """From 10 to 1 and from 5 to 2: half way from 1 to 100 both are at √10."""
-    ((below, above, rate, seconds),) = found({1: 10, 100: 1}, {1: 5, 100: 2})
-    assert (below, above) == ("other", "one")
-    assert (rate, seconds) == pytest.approx((10, math.sqrt(10)))
-
-
-def test_a_crossing_lies_nearer_to_the_rate_at_which_the_arms_are_nearer():
-    """ln(other/one) goes from ln 2 to -ln 8: a quarter of the way from 1 to 16, which is 2."""
-    ((below, above, rate, seconds),) = found({1: 4, 16: 8}, {1: 8, 16: 1})
-    assert (below, above) == ("one", "other")
-    assert (rate, seconds) == pytest.approx((2, 4 * 2**0.25))
-
-
-def test_only_the_rates_on_both_sides_of_a_crossing_count():
-    ((_, _, rate, seconds),) = found({0.1: 100, 1: 4, 16: 8, 100: 8}, {0.1: 900, 1: 8, 16: 1, 100: 0.1})
-    assert (rate, seconds) == pytest.approx((2, 4 * 2**0.25))
-
-
-def test_lines_that_meet_at_a_rate_that_was_run_cross_there():
-    ((below, above, rate, seconds),) = found({1: 1, 10: 3, 100: 8}, {1: 2, 10: 3, 100: 4})
-    assert (below, above, rate, seconds) == ("one", "other", pytest.approx(10), pytest.approx(3))
-
-
-def test_lines_that_only_touch_do_not_cross():
-    assert found({1: 1, 10: 3, 100: 4}, {1: 2, 10: 3, 100: 8}) == []
-
-
-def test_arms_less_than_a_hundredth_apart_do_not_cross():
-    assert found({1: 1, 10: 1, 100: 1}, {1: 1.005, 10: 0.995, 100: 1.005}) == []
-    assert found({1: 1, 10: 1}, {1: 1.02, 10: 0.995}) == []
-    assert len(found({1: 1, 10: 1}, {1: 1.02, 10: 0.98})) == 1
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # From 10 to 1 and from 5 to 2: half way from 1 to 100 both are at √10.
+        ({1: 10, 100: 1}, {1: 5, 100: 2}, [("second", "first", 10, math.sqrt(10))]),
+        # ln(second/first) goes from ln 2 to -ln 8: a quarter of the way from 1 to 16, which is 2.
+        ({1: 4, 16: 8}, {1: 8, 16: 1}, [("first", "second", 2, 4 * 2**0.25)]),
+        # Only the rates on both sides of a crossing count.
+        (
+            {0.1: 100, 1: 4, 16: 8, 100: 8},
+            {0.1: 900, 1: 8, 16: 1, 100: 0.1},
+            [("first", "second", 2, 4 * 2**0.25)],
+        ),
+        # Lines that meet at a rate that was run cross there; lines that only touch do not cross.
+        ({1: 1, 10: 3, 100: 8}, {1: 2, 10: 3, 100: 4}, [("first", "second", 10, 3)]),
+        ({1: 1, 10: 3, 100: 4}, {1: 2, 10: 3, 100: 8}, []),
+        # Less than a hundredth apart is equal.
+        ({1: 1, 10: 1, 100: 1}, {1: 1.005, 10: 0.995, 100: 1.005}, []),
+        ({1: 1, 10: 1}, {1: 1.02, 10: 0.995}, []),
+        # Lines may cross twice.
+        (
+            {1: 1, 10: 4, 100: 1},
+            {1: 2, 10: 2, 100: 2},
+            [("first", "second", 10**0.5, 2), ("second", "first", 10**1.5, 2)],
+        ),
+        # No line leads over a rate at which an arm did not reach the target.
+        ({1: 1, 10: 1, 100: 4}, {1: 2, 100: 2}, []),
+    ],
+)
+def test_where_two_lines_cross_on_logarithmic_axes(
+    first: Mapping[float, float], second: Mapping[float, float], expected: list[tuple[str, str, float, float]]
+):
+    rates = sorted(first.keys() | second.keys())
+    found = crossings("first", "second", {"first": first, "second": second}, rates)
+    assert [(crossing.below, crossing.above) for crossing in found] == [names[:2] for names in expected]
+    assert [(crossing.rate_gbit, crossing.seconds) for crossing in found] == [
+        pytest.approx(numbers[2:]) for numbers in expected
+    ]
 
 
 def test_small_differences_between_clear_ones_make_one_crossing_not_three():
-    ((below, _, rate, _),) = found({1: 1, 10: 1, 100: 1, 1000: 1}, {1: 2, 10: 0.999, 100: 1.001, 1000: 0.5})
-    assert below == "one"
-    assert 9 < rate < 10, "the first of them"
-
-
-def test_lines_may_cross_twice_and_each_is_told():
-    (first, second) = found({1: 1, 10: 4, 100: 1}, {1: 2, 10: 2, 100: 2})
-    assert (first[0], second[0]) == ("one", "other")
-    assert (first[2], second[2]) == pytest.approx((10**0.5, 10**1.5))
-
-
-def test_no_line_leads_over_a_rate_at_which_an_arm_did_not_reach_the_target():
-    assert found({1: 1, 10: 1, 100: 4}, {1: 2, 100: 2}) == []
+    lines = {
+        "first": dict.fromkeys((1, 10, 100, 1000), 1),
+        "second": {1: 2, 10: 0.999, 100: 1.001, 1000: 0.5},
+    }
+    (crossing,) = crossings("first", "second", lines, [1, 10, 100, 1000])
+    assert crossing.below == "first"
+    assert 9 < crossing.rate_gbit < 10, "the first of them"
 
 
 @pytest.fixture
@@ -97,7 +91,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
 
 
 def analysed(root: Path) -> list[Bandwidth]:
-    return bandwidths(compare(load_run(path, path.name) for path in find_runs(root)))
+    return bandwidths(compare(load_runs(root, "test")))
 
 
 def test_a_study_over_rates_has_a_line_for_each_arm_and_the_floor_of_the_baseline(make_study: Make):
@@ -198,10 +192,3 @@ def test_the_page_begins_with_the_crossings_and_their_figure(make_study: Make, t
     (crossing,) = rows(tmp_path / "out" / "crossings.csv")
     assert (crossing["faster_below"], crossing["faster_above"]) == ("daso", "ddp")
     assert "<!-- simulated -->" in (tmp_path / "out" / "bandwidth.svg").read_text()
-
-
-def test_other_studies_have_no_such_section(make_run: Make, tmp_path: Path):
-    make_run(tmp_path / "results")
-    page = report(tmp_path / "results", tmp_path / "out").read_text()
-    assert "Which link is fast enough" not in page
-    assert not (tmp_path / "out" / "bandwidth.csv").exists()

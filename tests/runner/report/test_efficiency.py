@@ -115,27 +115,79 @@ def test_an_odd_record_of_blocking_is_not_recorded(make_run: Make, tmp_path: Pat
     assert [line.shares is None for line in one.lines] == [False, True]
 
 
-@pytest.mark.parametrize("missing", ["native", "one core"])
-def test_without_a_baseline_or_a_core_alone_there_is_none(make_run: Make, tmp_path: Path, missing: str):
-    comparison = made(make_run, tmp_path, {name: core for name, core in usual().items() if name != missing})
-    assert matrix(comparison) is None
-    said = {"native": "no baseline", "one core": "no run of one core"}[missing]
-    assert why_none(comparison).startswith(said)
-    assert bool(warning(comparison)) is (missing == "native"), "nobody asked for one"
+def without_cores(seed: int, config: Any, environment: dict[str, Any], summary: Any) -> None:
+    """The run of seed 2 did not record the cores of its rank."""
+    if seed == 2:
+        environment["ranks"][0].pop("cores")
 
 
-@pytest.mark.parametrize("name", ["native", "hsgd", "one core"])
-def test_of_one_run_there_is_no_mean(make_run: Make, tmp_path: Path, name: str):
+def with_rank(key: str, value: str) -> Any:
+    """Every run has this in the record of its rank."""
+    return lambda seed, config, environment, summary: environment["ranks"][0].update({key: value})
+
+
+NOT_EQUAL = "one core is no core of native's: not equal: "
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("native", None, "no baseline (study.baseline)"),
+        ("one core", None, "no run of one core (study.role=one_core)"),
+        ("native", {"spread": (1.0,)}, "native has fewer than 2 complete runs"),
+        ("one core", {"spread": (1.0,)}, "one core has fewer than 2 complete runs"),
+        ("native", {"edit": without_cores}, "the cores of native are not recorded, or not the same in all"),
+        ("one core", {"batch": 1}, f"{NOT_EQUAL}batch of a core (64 / 4; 1)"),
+        ("one core", {"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision ("),
+        (
+            "one core",
+            {"more": {"train": {"global_batch_size": 16, "channels_last": False}}},
+            "channels_last (",
+        ),
+        ("one core", {"edit": with_rank("host", "b")}, "nodes (a; b)"),
+        ("one core", {"edit": with_rank("device_model", "slow")}, "(fast; slow)"),
+        (
+            "other core",
+            {"rate": 300.0, "more": {"train": {"global_batch_size": 16, "epochs": 3}}},
+            "several arms",
+        ),
+    ],
+)
+def test_why_there_is_no_matrix(
+    make_run: Make, tmp_path: Path, name: str, changes: dict[str, Any] | None, why: str
+):
     arms = usual()
-    arms[name] = replace(arms[name], spread=arms[name].spread[:1])
-    comparison = made(make_run, tmp_path, arms)
-    if name == "hsgd":
-        one = matrix(comparison)
-        assert one is not None
-        assert one.left_out == ("hsgd (fewer than 2 complete runs)",)
-        assert "Not in the matrix: hsgd (fewer than 2 complete runs)." in one.sentence
+    if changes is None:
+        del arms[name]
     else:
-        assert why_none(comparison) == f"{name} has fewer than 2 complete runs"
+        arms[name] = replace(arms.get(name, arms["one core"]), **changes)
+    comparison = made(make_run, tmp_path, arms)
+    assert matrix(comparison) is None
+    assert why in why_none(comparison)
+    assert bool(warning(comparison)) is ("one core" in arms), "else nobody asked for one"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"spread": (1.0,)}, "fewer than 2 complete runs"),
+        ({"cores": (0, 1)}, "2 cores, the others 4"),
+        ({"cores": tuple(range(8))}, "8 cores, the others 4"),
+        ({"edit": without_cores}, "its cores are not recorded, or not the same in all runs"),
+    ],
+)
+def test_why_an_arm_is_not_in_the_matrix(make_run: Make, tmp_path: Path, changes: dict[str, Any], why: str):
+    arms = usual()
+    arms["hsgd"] = replace(arms["hsgd"], **changes)
+    one = found(make_run, tmp_path, arms)
+    assert (one.cores, one.left_out) == (4, (f"hsgd ({why})",))
+    assert f"Not in the matrix: hsgd ({why})." in one.sentence
+
+
+def test_one_core_may_lack_the_record_of_its_cores(make_run: Make, tmp_path: Path):
+    arms = usual()
+    arms["one core"] = replace(arms["one core"], edit=without_cores)
+    assert found(make_run, tmp_path, arms).left_out == ()
 
 
 @pytest.mark.parametrize(
@@ -204,82 +256,11 @@ def test_a_containers_quota_is_what_its_ranks_may_use(make_run: Make, tmp_path: 
     assert one.baseline.value == pytest.approx(0.6 * mean(SPREADS["native"]) / mean(ALONE))
 
 
-@pytest.mark.parametrize(
-    ("cores", "why"), [((0, 1), "2 cores, the others 4"), (tuple(range(8)), "8 cores, the others 4")]
-)
-def test_an_arm_on_other_cores_is_left_out_and_that_is_said(
-    make_run: Make, tmp_path: Path, cores: tuple[int, ...], why: str
-):
-    arms = usual()
-    arms["hsgd"] = replace(arms["hsgd"], cores=cores)
-    one = found(make_run, tmp_path, arms)
-    assert (one.cores, one.left_out) == (4, (f"hsgd ({why})",))
-    assert f"Not in the matrix: hsgd ({why})." in one.sentence
-
-
-@pytest.mark.parametrize("name", ["hsgd", "native", "one core"])
-def test_one_run_that_did_not_record_its_cores_costs_its_arm_alone(make_run: Make, tmp_path: Path, name: str):
-    def silent(seed: int, config: Any, environment: dict[str, Any], summary: Any) -> None:
-        if seed == 2:
-            environment["ranks"][0].pop("cores")
-
-    arms = usual()
-    arms[name] = replace(arms[name], edit=silent)
-    comparison = made(make_run, tmp_path, arms)
-    one = matrix(comparison)
-    if name == "native":
-        assert why_none(comparison) == "the cores of native are not recorded, or not the same in all runs"
-        assert "the cores of native are not recorded" in warning(comparison)
-    else:
-        assert one is not None
-        assert bool(one.left_out) is (name == "hsgd")
-
-
-OTHER_CORES: dict[str, tuple[dict[str, Any], str]] = {
-    "batch": ({"batch": 1}, "batch of a core (64 / 4; 1)"),
-    "precision": ({"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision ("),
-    "layout": ({"more": {"train": {"global_batch_size": 16, "channels_last": False}}}, "channels_last ("),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_CORES)
-def test_a_core_that_did_other_work_is_none_of_the_baselines(make_run: Make, tmp_path: Path, name: str):
-    changes, said = OTHER_CORES[name]
-    arms = usual()
-    arms["one core"] = replace(arms["one core"], **changes)
-    comparison = made(make_run, tmp_path, arms)
-    assert why_none(comparison).startswith("one core is no core of native's: not equal: ")
-    assert said in why_none(comparison)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"), [("host", "b", "nodes (a; b)"), ("device_model", "slow", "(fast; slow)")]
-)
-def test_a_core_of_another_machine_is_none_of_the_baselines(
-    make_run: Make, tmp_path: Path, key: str, value: str, said: str
-):
-    def elsewhere(seed: int, config: Any, environment: dict[str, Any], summary: Any) -> None:
-        environment["ranks"][0][key] = value
-
-    arms = usual()
-    arms["one core"] = replace(arms["one core"], edit=elsewhere)
-    assert said in why_none(made(make_run, tmp_path, arms))
-
-
 def test_a_batch_that_cores_do_not_divide_is_rounded_either_way(make_run: Make, tmp_path: Path):
     for batch, fits in ((15, False), (16, True), (17, True), (18, False)):
         arms = {name: replace(core, batch=66) for name, core in usual().items()}
         arms["one core"] = replace(arms["one core"], batch=batch)
         assert (matrix(made(make_run, tmp_path / str(batch), arms)) is not None) is fits
-
-
-def test_two_arms_of_one_core_are_not_pooled(make_run: Make, tmp_path: Path):
-    arms = usual()
-    arms["other core"] = replace(
-        arms["one core"], rate=300.0, more={"train": {"global_batch_size": 16, "epochs": 3}}
-    )
-    comparison = made(make_run, tmp_path, arms)
-    assert why_none(comparison) == "several arms of one core (one core; other core): keep one"
 
 
 def test_where_an_arm_does_more_than_all_cores_no_headroom_is_told(make_run: Make, tmp_path: Path):

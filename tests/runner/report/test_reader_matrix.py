@@ -122,10 +122,3 @@ def test_the_report_has_table_figure_and_words(make_run: Make, tmp_path: Path):
     node = next(row for row in rows if (row["arm"], row["size"]) == ("node_batch", "4 KiB"))
     assert float(node["times_as_fast"]) == pytest.approx(2.0)
     assert (float(node["waited_s"]), node["baseline"]) == (0.25, "strided")
-
-
-def test_runs_without_a_reader_have_no_table(make_run: Make, tmp_path: Path):
-    make_run(tmp_path / "runs", "ddp", 0)
-    page = report(tmp_path / "runs", tmp_path / "out").read_text()
-    assert "Reading a packed file" not in page
-    assert not (tmp_path / "out" / "readers.csv").exists()

@@ -1,6 +1,5 @@
 """The page as a whole: complete, offline, the same bytes for the same runs, whatever their state."""
 
-import csv
 import json
 import math
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sharing import table
 
 from daso_bench.runner.report.build import report
 from daso_bench.strategies.errors import ConfigError
@@ -20,11 +20,6 @@ from daso_bench.strategies.errors import ConfigError
 DAMAGED = '{"kind": "evaluation", "step": 99, "acc'
 Make = Callable[..., Path]
 CROWDED = ["4 ranks on 2 cores"]
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 class Text(HTMLParser):

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import find_runs, load_run
+from sharing import compared
+
 from daso_bench.runner.report.reproduce import command_of, script_of
 
 Make = Callable[..., Path]
@@ -20,7 +20,7 @@ def test_the_script_runs_the_same_commands(make_run: Make, tmp_path: Path) -> No
             tmp_path / "runs", "daso", seed, settings={"odd": "it's $x"}, place={"note": f"${seed} it's"}
         )
     make_run(tmp_path / "runs", "daso", 0, arm="A' `x`\n|", train={"epochs": 3})
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(tmp_path / "runs"))
+    comparison = compared(tmp_path / "runs")
     script = script_of([arm.runs for arm in comparison.arms])
     # A program of that name that writes its arguments down.
     told = tmp_path / "daso-bench"
@@ -40,7 +40,7 @@ def test_the_script_runs_the_same_commands(make_run: Make, tmp_path: Path) -> No
 def test_what_runs_share_is_said_once(make_run: Make, tmp_path: Path) -> None:
     for seed in range(20):
         make_run(tmp_path, "daso", seed)
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(tmp_path))
+    comparison = compared(tmp_path)
     script = script_of([arm.runs for arm in comparison.arms])
     assert script.count("train.global_batch_size=64") == 1
     for run in comparison.runs:

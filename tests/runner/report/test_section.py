@@ -45,6 +45,15 @@ def test_sections_have_a_place_each_and_the_page_begins_with_bandwidth():
     assert all(kind.__doc__ for kind in kinds)
 
 
+def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: Make, tmp_path: Path):
+    make_run(tmp_path / "runs", target=None)
+    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    tables = {file.stem for file in (tmp_path / "out").glob("*.csv")}
+    assert tables == {"runs", "evaluations", "arms", "headline"}
+    for heading in ("Which link is fast", "The answer", "packed file", "What tuning came to", "assumptions"):
+        assert heading not in page
+
+
 def test_a_section_of_the_users_own_is_one_file(make_run: Make, tmp_path: Path):
     make_run(tmp_path / "runs")
     (tmp_path / "own" / "sections").mkdir(parents=True)

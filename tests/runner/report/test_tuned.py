@@ -14,7 +14,7 @@ from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import FairnessRow, FairnessTable, fairness
 from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.data.arms import Comparison, compare, row_of
-from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.data.load import find_runs, load_runs
 from daso_bench.runner.report.sections.tuned import TunedArm, TunedSection, regret_words, tuned_arms
 
 Make = Callable[..., Path]
@@ -48,7 +48,7 @@ def rows(
 
 
 def compared(root: Path) -> list[Comparison]:
-    return compare(load_run(path, path.name) for path in find_runs(root))
+    return compare(load_runs(root, "test"))
 
 
 def only(root: Path) -> TunedArm:

@@ -1,11 +1,13 @@
-"""Numbers as people read them."""
+"""Numbers as people read them; means and shares of time."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from daso_bench.runner.report import words
-from daso_bench.runner.report.data.means import geometric_mean, mean
+from daso_bench.runner.report.data.means import geometric_mean, mean, time_shares
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,13 @@ def test_means_need_two_whole_values() -> None:
         assert mean(values) is None
         assert geometric_mean(values) is None
     assert geometric_mean([2.0, 0.0]) is None
+
+
+@pytest.mark.parametrize("missing", [{}, {"blocked_s": None}])  # null: a GPU waited, and its host did not
+def test_shares_of_time_need_what_every_run_was_blocked(missing: dict[str, Any]) -> None:
+    parts = {"compute": 5.0, "exposed": 2.0, "waiting": 1.0, "data": 1.0, "step_other": 1.0}
+    run: Any = SimpleNamespace(parts_s=parts, summary={"blocked_s": {"intra": 1.0, "inter": 2.0}})
+    shares = time_shares([run])
+    assert shares is not None
+    assert shares["blocked on inter"] == pytest.approx(0.2)
+    assert time_shares([run, SimpleNamespace(parts_s=parts, summary=missing)]) is None  # pyright: ignore

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from sharing import compared
 
 from daso_bench.runner.report.data.arms import Comparison, common_settings, compare, own_settings
-from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.data.load import load_run, load_runs
 from daso_bench.runner.report.plots.arm_style import look
 from daso_bench.runner.report.reproduce import command_of
 
@@ -17,8 +18,8 @@ Make = Callable[..., Path]
 ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]
 
 
-def compared(root: Path) -> list[Comparison]:
-    return compare(load_run(path, path.name) for path in find_runs(root))
+def all_compared(root: Path) -> list[Comparison]:
+    return compare(load_runs(root, "test"))
 
 
 def test_seeds_make_no_arms_and_settings_do(make_run: Make, tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_seeds_make_no_arms_and_settings_do(make_run: Make, tmp_path: Path) -> N
         make_run(tmp_path, "daso", seed, settings={"sync_every": 16})
         make_run(tmp_path, "ddp", seed)
         make_run(tmp_path, "ddp", seed, arm="A'")
-    (comparison,) = compared(tmp_path)
+    comparison = compared(tmp_path)
     assert [arm.label for arm in comparison.arms] == [
         *("ddp", "ddp [A']", "daso, strategy.sync_every=4", "daso, strategy.sync_every=16")
     ]
@@ -37,7 +38,7 @@ def test_seeds_make_no_arms_and_settings_do(make_run: Make, tmp_path: Path) -> N
 def test_common_and_own_settings_make_the_whole(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, "ddp", 1)
     make_run(tmp_path, "ddp", 2, train={"epochs": 3})
-    (comparison,) = compared(tmp_path)
+    comparison = compared(tmp_path)
     common = common_settings(comparison.runs)
     assert common["train.global_batch_size"] == "64"
     assert "train.epochs" not in common
@@ -72,7 +73,7 @@ def test_the_names_of_a_study_are_the_labels_unless_shared(make_run: Make, tmp_p
     make_run(tmp_path, "ddp", place={"arm": "ddp"})
     for period in (8, 16):
         make_run(tmp_path, "local_sgd", place={"arm": "local"}, settings={"period": period})
-    (comparison,) = compared(tmp_path)
+    comparison = compared(tmp_path)
     assert [arm.label for arm in comparison.arms] == [
         *("ddp", "ddp by nodes", "fast", "local, strategy.period=8", "local, strategy.period=16")
     ]
@@ -81,7 +82,7 @@ def test_the_names_of_a_study_are_the_labels_unless_shared(make_run: Make, tmp_p
 def test_names_that_some_runs_lack_are_no_labels(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, "daso", place={"arm": "fast"})
     make_run(tmp_path, "ddp")
-    (comparison,) = compared(tmp_path)
+    comparison = compared(tmp_path)
     assert [arm.label for arm in comparison.arms] == ["ddp", "daso"]
 
 
@@ -90,7 +91,7 @@ def test_worlds_sizes_and_assumptions_are_compared_apart(make_run: Make, tmp_pat
         for size in ("4 nodes", "16 nodes"):
             for assumption in ("", "rings"):
                 make_run(tmp_path, world=world, place={"size": size, "assumption": assumption})
-    assert [(c.world, c.size, c.assumption, len(c.runs)) for c in compared(tmp_path)] == [
+    assert [(c.world, c.size, c.assumption, len(c.runs)) for c in all_compared(tmp_path)] == [
         (world, size, assumption, 1)
         for world in ("local", "simulated")
         for size in ("4 nodes", "16 nodes")
@@ -102,7 +103,7 @@ def test_an_arm_looks_the_same_everywhere_and_different_beside_others(make_run: 
     for study, strategies in {"a": "tuvwxyz", "b": "zy", "c": ["ddp", "t"], "d": ["ddp", "new"]}.items():
         for strategy in strategies:
             make_run(tmp_path, strategy, study=study)
-    comparisons = compared(tmp_path)
+    comparisons = all_compared(tmp_path)
     looks = {arm.label: arm.index for c in comparisons for arm in c.arms}
     assert len(set(looks.values())) == len(looks) == 9
     assert [arm.index for arm in comparisons[0].arms] == list(range(7))
