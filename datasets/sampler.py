@@ -8,7 +8,7 @@ of steps.
 Tail, `short_batch`: what remains after the last complete global batch
   join   is joined to the batch before it where it has fewer than 2 samples per rank (batch normalisation
          refuses a single sample), else a batch of its own; no sample is left out, no rank is without samples;
-  keep   is a batch of its own, where ranks may have no sample; left out only below `minimum` samples;
+  keep   is a batch of its own, where ranks may have no sample;
   drop   is left out.
 Fewer samples than a global batch make one batch of all samples, except with `drop`.
 """
@@ -35,7 +35,7 @@ class Sampler:
 
     samples: size of the training split; global_batch_size: samples per step over all ranks;
     seed: of the data order, already derived; piece_shift: rank r gets piece (r + piece_shift) % ranks;
-    short_batch: what becomes of the tail; minimum: samples without which a kept tail is no batch.
+    short_batch: what becomes of the tail.
     `left_out` samples of each epoch are in no batch.
     Raises ValueError when a rank could never get a sample, or nobody any.
     """
@@ -49,7 +49,6 @@ class Sampler:
         piece_shift: int = 0,
         *,
         short_batch: str = "join",
-        minimum: int = 1,
     ) -> None:
         if ranks < 1:
             raise ValueError(f"ranks={ranks}: must be >= 1")
@@ -70,7 +69,7 @@ class Sampler:
         full, tail = divmod(samples, global_batch_size)
         stands = {
             "join": tail >= 2 * ranks or full == 0,
-            "keep": tail >= minimum,
+            "keep": True,
             "drop": False,
         }[short_batch]
         self.steps_per_epoch = full + (1 if tail and stands else 0)

@@ -36,6 +36,12 @@ def check(
         _check_compile(virtual, accumulate, cluster, strategy_class, name)
 
 
+def needs_numbers(kind: type[Strategy], strategy: Any) -> str | None:
+    """The `strategy.key=value` of `Strategy.needs_numbers` that the keys have; None: they have none."""
+    having = [(key, value) for key, value in kind.needs_numbers if getattr(strategy, key) == value]
+    return f"strategy.{having[0][0]}={having[0][1]}" if having else None
+
+
 def _check_loss_scaling(cluster: ClusterConfig, kind: type[Any], strategy: Any, name: str) -> None:
     # Who has the default `stop_agreed` averages gradients over all ranks in every step: all see one overflow.
     if cluster.ranks > 1 and kind.stop_agreed is not Strategy.stop_agreed:
@@ -44,7 +50,7 @@ def _check_loss_scaling(cluster: ClusterConfig, kind: type[Any], strategy: Any, 
             f"strategy={name} not all would see it: backward does not end with sums over all ranks; take "
             "bf16, which needs no scale"
         )
-    remembers = kind.needs_numbers(strategy)
+    remembers = needs_numbers(kind, strategy)
     if remembers is not None:
         raise ConfigError(
             f"train.precision=fp16: {remembers} remembers gradients, and would never forget one that "

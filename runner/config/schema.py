@@ -63,7 +63,9 @@ class RunConfig:
             raise ConfigError(
                 f"train.target={self.train.target}: launcher.timing_only=true learns nothing to reach it"
             )
-        needing = self.strategy_class.needs_numbers(self.strategy) if self.launcher.timing_only else None
+        needing = None
+        if self.launcher.timing_only:
+            needing = option_checks.needs_numbers(self.strategy_class, self.strategy)
         if needing is not None:
             raise ConfigError(
                 f"{needing}: sends what depends on trained numbers, which launcher.timing_only=true has not"

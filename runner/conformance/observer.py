@@ -65,7 +65,7 @@ class Walker:
         self.history.budget = self.progress.budget
         self.shares: Shares | None = None
         self.meetings = 0
-        self.copies: dict[int, Tensor | None] = {}
+        self.copies: dict[int, Callable[[], Tensor]] = {}
         self.epoch_loss = torch.zeros(2, dtype=torch.float64)  # Σ n_r · loss, Σ n_r of the epoch so far
         self._set_up(make_replica)
 
@@ -260,7 +260,7 @@ class Walker:
         history = self.history
         self.traffic.during = "copy"
         for place, part in self.copies.items():
-            history.copies[place] = self.strategy.assemble(part)
+            history.copies[place] = part()
         self.traffic.during = "finalize"
         history.blocked_ns = self.traffic.blocked_ns
         self.strategy.finalize()

@@ -347,7 +347,8 @@ class TrainContext:
         """Whether models are evaluated at once or from copies, and how many copies there is memory for."""
         train, strategy = self.config.train, self.strategy
         self.deferred = train.eval_mode == "deferred" or (
-            train.eval_mode == "auto" and strategy.deferred(self.progress, self.eval_every)
+            train.eval_mode == "auto"
+            and (strategy.never_syncs or strategy.samples_between_syncs > self.eval_every)
         )
         if self.deferred:
             element = self.replica.parameters.empty().element_size()

@@ -5,6 +5,7 @@ training time when it was taken; the copy's stamp is the latest of all ranks. So
 "Evaluations, inline and deferred".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,10 @@ from torch import Tensor
 
 @dataclass
 class Copy:
-    """What one rank keeps of one would-be model; `part` None: another rank has it, or it was dropped."""
+    """What one rank keeps of one would-be model; `part` makes the model, None: there was no room for it."""
 
     place: dict[str, Any]
-    part: Tensor | None
+    part: Callable[[], Tensor] | None
     kept: bool
     train_ns: int
     payload_bytes: dict[str, int]
