@@ -7,7 +7,7 @@ piece per rank, equal or in the ratio of shares. So the global batches depend ne
 The tail, what remains after the last complete global batch, by `short_batch`:
   join   joined to the batch before it if it has fewer than 2 samples per rank (batch normalisation refuses a
          single sample), else a batch of its own; no sample is left out, no rank is without samples;
-  keep   a batch of its own, in which ranks may have no sample; left out only below `minimum` samples;
+  keep   a batch of its own, in which ranks may have no sample;
   drop   left out.
 Fewer samples than a global batch make one batch of all samples, except with `drop`.
 """
@@ -34,7 +34,7 @@ class Sampler:
 
     samples: size of the training split; global_batch_size: samples per step over all ranks;
     seed: of the data order, already derived; piece_shift: rank r gets piece (r + piece_shift) % ranks;
-    short_batch: see above; minimum: of samples in a kept tail.
+    short_batch: what becomes of the tail.
     `left_out` samples of each epoch are in no batch.
     Raises ValueError if a rank could never get a sample, or all samples are left out.
     """
@@ -48,7 +48,6 @@ class Sampler:
         piece_shift: int = 0,
         *,
         short_batch: str = "join",
-        minimum: int = 1,
     ) -> None:
         if ranks < 1:
             raise ValueError(f"ranks={ranks}: must be >= 1")
@@ -69,7 +68,7 @@ class Sampler:
         full, tail = divmod(samples, global_batch_size)
         own_batch = {
             "join": tail >= 2 * ranks or full == 0,
-            "keep": tail >= minimum,
+            "keep": True,
             "drop": False,
         }[short_batch]
         self.steps_per_epoch = full + (1 if tail and own_batch else 0)

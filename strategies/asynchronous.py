@@ -1,4 +1,4 @@
-"""The contract of a strategy whose ranks train at their own pace: what comes on top of `Strategy`."""
+"""The contract of a strategy whose ranks train at their own pace: what it adds to `Strategy`."""
 
 from abc import abstractmethod
 
@@ -7,27 +7,24 @@ from .progress import Progress
 
 
 class AsynchronousStrategy(Strategy):
-    """Each rank draws from all data by itself and steps at its own pace; the run ends by global samples.
+    """Each rank draws its own samples from all data and steps at its own pace; global samples end the run.
 
     With other strategies all ranks take equal steps on the pieces of common global batches. Here `step` and
-    `batch` of `Progress` are this rank's own, and `is_sync_point` says yes where all ranks have applied the
-    same round.
+    `batch` of `Progress` count this rank's steps, and `is_sync_point` is true where all ranks have applied
+    the same round.
     """
 
     @abstractmethod
     def samples(self, progress: Progress) -> int:
-        """Global samples in the model where ranks just met, exactly; equal on all ranks.
-
-        Read only after `is_sync_point` said yes.
-        """
+        """Global samples that the model has seen at this sync point, exactly; equal on all ranks."""
 
     @abstractmethod
     def global_samples(self, progress: Progress) -> int:
-        """Global samples before the present step, for the learning rate: never more than there are."""
+        """Global samples before the present step, as far as this rank knows: for the learning rate."""
 
     def ended(self, progress: Progress) -> bool:
-        """Whether the run ends where ranks just met (`progress.samples` counts them). Equal on all ranks."""
+        """Whether the run ends at this sync point, by `progress.samples`. Equal on all ranks."""
         return progress.samples >= progress.budget
 
     def reserve(self, copies: int) -> None:
-        """Before training with deferred evaluation: that many snapshots will be asked for at most."""
+        """Training with deferred evaluation begins: at most so many snapshots are kept at once."""

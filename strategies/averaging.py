@@ -1,16 +1,16 @@
-"""What strategies share that let models move apart and average them from time to time.
+"""Strategies whose models move apart for a round of steps and are then averaged, and the means they use.
 
-`PeriodicStrategy` counts the steps of a round, ends it with a blocking average, and answers what follows from
-that: where ranks meet, when a stop request is known to all, what the model of a user is, what a resume needs.
-How a mean is made is an object of its own (`Mean`), so that a subclass may bring another one.
+`PeriodicStrategy` counts the steps of a round, ends the round with a blocking average, and derives the rest
+from that: sync points, agreement to stop, the evaluated model, the state of a resume. A `Mean` is an object,
+so that a subclass can choose how an average is made.
 
-The payload of an average is one flat vector [m + F + 1]: parameters, floating-point buffers where they ride
-along, and one element that tells whether some rank asks to stop.
+The payload of an average is one flat vector [m + F + 1]: parameters, floating-point buffers if they travel
+with them, and one element that is above 0 if a rank requests a stop.
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,33 +66,30 @@ class LeaderMean(Mean):
         if self.comm.local_rank == 0:
             flat *= self.weight
             self.comm.all_reduce(flat, LEADERS).wait()
-        with self.comm.summing("inter"):  # the others stand here while their leader sums
+        with self.comm.summing("inter"):  # the other ranks of the node wait here while their leader sums
             self.comm.broadcast(flat, 0, NODE).wait()
 
 
 class PeriodicStrategy(Strategy):
     """Rounds of steps in which models move apart, each ended by a blocking average.
 
-    A subclass calls `start` in its `setup`, then sets `period`; `replica.average_gradients_over` says how far
-    apart models move: while it names all ranks there are no rounds, and steps are synchronous. `Config` has
-    the keys `buffers` and `optimizer_state`. Hooks: `begin_round`, `due`, `outer`.
+    A subclass calls `start` in its `setup`, sets `period` (steps of a round) and `samples_between_syncs`, and
+    calls `replica.average_gradients_over`. While that names all ranks, there are no rounds: steps are
+    synchronous. `Config` has the keys `buffers` and `optimizer_state`. Hooks: `begin_round`, `due`, `outer`.
 
-    `since` counts completed steps since the last average, once per optimizer step; 0 means equal models.
+    `since` counts the steps since the last average; 0 means equal models.
     """
 
-    # Where a round is longer than the distance of evaluations, copies are evaluated, or fewer models.
+    # Rounds that are longer than the distance of evaluations change what is evaluated, and how often.
     may_differ = ("strategy", "evaluation.mode", "evaluation.count")
+    needs_numbers = (("optimizer_state", "average"),)  # which state an optimizer has shows in its steps only
     period: int = 1
 
-    @classmethod
-    def needs_numbers(cls, config: Any) -> str | None:
-        return state_that_travels(config)
-
     def start(self, replica: Replica, comm: Communicator, *, mean: Mean | None = None) -> None:
-        """Remember replica and communicator and lay out the payload.
+        """Keep replica and communicator and lay out the payload.
 
-        `mean` tells how parameters become one; default: over all ranks, 1/R each. Another one need not see
-        each rank's vector, so buffers then travel by themselves, by `everybody`.
+        `mean` averages parameters; default: over all ranks, 1/R each. Another mean need not see the vector of
+        each rank, so buffers then travel alone, averaged by `everybody`.
         """
         self.replica, self.comm = replica, comm
         self.everybody = WorldMean(comm)
@@ -115,16 +112,16 @@ class PeriodicStrategy(Strategy):
     # ---------------------------------------------------------------- hooks
 
     def begin_round(self, progress: Progress) -> None:
-        """A round's first gradients are there and its learning rate is set; models are equal."""
+        """A round begins: its first gradients are computed, its learning rate is set, models are equal."""
 
     def due(self, progress: Progress) -> bool:
-        """Whether the step just taken, which `since` counts already, ends the round. Equal on all ranks."""
+        """Whether the last step ends the round; `since` counts it already. Equal on all ranks."""
         return self.since >= self.period
 
     def outer(self, mean: Tensor, progress: Progress) -> None:
-        """Turn the mean of a complete round [m] into the parameters to go on with, in place."""
+        """Change the mean [m] of a complete round, in place, into the parameters to continue with."""
 
-    # ---------------------------------------------------------------- the loop's calls
+    # ---------------------------------------------------------------- calls of the trainer
 
     @property
     def rounds(self) -> int:
@@ -162,19 +159,15 @@ class PeriodicStrategy(Strategy):
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         if self.synchronous:
             return stop_requested
-        # Known to all where a payload carried it; a stop request that came later waits for the next one.
+        # A payload has carried the request to all ranks; a later request waits for the next payload.
         self.stop_requested = (self.stop_requested or stop_requested) and not self.agreed
         return self.agreed
 
     def is_sync_point(self, progress: Progress) -> bool:
         return self.since == 0 or progress.last_step
 
-    def deferred(self, progress: Progress, every: int) -> bool:
-        return not self.synchronous and self.period * progress.global_batch_size > every
-
-    def assemble(self, copy: Tensor | None) -> Tensor:
-        assert copy is not None
-        return mean_of_copies(copy, self.replica, self.config.buffers, self.mean, self.everybody)
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
+        return mean_of_snapshots(self.replica, self.config.buffers, self.mean, self.everybody)
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
@@ -183,7 +176,7 @@ class PeriodicStrategy(Strategy):
                 mean = self.replica.flat()
                 self.mean(mean)
                 self.replica.load(mean)
-            # `none` is about training: a model to be judged has one set of statistics in any case.
+            # `none` is about training: an evaluated model has one set of statistics in any case.
             if self.since or self.synchronous or self.config.buffers == "none":
                 mix_buffers(self.replica, self.config.buffers, self.everybody)
             yield
@@ -251,7 +244,7 @@ class PeriodicStrategy(Strategy):
     # ---------------------------------------------------------------- the average
 
     def _average(self, progress: Progress | None) -> None:
-        """End the round: by the mean alone without `progress`, else as `outer` says."""
+        """End the round with the mean; with `progress` also with `outer`."""
         flat, m = self.payload, self.replica.numel
         self.model.pack(flat)
         # An assignment would wait for a GPU.
@@ -261,7 +254,7 @@ class PeriodicStrategy(Strategy):
         off = self.replica.flat().to(mean.dtype)
         off -= mean
         norms = [torch.linalg.vector_norm(vector) for vector in (mean, off)]
-        # Read together: what comes before has to be waited for either way.
+        # One read of the device for all three numbers.
         size, distance, stop_flags = torch.stack([*norms, flat[-1]]).tolist()
         self.spreads.append(distance / size if size else 0.0)
         if progress is not None:
@@ -269,7 +262,7 @@ class PeriodicStrategy(Strategy):
         self.model.unpack(flat)
         if not self.buffers_ride and self.config.buffers != "none":
             mix_buffers(self.replica, self.config.buffers, self.everybody)
-        # Weights are positive, so their sum over the ranks that ask to stop is above 0 if there is any.
+        # Weights are positive: the mean of the stop flags is above 0 if any rank requests a stop.
         self.agreed = stop_flags > 0
         self.since = 0
 
@@ -301,24 +294,35 @@ def mix_optimizer_state(replica: Replica, policy: str, mean: Mean) -> None:
             state.unpack(flat)
 
 
-def mean_of_copies(copy: Tensor, replica: Replica, policy: str, mean: Mean, everybody: WorldMean) -> Tensor:
-    """The model [m + F] of all ranks' copies: parameters by `mean`, buffers as `mix_buffers` has them."""
-    whole = copy.clone()
-    if mean is everybody and policy != "broadcast":
-        everybody(whole)  # both in one message
-        return whole
-    parameters, buffers = whole[: replica.numel], whole[replica.numel :]
-    mean(parameters)
-    if buffers.numel() and policy == "broadcast":
-        everybody.comm.broadcast(buffers, 0, WORLD).wait()
-    elif buffers.numel():
-        everybody(buffers)
-    return whole
+def mean_of_snapshots(
+    replica: Replica, policy: str, mean: Mean, everybody: WorldMean
+) -> Callable[[], Tensor]:
+    """For `Strategy.snapshot`: parameters by `mean`, buffers by `everybody` or from rank 0 (`broadcast`)."""
+    copy = replica.model_vector()
+
+    def assemble() -> Tensor:
+        model = copy.clone()
+        if mean is everybody and policy != "broadcast":
+            everybody(model)  # both in one message
+            return model
+        parameters, buffers = model[: replica.numel], model[replica.numel :]
+        mean(parameters)
+        if buffers.numel() and policy == "broadcast":
+            everybody.comm.broadcast(buffers, 0, WORLD).wait()
+        elif buffers.numel():
+            everybody(buffers)
+        return model
+
+    return assemble
 
 
-def state_that_travels(config: Any) -> str | None:
-    """For `Strategy.needs_numbers`: which state an optimizer has, only its steps tell."""
-    return "strategy.optimizer_state=average" if config.optimizer_state == "average" else None
+def samples_of_round(period: int, progress: Progress, *, ends_with_epoch: bool = False) -> int:
+    """For `Strategy.samples_between_syncs`: global samples of a round of `period` steps.
+
+    `ends_with_epoch`: the end of an epoch ends a round. The last batch of an epoch may have one sample.
+    """
+    steps, batch = progress.steps_per_epoch, progress.global_batch_size
+    return (steps - 1) * batch + 1 if ends_with_epoch and period >= steps else period * batch
 
 
 def check_policies(config: Any) -> None:

@@ -1,26 +1,25 @@
-"""The contract of a data-parallel strategy: what is communicated, and when. Nothing else.
+"""The contract of a data-parallel strategy: what ranks communicate, and when.
 
-The train loop owns forward, backward, optimizer, schedule, clipping, precision and data, and names no
-strategy:
+The trainer owns forward, backward, optimizer, schedule, clipping, precision and data. It calls the strategy:
 
     strategy.before_batch(progress)
     loss = replica.compute_gradients(batch)
     strategy.before_step(progress)
     optimizer step
     strategy.after_step(progress)
-    if strategy.is_sync_point(progress): evaluate, save, stop where it is time to
+    if strategy.is_sync_point(progress): evaluate, save or stop, where that is due
 
-A strategy of your own is one file with a subclass and one YAML whose `_target_` names it. Where each rank
-trains at its own pace, it is a subclass of `AsynchronousStrategy`.
+A new strategy is one file with a subclass of `Strategy`, and one YAML whose `_target_` names the class. If
+ranks train at their own pace, the class is a subclass of `AsynchronousStrategy`; if models move apart for a
+round of steps and are then averaged, of `PeriodicStrategy`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from .communicator import Communicator
@@ -42,29 +41,47 @@ class Shares:
 
 
 class Strategy(ABC):
-    """What is communicated when. All methods but `setup` have defaults that do nothing or the obvious.
+    """One rank's part of a data-parallel strategy.
 
-    `Config` is the frozen dataclass of the strategy's keys. `piece_shift` moves the pieces of each global
-    batch by so many ranks. `reads_epoch_loss` asks the loop for `Progress.epoch_loss` in `after_epoch`, at
-    the price of one all-reduce of two numbers an epoch. `copies_are_whole`: a `snapshot` needs no more
-    averaging to be the model. `never_syncs`: ranks never all wait for each other in training, so standing
-    still for an evaluation or a checkpoint costs training time wherever it is: models are judged from copies.
-    `caveats` are sentences that belong beside every number of this strategy.
-    `may_differ` names what it may change against a baseline and be fair: keys of the configuration, or
-    of the fairness table (runner/report/claims/recorded.py), or their beginnings, written out as a plain
-    tuple.
-    `tuned` names at most three keys of `Config` that `daso-bench tune` searches besides what it searches for
-    all strategies, each with the values to try; what `check` refuses of them is a failed trial.
+    A subclass must define `setup`. The defaults of all other methods are right for a strategy that averages
+    gradients over all ranks in every step, so that replicas stay equal. A strategy whose replicas differ
+    between two sync points also defines `stop_agreed`, `is_sync_point`, `averaged_model` and `finalize`, and
+    sets `samples_between_syncs` in `setup`. A strategy that remembers anything defines `state_dict` and
+    `load_state_dict`. All ranks call the methods in the same order; only `before_batch` to `after_epoch` of
+    an `AsynchronousStrategy` are called at each rank's own pace.
+
+    Class attributes:
+        Config: the frozen dataclass of the strategy's keys.
+        piece_shift: rank r gets piece (r + piece_shift) mod R of each global batch.
+        reads_epoch_loss: `after_epoch` reads `progress.epoch_loss`, which costs one all-reduce of two numbers
+            in each epoch.
+        needs_numbers: (key, value) pairs. With such a value the bytes sent depend on trained numbers, or the
+            strategy keeps gradients of earlier steps.
+        may_differ: keys of the configuration, or of the fairness table (runner/report/claims/recorded.py),
+            or their beginnings, that may differ from the baseline's in a fair comparison.
+        tuned: at most three keys of `Config`, each with the values that `daso-bench tune` tries in addition
+            to what it tries for all strategies. Values that `check` refuses are failed trials.
+        caveats: sentences that the report prints with every number of this strategy.
+
+    Attributes that `setup` may set:
+        samples_between_syncs: the most global samples between two sync points; 0: every step is one. If an
+            evaluation is due more often, models are evaluated later, from snapshots.
+        never_syncs: ranks never all wait for each other in training, so an evaluation or a checkpoint costs
+            training time wherever it is. Models are evaluated from snapshots.
+        copies_are_whole: a snapshot is the whole model, which no average has to complete.
     """
 
     Config: ClassVar[type]
     piece_shift: ClassVar[int] = 0
     reads_epoch_loss: ClassVar[bool] = False
-    copies_are_whole: bool = False
-    never_syncs: bool = False
-    caveats: ClassVar[tuple[str, ...]] = ()
+    needs_numbers: ClassVar[tuple[tuple[str, Any], ...]] = ()
     may_differ: ClassVar[tuple[str, ...]] = ("strategy",)
     tuned: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]] = ()
+    caveats: ClassVar[tuple[str, ...]] = ()
+
+    samples_between_syncs: float = 0
+    never_syncs: bool = False
+    copies_are_whole: bool = False
 
     replica: Replica
     comm: Communicator
@@ -74,51 +91,51 @@ class Strategy(ABC):
 
     @classmethod
     def check(cls, config: Any, plan: Plan) -> None:
-        """Refuse, in one sentence and before any process starts, what this strategy cannot do.
+        """Refuse a run that this strategy cannot do, before any process starts.
 
         Raises:
-            ConfigError: what was given, what is allowed, where.
+            ConfigError: one sentence that says what was given, what is allowed, and where.
         """
-
-    @classmethod
-    def needs_numbers(cls, config: Any) -> str | None:
-        """The `key=value` by which what is sent depends on numbers that were trained; None: sizes tell it."""
-        return None
 
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        """Remember replica and communicator, ask for gradient averaging, bind memory, allocate.
+        """Keep `replica` and `comm`, ask for gradient averaging, bind memory, allocate.
 
-        Replicas are equal already; the optimizer does not exist yet.
+        Replicas are equal already. The optimizer does not exist yet.
         """
 
-    def shares(self, progress: Progress) -> Shares | None:
-        """How the coming epoch's global batches are split over ranks; None: equally.
+    # ---------------------------------------------------------------- training
 
-        Called before each epoch, and when a run is resumed within one (`progress.batch` > 0): then it must
-        answer as before.
+    def shares(self, progress: Progress) -> Shares | None:
+        """How the global batches of the coming epoch are split over ranks; None: equally.
+
+        Called before each epoch, and when a run is resumed inside an epoch (`progress.batch` > 0): then the
+        result must be the one of the interrupted run.
         """
         return None
 
     def before_batch(self, progress: Progress) -> None:
-        """A step begins. Between here and the end of `after_step` nobody evaluates, saves or stops."""
+        """A step begins. Until `after_step` returns, nobody evaluates, saves or stops."""
 
     def before_step(self, progress: Progress) -> None:
-        """Gradients are there: make them the ones to apply."""
+        """Gradients are computed: change them into those that the optimizer applies."""
 
     def after_step(self, progress: Progress) -> None:
-        """Parameters have moved: mix them."""
+        """The optimizer has changed the parameters: mix them."""
 
     def after_epoch(self, progress: Progress) -> None:
-        """An epoch has ended, its last `after_step` done."""
+        """An epoch has ended; its last `after_step` has returned."""
 
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
-        """Whether *all* ranks know, as of this step, that some rank asks to stop or is not finite.
+        """True on every rank from the step at which all ranks know of a stop request or a non-finite loss.
 
-        `stop_requested` tells whether a rank of my gradient group did. The answer must be equal on all ranks
-        at every step and may only use what ranks exchange anyway; once it is true the loop asks everybody,
-        over the control channel, what it is. Default: right for strategies that average gradients over the
-        world in each step, and refused for others.
+        `stop_requested`: a rank of this rank's gradient group requests a stop, or its loss is not finite. The
+        result must be equal on all ranks after every step, and must come from messages that ranks exchange
+        anyway. Once it is true, the trainer asks all ranks over the control channel for the reason. The
+        default is right for strategies that average gradients over all ranks in each step.
+
+        Raises:
+            NotImplementedError: the strategy does not do so and has no `stop_agreed` of its own.
         """
         if self.replica.averaging.group != WORLD and self.comm.topology.ranks > 1:
             raise NotImplementedError(
@@ -128,64 +145,57 @@ class Strategy(ABC):
         return stop_requested
 
     def is_sync_point(self, progress: Progress) -> bool:
-        """Whether the step just taken brought all ranks together, so that they may evaluate, save or stop.
+        """Whether all ranks have just waited for each other, so that they may evaluate, save or stop here.
 
-        The answer must be equal on all ranks. Default: every step does. Periodic strategies answer yes where
-        they synchronise.
+        The result must be equal on all ranks.
         """
         return True
 
-    def deferred(self, progress: Progress, every: int) -> bool:
-        """Whether stopping all ranks for an evaluation every `every` samples would disturb this strategy.
-
-        If so, and unless the user says otherwise, copies are set aside and evaluated later.
-        """
-        return self.never_syncs
-
-    def snapshot(self, progress: Progress) -> Tensor | None:
-        """This rank's part of the model to be evaluated later [m + F]: no waiting, no collective.
-
-        F are the elements of floating-point buffers, behind the parameters. None: another rank keeps it.
-        Called after `after_step`, on all ranks at the same step, or where all have just met.
-        """
-        return torch.cat([self.replica.flat(), self.replica.buffers.pack().to(self.replica.parameters.dtype)])
-
-    def assemble(self, copy: Tensor | None) -> Tensor:
-        """The model [m + F] from all ranks' snapshots of one time, on every rank; all ranks call it."""
-        assert copy is not None
-        whole = copy.clone()
-        self.comm.all_reduce(whole, WORLD, channel="parameters").wait()
-        return whole / self.comm.topology.ranks
+    # ---------------------------------------------------------------- the model
 
     def wait_pending(self) -> None:
-        """Complete what is in flight without applying it. Called before `averaged_model` and `state_dict`."""
+        """Complete transfers in flight without applying them. Called before `averaged_model` and saving."""
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
-        """Inside, the replica's model is the one a user would be given; afterwards everything is as before.
+        """Inside, the replica holds the model that is evaluated or delivered; afterwards all is as before.
 
-        Default: the own parameters with floating-point buffers averaged over all ranks (a mean of BatchNorm
-            variances, not the pooled variance; integer counters are left alone).
+        Default: the replica's own parameters, with floating-point buffers averaged over all ranks (the mean
+            of BatchNorm variances, not the pooled variance; integer counters stay as they are).
         """
-        saved = self.replica.buffers.pack()
-        self.average_buffers()
-        try:
+        with self.replica.averaged_buffers(self.comm):
             yield
-        finally:
-            self.replica.buffers.unpack(saved)
+
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
+        """Put this rank's part of the present model aside: without waiting, and without a collective.
+
+        Called after `after_step`, on all ranks at the same step or where all have just met. The result is
+        called later, on all ranks together, and returns the model [m + F]: m parameters, then F elements of
+        floating-point buffers. Default: the mean over all ranks.
+        """
+        copy = self.replica.model_vector()
+
+        def assemble() -> Tensor:
+            total = copy.clone()
+            self.comm.all_reduce(total, WORLD, channel="parameters").wait()
+            return total / self.comm.topology.ranks
+
+        return assemble
 
     def finalize(self) -> None:
-        """The run ends here: complete what is in flight and make all replicas equal."""
+        """The run ends: complete what is in flight and make all replicas equal."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs of this rank beyond the replica: tensors, numbers, strings, lists, dicts."""
+        """What this rank needs for a resume beside the replica: tensors, numbers, strings, lists, dicts."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict` after `setup`. Its tensors are on the CPU, wherever the replica is."""
+        """Restore `state_dict`, after `setup`. Its tensors are on the CPU, whatever the replica's device."""
+
+    # ---------------------------------------------------------------- records
 
     def record(self, progress: Progress) -> dict[str, Any]:
-        """What this rank did in the epoch that just ended, JSON-ready; called once per epoch."""
+        """What this rank did in the epoch that has just ended, JSON-ready; called once per epoch."""
         return {}
 
     def summary(self) -> dict[str, Any]:
@@ -193,12 +203,8 @@ class Strategy(ABC):
         return {}
 
     def labels(self, target_step: int | None) -> list[str]:
-        """Remarks without which a number would mislead (`target_step`: steps until the target)."""
-        return []
+        """Remarks without which a number of this run would mislead.
 
-    def average_buffers(self) -> None:
-        """Replace floating-point buffers by their mean over all ranks (parameters channel, blocking)."""
-        if self.replica.buffers.numel and self.comm.topology.ranks > 1:
-            flat: Tensor = self.replica.buffers.pack()
-            self.comm.all_reduce(flat, WORLD).wait()
-            self.replica.buffers.unpack(flat / self.comm.topology.ranks)
+        `target_step`: steps until the target was reached; None: it was not.
+        """
+        return []

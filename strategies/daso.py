@@ -30,7 +30,7 @@ the length of the run; `wait_batches: 0` and `blocking: gradients` are options o
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,7 +38,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .averaging import LeaderMean, WorldMean, mean_of_copies, mix_buffers
+from .averaging import LeaderMean, WorldMean, mean_of_snapshots, mix_buffers, samples_of_round
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
@@ -229,6 +229,10 @@ class DASO(Strategy):
         self.epochs_of_phase: Counter[str] = Counter()
         self.first_cycling_step: int | None = None
         self.equal = True  # whether all nodes hold the same parameters now
+        if self.nodes > 1 and self.warmup_epochs + self.cooldown_epochs < self.epochs:
+            # After merges nodes are equal again at the end of the epoch only.
+            period = progress.steps_per_epoch if self.config.wait_batches else self.config.largest_sync_every
+            self.samples_between_syncs = samples_of_round(period, progress, ends_with_epoch=True)
         self.stop_requested = self.agreed = False
         self.reference: Tensor | None = None
         self._clear_epoch()
@@ -316,18 +320,9 @@ class DASO(Strategy):
     def is_sync_point(self, progress: Progress) -> bool:
         return self.equal
 
-    def deferred(self, progress: Progress, every: int) -> bool:
-        if self.nodes == 1 or self.warmup_epochs + self.cooldown_epochs >= self.epochs:
-            return False
-        longest, steps = self.config.largest_sync_every, progress.steps_per_epoch
-        if self.config.wait_batches or longest >= steps:
-            # Nodes first are equal again at the epoch's end, whose last batch may be a short one.
-            return (steps - 1) * progress.global_batch_size >= every
-        return longest * progress.global_batch_size > every
-
-    def assemble(self, copy: Tensor | None) -> Tensor:
-        assert copy is not None
-        return mean_of_copies(copy, self.replica, self.config.buffers, LeaderMean(self.comm), self.everybody)
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
+        mean = LeaderMean(self.comm)
+        return mean_of_snapshots(self.replica, self.config.buffers, mean, self.everybody)
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
@@ -336,7 +331,7 @@ class DASO(Strategy):
                 mean = self.replica.flat()
                 LeaderMean(self.comm)(mean)
                 self.replica.load(mean)
-            # `none` is about training: a model to be judged has one set of statistics in any case.
+            # `none` is about training: an evaluated model has one set of statistics in any case.
             mix_buffers(self.replica, self.config.buffers, self.everybody)
             yield
 

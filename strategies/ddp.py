@@ -98,9 +98,7 @@ class DDP(Strategy):
         "bf16, fp16 and powersgd change the gradients: they are arms of their own.",
     )
 
-    @classmethod
-    def needs_numbers(cls, config: DDPConfig) -> str | None:
-        return "strategy.hook=powersgd" if config.hook == "powersgd" else None
+    needs_numbers = (("hook", "powersgd"),)
 
     @classmethod
     def check(cls, config: DDPConfig, plan: Plan) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .averaging import PeriodicStrategy, check_policies
+from .averaging import PeriodicStrategy, check_policies, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of, within
 from .progress import Plan, Progress
@@ -84,6 +84,8 @@ class DiLoCo(PeriodicStrategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start(replica, comm)
         self.period = self.config.sync_every
+        if not self.holds_all(None):
+            self.samples_between_syncs = samples_of_round(self.period, progress)
         cpu = self.config.outer_device == "cpu"
         self.device = torch.device("cpu") if cpu else replica.parameters.device
         self.model_between_rounds = replica.flat().to(self.device, self.model.dtype)  # θ

@@ -27,7 +27,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .averaging import LeaderMean, Mean, PeriodicStrategy, WorldMean, check_policies
+from .averaging import LeaderMean, Mean, PeriodicStrategy, WorldMean, check_policies, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -112,6 +112,9 @@ class EDNNComm(PeriodicStrategy):
         self.start(replica, comm, mean=LeaderMean(comm))
         self.period = self._period(progress)
         self.full_batch: list[int] = []
+        if not self.holds_all(NODE):
+            by_epoch = self.config.sync_at_epoch_end or self.config.sync_every == "auto"
+            self.samples_between_syncs = samples_of_round(self.period, progress, ends_with_epoch=by_epoch)
 
     def before_step(self, progress: Progress) -> None:
         # An epoch's first batch is a full one, unless the data set is smaller than that.
@@ -123,14 +126,6 @@ class EDNNComm(PeriodicStrategy):
         self.period = self._period(progress)
         epoch_ends = self.config.sync_at_epoch_end and progress.last_batch
         return self.since >= self.period or epoch_ends
-
-    def deferred(self, progress: Progress, every: int) -> bool:
-        steps = progress.steps_per_epoch
-        by_epoch = self.config.sync_at_epoch_end or self.config.sync_every == "auto"
-        if by_epoch and self.period >= steps:
-            # A round is an epoch, and an epoch's last batch may be a short one.
-            return not self.synchronous and (steps - 1) * progress.global_batch_size >= every
-        return super().deferred(progress, every)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "full_batch": self.full_batch}

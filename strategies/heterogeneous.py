@@ -28,7 +28,8 @@ import hashlib
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -293,24 +294,23 @@ class Heterogeneous(Strategy):
         self.compute_ns.clear()
         self.forward_ns.clear()
 
-    def average_buffers(self) -> None:
-        """The mean of floating-point buffers with weights b_r / B, on all ranks."""
-        if self.replica.buffers.numel and self.ranks > 1:
-            flat = self.replica.buffers.pack() * self._part_of_buffers()
-            self.comm.all_reduce(flat, WORLD).wait()
-            self.replica.buffers.unpack(flat)
+    @contextmanager
+    def averaged_model(self) -> Iterator[None]:
+        """Floating-point buffers are weighted by b_r / B."""
+        with self.replica.averaged_buffers(self.comm, self._part_of_buffers()):
+            yield
 
-    def snapshot(self, progress: Progress) -> Tensor:
-        buffers = self.replica.buffers.pack() * self._part_of_buffers()
-        return torch.cat([self.replica.flat(), buffers.to(self.replica.parameters.dtype)])
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
+        parameters = self.replica.flat()  # equal on all ranks
+        part = (self.replica.buffers.pack() * self._part_of_buffers()).to(parameters.dtype)
 
-    def assemble(self, copy: Tensor | None) -> Tensor:
-        assert copy is not None
-        parameters, buffers = copy.split([self.replica.numel, len(copy) - self.replica.numel])
-        buffers = buffers.clone()
-        if len(buffers):
-            self.comm.all_reduce(buffers, WORLD).wait()
-        return torch.cat([parameters, buffers])  # parameters are equal on all ranks
+        def assemble() -> Tensor:
+            buffers = part.clone()
+            if len(buffers):
+                self.comm.all_reduce(buffers, WORLD).wait()
+            return torch.cat([parameters, buffers])
+
+        return assemble
 
     def state_dict(self) -> dict[str, Any]:
         return {

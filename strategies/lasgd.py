@@ -25,7 +25,7 @@ period are our choice, after CoCoD-SGD (arXiv:1906.12043) and other published me
 is the method as the abstract describes it, not a reproduction.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from .asynchronous import AsynchronousStrategy
-from .averaging import WorldMean, state_that_travels
+from .averaging import WorldMean, mix_buffers
 from .communicator import Communicator, Work
 from .errors import ConfigError, at_least, one_of
 from .layout import Layout
@@ -154,12 +154,9 @@ class LASGD(AsynchronousStrategy):
         "them. Without stragglers, on a fast network, no advantage is to be expected.",
         "Over NCCL an all-reduce that waits for a straggler occupies the devices of those who wait.",
     )
+    needs_numbers = (("optimizer_state", "average"),)
     # Workers draw by themselves, the budget is overshot by up to a round, and ranks never all meet.
     may_differ = ("strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count")
-
-    @classmethod
-    def needs_numbers(cls, config: LASGDConfig) -> str | None:
-        return state_that_travels(config)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget
@@ -221,7 +218,7 @@ class LASGD(AsynchronousStrategy):
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         if self.workers == 1:
             return stop_requested
-        # Known to all where a round carried it; a stop request that came later waits for the next one.
+        # A round has carried the request to all ranks; a later request waits for the next round.
         self.stop_requested = (self.stop_requested or stop_requested) and not self.agreed
         return self.agreed
 
@@ -241,23 +238,22 @@ class LASGD(AsynchronousStrategy):
             if self.comm.rank == 0:
                 self.free = [self.model.empty() for _ in range(copies)]
 
-    def snapshot(self, progress: Progress) -> Tensor | None:
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
         if not self.copies_are_whole:
             return super().snapshot(progress)
-        if self.comm.rank != 0:
-            return None
-        self.copies += 1
-        assert self.mean is not None, "a copy is asked for where a round was applied"
-        copy, self.mean = self.mean, None
-        return copy[: self.replica.numel + self.replica.buffers.numel]
+        copy: Tensor | None = None  # rank 0 keeps it
+        if self.comm.rank == 0:
+            self.copies += 1
+            assert self.mean is not None, "a copy is asked for where a round was applied"
+            copy, self.mean = self.mean, None
 
-    def assemble(self, copy: Tensor | None) -> Tensor:
-        if not self.copies_are_whole:
-            return super().assemble(copy)
-        whole = self.model.empty() if copy is None else copy
-        whole = whole[: self.replica.numel + self.replica.buffers.numel]
-        self.comm.broadcast(whole, 0, WORLD).wait()
-        return whole
+        def assemble() -> Tensor:
+            whole = self.model.empty() if copy is None else copy
+            whole = whole[: self.replica.numel + self.replica.buffers.numel]
+            self.comm.broadcast(whole, 0, WORLD).wait()
+            return whole
+
+        return assemble
 
     def wait_pending(self) -> None:
         if self.flight is not None:
@@ -342,6 +338,7 @@ class LASGD(AsynchronousStrategy):
             self.replica.optimizer_state().unpack(own[behind:])
 
     def _fill_control(self) -> None:
+        # No rank reads the sum of the third number, workers out of data: it is part of the recorded bytes.
         own = [self.own, self.steps, int(self._is_done()), int(self.stop_requested)]
         for slot, number in zip(self.control.unbind(), own, strict=True):
             slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
@@ -364,7 +361,7 @@ class LASGD(AsynchronousStrategy):
             mean = self.replica.flat()
             self.everybody(mean)
             self.replica.load(mean)
-        self.average_buffers()
+        mix_buffers(self.replica, "average", self.everybody)
 
     def _is_done(self) -> bool:
         """Whether this worker has had its part of the samples of the whole schedule."""

@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .averaging import PeriodicStrategy, check_policies
+from .averaging import PeriodicStrategy, check_policies, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .progress import Progress
@@ -75,6 +75,10 @@ class LocalSGD(PeriodicStrategy):
         self.start(replica, comm)
         self.period = self.config.sync_every
         self.rate = math.inf  # η, the learning rate at the start of the round
+        if not self.holds_all(None):
+            # Under qsr rounds outgrow any distance of evaluations as the learning rate goes to zero.
+            qsr = self.config.period_rule == "qsr"
+            self.samples_between_syncs = math.inf if qsr else samples_of_round(self.period, progress)
         replica.average_gradients_over(None)
 
     def before_step(self, progress: Progress) -> None:
@@ -87,12 +91,6 @@ class LocalSGD(PeriodicStrategy):
         if self.config.qsr_alpha is not None:
             longest = qsr_period(self.config.qsr_alpha, self.rate) if self.rate > 0 else progress.steps
             self.period = max(self.config.sync_every, longest)
-
-    def deferred(self, progress: Progress, every: int) -> bool:
-        # Under the rule rounds outgrow any cadence of evaluations as the learning rate goes to zero.
-        if self.config.period_rule == "qsr":
-            return not self.synchronous
-        return super().deferred(progress, every)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "rate": self.rate}

@@ -24,7 +24,7 @@ H of 16 or 32, momentum never averaged.
 from dataclasses import dataclass
 from typing import Any
 
-from .averaging import LeaderMean, PeriodicStrategy, check_policies
+from .averaging import LeaderMean, PeriodicStrategy, check_policies, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -80,6 +80,8 @@ class PostLocalSGD(PeriodicStrategy):
         self.own = NODE if by_node else None
         self.switch_samples = self._switch_samples(progress)
         self.switched_after: int | None = None
+        if self.switch_samples < progress.budget and not self.holds_all(self.own):
+            self.samples_between_syncs = samples_of_round(self.period, progress)
         # With a switch at 0 the first step is local already.
         self._average_over(WORLD if self.switch_samples else self.own)
 
@@ -90,10 +92,6 @@ class PostLocalSGD(PeriodicStrategy):
 
     def _average_over(self, group: Group | None) -> None:
         self.replica.average_gradients_over(group, bucket_mib=self.config.bucket_mib)
-
-    def deferred(self, progress: Progress, every: int) -> bool:
-        ever_local = self.switch_samples < progress.budget and not self.holds_all(self.own)
-        return ever_local and self.period * progress.global_batch_size > every
 
     def state_dict(self) -> dict[str, Any]:
         return {

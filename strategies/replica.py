@@ -1,6 +1,7 @@
 """One rank's model, its trainable parameters as a flat vector, its buffers, gradients and optimizer.
 
-`compute_gradients` is the only place where forward and backward happen; the worlds (`runner/`) implement it.
+Forward and backward happen in `compute_gradients` only. `runner/` has one subclass for real processes and one
+for virtual time.
 """
 
 import copy
@@ -14,18 +15,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .communicator import Communicator
 from .gradients import Batch, GradientAveraging
 from .layout import Layout
-from .topology import Group
+from .topology import WORLD, Group
 
 __all__ = ["Batch", "Replica", "StepTimes"]
 
-KEPT = 1000  # steps whose times are kept for who asks
+KEPT = 1000  # steps whose times are kept until `take_times`
 
 
 class StepTimes(NamedTuple):
-    """What a step took, by this rank's clock or device: nanoseconds of forward, and of forward and backward
-    without waiting for sums. `samples_of_rank`: which step it was, by its batch."""
+    """Nanoseconds of one step by this rank's clock or device.
+
+    `forward_ns`: of the forward pass. `compute_ns`: of forward and backward, without waiting for sums.
+    `samples_of_rank`: the step's samples of each rank.
+    """
 
     samples_of_rank: tuple[int, ...]
     forward_ns: int
@@ -47,24 +52,24 @@ class Replica(ABC):
         self.criterion = criterion
         trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         self.parameters = Layout(trainable, _device_of(model))
-        # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction and are left
-        # alone.
+        # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction: nobody averages
+        # them.
         floating = [(n, b) for n, b in model.named_buffers() if b.is_floating_point()]
         self.buffers = Layout(floating, self.parameters.device)
         self.accumulate = 1  # parts of a batch that go forward and backward one after the other
-        self.autocast: torch.dtype | None = None  # 16 bits inside the model; parameters stay what they are
-        self.scaler: torch.amp.GradScaler | None = None  # of the loss, for fp16: the same on all ranks
+        self.autocast: torch.dtype | None = None  # 16 bits inside the model; parameters keep their type
+        self.scaler: torch.amp.GradScaler | None = None  # of the loss, for fp16; equal on all ranks
         self.requests_stop = False
         self.stop_requested = False
         self.averaging = GradientAveraging()
         # What this rank's optimizer steps: all trainable parameters, unless `bind` says otherwise.
         self.stepped: list[Tensor] = self.parameters.tensors
-        # Noise of the data's shape for measuring: samples -> inputs, targets. Set by the session.
+        # Noise of the data's shape, for measuring: samples -> inputs, targets. Set by the train context.
         self.noise: Callable[[int], tuple[Tensor, Tensor]] | None = None
-        # Of the last step whose times are known: on GPUs, of an earlier one than the last.
+        # Of the last step whose times are known; on GPUs that is an earlier step than the last one.
         self.forward_ns = self.compute_ns = 0
         self.times: deque[StepTimes] = deque(maxlen=KEPT)
-        self.late = False  # whether `stop_requested` tells of the step before; alike on all ranks
+        self.late = False  # whether `stop_requested` is of the step before; equal on all ranks
         self._bound_gradients: list[Tensor] | None = None
         self._bound_clip: Callable[[float], None] | None = None
 
@@ -82,7 +87,7 @@ class Replica(ABC):
         self.parameters.unpack(flat)
 
     def here(self, tensor: Tensor | None) -> Tensor | None:
-        """A checkpoint's tensor, which comes on the CPU, on this replica's device."""
+        """A tensor of a checkpoint, moved from the CPU to this replica's device."""
         return None if tensor is None else tensor.to(self.parameters.device)
 
     def gradients(self, out: Tensor | None = None) -> Tensor:
@@ -94,25 +99,25 @@ class Replica(ABC):
         self.parameters.unpack(flat, self._gradients())
 
     def take_times(self) -> list[StepTimes]:
-        """Of the steps whose times became known since the last call, the oldest first."""
+        """Times of the steps that became known since the last call, oldest first."""
         taken = list(self.times)
         self.times.clear()
         return taken
 
-    def wait_pending(self) -> None:  # noqa: B027 (on CPUs nothing runs behind)
-        """Wait for what was launched on this rank's device; the times of all steps are known then."""
+    def wait_pending(self) -> None:  # noqa: B027 (CPUs have nothing to wait for)
+        """Wait for all work on this rank's device; afterwards the times of all steps are known."""
 
     def take_device_ns(self) -> tuple[int, int] | None:
-        """Nanoseconds that the device computed, and waited for sums, since the last call; None: as the host.
+        """Nanoseconds that the device computed, and waited for sums, since the last call.
 
-        Call it after `wait_pending`.
+        None: the host's clock is the device's. Call it after `wait_pending`.
         """
         return None
 
     def step(self) -> None:
-        """Let the optimizer apply the gradients; a scaler leaves out a step that is not finite.
+        """Let the optimizer apply the gradients; a scaler skips a step that is not finite.
 
-        A parameter that took no part in the step has a gradient of zero, averaged over ranks or not.
+        A parameter without a gradient in this step has a gradient of zero, averaged over ranks or not.
         """
         self._gradients()
         if self.scaler is None:
@@ -163,9 +168,9 @@ class Replica(ABC):
             parameters: one tensor per trainable parameter, holding its values already; the model's parameters
                 become views of them.
             stepped: places of the parameters that this rank's optimizer steps; None: all of them.
-            clip: what `clip` does instead of the usual, where no rank sees all applied gradients.
+            clip: replaces `clip`, if no rank sees all applied gradients.
         """
-        # PyTorch's fused optimizers read a gradient of other strides in the wrong order, and say nothing.
+        # PyTorch's fused optimizers read a gradient of other strides in the wrong order, without an error.
         for parameter, memory in zip(self.parameters.tensors, gradients, strict=True):
             usual = torch.empty_like(parameter, device="meta").stride()
             assert memory.stride() == usual, "gradients lie in memory as backward would lay them"
@@ -183,10 +188,10 @@ class Replica(ABC):
 
     @contextmanager
     def stand_in(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets to go forward with: the batch's own, or one blank sample where it has none.
+        """Inputs and targets of the forward pass: the batch's own, or one blank sample if it has none.
 
-        A rank without samples runs the same graph with weight 0, and leaves no trace in running statistics.
-        What a blank sample comes to means nothing, a loss that is not a number included.
+        A rank without samples runs the same graph with weight 0, without a trace in running statistics. The
+        loss of a blank sample means nothing, even if it is not finite.
         """
         if len(batch.targets):
             yield batch.inputs, batch.targets
@@ -199,10 +204,10 @@ class Replica(ABC):
             module.training = True
 
     def parts(self, samples: int) -> list[tuple[slice, float]]:
-        """The parts of a batch of so many samples, and which share of it each is.
+        """The parts of a batch of `samples` samples, and the share of the batch that each has.
 
-        Σ share · gradient of the part's mean loss is the gradient of the batch's: a short batch has shorter
-        parts, one of fewer samples than parts has fewer. Their sizes differ by at most one sample.
+        Σ share · gradient of the part's mean loss is the gradient of the batch's mean loss. Sizes of parts
+        differ by at most one sample; a batch of fewer samples than `accumulate` has fewer parts.
         """
         number = min(self.accumulate, samples)
         if number < 2:
@@ -210,9 +215,31 @@ class Replica(ABC):
         ends = [samples * part // number for part in range(number + 1)]
         return [(slice(low, high), (high - low) / samples) for low, high in pairwise(ends)]
 
+    def model_vector(self) -> Tensor:
+        """A copy of the model [m + F]: parameters, then floating-point buffers in the parameters' type."""
+        return torch.cat([self.flat(), self.buffers.pack().to(self.parameters.dtype)])
+
+    @contextmanager
+    def averaged_buffers(self, comm: Communicator, weight: float | None = None) -> Iterator[None]:
+        """Inside, floating-point buffers are their mean over all ranks; afterwards they are as before.
+
+        `weight`: this rank's, of weights that sum to 1; None: equal weights.
+        """
+        saved = self.buffers.pack()
+        if self.buffers.numel and comm.topology.ranks > 1:
+            flat = self.buffers.pack()
+            if weight is not None:
+                flat = flat * weight
+            comm.all_reduce(flat, WORLD).wait()
+            self.buffers.unpack(flat / comm.topology.ranks if weight is None else flat)
+        try:
+            yield
+        finally:
+            self.buffers.unpack(saved)
+
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Afterwards parameters and floating-point buffers are what they are now."""
+        """Afterwards parameters and floating-point buffers are as before."""
         parameters, buffers = self.flat(), self.buffers.pack()
         try:
             yield
@@ -222,10 +249,11 @@ class Replica(ABC):
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Whatever happens inside leaves no trace in parameters, buffers, optimizer state, random numbers and
-        what the sum of gradients remembers, bit for bit, and no gradient.
+        """Afterwards the replica is as before, bit for bit, and has no gradients.
+
+        That is parameters, buffers, optimizer state, random numbers and the state of the gradients' sum.
         """
-        # Not the state dictionary: it lacks buffers that are not saved with the model.
+        # The model's state dictionary would lack buffers that are not saved with the model.
         tensors = [*self.model.parameters(), *self.model.buffers()]
         saved = [tensor.detach().clone() for tensor in tensors]
         optimizer, rng = copy.deepcopy(self.optimizer.state_dict()["state"]), self.rng_state()
@@ -261,15 +289,14 @@ class Replica(ABC):
 
     @abstractmethod
     def _averaging_changed(self) -> None:
-        """`averaging` is new: get ready for it."""
+        """Prepare for the new `averaging`."""
 
     @abstractmethod
     def compute_gradients(self, batch: Batch) -> Tensor:
         """Forward and backward; returns this rank's mean loss (a detached scalar, not averaged over ranks).
 
-        Carries `requests_stop` to the ranks that average gradients together and leaves in `stop_requested`
-        whether any of them had it, or had a loss that was not finite; where `late`, in the step before this
-        one.
+        `requests_stop` travels with the gradients. Afterwards `stop_requested` is true if a rank of the
+        gradient group requested a stop or had a loss that is not finite; if `late`, in the step before.
         """
 
     @abstractmethod
@@ -281,12 +308,12 @@ class Replica(ABC):
         """Restore `rng_state`."""
 
     def _unscale(self) -> None:
-        """Gradients are there, times the scale of the loss, if there is one: make them what they are."""
+        """Divide the gradients by the scale of the loss, if there is one."""
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
 
     def _clear_gradients(self) -> None:
-        """Before a forward pass: no gradient, or zeros where memory is bound."""
+        """Before a forward pass: no gradients, or zeros in bound memory."""
         if self._bound_gradients is None:
             for parameter in self.parameters.tensors:
                 parameter.grad = None

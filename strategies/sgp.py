@@ -22,7 +22,7 @@ the gossip; `graph` and `direction: push_pull` (symmetric averaging, as D-PSGD's
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -136,26 +136,19 @@ class SGP(Strategy):
         self.first_stop_request = None
         return True
 
-    def snapshot(self, progress: Progress) -> Tensor:
-        return self.parts()
-
-    def assemble(self, copy: Tensor | None) -> Tensor:
-        assert copy is not None
-        total = copy.clone()
-        if self.ranks > 1:
-            self.comm.all_reduce(total, WORLD).wait()
-        m = self.replica.numel
-        return torch.cat([total[:m] / total[-1].item(), total[m:-1] / self.ranks])
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
+        parts = self._parts()
+        return lambda: self._assemble(parts)
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
-            self._load(self.assemble(self.parts()))
+            self._load(self._assemble(self._parts()))
             yield
 
     def finalize(self) -> None:
         if self.ranks > 1:
-            self._load(self.assemble(self.parts()))
+            self._load(self._assemble(self._parts()))
             self.weight, self.numerator = 1.0, None
 
     def state_dict(self) -> dict[str, Any]:
@@ -238,7 +231,15 @@ class SGP(Strategy):
 
     # ---------------------------------------------------------------- the model
 
-    def parts(self) -> Tensor:
+    def _assemble(self, parts: Tensor) -> Tensor:
+        """The model [m + F] of all ranks' `parts`."""
+        total = parts.clone()
+        if self.ranks > 1:
+            self.comm.all_reduce(total, WORLD).wait()
+        m = self.replica.numel
+        return torch.cat([total[:m] / total[-1].item(), total[m:-1] / self.ranks])
+
+    def _parts(self) -> Tensor:
         """This rank's x, buffers and w [m + F + 1]."""
         own = self.numerator if self.numerator is not None else self.replica.flat()
         return torch.cat([own, self.replica.buffers.pack().to(own.dtype), own.new_tensor([self.weight])])

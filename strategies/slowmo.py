@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .averaging import PeriodicStrategy, check_policies
+from .averaging import PeriodicStrategy, check_policies, samples_of_round
 from .communicator import Communicator
 from .errors import above, at_least, within
 from .progress import Progress
@@ -69,6 +69,8 @@ class SlowMo(PeriodicStrategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start(replica, comm)
         self.period = self.config.sync_every
+        if not self.holds_all(None):
+            self.samples_between_syncs = samples_of_round(self.period, progress)
         self.round_start = replica.flat().to(self.model.dtype)  # θ_t
         self.momentum = torch.zeros_like(self.round_start)  # u
         self.rates = 0.0  # Σ of the learning rates of the round's steps

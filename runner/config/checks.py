@@ -59,11 +59,19 @@ def check_timing_only(run: RunParts) -> None:
         raise ConfigError(
             f"train.target={run.train.target}: launcher.timing_only=true learns nothing to reach it"
         )
-    needing = run.strategy_class.needs_numbers(run.strategy)
+    needing = _needs_numbers(run)
     if needing is not None:
         raise ConfigError(
             f"{needing}: sends what depends on trained numbers, which launcher.timing_only=true has not"
         )
+
+
+def _needs_numbers(run: RunParts) -> str | None:
+    """The `strategy.key=value` of `Strategy.needs_numbers` that the run has; None: it has none."""
+    pairs = [
+        (key, value) for key, value in run.strategy_class.needs_numbers if getattr(run.strategy, key) == value
+    ]
+    return f"strategy.{pairs[0][0]}={pairs[0][1]}" if pairs else None
 
 
 def check_precision(run: RunParts) -> None:
@@ -85,7 +93,7 @@ def check_precision(run: RunParts) -> None:
             f"strategy={run.strategy_name} not all would see it: backward does not end with sums over all "
             "ranks; take bf16, which needs no scale"
         )
-    remembers = run.strategy_class.needs_numbers(run.strategy)
+    remembers = _needs_numbers(run)
     if remembers is not None:
         raise ConfigError(
             f"train.precision=fp16: {remembers} remembers gradients, and would never forget one that "

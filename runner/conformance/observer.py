@@ -55,7 +55,7 @@ class ScenarioObserver(Observer):
         self.independent = issubclass(scenario.strategy_class, AsynchronousStrategy)
         self.meetings = 0
         self.step = 0
-        self._copies: dict[int, Tensor | None] = {}
+        self._copies: dict[int, Callable[[], Tensor]] = {}
         self._phase, self._phase_began = "setup", 0
         self._started = 0
 
@@ -125,7 +125,7 @@ class ScenarioObserver(Observer):
             trainer.ended = ("finished", None)
             self.traffic.during = "copy"
             for copied, part in self._copies.items():
-                self.history.copies[copied] = trainer.context.strategy.assemble(part)
+                self.history.copies[copied] = part()
 
     def on_finalized(self, trainer: Trainer) -> None:
         strategy, history = trainer.context.strategy, self.history

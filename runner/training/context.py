@@ -269,7 +269,8 @@ class TrainContext:
         schedule.checkpoints = Marks(self._checkpoint_every())
         schedule.save_anywhere = train.checkpoint_every_samples != "auto"
         schedule.deferred = train.eval_mode == "deferred" or (
-            train.eval_mode == "auto" and strategy.deferred(self.progress, self.eval_every)
+            train.eval_mode == "auto"
+            and (strategy.never_syncs or strategy.samples_between_syncs > self.eval_every)
         )
         if not schedule.deferred:
             return

@@ -35,10 +35,10 @@ class Marks:
 
 @dataclass
 class Copy:
-    """One rank's part of one model; `part` None: another rank has it, or it was dropped."""
+    """One rank's part of one model; `part` makes the model on all ranks. None: there was no room for it."""
 
     place: dict[str, Any]
-    part: Tensor | None
+    part: Callable[[], Tensor] | None
     kept: bool
     train_ns: int
     payload_bytes: dict[str, int]

@@ -105,7 +105,8 @@ class Evaluator:
         """Evaluate one copy; `times` [R, 3] are all ranks' stamps and losses. Returns an average's cost."""
         context, replica, clock = self.context, self.context.replica, self.context.clock
         started = clock.total()
-        model = context.strategy.assemble(copy.part)
+        assert copy.part is not None
+        model = copy.part()
         if not cost and not context.strategy.copies_are_whole:
             own = torch.tensor([clock.total() - started], dtype=torch.int64)
             cost = int(self.accounting.gather(own).max())  # of one average, added to each stamp

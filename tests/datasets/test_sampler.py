@@ -174,8 +174,8 @@ def kept(draw: st.DrawFn) -> tuple[Sampler, tuple[int, ...], int]:
     """A sampler that keeps its short batch, whole shares of a full batch, the smallest piece."""
     ranks, minimum = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     shares = tuple(draw(st.lists(st.integers(minimum, 40), min_size=ranks, max_size=ranks)))
-    samples = draw(st.integers(max(ranks, minimum), 300))
-    return Sampler(samples, sum(shares), ranks, 5, short_batch="keep", minimum=minimum), shares, minimum
+    samples = draw(st.integers(ranks, 300))
+    return Sampler(samples, sum(shares), ranks, 5, short_batch="keep"), shares, minimum
 
 
 @given(kept(), st.integers(0, 3))
@@ -190,15 +190,13 @@ def test_a_kept_short_batch_leaves_an_exact_partition(
             sampler.piece(epoch, batch, rank, shares, minimum).tolist() for rank in range(sampler.ranks)
         ]
         assert [len(piece) for piece in pieces] == list(sizes)
-        assert all(size == 0 or size >= minimum for size in sizes)
+        assert all(size == 0 or size >= min(minimum, sum(sizes)) for size in sizes)
         if sum(sizes) == sampler.global_batch_size:
             assert sizes == shares
         used += [index for piece in pieces for index in piece]
-    tail = sampler.samples % sampler.global_batch_size
-    assert sampler.left_out == (tail if tail < minimum else 0)
-    assert len(used) == len(set(used)) == sampler.samples - sampler.left_out
-    whole = sampler.samples - sampler.left_out
-    assert sampler.steps_per_epoch == -(-whole // sampler.global_batch_size)
+    assert sampler.left_out == 0
+    assert len(used) == len(set(used)) == sampler.samples
+    assert sampler.steps_per_epoch == -(-sampler.samples // sampler.global_batch_size)
 
 
 @given(kept(), kept())
@@ -206,7 +204,7 @@ def test_kept_global_batches_do_not_depend_on_shares(
     drawn: tuple[Sampler, tuple[int, ...], int], other: tuple[Sampler, tuple[int, ...], int]
 ) -> None:
     sampler, shares, minimum = drawn
-    alone = Sampler(sampler.samples, sampler.global_batch_size, 1, 5, short_batch="keep", minimum=minimum)
+    alone = Sampler(sampler.samples, sampler.global_batch_size, 1, 5, short_batch="keep")
     assert alone.steps_per_epoch == sampler.steps_per_epoch
     for batch in range(sampler.steps_per_epoch):
         for given_shares in (None, shares, tuple(1 + (7 * share) % 5 for share in shares)):
@@ -226,23 +224,16 @@ def test_kept_global_batches_do_not_depend_on_shares(
     ],
 )
 def test_short_batches_by_hand(samples: int, minimum: int, last: tuple[int, int]) -> None:
-    sampler = Sampler(samples, 40, 2, 0, short_batch="keep", minimum=minimum)
+    sampler = Sampler(samples, 40, 2, 0, short_batch="keep")
     sizes = [sampler.samples_of_rank(batch, (32, 8), minimum) for batch in range(sampler.steps_per_epoch)]
     assert sizes == [(32, 8), (32, 8), last]
     assert sampler.left_out == 0
 
 
-@pytest.mark.parametrize(
-    ("samples", "keys", "left_out"),
-    [
-        (81, {"short_batch": "keep", "minimum": 2}, 1),
-        (81, {"short_batch": "drop"}, 1),
-        (80, {"short_batch": "drop"}, 0),
-    ],
-)
-def test_samples_that_are_left_out_are_counted(samples: int, keys: dict[str, Any], left_out: int) -> None:
-    sampler = Sampler(samples, 40, 2, 0, **keys)
-    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, left_out, 40)
+def test_a_dropped_short_batch_is_counted() -> None:
+    sampler = Sampler(81, 40, 2, 0, short_batch="drop")
+    assert (sampler.steps_per_epoch, sampler.left_out, sampler.sizes(1)) == (2, 1, 40)
+    assert Sampler(80, 40, 2, 0, short_batch="drop").left_out == 0
 
 
 def test_a_large_set_is_cut_in_the_ratio_of_three_shares() -> None:
@@ -261,7 +252,7 @@ def test_a_large_set_is_cut_in_the_ratio_of_three_shares() -> None:
     ],
 )
 def test_small_pieces_go_to_the_largest(samples, shares, minimum, last) -> None:
-    sampler = Sampler(samples, 40, len(shares), 0, short_batch="keep", minimum=minimum)
+    sampler = Sampler(samples, 40, len(shares), 0, short_batch="keep")
     assert sampler.samples_of_rank(1, shares, minimum) == last
 
 

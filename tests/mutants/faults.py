@@ -118,8 +118,8 @@ FAULTS = [
     Fault(
         "deferred copies keep their buffers",
         "ddp",
-        '        self.comm.all_reduce(whole, WORLD, channel="parameters").wait()\n        return whole / self.comm.topology.ranks\n',
-        '        mean = whole[: self.replica.numel].clone()\n        self.comm.all_reduce(mean, WORLD, channel="parameters").wait()\n        whole[: self.replica.numel] = mean / self.comm.topology.ranks\n        return whole\n',
+        '            self.comm.all_reduce(total, WORLD, channel="parameters").wait()\n            return total / self.comm.topology.ranks\n',
+        '            mean = total[: self.replica.numel].clone()\n            self.comm.all_reduce(mean, WORLD, channel="parameters").wait()\n            total[: self.replica.numel] = mean / self.comm.topology.ranks\n            return total\n',
         "base.py",
     ),
     # ------------------------------------------------------------------ daso
@@ -477,7 +477,7 @@ FAULTS = [
     Fault(
         "last model is one rank's",
         "sgp",
-        "            self._load(self.assemble(self.parts()))\n            self.weight, self.numerator = 1.0, None\n",
+        "            self._load(self._assemble(self._parts()))\n            self.weight, self.numerator = 1.0, None\n",
         "            self.weight, self.numerator = 1.0, None\n",
     ),
     Fault(

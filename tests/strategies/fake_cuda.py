@@ -196,7 +196,6 @@ class Walk:
         self.strategy.setup(self.replica, comm, self.progress)
         stepped = self.replica.stepped or [torch.zeros(0)]
         self.replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9)
-        self.strategy.deferred(self.progress, BATCH)
         if isinstance(self.strategy, AsynchronousStrategy):
             self.strategy.reserve(2)
         self.strategy.shares(self.progress)

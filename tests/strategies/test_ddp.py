@@ -108,24 +108,6 @@ def test_weighting_is_by_samples_or_uniform(weighting: str, gradient: float):
         assert [p.item() for p in trace.parameters] == [-gradient]
 
 
-def test_unequal_batches_are_one_big_batch():
-    def together(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = zip(*(pieces(rank, step) for rank in range(3)), strict=True)
-        return torch.cat(inputs), torch.cat(targets)
-
-    alone = drive(
-        make,
-        [1],
-        steps_per_epoch=20,
-        data=together,
-        model=regression,
-        criterion=nn.CrossEntropyLoss(),
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    )[0]
-    for trace in train([2, 1]):
-        assert (trace.parameters[-1] - alone.parameters[-1]).abs().max() < 1e-12
-
-
 @pytest.mark.parametrize("keys", [{}, {"algorithm": "hierarchical"}, {"hook": "bf16"}, {"algorithm": "best"}])
 def test_one_rank_is_plain_training(keys: dict[str, Any]):
     trace = drive(lambda: make(**keys), [1], steps_per_epoch=3)[0]
@@ -134,20 +116,6 @@ def test_one_rank_is_plain_training(keys: dict[str, Any]):
 
 
 # ---------------------------------------------------------------- algorithms
-
-
-@pytest.mark.parametrize("algorithm", ["hierarchical", "sliced"])
-@pytest.mark.parametrize("ranks_of_nodes", [[2, 2], [2, 2, 2, 2], [4, 4, 4, 4], [2, 1], [1, 3]])
-def test_two_levels_train_the_same_model(algorithm: str, ranks_of_nodes: list[int]):
-    if algorithm == "sliced" and len(set(ranks_of_nodes)) > 1:
-        pytest.skip("slices need nodes of equal size")
-    traces = train(ranks_of_nodes, 8, algorithm=algorithm)
-    wanted = train(ranks_of_nodes, 8)[0].parameters[-1]
-    for trace in traces:
-        assert (trace.parameters[-1] - wanted).abs().max() < 1e-12
-        assert torch.equal(trace.parameters[-1], traces[0].parameters[-1])
-    verbs = set().union(*(trace.comm.traffic.verbs for trace in traces))
-    assert verbs > {"gradients.all_reduce"}
 
 
 def test_slices_are_refused_on_ragged_nodes():
@@ -268,9 +236,6 @@ def test_best_is_kept_on_resume():
 
 # ---------------------------------------------------------------- hooks
 
-HOOKS = [("bf16", 1e-6, 0.1), ("fp16", 1e-8, 0.01), ("powersgd", 1e-4, 1.0)]
-"""(hook, how much it moves the parameters at least, and at most)"""
-
 
 def test_bf16_rounds_256_and_1_to_a_mean_of_128():
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -287,18 +252,6 @@ def test_bf16_rounds_256_and_1_to_a_mean_of_128():
         )
         means[hook] = {trace.parameters[0].item() for trace in traces}
     assert means == {"none": {-128.5}, "bf16": {-128.0}}
-
-
-@pytest.mark.parametrize("algorithm", ["flat", "hierarchical", "sliced"])
-@pytest.mark.parametrize(("hook", "least", "most"), HOOKS)
-def test_hooks_stay_near_and_ranks_stay_equal(algorithm: str, hook: str, least: float, most: float):
-    traces = train([2, 2], algorithm=algorithm, hook=hook, powersgd_start_steps=5)
-    wanted = train([2, 2])[0].parameters
-    for trace in traces:
-        assert least < (trace.parameters[-1] - wanted[-1]).abs().max() < most
-        assert torch.equal(trace.parameters[-1], traces[0].parameters[-1])
-        if hook == "powersgd":  # no step before it is touched
-            assert (trace.parameters[4] - wanted[4]).abs().max() < 1e-12
 
 
 def test_what_was_compressed_is_recorded():
@@ -324,42 +277,6 @@ def test_what_was_compressed_is_recorded():
 )
 def test_a_hook_without_effect_is_said(keys: dict[str, Any], ranks: list[int], words: str):
     assert words in train(ranks, 2, **keys)[0].strategy.labels(None)[0]
-
-
-def test_the_same_with_powersgd_from_any_step_on():
-    """Ends of runs broken at a step and taken up by new objects, bit for bit, with the undone first step."""
-    keys = {"hook": "powersgd", "powersgd_start_steps": 2, "algorithm": "hierarchical"}
-
-    def body(comm: SimulatedCommunicator, stops: list[int]) -> Tensor:
-        state: Any = None
-        for start, stop in zip([0, *stops], [*stops, 9], strict=True):
-            replica = SimulatedReplica(regression(), nn.CrossEntropyLoss(), comm, instant(comm.rank))
-            strategy = make(**keys)
-            strategy.setup(replica, comm, Progress(1, 9))
-            replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)
-            with replica.untouched():
-                replica.compute_gradients(Batch(*pieces(comm.rank, 77), sizes(77)))
-            assert strategy.state_dict()["reduction"]["steps"] == 0
-            if state is not None:
-                replica.load(state[0])
-                replica.optimizer.load_state_dict(state[1])
-                strategy.load_state_dict(state[2])
-            for step in range(start, stop):
-                replica.compute_gradients(Batch(*pieces(comm.rank, step), sizes(step)))
-                replica.optimizer.step()
-            state = [replica.flat(), replica.optimizer.state_dict(), strategy.state_dict()]
-        return state[0]
-
-    def sizes(step: int) -> tuple[int, ...]:
-        return tuple(len(pieces(rank, step)[0]) for rank in range(3))
-
-    def run(stops: list[int]) -> list[Tensor]:
-        simulator = Simulator(Topology.of([2, 1]))
-        return simulator.run(lambda rank: body(SimulatedCommunicator(simulator, rank), stops))
-
-    whole = run([])
-    for stops in ([1], [2], [5, 8]):
-        assert all(torch.equal(a, b) for a, b in zip(whole, run(stops), strict=True)), stops
 
 
 # ---------------------------------------------------------------- keys

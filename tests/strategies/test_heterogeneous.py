@@ -1,6 +1,5 @@
 """Uneven batches against their equations: shares, weights, whole runs in virtual time."""
 
-import io
 import json
 import math
 from collections import Counter
@@ -18,9 +17,7 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config import load
-from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -144,18 +141,6 @@ def union_gradient(pieces: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype =
 
 def far(one: Tensor, other: Tensor) -> float:
     return ((one - other).norm() / other.norm()).item()
-
-
-@pytest.mark.parametrize("n", [(10, 5, 1), (1, 1, 14), (7, 0, 9)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_the_weighted_gradient_is_that_of_the_union(n, dtype, tolerance):
-    pieces = pieces_of(n, dtype)
-    wanted = union_gradient(pieces, dtype)
-    for weighting in ("samples", "uniform"):
-        ranks = weighted(n, pieces, lambda: small_net(dtype), nn.CrossEntropyLoss(), weighting=weighting)
-        for replica in ranks:
-            difference = far(replica.gradients(), wanted)
-            assert difference < tolerance if weighting == "samples" else difference > 0.1 or 0 in n
 
 
 def test_a_mean_over_valid_labels_is_exact_when_ranks_weigh_by_their_valid_labels():
@@ -410,12 +395,11 @@ def test_a_run_asks_before_it_starts():
 
 @dataclass
 class Trace:
-    """One rank's history: batches of each epoch, parameters after each step, epoch records, saved states."""
+    """One rank's history: batches of each epoch, parameters after each step, epoch records."""
 
     batches: list[tuple[int, ...]] = field(default_factory=list)
     parameters: list[Tensor] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
-    saved: dict[str, Any] = field(default_factory=dict)
     verbs: dict[str, int] = field(default_factory=dict)
     clock_ns: list[int] = field(default_factory=list)
     strategy: Any = None
@@ -429,14 +413,6 @@ def points(samples: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def stored(state: dict[str, Any]) -> dict[str, Any]:
-    """`state` as a checkpoint gives it back: tensors, numbers, text and containers alone."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def train(
     strategy: Callable[[], Any],
     ranks: int,
@@ -447,8 +423,6 @@ def train(
     times: Times = lambda rank, samples, epoch: 1,
     model: Callable[[], nn.Module] = lambda: nn.Linear(6, 4).double(),
     optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1),
-    save_before: int | None = None,
-    resume: Sequence[dict[str, Any]] | None = None,
 ) -> list[Trace]:
     """The loop's calls for a strategy with shares, batches cut by the sampler from common global batches."""
     inputs, targets = points(samples)
@@ -469,29 +443,12 @@ def train(
         one.setup(replica, comm, progress)
         trace.replica = replica
         replica.optimizer = optimizer(replica.stepped)
-        if resume is not None:
-            state = resume[rank]
-            replica.model.load_state_dict(state["model"])
-            replica.optimizer.load_state_dict(state["optimizer"])
-            one.load_state_dict(state["strategy"])
-            progress.epoch, progress.batch, progress.step = state["place"]
-        first = progress.epoch
-        for progress.epoch in range(first, epochs):
+        for progress.epoch in range(epochs):
             epoch_of[rank] = progress.epoch
             split = one.shares(progress)
             shares = () if split is None else (split.values, split.minimum)
             trace.batches.append(sampler.samples_of_rank(0, *shares))
-            begin = progress.batch
-            for progress.batch in range(begin, sampler.steps_per_epoch):
-                if progress.step == save_before:
-                    trace.saved = stored(
-                        {
-                            "model": replica.model.state_dict(),
-                            "optimizer": replica.optimizer.state_dict(),
-                            "strategy": one.state_dict(),
-                            "place": [progress.epoch, progress.batch, progress.step],
-                        }
-                    )
+            for progress.batch in range(sampler.steps_per_epoch):
                 progress.samples_of_rank = sampler.samples_of_rank(progress.batch, *shares)
                 piece = sampler.piece(progress.epoch, progress.batch, rank, *shares)
                 one.before_batch(progress)
@@ -504,7 +461,6 @@ def train(
             one.after_epoch(progress)
             trace.records.append(one.record(progress))
             trace.clock_ns.append(comm.now())
-            progress.batch = 0
         one.finalize()
         trace.verbs = dict(comm.traffic.verbs)
 
@@ -740,110 +696,6 @@ def test_one_rank_is_plain_training_and_measures_nothing():
         assert not trace.strategy.history
 
 
-# ------------------------------------------------------------------ the same training
-
-
-OPTIMIZERS: list[tuple[Callable[[list[Tensor]], torch.optim.Optimizer], float]] = [
-    (lambda p: torch.optim.SGD(p, lr=0.3), 1e-12),
-    (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01), 1e-12),
-    (lambda p: torch.optim.Adam(p, lr=0.01), 1e-9),
-]
-
-
-@pytest.mark.parametrize(("optimizer", "tolerance"), OPTIMIZERS)
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"balancing": "manual", "shares": (10.0, 5.0, 1.0)},
-        {"balancing": "manual", "shares": (40.0, 1.0, 1.0)},  # ranks without samples in the last step
-        {},
-        DYNAMIC,
-    ],
-)
-def test_any_shares_train_as_one_process_with_the_whole_batch(keys, optimizer, tolerance):
-    run: dict[str, Any] = {
-        "samples": 148,  # 3 steps of 48 and one of 4
-        "batch": 48,
-        "epochs": 3,
-        "optimizer": optimizer,
-        "model": small_net,
-    }
-    whole = train(lambda: DDP(DDP.Config()), 1, **run)[0]
-    uneven = train(lambda: make(**keys), 3, times=slow_until(2), **run)
-    assert len(whole.parameters) == 12
-    for trace in uneven:
-        for mine, wanted in zip(trace.parameters, whole.parameters, strict=True):
-            assert far(mine, wanted) < tolerance
-    if keys.get("balancing") == "dynamic":
-        assert len(set(uneven[0].batches)) > 1, "across a change of shares"
-
-
-def test_equal_speeds_are_ddp():
-    run: dict[str, Any] = {
-        "samples": 148,
-        "batch": 48,
-        "epochs": 2,
-        "model": small_net,
-        "times": lambda rank, n, epoch: 3 + 2 * n,
-    }
-    reference = train(lambda: DDP(DDP.Config()), 3, **run)[0].parameters
-    for weighting in ("samples", "uniform", "speed"):
-        trace = train(lambda weighting=weighting: make(weighting=weighting), 3, **run)[0]
-        assert trace.batches == [(16, 16, 16)] * 2
-        # The last step's four samples are dealt 2, 1, 1: a plain mean counts them unequally.
-        if weighting == "samples":
-            assert far(trace.parameters[-1], reference[-1]) < 1e-6
-        assert far(trace.parameters[2], reference[2]) < 1e-6
-
-
-def test_shares_given_by_hand_train_as_the_calibrated_ones_bit_for_bit():
-    run: dict[str, Any] = {"samples": 148, "batch": 48, "epochs": 2, "model": small_net, "times": TABLE}
-    calibrated = train(make, 3, **run)
-    b = tuple(float(batch) for batch in calibrated[0].batches[0])
-    manual = train(lambda: make(balancing="manual", shares=b), 3, **run)
-    assert manual[0].batches == calibrated[0].batches
-    for one, other in zip(calibrated, manual, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(one.parameters, other.parameters, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("step", "timing"), [(0, "probe"), (3, "forward"), (4, "probe"), (4, "forward"), (7, "forward")]
-)
-def test_resume_anywhere_is_bit_for_bit_and_does_not_calibrate(step: int, timing: str, caplog):
-    keys = {**DYNAMIC, "rebalance_timing": timing}
-    run: dict[str, Any] = {
-        "samples": 150,  # 4 steps an epoch
-        "batch": 48,
-        "epochs": 4,
-        "times": slow_until(1),
-        "optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    }
-    whole = train(lambda: make(**keys), 3, save_before=step, **run)
-    saved = [trace.saved for trace in whole]
-    caplog.clear()
-    resumed = train(lambda: make(**keys), 3, resume=saved, **run)
-    assert "calibrated" not in caplog.text
-    for one, other in zip(whole, resumed, strict=True):
-        assert other.batches == one.batches[step // 4 :]
-        assert len(other.parameters) == 16 - step
-        assert all(torch.equal(x, y) for x, y in zip(one.parameters[step:], other.parameters, strict=True))
-        assert other.records == one.records[step // 4 :]
-        assert other.strategy.summary() == one.strategy.summary()
-
-
-def test_all_state_comes_back():
-    old = train(lambda: make(**DYNAMIC), 2, samples=40, batch=20, epochs=2, times=TABLE)
-    new = train(lambda: make(balancing="manual", shares=(3.0, 1.0)), 2, samples=40, batch=20)
-    for trace, other in zip(old, new, strict=True):
-        state = stored(trace.strategy.state_dict())
-        assert state["medians"][0]
-        other.strategy.load_state_dict(state)
-        again = other.strategy.state_dict()
-        assert again.keys() == state.keys()
-        for name in state.keys() - {"compute_ns", "forward_ns"}:
-            assert again[name] == state[name], name
-
-
 def test_another_number_of_ranks_is_refused():
     state = train(make, 2, samples=40, batch=20)[0].strategy.state_dict()
     strategy = train(make, 3, samples=40, batch=20)[0].strategy
@@ -907,7 +759,7 @@ def test_buffers_are_averaged_with_the_batches_they_came_from():
         assert comm.rank == rank
         # The next epoch's batches are others; these statistics are still those of the old ones.
         strategy.batches = (100, 100, 312)
-        whole = strategy.assemble(strategy.snapshot(Progress(1, 1)))
+        whole = strategy.snapshot(Progress(1, 1))()
         counters = strategy.replica.model[0].num_batches_tracked.clone()
         with strategy.averaged_model():
             inside = torch.cat([strategy.replica.flat(), strategy.replica.buffers.pack()])
@@ -959,30 +811,6 @@ def epochs_of(run: SimulatedRun) -> list[dict[str, Any]]:
     return [row["strategy"] for row in run.metrics.rows if row["kind"] == "epoch"]
 
 
-@pytest.mark.parametrize("ranks", [[2, 2], [3, 1], [1]])
-@pytest.mark.parametrize("keys", [{}, {"balancing": "dynamic"}, {"balancing": "equal"}])
-def test_a_whole_run_is_the_run_of_one_process(keys, ranks):
-    run: dict[str, Any] = {
-        "dataset": Blobs(samples=100),
-        "optimizer": SGD(lr=0.05, momentum=0.9),
-        "global_batch_size": 30,  # three steps and one of 10
-        "epochs": 3,
-    }
-    uneven = whole_run(keys, ranks=ranks, step_time=slow_last, **run)
-    alone = whole_run({}, "ddp", ranks=[1], **run)
-    for vector in vectors(uneven):
-        assert far(vector, vectors(alone)[0]) < 1e-12
-    assert uneven.results[0].summary["steps"] == 12
-    scored = [
-        [(row["samples"], row["correct"]) for row in done.metrics.rows if row["kind"] == "evaluation"]
-        for done in (uneven, alone)
-    ]
-    assert scored[0] == scored[1]
-    if ranks != [1] and keys.get("balancing") != "equal":
-        batches = epochs_of(uneven)[-1]["batches"]
-        assert batches[3] < min(batches[:3])
-
-
 def test_a_hundred_samples_in_batches_of_32_and_8_are_three_steps_on_each_rank():
     done = whole_run(
         {"balancing": "manual", "shares": (32.0, 8.0)},
@@ -1022,9 +850,11 @@ def test_calibration_leaves_no_trace_and_counts_as_training_time():
     assert ours["train_s"] - theirs["train_s"] == pytest.approx(ours["strategy"]["measuring_s"])
 
 
-@pytest.mark.parametrize("after", [9, 12])
-def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: Path, after: int, caplog):
-    keys = {"balancing": "dynamic"}
+@pytest.mark.parametrize(("after", "timing"), [(9, "forward"), (12, "probe")])
+def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(
+    tmp_path: Path, after: int, timing: str, caplog
+):
+    keys = {"balancing": "dynamic", "rebalance_timing": timing}
     run: dict[str, Any] = {
         "model": Awkward(),
         "step_time": lambda rank, samples: MS * (2 + (6 if rank == 3 else 1) * samples),
@@ -1042,15 +872,6 @@ def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: P
         for name, value in one.replica.model.state_dict().items():
             assert torch.equal(value, other.replica.model.state_dict()[name]), name
     assert epochs_of(resumed) == epochs_of(whole)[after // 6 :]
-
-
-def test_bytes_are_those_of_ddp():
-    network = AlphaBeta(inter_latency_s=1e-4, inter_bytes_per_s=1e9)
-    uneven = whole_run({}, step_time=slow_last, network=network)
-    plain = whole_run({}, "ddp", step_time=slow_last, network=network)
-    assert uneven.results[0].summary["payload_bytes"] == plain.results[0].summary["payload_bytes"]
-    steps_s = uneven.results[0].summary["train_s"] - uneven.results[0].summary["strategy"]["measuring_s"]
-    assert steps_s < plain.results[0].summary["train_s"]
 
 
 # ------------------------------------------------------------------ over gloo

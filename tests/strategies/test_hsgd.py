@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +12,13 @@ import torch
 from harness import Blind, Data, Linear, Trace, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from runs import Awkward, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies import hsgd
 from daso_bench.strategies.communicator import Link
 from daso_bench.strategies.ddp import DDP
@@ -37,7 +35,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"level1": "collective"},
     {"level2_algorithm": "linear"},
 ]
-TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 def named(keys: dict[str, Any]) -> str:
@@ -88,31 +85,6 @@ def test_h4_node_sums():
 def test_h5_a_ragged_cluster_has_one_mean(keys: dict[str, Any]):
     traces = drive(make(**keys), [3, 1], steps_per_epoch=1, data=samples_of([[0], [0], [0], [4]]))
     assert moved(traces) == [1.0] * 4
-
-
-@pytest.mark.parametrize("nodes", [[4], [2, 2], [1, 1, 1, 1], [4, 4]], ids=str)
-@pytest.mark.parametrize("keys", VARIANTS, ids=named)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("even", [True, False])
-def test_h1_the_two_level_mean_is_the_flat_mean(
-    nodes: list[int], keys: dict[str, Any], dtype: torch.dtype, even: bool
-):
-    size, generator = 37, torch.Generator().manual_seed(3)
-    pieces = [
-        torch.randn(3 if even else 1 + 2 * (rank % 3), size, generator=generator, dtype=torch.float64)
-        for rank in range(sum(nodes))
-    ]
-    traces = drive(
-        make(**keys),
-        nodes,
-        steps_per_epoch=1,
-        data=lambda rank, step: (pieces[rank].to(dtype), torch.zeros(len(pieces[rank]))),
-        model=lambda: Linear(torch.zeros(size, dtype=dtype)),
-    )
-    flat = torch.cat([piece.to(dtype).double() for piece in pieces]).mean(0)
-    for trace in traces:
-        error = (-trace.parameters[0].double() - flat).norm() / flat.norm()
-        assert error <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)
@@ -179,48 +151,9 @@ def together(keys: dict[str, Any], nodes: list[int], steps: int, data: Data, dty
     )
 
 
-FIFTY = [([2, 2], keys, torch.float64) for keys in VARIANTS]
-FIFTY += [([2, 2], keys, torch.float32) for keys in VARIANTS[:2]]
-FIFTY += [([4], keys, torch.float64) for keys in VARIANTS[::2][:2]]
-
-
-@pytest.mark.parametrize(("nodes", "keys", "dtype"), FIFTY, ids=str)
-def test_h2_h3_h8_fifty_steps_are_those_of_one_process(
-    nodes: list[int], keys: dict[str, Any], dtype: torch.dtype
-):
-    data = noise(dtype, [4, 4, 2, 6])
-    wanted = alone(data, 4, 50, dtype)
-    traces = together(keys, nodes, 50, data, dtype)
-    for step in range(50):
-        held = [trace.parameters[step] for trace in traces]
-        assert (held[0] - wanted[step]).abs().max() <= TOLERANCE[dtype]
-        assert all(torch.equal(held[0], other) for other in held)
-
-
-@pytest.mark.parametrize("nodes", [[1, 1, 1, 1], [1]], ids=str)
-def test_h7_one_rank_per_node_is_ddp(nodes: list[int]):
-    data = noise(torch.float64, [3, 3, 5, 1][: len(nodes)])
-    ours = together({}, nodes, 10, data, torch.float64)
-    theirs = together({}, nodes, 10, data, torch.float64, make=lambda: DDP(DDP.Config()))
-    for mine, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(mine.parameters[-1], other.parameters[-1], rtol=0, atol=1e-12)
-    assert not any(trace.comm.traffic.verbs["shared.barrier"] for trace in ours)
-
-
 def trained(strategy: str, **more: Any) -> SimulatedRun:
     cfg = config(strategy, epochs=2, precision="fp64", model=Awkward(), global_batch_size=18, **more)
     return simulate(cfg, cfg.dataset.load())
-
-
-@pytest.mark.parametrize("keys", VARIANTS, ids=named)
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_awkward_models_train_as_under_ddp(keys: dict[str, Any], clip: float | None):
-    """Frozen, tied, zero-size and strided parameters, buffers of each rank's own, dropout, clipping."""
-    ours, theirs = trained("hsgd", keys=keys, clip_norm=clip), trained("ddp", clip_norm=clip)
-    for mine, other in zip(ours.contexts, theirs.contexts, strict=True):
-        expected = other.replica.model.state_dict()
-        for name, value in mine.replica.model.state_dict().items():
-            assert (value - expected[name]).abs().max() <= 1e-12 if value.numel() else True, name
 
 
 class Mixed(nn.Module):
@@ -618,46 +551,6 @@ def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
 
 
 # ------------------------------------------------------------------ resume, refusals, remarks
-
-
-class Stops(Exception):
-    pass
-
-
-class Mortal(Trainer):
-    """Dies before its 31st step."""
-
-    def step(self) -> None:
-        if self.context.progress.step == 30:
-            raise Stops
-        super().step()
-
-
-@pytest.mark.parametrize("keys", [VARIANTS[0], VARIANTS[3]], ids=named)
-def test_h19_a_resumed_run_takes_the_same_steps(keys: dict[str, Any], tmp_path: Path):
-    """Saved after step 20 of 40; the unbroken run has the same batches, models and scores."""
-    cfg = config(
-        "hsgd",
-        keys=keys,
-        model=Awkward(),
-        dataset=Blobs(samples=160),
-        checkpoint_every_samples=16 * 20,
-        eval_every_samples=80,
-    )
-    data = cfg.dataset.load()
-    whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
-    with pytest.raises(Stops):
-        simulate(cfg, data, checkpoints=tmp_path / "cut", loop=Mortal)
-    resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
-    assert resumed.metrics.rows[0]["step"] == 20
-    for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
-        assert torch.equal(mine.replica.flat(), theirs.replica.flat())
-        assert torch.equal(mine.replica.buffers.pack(), theirs.replica.buffers.pack())
-    seen = [
-        [(row["loss"], row["train_loss"]) for row in run.metrics.rows if row["kind"] == "evaluation"][-4:]
-        for run in (resumed, whole)
-    ]
-    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Track:
     estimates: list[int] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
     launched: list[list[int]] = field(default_factory=list)
-    copies: list[tuple[Tensor | None, int, float]] = field(default_factory=list)
+    copies: list[tuple[Callable[[], Tensor], int, float]] = field(default_factory=list)
     flown: list[int] = field(default_factory=list)
     means: list[Tensor] = field(default_factory=list)
     agreed: bool = False
@@ -205,7 +205,7 @@ def race(
         track.bytes_sent = sum(comm.traffic.payload_bytes.values())
         strategy.finalize()
         track.final = replica.flat()
-        track.assembled = [strategy.assemble(copy) for copy, _, _ in track.copies]
+        track.assembled = [assemble() for assemble, _, _ in track.copies]
 
     simulator.run(body)
     return tracks
@@ -244,43 +244,6 @@ def test_a_round_by_hand():
     assert first.final.item() == 1.875, "finalize() ends with the average"
 
 
-@pytest.mark.parametrize(
-    ("keys", "tolerance", "dtype"),
-    [
-        ({}, 1e-12, torch.float64),
-        ({}, 1e-5, torch.float32),
-        (dict(sync_every=3), 1e-12, torch.float64),
-    ],
-)
-def test_the_mean_gains_the_mean_of_all_local_updates(keys, tolerance, dtype):
-    data, model = noisy(2, dtype), flat_model(2, dtype)
-    tracks = race(lasgd(**keys), UNEVEN["seconds"], data=data, model=model, horizon=40)
-    wanted = torch.ones(2, dtype=dtype) + sum(update for track in tracks for update in track.updates) / 4
-    for track in tracks:
-        assert torch.allclose(track.final, wanted, rtol=tolerance, atol=tolerance)
-        assert torch.equal(track.final, tracks[0].final)
-    assert tracks[0].strategy.applied > 4
-
-
-def test_after_a_round_each_rank_is_off_the_mean_by_its_own_updates_since_the_snapshot():
-    def look(track: Track) -> None:
-        since = torch.stack(track.updates[-track.flown[-1] :]).sum(0)
-        assert torch.allclose(track.parameters[-1] - track.strategy.mean, since, atol=1e-12, rtol=0)
-        track.means.append(track.strategy.mean.clone())
-
-    tracks = race(lasgd(), **UNEVEN, horizon=40, look=look)
-    for number, means in enumerate(zip(*(track.means for track in tracks), strict=False)):
-        assert all(torch.equal(mean, means[0]) for mean in means)
-        after, moved = [], []
-        for track in tracks:
-            step, flown = track.met[number], track.flown[number]
-            after.append(track.parameters[step - 1])
-            moved.append(torch.stack(track.updates[step - flown : step]).sum(0).norm())
-        for i, j in [(0, 1), (0, 3), (2, 3)]:
-            assert torch.linalg.vector_norm(after[i] - after[j]) <= moved[i] + moved[j] + 1e-6
-    assert len(tracks[3].means) > 8
-
-
 def test_without_a_step_in_flight_all_hold_the_mean_bit_for_bit():
     # The last round is launched at the horizon, and nobody steps any more.
     tracks = race(lasgd(), (1, 1, 1), data=noisy(5), model=flat_model(5), horizon=9)
@@ -289,20 +252,6 @@ def test_without_a_step_in_flight_all_hold_the_mean_bit_for_bit():
         assert torch.allclose(track.final, snapshots.mean(0), rtol=1e-12)
         assert torch.equal(track.final, tracks[0].final)
         assert track.strategy.details[-1]["spread"][1] == 0
-
-
-def test_one_round_brings_unequal_models_to_the_mean_of_the_start():
-    starts = torch.tensor([[1.0, 2.0], [3.0, -7.0], [5.5, 0.25], [0.5, 4.0]])
-    tracks = race(
-        lasgd(),
-        (1, 1.5, 2, 3),
-        model=lambda rank: Linear(starts[rank]),
-        data=constant(0.0, 2, torch.float32),
-        horizon=9,
-    )
-    for track in tracks:
-        assert track.strategy.applied >= 1
-        assert torch.allclose(track.parameters[-1], starts.mean(0), rtol=1e-6)
 
 
 # ------------------------------------------------------------------ degenerate cases
@@ -339,18 +288,6 @@ def test_sums_that_take_a_whole_period_of_equal_ranks_are_cocod_bit_for_bit(peri
             handed = vectors()
         for track, wanted in zip(got, vectors(), strict=True):
             assert torch.equal(track.parameters[step], wanted), step
-
-
-@pytest.mark.parametrize("keys", [{}, dict(sync_every=5)])
-def test_one_rank_is_plain_sgd_bit_for_bit_learning_rate_included(keys):
-    """Without others there is nothing to average."""
-    common: dict[str, Any] = dict(data=labelled(), criterion=nn.CrossEntropyLoss())
-    common["optimizer"] = sgd(0.05, momentum=0.9)
-    (track,) = race(lasgd(**keys), [1.0], model=lambda rank: classifier()(), horizon=10, **common)
-    (trace,) = drive(ddp, [1], steps_per_epoch=10, model=classifier(), **common)
-    assert all(torch.equal(a, b) for a, b in zip(track.parameters, trace.parameters, strict=True))
-    assert track.estimates == [4 * step for step in range(10)]
-    assert track.met == list(range(1, 11))
 
 
 def test_two_quadratics_with_sums_of_one_step():
@@ -459,16 +396,6 @@ def test_counters_samples_and_payload_of_any_race(seconds, round_s, period):
         assert torch.equal(track.final, tracks[0].final)
 
 
-def test_payload_with_buffers_behind_the_parameters():
-    norm = classifier(torch.float32, norm=True)
-    more: dict[str, Any] = dict(data=labelled(dtype=torch.float32), model=lambda rank: norm(), horizon=20)
-    more["criterion"] = nn.CrossEntropyLoss()
-    m, f = sum(p.numel() for p in norm().parameters()), 14
-    for every, elements in ((0, m), (16, m + f)):
-        for rank, track in enumerate(race(lasgd(), (1, 1, 2), every=every, **more)):
-            assert track.bytes_sent == track.launched[-1][rank] * (4 * elements + 32)
-
-
 def test_samples_are_exact_beyond_the_integers_of_float32():
     many = 2**24 + 1
     tracks = race(lasgd(), (1, 2), horizon=7, counts=many)
@@ -489,18 +416,6 @@ def test_a_budget_ends_all_ranks_in_one_round():
         assert track.strategy.summary()["overshoot_samples"] == sum(other.steps for other in tracks) - 60
         assert track.strategy.summary()["steps_of_worker"] == [other.steps for other in tracks]
         assert track.strategy.launched == track.strategy.applied == len(track.met)
-
-
-@pytest.mark.parametrize("keys", [{}, dict(sync_every=7)])
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_wish_of_one_rank_stops_all_after_the_same_round(rank, keys):
-    tracks = race(
-        lasgd(**keys), (1, 1, 1, 2), horizon=200, stop_request=lambda r, step: (r, step) == (rank, 8)
-    )
-    assert all(track.agreed for track in tracks)
-    assert len({len(track.met) for track in tracks}) == 1
-    assert max(track.clock_s[-1] for track in tracks) <= 40
-    assert all(track.strategy.flight is None for track in tracks)
 
 
 def test_a_wish_does_not_wait_for_the_period():
@@ -570,7 +485,7 @@ def test_a_copy_is_the_mean_of_its_round():
     numbers = [tracks[0].samples.index(samples) + 1 for _, samples, _ in tracks[0].copies]
     for rank, track in enumerate(tracks):
         assert [samples for _, samples, _ in track.copies] == [tracks[0].samples[n - 1] for n in numbers]
-        assert all((copy is None) == (rank > 0) for copy, _, _ in track.copies)
+        assert track.strategy.copies == (0 if rank else len(track.copies))
         for number, copy in zip(numbers, track.assembled, strict=True):
             assert torch.equal(copy, means[number]), "bit for bit, however late it is looked at"
             mean = torch.stack(snapshots[number]).mean(0)
@@ -604,29 +519,6 @@ def test_copies_hold_the_mean_of_the_buffers_of_all_ranks():
     assert torch.allclose(copy[m : m + 7], want.detach(), atol=1e-12)
 
 
-@pytest.mark.parametrize("keys", [{}, dict(optimizer_state="average")])
-def test_any_cadence_of_copies_leaves_training_as_it_is(keys):
-    def run(every: int) -> list[Track]:
-        return race(
-            lasgd(**keys),
-            (1, 1.3, 0.7, 2.9),
-            data=labelled(dtype=torch.float32),
-            model=lambda rank: classifier(torch.float32)(),
-            criterion=nn.CrossEntropyLoss(),
-            optimizer=sgd(0.1, momentum=0.9),
-            budget=240,
-            every=every,
-        )
-
-    seldom = run(10**9)
-    for every in (12, 48):
-        for one, other in zip(run(every), seldom, strict=True):
-            assert one.clock_s == other.clock_s
-            assert one.bytes_sent == other.bytes_sent
-            assert all(torch.equal(a, b) for a, b in zip(one.parameters, other.parameters, strict=True))
-            assert len(one.copies) > 4
-
-
 def test_deferred_evaluation_costs_no_time_and_inline_evaluation_does():
     def took(times: int, *, inline: bool) -> float:
         tracks = race(lasgd(), (1, 1, 1, 4), budget=1000, every=4000 // times, inline=inline, numbers=False)
@@ -637,10 +529,6 @@ def test_deferred_evaluation_costs_no_time_and_inline_evaluation_does():
 
 
 # ------------------------------------------------------------------ what travels besides
-
-NORMED: dict[str, Any] = dict(
-    data=labelled(), model=lambda rank: classifier(norm=True)(), criterion=nn.CrossEntropyLoss()
-)
 
 
 def test_averaged_second_moments_stay_positive():
@@ -661,73 +549,6 @@ def test_averaged_second_moments_stay_positive():
     assert len(seen) > 20
     assert min(seen) > 0
     assert max(seen[-4:]) < max(seen) / 2, "the wide gradient is forgotten: moments move on"
-
-
-def test_buffers_are_averaged_in_the_end_only():
-    tracks = race(lasgd(), (1, 1, 1), **NORMED, horizon=5)
-    final = [track.replica.buffers.pack() for track in tracks]
-    assert all(torch.equal(own, final[0]) for own in final)
-    for track in tracks:
-        assert track.bytes_sent == 5 * (8 * track.replica.numel + 32)
-
-
-def test_momenta_are_averaged_when_a_round_is_applied():
-    for policy, equal in (("average", True), ("keep", False)):
-        make = lasgd(optimizer_state=policy, sync_every=2)
-        tracks = race(make, (1, 1, 1, 1), **NORMED, optimizer=sgd(0.02, momentum=0.9), horizon=4)
-        states = [track.replica.optimizer_state().pack() for track in tracks]
-        assert all(torch.equal(state, states[0]) == equal for state in states[1:])
-        assert states[0].abs().max() > 0
-
-
-# ------------------------------------------------------------------ resume
-
-
-@pytest.mark.parametrize(
-    ("keys", "optimizer"),
-    [
-        ({}, sgd(0.02, momentum=0.9)),
-        (dict(sync_every=2, optimizer_state="average"), sgd(0.02, momentum=0.9)),
-        (dict(sync_every=3, optimizer_state="average"), lambda p: torch.optim.Adam(p, lr=0.01)),
-    ],
-)
-def test_a_resumed_run_of_equal_ranks_is_the_unbroken_run_bit_for_bit(keys, optimizer):
-    def make(**more: Any):
-        return course(
-            LASGD(LASGDConfig(**keys)),
-            [2, 2],
-            steps=10,
-            model=classifier(torch.float32, norm=True, dropout=0.1),
-            data=labelled(dtype=torch.float32),
-            optimizer=optimizer,
-            **more,
-        )
-
-    times: dict[str, Any] = dict(step_time=lambda rank, samples: 10)
-    whole = walk(make(save_after=[1, 2]), **times)
-    for meeting in (1, 2):
-        resumed = walk(make(), resume=[history.saved[meeting] for history in whole], **times)
-        for one, other in zip(whole, resumed, strict=True):
-            assert len(other.parameters) > 3
-            assert all(torch.equal(vector, one.parameters[step]) for step, vector in other.parameters.items())
-            assert torch.equal(other.final, one.final)
-
-
-def test_an_asynchronous_run_resumes_where_ranks_met():
-    def make(**more: Any):
-        return course(LASGD(LASGDConfig()), [2, 2], steps=6, model=classifier(norm=True), **more)
-
-    times: dict[str, Any] = dict(step_time=lambda rank, samples: (10, 13, 7, 29)[rank])
-    whole = walk(make(save_after=[1, 3]), **times)
-    for meeting in (1, 3):
-        resumed = walk(make(), resume=[history.saved[meeting] for history in whole], **times)
-        for one, other in zip(whole, resumed, strict=True):
-            met = [step for step, yes in one.met.items() if yes][meeting - 1]
-            assert torch.equal(other.parameters[met], one.parameters[met])
-            # Clocks begin anew, so later rounds may fall on other steps; what counts samples goes on.
-            assert other.strategy.launched == other.strategy.applied >= meeting
-            assert other.samples[max(other.samples)] >= 6 * 16
-            assert torch.equal(other.final, resumed[0].final)
 
 
 def test_another_number_of_workers_is_refused():

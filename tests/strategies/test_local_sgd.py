@@ -1,20 +1,18 @@
-"""Local SGD: hand values, rounds, buffers, momenta, stop requests, and the rule for the period."""
+"""Local SGD: hand values, rounds, types of parameters, late stop requests, and the rule for the period."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from harness import Mean, constant, drive
+from harness import constant, drive
 from periodic import (
     Quadratic,
     assert_gloo_and_virtual_time_agree,
-    assert_resumes,
     averaged_after,
     classifier,
     course,
     entry,
-    labelled,
     sgd,
     two_quadratics,
     walk,
@@ -23,7 +21,6 @@ from runs import SmallCNN, config  # pyright: ignore[reportMissingImports] (anot
 from torch import Tensor, nn
 
 from daso_bench.runner.config.schedules import Step
-from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig, qsr_period
 from daso_bench.strategies.progress import Progress
@@ -31,10 +28,6 @@ from daso_bench.strategies.progress import Progress
 
 def local_sgd(**keys: Any) -> LocalSGD:
     return LocalSGD(LocalSGDConfig(**keys))
-
-
-def largest_difference(one: Tensor, other: Tensor) -> float:
-    return (one - other).abs().max().item()
 
 
 # ------------------------------------------------------------------ the update rule
@@ -55,15 +48,8 @@ def test_two_steps_on_two_quadratics_by_hand():
     assert [trace.records[0]["spread"] for trace in traces] == [1.0, 1.0]
 
 
-def in_two_groups(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    decayed = [p for p in parameters if p.ndim > 1]
-    others = [p for p in parameters if p.ndim <= 1]
-    return torch.optim.SGD([{"params": decayed, "weight_decay": 0.1}, {"params": others}], lr=0.05)
-
-
-@pytest.mark.parametrize("optimizer", [sgd(), in_two_groups])
-def test_twenty_steps_have_five_rounds_of_four_with_one_and_with_two_parameter_groups(optimizer):
-    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=20, optimizer=optimizer))
+def test_twenty_steps_have_five_rounds_of_four():
+    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=20))
     m = sum(p.numel() for p in classifier()().parameters())
     for history in histories:
         assert averaged_after(history) == [4, 8, 12, 16, 20]
@@ -80,96 +66,10 @@ def test_twenty_steps_have_five_rounds_of_four_with_one_and_with_two_parameter_g
         assert histories[0].met[step] == (step % 4 == 0)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"momentum": 0.9},
-        {"momentum": 0.9, "nesterov": True},
-        {"momentum": 0.9, "weight_decay": 0.1},
-    ],
-)
-def test_rounds_of_one_step_equal_ddp_for_linear_optimizers(more):
-    def final(strategy) -> Tensor:
-        return walk(course(strategy, [2, 1], steps=20, optimizer=sgd(**more)))[0].final
-
-    assert largest_difference(final(local_sgd(sync_every=1)), final(DDP(DDP.Config()))) < 1e-12
-
-
-def test_rounds_of_one_step_do_not_equal_ddp_for_adam():
-    def final(strategy) -> Tensor:
-        adam = lambda parameters: torch.optim.Adam(parameters, lr=0.01)  # noqa: E731
-        return walk(course(strategy, [2, 1], steps=20, optimizer=adam))[0].final
-
-    assert largest_difference(final(local_sgd(sync_every=1)), final(DDP(DDP.Config()))) > 1e-3
-
-
-@pytest.mark.parametrize("ranks_of_nodes", [[2], [2, 2], [4, 4], [3, 1]])
-def test_fifty_steps_equal_the_equations_written_out(ranks_of_nodes):
-    ranks, data = sum(ranks_of_nodes), labelled()
-    nets = [classifier()() for _ in range(ranks)]
-    optimizers = [sgd(momentum=0.9)(list(net.parameters())) for net in nets]
-    for step in range(50):
-        for rank, (net, optimizer) in enumerate(zip(nets, optimizers, strict=True)):
-            inputs, targets = data(rank, step)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(net(inputs), targets).backward()
-            optimizer.step()
-        if (step + 1) % 8 == 0:
-            with torch.no_grad():
-                for same in zip(*(net.parameters() for net in nets), strict=True):
-                    mean = torch.stack(list(same)).mean(0)
-                    for parameter in same:
-                        parameter.copy_(mean)
-    histories = walk(course(local_sgd(), ranks_of_nodes, steps=50))
-    for history, net in zip(histories, nets, strict=True):
-        expected = nn.utils.parameters_to_vector(net.parameters()).detach()
-        assert largest_difference(history.parameters[50], expected) < 1e-12
-
-
-def test_one_rank_trains_as_if_alone():
-    def only(strategy) -> Any:
-        return walk(course(strategy, [1], steps=20, model=classifier(norm=True, dropout=0.2)))[0]
-
-    one, plain = only(local_sgd(sync_every=4)), only(DDP(DDP.Config()))
-    assert all(torch.equal(one.parameters[step], plain.parameters[step]) for step in plain.parameters)
-    assert not one.verbs()
-    assert all(one.met.values())
-    assert one.labels == ["one rank: nothing to average"]
-
-
-# ------------------------------------------------------------------ what an average keeps
-
-
-@pytest.mark.parametrize("ranks_of_nodes", [[1, 1], [3, 2], [2, 2, 1]])
-def test_with_a_rate_of_zero_an_equal_start_stays_and_an_unequal_one_keeps_its_mean(ranks_of_nodes):
-    ranks = sum(ranks_of_nodes)
-    still: dict[str, Any] = dict(steps=6, optimizer=sgd(0.0))
-    for history in walk(course(local_sgd(sync_every=3), ranks_of_nodes, **still)):
-        assert largest_difference(history.final, history.parameters[0]) < 1e-15
-    m = sum(p.numel() for p in classifier()().parameters())
-    starts = [torch.randn(m, dtype=torch.float64) for _ in range(ranks)]
-    for history in walk(course(local_sgd(sync_every=3), ranks_of_nodes, start=starts.__getitem__, **still)):
-        assert largest_difference(history.final, torch.stack(starts).mean(0)) < 1e-14
-
-
-def test_each_rank_counts_once_on_ragged_nodes():
-    values = torch.tensor([[0.0], [0.0], [0.0], [4.0]], dtype=torch.float64)
-    one = course(
-        local_sgd(sync_every=2),
-        [3, 1],
-        steps=2,
-        model=Quadratic,
-        data=lambda rank, step: two_quadratics(0, step),
-        optimizer=sgd(0.0),
-        criterion=Mean,
-        start=values.__getitem__,
-    )
-    assert [history.final.item() for history in walk(one)] == [1.0] * 4
-
-
 def test_a_last_partial_round_ends_with_an_average_and_is_no_round():
-    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=11))
+    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=11, consensus_after=[3, 4]))
+    # After step 4 models are equal: they are not averaged once more to be evaluated.
+    assert {call.step for call in histories[0].calls if call.during == "averaged_model"} == {2}
     expected = torch.stack([history.parameters[11] for history in histories]).mean(0)
     for history in histories:
         assert averaged_after(history) == [4, 8]
@@ -180,79 +80,7 @@ def test_a_last_partial_round_ends_with_an_average_and_is_no_round():
         assert history.met == {step: step in (4, 8, 11) for step in range(1, 12)}
 
 
-def test_looking_saving_and_copying_leave_no_trace():
-    def make(**more: Any):
-        net = classifier(norm=True, dropout=0.3)
-        return course(local_sgd(sync_every=4), [2, 1], steps=10, model=net, **more)
-
-    untouched = walk(make())
-    looked_at = walk(make(consensus_after=range(11), copies_after=[3, 4], save_after=[2, 8]))
-    for one, other in zip(untouched, looked_at, strict=True):
-        assert all(not names for names in other.disturbed.values())
-        assert all(torch.equal(one.parameters[step], other.parameters[step]) for step in one.parameters)
-        assert all(torch.equal(one.buffers[step], other.buffers[step]) for step in one.buffers)
-        assert averaged_after(one) == averaged_after(other)
-    for step in range(1, 11):
-        own = [torch.cat([h.parameters[step], h.buffers[step]]) for h in untouched]
-        for history in looked_at:
-            assert largest_difference(history.averaged_model[step], torch.stack(own).mean(0)) < 1e-14
-            if step in history.copies:
-                assert largest_difference(history.copies[step], history.averaged_model[step]) < 1e-14
-    # Equal models are not averaged once more.
-    at_a_meeting = [call for call in looked_at[0].calls if call.during == "averaged_model" and call.step == 3]
-    assert not at_a_meeting
-
-
 # ------------------------------------------------------------------ buffers and optimizer state
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("policy", ["average", "broadcast", "none"])
-def test_batch_norm_statistics_follow_the_policy_and_counters_are_left_alone(policy, dtype):
-    histories = walk(
-        course(
-            local_sgd(sync_every=4, buffers=policy),
-            [1, 1, 1],
-            steps=4,
-            model=classifier(dtype, norm=True),
-            data=labelled(dtype=dtype),
-            consensus_after=[2, 4],
-            copies_after=[2, 4],
-        )
-    )
-    alone = walk(
-        course(
-            local_sgd(sync_every=5, buffers=policy),
-            [1, 1, 1],
-            steps=4,
-            model=classifier(dtype, norm=True),
-            data=labelled(dtype=dtype),
-        )
-    )
-    before = torch.stack([history.buffers[4] for history in alone])
-    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
-    assert largest_difference(before[0], before[1]) > 0.1
-    wanted = {"average": before.mean(0).expand(3, -1), "broadcast": before[0].expand(3, -1), "none": before}
-    for history, buffers in zip(histories, wanted[policy], strict=True):
-        assert largest_difference(history.buffers[4], buffers) <= tolerance
-        assert history.replica.model[1].num_batches_tracked.item() == 4
-    # A model that is judged has one set of statistics whatever the policy.
-    for step in (2, 4):
-        assert all(torch.equal(h.averaged_model[step], histories[0].averaged_model[step]) for h in histories)
-        assert all(largest_difference(h.copies[step], h.averaged_model[step]) <= tolerance for h in histories)
-    m = histories[0].replica.numel
-    judged = histories[0].averaged_model[2][m:]
-    mean = torch.stack([history.buffers[2] for history in histories]).mean(0)
-    assert largest_difference(judged, histories[0].buffers[2] if policy == "broadcast" else mean) <= tolerance
-
-
-def test_statistics_travel_with_the_parameters():
-    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=8, model=classifier(norm=True)))
-    m, buffers = histories[0].replica.numel, histories[0].replica.buffers.numel
-    assert buffers == 14
-    for history in histories:
-        assert history.verbs() == {"parameters.all_reduce": 2}
-        assert history.traffic.totals()["payload_bytes"]["inter"] == 2 * 8 * (m + buffers + 1)
 
 
 class Mixed(nn.Module):
@@ -317,33 +145,7 @@ def test_a_wide_buffer_beside_narrow_parameters_survives_an_average():
     assert [trace.replica.model.w.item() for trace in traces] == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("policy", ["keep", "average", "reset"])
-def test_momenta_are_kept_averaged_or_forgotten(policy):
-    histories = walk(
-        course(local_sgd(sync_every=4, optimizer_state=policy), [1, 1], steps=4, optimizer=sgd(momentum=0.9))
-    )
-    alone = walk(course(local_sgd(sync_every=5), [1, 1], steps=4, optimizer=sgd(momentum=0.9)))
-    before = [history.replica.optimizer_state().pack() for history in alone]
-    after = [history.replica.optimizer_state().pack() for history in histories]
-    if policy == "reset":
-        assert [len(momenta) for momenta in after] == [0, 0]
-    else:
-        mean = (before[0] + before[1]) / 2
-        for own, momenta in zip(before, after, strict=True):
-            assert torch.equal(momenta, mean if policy == "average" else own)
-
-
 # ------------------------------------------------------------------ agreement, state
-
-
-def test_all_ranks_know_of_a_wish_at_the_next_average_and_only_then():
-    def stop_request(rank: int, step: int) -> bool:
-        return rank == 2 and step in (0, 7)
-
-    histories = walk(course(local_sgd(sync_every=4), [2, 1], steps=12, stop_request=stop_request))
-    for history in histories:
-        # Made in step 1, known after step 4; made in the step of an average, known after it.
-        assert [step for step, agreed in history.agreed.items() if agreed] == [4, 8]
 
 
 def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
@@ -358,19 +160,6 @@ def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
     traces = drive(lambda: Late(LocalSGDConfig(sync_every=4)), [1, 1], steps_per_epoch=12)
     for trace in traces:
         assert [step for step, agreed in enumerate(trace.agreed, start=1) if agreed] == [8]
-
-
-@pytest.mark.parametrize("keys", [{}, {"buffers": "none", "optimizer_state": "average"}])
-def test_a_resumed_run_is_the_unbroken_run(keys):
-    def make(**more: Any):
-        # A stop request is under way from step 5 to the average after step 8.
-        more |= {"stop_request": lambda rank, step: (rank, step) == (2, 4)}
-        net = classifier(norm=True, dropout=0.2)
-        return course(local_sgd(sync_every=4, **keys), [2, 1], steps=7, epochs=2, model=net, **more)
-
-    whole = assert_resumes(make, after=[1, 3, 4, 6, 7, 8, 13])
-    assert [step for step, agreed in whole[0].agreed.items() if agreed] == [8]
-    assert averaged_after(whole[0]) == [4, 8, 12]
 
 
 # ------------------------------------------------------------------ the quadratic synchronisation rule
@@ -415,17 +204,6 @@ def test_a_rate_of_zero_makes_the_rest_one_round():
     assert torch.equal(histories[0].final, histories[1].final)
 
 
-def test_a_run_under_the_rule_resumes_within_a_long_round():
-    rates = [0.2, 0.4, 0.4] + [0.2] * 5 + [0.1] * 20
-
-    def make(**more: Any):
-        qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
-        return course(qsr, [1, 1], steps=24, rate=rates.__getitem__, **more)
-
-    whole = assert_resumes(make, after=[1, 5, 15])
-    assert averaged_after(whole[0]) == [2, 4, 8, 24]
-
-
 # ------------------------------------------------------------------ what is said, what is refused
 
 
@@ -435,6 +213,7 @@ def test_labels_name_what_did_not_happen():
         return history.strategy.labels(target_step)
 
     assert labels(sync_every=4) == []
+    assert walk(course(local_sgd(), [1], steps=20))[0].labels == ["one rank: nothing to average"]
     assert labels(sync_every=8) == ["fewer than two complete rounds (1)"]
     assert labels(sync_every=9) == ["fewer than two complete rounds (0)"]
     assert labels(3, sync_every=4) == ["no average before the target"]
@@ -456,9 +235,9 @@ def test_labels_name_what_did_not_happen():
     ],
 )
 def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, ranks, every, deferred):
-    traces = drive(lambda: local_sgd(**keys), ranks, steps_per_epoch=1)
-    progress = type("Standing", (), {"global_batch_size": 8})()
-    assert traces[0].strategy.deferred(progress, every) is deferred
+    strategy = drive(lambda: local_sgd(**keys), ranks, steps_per_epoch=1)[0].strategy
+    strategy.setup(strategy.replica, strategy.comm, Progress(10, 10, global_batch_size=8))
+    assert (strategy.samples_between_syncs > every) is deferred
 
 
 @pytest.mark.parametrize(

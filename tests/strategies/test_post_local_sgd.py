@@ -1,51 +1,28 @@
-"""Post-local SGD: the switch, the rounds that follow it, units, and what a resume keeps of them."""
+"""Post-local SGD: the switch, the rounds that follow it, units, labels and refusals."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from harness import Mean, drive
+from harness import drive
 from periodic import (
-    Quadratic,
     assert_gloo_and_virtual_time_agree,
-    assert_resumes,
     averaged_after,
-    classifier,
     course,
     entry,
-    labelled,
-    sgd,
-    two_quadratics,
     walk,
 )
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.runner.config.schedules import Constant, Cosine, Step
-from daso_bench.runner.conformance.scenario import History
-from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
 from daso_bench.strategies.progress import Progress
-
-STEP = 3 * 4
-"""Samples of a step of the classifier on three ranks."""
 
 
 def post_local(**keys: Any) -> PostLocalSGD:
     return PostLocalSGD(PostLocalSGDConfig(**keys))
-
-
-def ddp() -> DDP:
-    return DDP(DDP.Config())
-
-
-def assert_equal_histories(ones: list[History], others: list[History], tolerance: float = 0.0) -> None:
-    for one, other in zip(ones, others, strict=True):
-        for step, parameters in one.parameters.items():
-            assert (parameters - other.parameters[step]).abs().max() <= tolerance, step
-        assert (one.given - other.given).abs().max() <= tolerance
 
 
 # ------------------------------------------------------------------ the switch
@@ -72,37 +49,6 @@ def test_a_step_is_synchronous_if_it_begins_before_the_switch(switch, synchronou
     assert history.summary["steps_of_phase"].get("synchronous", 0) == synchronous
 
 
-@pytest.mark.parametrize("unit", ["rank", "node"])
-def test_a_run_stopped_after_the_switch_resumes_local_with_the_same_rounds(unit):
-    def make(**more: Any):
-        strategy = post_local(switch_samples=10 * STEP, sync_every=4, unit=unit)
-        return course(strategy, [2, 1], steps=20, model=classifier(norm=True, dropout=0.2), **more)
-
-    whole = assert_resumes(make, after=[9, 10, 11, 14, 15])
-    assert averaged_after(whole[0]) == [14, 18]
-    assert whole[0].summary["steps_of_phase"] == {"synchronous": 10, "local": 10}
-    # After step 15 no gradient is averaged over the world.
-    late = [call for call in whole[0].calls if call.step >= 15 and call.channel == "gradients"]
-    assert all(call.members == (0, 1) for call in late)
-    assert len(late) == (5 if unit == "node" else 0)
-
-
-def test_a_switch_at_the_end_is_ddp():
-    net: dict[str, Any] = dict(steps=12, model=classifier(norm=True, dropout=0.2))
-    never = walk(course(post_local(switch_samples=12 * STEP), [2, 1], **net))
-    assert_equal_histories(never, walk(course(ddp(), [2, 1], **net)))
-    assert never[0].labels == ["ended before its switch at 144 samples: all steps were synchronous"]
-
-
-def test_a_switch_at_the_start_is_local_sgd():
-    net: dict[str, Any] = dict(steps=13, model=classifier(norm=True, dropout=0.2))
-    at_once = walk(course(post_local(switch_samples=0, sync_every=4), [2, 1], **net))
-    local = walk(course(LocalSGD(LocalSGDConfig(sync_every=4)), [2, 1], **net))
-    assert_equal_histories(at_once, local)
-    for one, other in zip(at_once, local, strict=True):
-        assert one.calls == other.calls
-
-
 @pytest.mark.parametrize(
     ("first_decay", "switch"), [(None, 48), (24, 24), (0, 0), (96, 96)], ids=["none", "24", "0", "96"]
 )
@@ -112,95 +58,6 @@ def test_auto_switches_at_the_first_step_decay_or_else_at_half_of_the_samples(fi
     progress = Progress(2, 6, budget=97 if first_decay is None else 96, first_decay=first_decay)
     strategy.setup(traces[0].replica, traces[0].comm, progress)
     assert strategy.summary()["switch_samples"] == switch
-
-
-# ------------------------------------------------------------------ units
-
-
-def test_by_node_one_node_equals_ddp():
-    net: dict[str, Any] = dict(steps=20, model=classifier(norm=True, dropout=0.2))
-    one = walk(course(post_local(switch_samples=0, sync_every=4, unit="node"), [3], **net))
-    assert_equal_histories(one, walk(course(ddp(), [3], **net)), tolerance=1e-12)
-    assert one[0].labels == ["one node: all steps were synchronous"]
-    assert not one[0].verbs("step")["parameters.all_reduce"]
-
-
-@pytest.mark.parametrize("ranks_of_nodes", [[2, 2], [2, 1], [2, 2, 2, 2]])
-def test_by_node_fifty_steps_equal_the_equations_written_out(ranks_of_nodes):
-    data, ranks = labelled((4, 3)), sum(ranks_of_nodes)
-    node_of = [node for node, size in enumerate(ranks_of_nodes) for _ in range(size)]
-    nets = [classifier()() for _ in ranks_of_nodes]
-    optimizers = [sgd(momentum=0.9)(list(net.parameters())) for net in nets]
-    switch, samples = 10, sum(len(data(rank, 0)[1]) for rank in range(ranks))
-    for step in range(50):
-        gradients, weights = [], []
-        for node, net in enumerate(nets):
-            pieces = [data(rank, step) for rank in range(ranks) if node_of[rank] == node]
-            inputs, targets = (torch.cat(list(part)) for part in zip(*pieces, strict=True))
-            loss = torch.nn.functional.cross_entropy(net(inputs), targets)
-            gradients.append(torch.autograd.grad(loss, list(net.parameters())))
-            weights.append(len(targets))
-        if step < switch:
-            mean = [
-                torch.stack([w * g for w, g in zip(weights, of_nodes, strict=True)]).sum(0) / samples
-                for of_nodes in zip(*gradients, strict=True)
-            ]
-            gradients = [mean for _ in nets]
-        for net, optimizer, of_node in zip(nets, optimizers, gradients, strict=True):
-            for parameter, gradient in zip(net.parameters(), of_node, strict=True):
-                parameter.grad = gradient.clone()
-            optimizer.step()
-        if step >= switch and (step + 1 - switch) % 8 == 0:
-            with torch.no_grad():
-                for same in zip(*(net.parameters() for net in nets), strict=True):
-                    mean = sum(size * p for size, p in zip(ranks_of_nodes, same, strict=True)) / ranks
-                    for parameter in same:
-                        parameter.copy_(mean)
-    strategy = post_local(switch_samples=switch * samples, sync_every=8, unit="node")
-    for history in walk(course(strategy, ranks_of_nodes, steps=50, data=data)):
-        expected = torch.nn.utils.parameters_to_vector(nets[node_of[history.rank]].parameters()).detach()
-        assert (history.parameters[50] - expected).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("unit", ["rank", "node"])
-def test_each_rank_counts_once_on_ragged_nodes(unit):
-    values = torch.tensor([[0.0], [0.0], [0.0], [4.0]], dtype=torch.float64)
-    one = course(
-        post_local(switch_samples=0, sync_every=2, unit=unit),
-        [3, 1],
-        steps=2,
-        model=Quadratic,
-        data=lambda rank, step: two_quadratics(0, step),
-        optimizer=sgd(0.0),
-        criterion=Mean,
-        start=values.__getitem__,
-    )
-    assert [history.final.item() for history in walk(one)] == [1.0] * 4
-
-
-def test_by_node_one_copy_crosses_the_link_and_statistics_are_those_of_all_ranks():
-    strategy = post_local(switch_samples=0, sync_every=4, unit="node")
-    histories = walk(course(strategy, [2, 2], steps=4, model=classifier(norm=True)))
-    alone = walk(
-        course(
-            post_local(switch_samples=0, sync_every=5, unit="node"),
-            [2, 2],
-            steps=4,
-            model=classifier(norm=True),
-        )
-    )
-    mean = torch.stack([history.buffers[4] for history in alone]).mean(0)
-    m = histories[0].replica.numel
-    for history in histories:
-        assert (history.buffers[4] - mean).abs().max() < 1e-14
-        leader = history.rank in (0, 2)
-        assert history.verbs("step") == {
-            "gradients.all_reduce": 4,
-            "parameters.all_reduce": 2 if leader else 1,
-            "parameters.broadcast": 1,
-        }
-        sent = [call.numbytes for call in history.calls if call.members == (0, 2)]
-        assert sent == ([8 * (m + 1)] if leader else [])
 
 
 @pytest.mark.parametrize("unit", ["rank", "node"])
@@ -223,6 +80,8 @@ def test_labels_name_a_phase_that_did_not_occur():
 
     assert labels(switch_samples=32, sync_every=4) == []
     assert labels(switch_samples=97) == ["ended before its switch at 97 samples: all steps were synchronous"]
+    one_node = course(post_local(switch_samples=0, sync_every=4, unit="node"), [3], steps=20)
+    assert walk(one_node)[0].labels == ["one node: all steps were synchronous"]
     assert labels(4, switch_samples=32, sync_every=4) == ["no local step before the target"]
     assert labels(7, switch_samples=32, sync_every=4) == ["no average before the target"]
     assert labels(8, switch_samples=32, sync_every=4) == []
@@ -248,9 +107,9 @@ def test_records_name_the_phase():
     ],
 )
 def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, ranks, every, deferred):
-    traces = drive(lambda: post_local(**keys), ranks, steps_per_epoch=1)
-    progress = Progress(10, 10, budget=800, global_batch_size=8)
-    assert traces[0].strategy.deferred(progress, every) is deferred
+    strategy = drive(lambda: post_local(**keys), ranks, steps_per_epoch=1)[0].strategy
+    strategy.setup(strategy.replica, strategy.comm, Progress(10, 10, budget=800, global_batch_size=8))
+    assert (strategy.samples_between_syncs > every) is deferred
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from harness import Linear, Trace, drive
+from harness import Linear, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_ddp import Quadratic
-from torch import Tensor, nn
+from torch import Tensor
 
-from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.sgp import SGP, SGPConfig
@@ -45,13 +43,6 @@ def test_four_ranks_agree_after_two_hops():
     assert mix([0, 4, 8, 12], 2) == [[6, 2, 6, 10], [6, 6, 6, 6]]
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-def test_powers_of_two_agree_after_one_cycle(ranks: int):
-    values = [float(r * r) for r in range(ranks)]
-    last = mix(values, ranks.bit_length() - 1)[-1]
-    assert last == pytest.approx([sum(values) / ranks] * ranks, rel=1e-12)
-
-
 def test_six_ranks_come_close_but_do_not_stop_agreed():
     assert mix([0, 1, 2, 3, 4, 5], 3)[-1] == [2.5, 2, 2.25, 2.5, 2.75, 3]
 
@@ -59,10 +50,6 @@ def test_six_ranks_come_close_but_do_not_stop_agreed():
 def test_nine_ranks_with_two_peers_agree_after_two_hops():
     assert SGPConfig(num_peers=2).hops(9) == [[1, 2], [3, 6]]
     assert mix(list(range(9)), 2, num_peers=2)[-1] == pytest.approx([4.0] * 9, rel=1e-12)
-
-
-def test_a_complete_graph_agrees_at_once():
-    assert mix([0, 1, 5], 1, graph="complete")[-1] == pytest.approx([2, 2, 2], rel=1e-12)
 
 
 def test_push_pull_averages_with_both_neighbours():
@@ -114,33 +101,6 @@ def test_push_sum_undoes_uneven_weights():
         assert trace.parameters[-1].item() == pytest.approx(8.0, abs=1e-12)
 
 
-def problem(rank: int, step: int) -> tuple[Tensor, Tensor]:
-    return torch.tensor([[1.0, 0.0] if rank == 0 else [2.0, 4.0]], dtype=torch.float64), torch.zeros(1)
-
-
-def test_two_ranks_are_ddp_for_plain_sgd():
-    def run(make, momentum: float = 0.0) -> list[Trace]:
-        return drive(
-            make,
-            [1, 1],
-            steps_per_epoch=6,
-            data=problem,
-            model=Quadratic,
-            optimizer=lambda p: torch.optim.SGD(p, lr=0.5, momentum=momentum),
-        )
-
-    for ours, theirs in zip(run(sgp), run(lambda: DDP(DDP.Config())), strict=True):
-        assert ours.parameters[1].item() == 2.5
-        for a, b in zip(ours.parameters, theirs.parameters, strict=True):
-            assert a.item() == pytest.approx(b.item(), abs=1e-12)
-
-
-def test_one_rank_is_plain_training():
-    trace = drive(sgp, [1], steps_per_epoch=3)[0]
-    assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
-    assert not trace.comm.traffic.verbs
-
-
 @pytest.mark.parametrize(("send", "extra"), [("auto", 1), ("true", 2)])
 def test_bytes(send: str, extra: int):
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -181,54 +141,6 @@ def test_all_ranks_heed_a_wish_in_one_step(graph: str, nodes: list[int], peers: 
     # A second stop request in the same round is answered with the first, or one round later, never left
     # alone.
     assert sum(agreed[0]) in (1, 2)
-
-
-def by_rank(rank: int, step: int) -> tuple[Tensor, Tensor]:
-    return torch.full((1, 1), float(rank)).double(), torch.zeros(1)
-
-
-def test_the_end_is_one_model_on_all_ranks():
-    traces = drive(sgp, [3], steps_per_epoch=2, data=by_rank)
-    finals = [trace.replica.flat().item() for trace in traces]
-    assert finals == [pytest.approx(-2.0, abs=1e-12)] * 3
-
-
-def test_consensus_is_the_mean_and_leaves_no_trace():
-    class Peeks(SGP):
-        def after_step(self, progress):
-            super().after_step(progress)
-            before = self.replica.flat()
-            with self.averaged_model():
-                self.peek = self.replica.flat()
-            assert torch.equal(before, self.replica.flat())
-
-    traces = drive(
-        lambda: Peeks(SGPConfig()),
-        [3],
-        steps_per_epoch=1,
-        data=lambda r, s: (torch.full((1, 1), float(r)).double(), torch.zeros(1)),
-    )
-    for trace in traces:
-        assert trace.strategy.peek.item() == pytest.approx(-1.0, abs=1e-12)
-
-
-def test_copies_of_all_ranks_make_the_same_model_as_an_average_on_the_spot():
-    class Copies(SGP):
-        def after_step(self, progress):
-            super().after_step(progress)
-            with self.averaged_model():
-                now = torch.cat([self.replica.flat(), self.replica.buffers.pack()])
-            assert torch.equal(self.assemble(self.snapshot(progress)), now)
-
-    def build() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1, bias=False), nn.Flatten(0))
-
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(10 * rank + step)
-        return torch.randn(4, 2, generator=generator), torch.zeros(4)
-
-    drive(lambda: Copies(SGPConfig()), [3], steps_per_epoch=3, data=data, model=build)
 
 
 @pytest.mark.parametrize(

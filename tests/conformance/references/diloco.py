@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from identities import keeps_still
 from numpy_optimizers import ADAMW
-from proof import EVERY, Case, Identity, Mixing, usual
+from proof import EVERY, Case, Identity, Mixing, brief, usual
 from world import World, mean
 
 
@@ -43,6 +43,7 @@ CASES = (
     Case(keys={}, ranks=((2, 1),)),
     Case(keys={"sync_every": 3, "outer_momentum": 0.4, "outer_lr": 1.0}, ranks=((2, 1),)),
     Case(keys={"sync_every": 3, "outer_momentum": 0.0}, ranks=((2, 1),)),
+    brief(keys={"sync_every": 3, "outer_device": "device"}, ranks=((2, 1),)),
 )
 IDENTITIES = (
     Identity(

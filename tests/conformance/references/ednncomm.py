@@ -45,7 +45,7 @@ CASES = (
     *usual({"sync_every": 4}),
     Case(),
     brief(keys={"sync_every": 4, "sync_at_epoch_end": False}),
-    brief(keys={"sync_every": 4, "exchange": "world"}, ranks=((2, 2), (3, 1))),
+    brief(keys={"sync_every": 4, "exchange": "world", "buffers": "none"}, ranks=((2, 2), (3, 1, 2))),
     brief(keys={"sync_every": 4, "exchange": "sliced"}, ranks=((2, 2), (3, 3))),
     brief(keys={"sync_every": 4, "optimizer_state": "average"}, ranks=((2, 1),)),
     brief(keys={"sync_every": 4, "optimizer_state": "reset", "buffers": "broadcast"}, ranks=((2, 1),)),

@@ -1,6 +1,6 @@
 """Strategies as a user would write them: one that keeps the contract, others that break it in one place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import parent_process
@@ -158,8 +158,12 @@ class LeavesTraces(Averager):
 class OwnBuffers(Averager):
     """Shows each rank's own batch normalisation statistics."""
 
-    def average_buffers(self) -> None:
-        return
+    @contextmanager
+    def averaged_model(self) -> Iterator[None]:
+        buffers = self.replica.buffers.pack()
+        with super().averaged_model():
+            self.replica.buffers.unpack(buffers)
+            yield
 
 
 class Raises(Averager):
@@ -254,8 +258,7 @@ class CopiesLackBuffers(LASGD):
 class CopiesOwnBuffers(LASGD):
     """Sets rank 0's buffers aside with the mean of all parameters."""
 
-    def snapshot(self, progress: Progress) -> Tensor | None:
-        copy = super().snapshot(progress)
-        if copy is not None:
-            self.replica.buffers.pack(copy[self.replica.numel :])
-        return copy
+    def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
+        if self.mean is not None and self.comm.rank == 0:
+            self.replica.buffers.pack(self.mean[self.replica.numel :])
+        return super().snapshot(progress)

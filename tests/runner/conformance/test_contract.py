@@ -1,7 +1,6 @@
 """The contract passes for what keeps it, and says what is wrong with what does not."""
 
 import re
-from functools import cache
 
 import pytest
 from plugins import (
@@ -28,7 +27,6 @@ from plugins import (
 )
 
 from daso_bench.runner.conformance import contract
-from daso_bench.runner.conformance.candidates import candidates
 from daso_bench.runner.conformance.checks import Candidate, Finding, RanksOfNodes
 from daso_bench.runner.conformance.kit import Task, attempt
 
@@ -42,21 +40,8 @@ def tried(check: str, candidate: Candidate, ranks: RanksOfNodes = (1, 1)) -> Fin
     return attempt(Task(candidate, "contract", number, ranks))
 
 
-@cache
-def builtin(name: str) -> Candidate:
-    ((candidate, _),) = candidates([f"strategy={name}"])
-    return candidate
-
-
 def plugin(kind: type) -> Candidate:
     return Candidate(kind.__name__, kind, kind.Config())
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("strategy", ["ddp", "daso"])
-def test_ddp_and_daso_keep_the_contract(strategy: str, name: str):
-    finding = tried(name, builtin(strategy), (2, 2) if name in WIDE else (1, 1))
-    assert finding.status == "ok", finding.text
 
 
 @pytest.mark.parametrize("name", NAMES)
