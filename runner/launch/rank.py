@@ -117,9 +117,9 @@ def run_rank(
         untimed=gpus.untimed(comm.ranks_on_a_gpu),
         **({} if emulated is None else emulated.of_world()),
     )
-    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
+    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as rows:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        context = TrainContext(config, world, data, own, metrics, link, attempt, run_dir / "checkpoints")
+        context = TrainContext(config, world, data, rows, metrics, link, attempt, run_dir / "checkpoints")
         with images_told(config.dataset):
             result = Trainer(context).run()
         if metrics is not None:
