@@ -47,7 +47,11 @@ class Machine:
             directory.end_attempt(outcome, reason, summary=summary, labels=["no asynchronous phase"])
         code = {"finished": 0, "cancelled": 130}.get(outcome, 1)
         return Outcome(
-            status=outcome, reason=reason, exit_code=code, summary=summary, details="Traceback of rank 1"
+            status=outcome,
+            reason=reason,
+            exit_code=code,
+            summary=summary or {},
+            details="Traceback of rank 1",
         )
 
 
