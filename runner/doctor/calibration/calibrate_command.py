@@ -34,7 +34,6 @@ from ...records import display
 from ...records.json_lines import write_json
 from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import RunDirectory
-from ...studies.start import ALL_RANKS
 from . import fit, measure
 from .calibration_results import About, Calibration, HoldOut, Link, Overlap, Steps
 from .measure import Task
@@ -194,7 +193,7 @@ class Machine:
         ]
         launcher = SimulatedConfig(timing_only=True)
         virtual = dataclasses.replace(real, cluster=cluster, launcher=launcher)
-        modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, ALL_RANKS))
+        modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
         task = Task(part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS)
         again = np.array(self._measure("4/4 hold-out, the step once more", task)["sizes"])
         before = np.median(found.steps.seconds[:, self.sizes.index(self.own)])
