@@ -68,9 +68,8 @@ def check_timing_only(run: RunParts) -> None:
 
 def _needs_numbers(run: RunParts) -> str | None:
     """The `strategy.key=value` of `Strategy.needs_numbers` that the run has; None: it has none."""
-    pairs = [
-        (key, value) for key, value in run.strategy_class.needs_numbers if getattr(run.strategy, key) == value
-    ]
+    listed = run.strategy_class.needs_numbers
+    pairs = [(key, value) for key, value in listed if getattr(run.strategy, key) == value]
     return f"strategy.{pairs[0][0]}={pairs[0][1]}" if pairs else None
 
 

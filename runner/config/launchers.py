@@ -225,13 +225,13 @@ class SlurmConfig(ExternalConfig):
 
     def _check_options(self) -> None:
         """`launcher.sbatch` is for what has no key: of two values one would be lost without a word."""
-        for command, own in (("sbatch", OWN_OPTIONS), ("srun", OWN_STEP_OPTIONS)):
+        for command, options in (("sbatch", OWN_OPTIONS), ("srun", OWN_STEP_OPTIONS)):
             for name in getattr(self, command):
                 key = f"launcher.{command}.{name}"
                 if name.startswith("-") or "_" in name:
                     raise ConfigError(f"{key}: write the option as {command} has it, without --")
-                if name in own:
-                    raise ConfigError(f"{key}: is set by {own[name]}")
+                if name in options:
+                    raise ConfigError(f"{key}: is set by {options[name]}")
 
 
 # Options of sbatch that follow from keys. Slurm lets the last of two win.

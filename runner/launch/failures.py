@@ -33,8 +33,8 @@ _CONSEQUENCE_TYPES = (
 LOST = 254  # the exit code of a process on another machine of whose end nobody knows the reason
 # A rank that aborts (SIGABRT) mostly does so because a helper thread of gloo or NCCL lost its peer.
 _RANKS_OF_KINDS: dict[Kind, int] = {"signal": 0, "frozen": 0, "exit": 1, "exception": 2}
-# The worst of the ranks' words is the run's.
-_WORDS = ("finished", "cancelled", "timed_out", "diverged")
+# The worst of the ranks' statuses is the run's.
+_STATUSES = ("finished", "cancelled", "timed_out", "diverged")
 _FORKSERVER_GONE = 255  # the exit code multiprocessing reports when nobody is left to tell it
 
 
@@ -191,7 +191,7 @@ def judge(
         outcome = _stalled(ranks, stall) if stall is not None else _failed(ranks, faults)
         return replace(outcome, exit_code=INTERRUPTED) if interrupts else outcome
     finishes = [rank.finish for rank in ranks if rank.finish is not None]
-    worst = max(finishes, key=lambda finish: _WORDS.index(finish["status"]))
+    worst = max(finishes, key=lambda finish: _STATUSES.index(finish["status"]))
     status = worst["status"]
     return Outcome(
         status=status,
@@ -203,8 +203,8 @@ def judge(
 
 def _interrupted(ranks: list[Rank], signal: str) -> Outcome:
     late = [rank.number for rank in ranks if rank.finish is None]
-    words = [rank.finish["status"] for rank in ranks if rank.finish is not None]
-    status = "cancelled" if late else max(words, key=_WORDS.index)
+    statuses = [rank.finish["status"] for rank in ranks if rank.finish is not None]
+    status = "cancelled" if late else max(statuses, key=_STATUSES.index)
     more = f"; {_those(late)} did not stop in good order" if late else ""
     reason = None if status == "finished" else f"interrupted by {signal}{more}"
     return Outcome(status=status, reason=reason, exit_code=INTERRUPTED, summary=_summary(ranks))

@@ -139,9 +139,9 @@ def launch(
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """
     venue = venue or Loopback(port)
-    own = threads_per_rank(threads, ranks, workers=workers)
-    cores = apart_here(ranks, own + workers) if pin else [()] * ranks
-    forked = _Forked(directory, cores, own, workers, venue, entry, preload)
+    per_rank = threads_per_rank(threads, ranks, workers=workers)
+    cores = apart_here(ranks, per_rank + workers) if pin else [()] * ranks
+    forked = _Forked(directory, cores, per_rank, workers, venue, entry, preload)
     return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 

@@ -120,9 +120,9 @@ def run_rank(
         make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
         **({} if emulated is None else {"spend": emulated.spend, "remarks": emulated.remarks}),
     )
-    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as own:
+    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as rows:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
-        context = TrainContext(config, backend, data, own, metrics, link, attempt, run_dir / "checkpoints")
+        context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
         with images_told(config.dataset):
             result = Trainer(context).run()
         if metrics is not None:

@@ -187,18 +187,18 @@ class RemoteRanks(Ranks):
 
         Returns those that make timings doubtful.
         """
-        own = ("rank", "local_rank", "node", "host")
-        rows = [{**hello["facts"], **{key: hello[key] for key in own}} for hello in hellos]
+        keys = ("rank", "local_rank", "node", "host")
+        rows = [{**hello["facts"], **{key: hello[key] for key in keys}} for hello in hellos]
         shape = self.topology.ranks_of_nodes
-        found = short_findings(rows, shape, threads, share_gpus=self._launcher.share_gpus)
+        findings = short_findings(rows, shape, threads, share_gpus=self._launcher.share_gpus)
         if self._on_cpus:  # what ranks see is not what they take
-            found = [finding for finding in found if finding.topic != "devices"]
-        errors = [f"{one.what}: {one.cause}; {one.fix}" for one in found if one.severity == "error"]
+            findings = [finding for finding in findings if finding.topic != "devices"]
+        errors = [f"{one.what}: {one.cause}; {one.fix}" for one in findings if one.severity == "error"]
         if errors:
             raise MachineError("\n".join(errors))
-        for finding in found:
+        for finding in findings:
             _log.warning("%s; %s; %s", finding.what, finding.cause, finding.fix)
-        return [finding.what for finding in found if finding.topic in _OF_TIME]
+        return [finding.what for finding in findings if finding.topic in _OF_TIME]
 
     def _one_machine(self, hellos: Sequence[Hello]) -> bool:
         """Whether all nodes are virtual: one machine, and the starter knows no nodes of its own."""
@@ -283,9 +283,9 @@ class RemoteRanks(Ranks):
 
     def _check_places(self, hellos: Sequence[Hello]) -> None:
         """Refuse ranks on other nodes than the topology says: every figure of traffic would be wrong."""
-        found = [hello["node"] for hello in hellos]
-        order = {node: place for place, node in enumerate(dict.fromkeys(found))}
-        placed = tuple(order[node] for node in found)
+        nodes = [hello["node"] for hello in hellos]
+        order = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
+        placed = tuple(order[node] for node in nodes)
         if placed == self.topology.node_of_rank or self._one_machine(hellos):
             return
         by_host: dict[str, list[int]] = {}
@@ -352,10 +352,10 @@ def read_line(line: socket.socket, patience_s: float) -> dict[str, Any] | None:
             if not piece or len(data) > 1 << 20:
                 return None
             data += piece
-        found = json.loads(data)
+        message = json.loads(data)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return message if isinstance(message, dict) else None
 
 
 def threads_of(hellos: Sequence[Hello], setting: int | str, workers: int = 0) -> list[int]:
@@ -365,13 +365,13 @@ def threads_of(hellos: Sequence[Hello], setting: int | str, workers: int = 0) ->
     """
     if isinstance(setting, int):
         return [setting] * len(hellos)
-    found = []
+    threads = []
     for hello in hellos:
-        mates = [other for other in hellos if other["node"] == hello["node"]]
-        own = set(hello["cores"])
-        sharing = sum(bool(own & set(other["cores"])) for other in mates)
-        found.append(max(1, min(len(own), hello["usable"]) // sharing - workers))
-    return found
+        mates = [mate for mate in hellos if mate["node"] == hello["node"]]
+        cores = set(hello["cores"])
+        sharing = sum(bool(cores & set(mate["cores"])) for mate in mates)
+        threads.append(max(1, min(len(cores), hello["usable"]) // sharing - workers))
+    return threads
 
 
 def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, ...]]:
@@ -379,7 +379,7 @@ def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, 
 
     Raises MachineError if they do not fit.
     """
-    found: dict[int, tuple[int, ...]] = {}
+    cores: dict[int, tuple[int, ...]] = {}
     for boot in dict.fromkeys(hello["boot"] for hello in hellos):
         ranks = [rank for rank, hello in enumerate(hellos) if hello["boot"] == boot]
         rooms = [
@@ -391,8 +391,8 @@ def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, 
             )
             for rank in ranks
         ]
-        found |= dict(zip(ranks, apart(rooms), strict=True))
-    return [found[rank] for rank in range(len(hellos))]
+        cores |= dict(zip(ranks, apart(rooms), strict=True))
+    return [cores[rank] for rank in range(len(hellos))]
 
 
 def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0) -> tuple[bool, list[str]]:

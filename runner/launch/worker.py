@@ -63,13 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _is_finished(run_dir: Path) -> bool:
     """Whether no supervisor will come: the run has its result, and is not trained again.
 
-    Reads the file alone: to ask `RunDirectory.state` tries the run's lock, which rank 0 may be taking now.
+    Reads the file alone: `RunDirectory.state` tries the run's lock, which rank 0 may be taking now.
     """
+    from ..records.run_directory import DONE
+
     try:
         status = json.loads((run_dir / "status.json").read_text(encoding="utf-8"))["status"]
     except (OSError, ValueError, LookupError, TypeError):
         return False
-    return status in ("finished", "diverged")
+    return status in DONE
 
 
 def place_of(environ: Mapping[str, str]) -> Place:

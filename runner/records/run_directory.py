@@ -24,7 +24,7 @@ State = Literal["new", "queued", "running", "finished", "resumable"]
 STATUS_SCHEMA_VERSION = 1
 SUPERVISOR_GONE = "supervisor gone"
 _FOLDERS = ("ranks", "logs", "checkpoints")
-_DONE = ("finished", "diverged")  # results; repeating them would give the same again
+DONE = ("finished", "diverged")  # results; repeating them would give the same again
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05  # `state()` holds the lock for an instant to see whether it is free
 _BEING_MADE_TRIES, _BEING_MADE_S = 50, 0.02
@@ -120,7 +120,7 @@ class RunDirectory:
         status = self._read()["status"]
         if status == "queued":
             return "queued"
-        return "finished" if status in _DONE else "resumable"
+        return "finished" if status in DONE else "resumable"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -222,7 +222,7 @@ class RunDirectory:
     def _refuse_if_used(self) -> None:
         if self.status_file.exists():
             status = self._read()
-            if status["status"] in _DONE:
+            if status["status"] in DONE:
                 raise ConfigError(
                     f"run {self.run_id} is {status['status']} already: {self.path} "
                     "(run.repeat=1 makes a deliberate second run)"

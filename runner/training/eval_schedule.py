@@ -8,6 +8,7 @@ the stamp of the evaluation is the latest of all ranks. Source: docs/method.md, 
 deferred".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 

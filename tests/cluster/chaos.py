@@ -89,7 +89,7 @@ class Plan:
             return False
         self.asked = time.monotonic()
         job = queue.in_queue([status["job"]["id"]]).get(status["job"]["id"])
-        return job is None or queue.words(job.state).status not in ("queued", "running")
+        return job is None or not job.live
 
 
 class Chaos:

@@ -1,4 +1,4 @@
-"""DDP by hand, in virtual time; launch/test_torch_ddp.py compares with PyTorch over gloo."""
+"""DDP by hand, in virtual time; launch/test_torch_world.py compares with PyTorch over gloo."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""HSGD against the numbers of its description, in virtual time (real processes: test_torch_hsgd.py)."""
+"""HSGD against the numbers of its description, in virtual time (real processes: test_torch_world.py)."""
 
 import functools
 import itertools

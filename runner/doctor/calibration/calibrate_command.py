@@ -27,7 +27,6 @@ from ...config.launchers import SimulatedConfig
 from ...config.overrides import key_of
 from ...launch import local
 from ...launch.launcher import launcher_of, threads_of
-from ...launch.local import ALL_RANKS
 from ...machine.environment import processor, usable_cores
 from ...records import display
 from ...records.json_lines import write_json
@@ -192,7 +191,7 @@ class Machine:
         ]
         launcher = SimulatedConfig(timing_only=True)
         virtual = dataclasses.replace(real, cluster=cluster, launcher=launcher)
-        modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, ALL_RANKS))
+        modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
         task = Task(part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS)
         again = np.array(self._measure("4/4 hold-out, the step once more", task)["sizes"])
         before = np.median(results.steps.seconds[:, self.sizes.index(self.own)])

@@ -138,14 +138,14 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool =
 
 def _end(node: int | None, device: str, shape: Shape, turns: bool) -> list[Batch]:
     """One end of a node's pair. `node`: in whose namespace the device is."""
-    found: list[Batch] = []
+    batches: list[Batch] = []
     if lines := shaping_lines(device, shape):
-        found.append(Batch(node, "tc", tuple(lines)))
+        batches.append(Batch(node, "tc", tuple(lines)))
     if turns and shape.bytes_per_s is not None:
         first, *classes = fair_lines(device)
         others = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
-        found.append(Batch(node, "tc", (first, *classes), (first, others)))
-    return found
+        batches.append(Batch(node, "tc", (first, *classes), (first, others)))
+    return batches
 
 
 def shaping_lines(device: str, shape: Shape) -> list[str]:
@@ -198,15 +198,15 @@ def trial_lines(device: str) -> list[str]:
     ]
 
 
-def _route(own: str, device: str, window: int | None) -> str:
+def _route(source: str, device: str, window: int | None) -> str:
     """The way to the other nodes, with TCP that neither paces itself nor starts slowly after each pause.
 
     The machine's own choice could be one that does (bbr sends next to nothing for 0.2 s in every 10). Reno is
     in every kernel, and where nothing is lost it only opens its window.
     """
-    net = ".".join([*own.split(".")[:2], "0.0"])
+    net = ".".join([*source.split(".")[:2], "0.0"])
     bound = "" if window is None else f" window {window}"
-    return f"route add {net}/16 dev {device} src {own} congctl reno initcwnd {_WINDOW_PACKETS}{bound}"
+    return f"route add {net}/16 dev {device} src {source} congctl reno initcwnd {_WINDOW_PACKETS}{bound}"
 
 
 def has_ipv6() -> bool:

@@ -54,18 +54,18 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
         setns(base, CLONE_NEWNET)
     except OSError as error:
         raise Failed("map" if error.filename else "unshare", str(error)) from error
-    own = f"/proc/{os.getpid()}"
+    proc = f"/proc/{os.getpid()}"
     commands: list[str] = []
     turns = _has_turns(str(programs["tc"]))
-    for batch in plan(shapes, f"{own}/fd/{base}", ipv6=has_ipv6(), turns=turns):
+    for batch in plan(shapes, f"{proc}/fd/{base}", ipv6=has_ipv6(), turns=turns):
         setns(base if batch.node is None else nodes[batch.node], CLONE_NEWNET)
         _run(batch, str(programs[batch.program]))
         where = "bridges" if batch.node is None else f"node {batch.node}"
         commands += [f"{where}: {batch.program} {line}" for line in batch.summary or batch.lines]
     setns(base, CLONE_NEWNET)
     return {
-        "user": f"{own}/ns/user",
-        "nodes": [f"{own}/fd/{node}" for node in nodes],
+        "user": f"{proc}/ns/user",
+        "nodes": [f"{proc}/fd/{node}" for node in nodes],
         "addresses": [address(node) for node in range(len(nodes))],
         "commands": commands,
         "turns": turns,

@@ -101,13 +101,13 @@ def new_user_and_net() -> None:
 def _write_maps(pid: int, uid: int, gid: int) -> int:
     """Returns 0, or the number of the error."""
     try:
-        for name, own in (("uid_map", uid), ("gid_map", gid)):
+        for name, id in (("uid_map", uid), ("gid_map", gid)):
             try:
                 _write(f"/proc/{pid}/{name}", EVERY_ID)
             except PermissionError:
                 if name == "gid_map":  # else a group could be left that is there to deny access
                     _write(f"/proc/{pid}/setgroups", "deny")
-                _write(f"/proc/{pid}/{name}", f"0 {own} 1")
+                _write(f"/proc/{pid}/{name}", f"0 {id} 1")
     except OSError as error:
         return error.errno or 254
     return 0

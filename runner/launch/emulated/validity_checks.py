@@ -178,14 +178,15 @@ class ValidityChecks(Callback):
     def _outcome(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         if finished and self._links_are_shaped():
             self._check_links(self._comm.traffic.sizes("inter"))
-        own = self._counted(train_ns)
-        queue = -1.0 if own.queued_ns is None else own.queued_ns / max(1, own.train_ns)
-        overruns = own.overruns / max(1, own.steps)
-        shares = self._gather([queue, overruns, -1.0 if own.cores_s is None else own.cores_s, own.own_s])
+        counted = self._counted(train_ns)
+        queue = -1.0 if counted.queued_ns is None else counted.queued_ns / max(1, counted.train_ns)
+        overruns = counted.overruns / max(1, counted.steps)
+        cores_s = -1.0 if counted.cores_s is None else counted.cores_s
+        shares = self._gather([queue, overruns, cores_s, counted.own_s])
         queues, overrun = [row[0] for row in shares], [row[1] for row in shares]
         self._measured["run_queue_share"] = None if min(queues) < 0 else queues
         self._measured["overrun_share"] = overrun
-        self._judge_others(shares[0][2], sum(row[3] for row in shares), own.room_s)
+        self._judge_others(shares[0][2], sum(row[3] for row in shares), counted.room_s)
         if max(queues) > QUEUE_LIMIT:
             self._reasons.append(
                 f"threads of rank {_place_of_largest(queues)} stood ready without a core for "
@@ -336,9 +337,9 @@ class ValidityChecks(Callback):
     def _everyone(self) -> tuple[int, ...]:
         return self._comm.members(WORLD)
 
-    def _gather(self, own: Sequence[float]) -> list[list[float]]:
+    def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k], in rank order."""
-        return gather.vectors(self._comm, torch.tensor(own, dtype=torch.float64)).tolist()
+        return gather.vectors(self._comm, torch.tensor(numbers, dtype=torch.float64)).tolist()
 
 
 class Cores:

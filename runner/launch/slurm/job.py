@@ -21,7 +21,7 @@ from ...config.load import load
 from ...config.schema import RunConfig
 from ...records.json_lines import read_json
 from ...records.outcome import INTERRUPTED, Outcome
-from ...records.run_directory import SUPERVISOR_GONE, RunDirectory
+from ...records.run_directory import DONE, SUPERVISOR_GONE, RunDirectory
 from ..attempt import run_attempt
 from ..failures import Rank
 from ..remote import RemoteProcess, RemoteRanks
@@ -215,7 +215,7 @@ class SlurmRanks(RemoteRanks):
             ) from None
 
     def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
-        if outcome.status in ("finished", "diverged"):
+        if outcome.status in DONE:
             return outcome
         if self.directory.cancel_file.exists():
             return replace(outcome, status="cancelled", reason="by daso-bench cancel", exit_code=INTERRUPTED)
@@ -346,7 +346,7 @@ def _refuse_if_other(directory: RunDirectory, allocation: Allocation) -> None:
     if given is None or given == allocation.id:
         return
     job = _shown(given)
-    if job is not None and queue.words(job.state).status in ("queued", "running"):
+    if job is not None and job.live:
         print(f"{directory.run_id}: is job {given}'s; nothing to do")
         sys.exit(0)
 

@@ -28,9 +28,9 @@ def present() -> dict[str, Any]:
     }
 
 
-def record(directory: RunDirectory, found: dict[str, Any]) -> None:
+def record(directory: RunDirectory, state: dict[str, Any]) -> None:
     """Keep what the run is submitted with beside its configuration."""
-    write_json(directory.path / FILE, found)
+    write_json(directory.path / FILE, state)
 
 
 def compare(directory: RunDirectory) -> None:

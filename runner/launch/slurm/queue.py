@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from ....strategies.errors import MachineError
 from ...config.slurm_time_limit import seconds_left
 
+LIVE = ("queued", "running")
 Status = Literal["queued", "running", "finished", "failed", "timed_out", "cancelled"]
 
 TIMEOUT_S = 30
@@ -54,6 +55,11 @@ class Job:
     reason: str
     time_left_s: float | None
     nodes: str
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits or runs."""
+        return words(self.state).status in LIVE
 
 
 class Words(NamedTuple):
@@ -138,13 +144,13 @@ def in_queue(
     The id of an array stands for all its elements. A finished job stays known for some minutes (MinJobAge)
     and is in the result: `state` says so. An id that is unknown is absent.
     """
-    found: list[Job] = []
+    jobs: list[Job] = []
     if ids:
         for chunk in _chunks(ids):
-            found += _squeue_ids(chunk)
+            jobs += _squeue_ids(chunk)
     elif name is not None:
-        found = _squeue(f"--name={name}", f"--user={user or os.getuid()}")
-    return {job.id: job for job in found if not ids or _asked(job.id, ids)}
+        jobs = _squeue(f"--name={name}", f"--user={user or os.getuid()}")
+    return {job.id: job for job in jobs if not ids or _asked(job.id, ids)}
 
 
 def shown(id: str) -> Job | None:
@@ -173,12 +179,12 @@ def accounted(ids: Collection[str]) -> dict[str, list[Job]]:
             if "accounting storage is disabled" in error.words:
                 return {}
             raise
-    found: dict[str, list[Job]] = {}
+    attempts: dict[str, list[Job]] = {}
     for _, job in sorted(rows, key=lambda row: row[0]):
         # Elements that wait share one record, "11_[4-9]": no attempt of any of them yet.
         if _asked(job.id, ids) and "[" not in job.id:
-            found.setdefault(job.id, []).append(job)
-    return found
+            attempts.setdefault(job.id, []).append(job)
+    return attempts
 
 
 def cancel(ids: Collection[str]) -> None:
@@ -357,8 +363,8 @@ def _config() -> dict[str, str]:
 
 
 def _first_number(text: str) -> int | None:
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else None
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else None
 
 
 def _number(text: str) -> int:

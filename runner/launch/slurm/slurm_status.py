@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from ....strategies.errors import ConfigError, MachineError
-from ...records.run_directory import SUPERVISOR_GONE, RunDirectory
+from ...records.run_directory import DONE, SUPERVISOR_GONE, RunDirectory
 from . import queue
 
 LATE_S = 90.0  # how long a network file system may show an old status.json after its job is gone
-LIVE = ("queued", "running")
 ENDED = ("finished", "diverged", "failed", "timed_out", "cancelled")
 
 
@@ -23,9 +22,7 @@ def job_id(status: Mapping[str, Any]) -> str | None:
 def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.Job]:
     """What the controller knows of the jobs of unfinished runs; {} where no Slurm answers."""
     ids = [
-        id
-        for status in statuses
-        if (id := job_id(status)) is not None and status.get("status") not in ("finished", "diverged")
+        id for status in statuses if (id := job_id(status)) is not None and status.get("status") not in DONE
     ]
     if not ids:
         return {}
@@ -40,30 +37,27 @@ def with_queue(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, An
     A run that has not ended by its own account and whose job is gone has failed, for the reason that
     accounting or the controller still knows.
     """
-    combined = dict(status)
-    in_queue = queue.words(job.state).status if job is not None else None
-    if job is not None and in_queue in LIVE:
-        combined["queue"] = {
-            "id": job.id,
-            "state": job.state,
-            "nodes": job.nodes,
-            "time_left_s": job.time_left_s,
-            "reason": job.reason,
-        }
-    word = str(combined.get("status"))
-    if job is not None and in_queue in LIVE:
-        if word in ("failed", "cancelled", "timed_out") and in_queue == "queued":
-            # Slurm has put it back into the queue by itself, and the last attempt could not know.
-            combined.update(status="queued", reason=f"waits: {job.reason} ({combined.get('reason')})")
-        elif word == "failed" and combined.get("reason") == SUPERVISOR_GONE:
-            # Its lock is held on another machine, where this file system does not look.
-            combined.update(status=in_queue, reason=None)
-        elif word == "queued" and job.reason:
-            combined["reason"] = f"waits: {job.reason}" + (
-                f" ({combined['reason']})" if combined.get("reason") else ""
-            )
-    elif word in LIVE or combined.get("reason") == SUPERVISOR_GONE:
-        combined.update(_gone(combined, job))
+    combined, word = dict(status), str(status.get("status"))
+    if job is None or not job.live:
+        if word in queue.LIVE or status.get("reason") == SUPERVISOR_GONE:
+            combined.update(_gone(status, job))
+        return combined
+    combined["queue"] = {
+        "id": job.id,
+        "state": job.state,
+        "nodes": job.nodes,
+        "time_left_s": job.time_left_s,
+        "reason": job.reason,
+    }
+    in_queue, reason = queue.words(job.state).status, status.get("reason")
+    if word in ("failed", "cancelled", "timed_out") and in_queue == "queued":
+        # Slurm has put it back into the queue by itself, and the last attempt could not know.
+        combined.update(status="queued", reason=f"waits: {job.reason} ({reason})")
+    elif word == "failed" and reason == SUPERVISOR_GONE:
+        # Its lock is held on another machine, where this file system does not look.
+        combined.update(status=in_queue, reason=None)
+    elif word == "queued" and job.reason:
+        combined["reason"] = f"waits: {job.reason}" + (f" ({reason})" if reason else "")
     return combined
 
 
@@ -80,14 +74,14 @@ def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
     try:
         last = last or queue.shown(id)
     except MachineError as error:  # no answer is no end; nor is a machine without Slurm
-        return {"reason": f"job {id}: {error}"} if word in LIVE else {}
+        return {"reason": f"job {id}: {error}"} if word in queue.LIVE else {}
     if last is None:
         with suppress(MachineError):
             last = (queue.accounted([id]).get(id) or [None])[-1]
     if last is None:
         return {"status": "failed", "reason": f"job {id} is gone, and Slurm does not know how it ended"}
     word_of_slurm, cause = queue.words(last.state)
-    if word_of_slurm in LIVE:
+    if word_of_slurm in queue.LIVE:
         return {}
     how = cause or last.state
     return {
@@ -98,7 +92,7 @@ def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
 
 def is_last_word(status: Mapping[str, Any]) -> bool:
     """Whether the run itself says that it has ended."""
-    return status["status"] not in LIVE and status.get("reason") != SUPERVISOR_GONE
+    return status["status"] not in queue.LIVE and status.get("reason") != SUPERVISOR_GONE
 
 
 def settle(run: RunDirectory) -> dict[str, Any]:
@@ -116,9 +110,9 @@ def cancel(run: RunDirectory) -> str:
     status = run.status()
     id = job_id(status)
     over = is_last_word(status)
-    if over and status["status"] not in ("finished", "diverged") and id is not None:
+    if over and status["status"] not in DONE and id is not None:
         # Slurm may have put it back into the queue by itself.
-        over = not any(queue.words(job.state).status in LIVE for job in queue.in_queue([id]).values())
+        over = not any(job.live for job in queue.in_queue([id]).values())
     if over:
         return f"is {status['status']} already"
     run.cancel_file.touch()

@@ -110,8 +110,8 @@ def exit_code_of(word: str) -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

@@ -119,19 +119,19 @@ def queued_runs(study: Path) -> dict[str, queue.Job]:
     folders = {file.parent.name: file for file in (study / FOLDER).glob(f"*/{RUNS}")}
     if not folders:
         return {}
-    found: dict[str, queue.Job] = {}
+    live: dict[str, queue.Job] = {}
     for name, file in folders.items():
         ids = file.read_text(encoding="utf-8").split()
         if (file.parent / "over").exists():
             continue
         jobs = _known(name, file)
-        alive = {id: one for id, one in jobs.items() if queue.words(one.state).status in slurm_status.LIVE}
-        for id, one in alive.items():
+        alive = {id: element for id, element in jobs.items() if element.live}
+        for id, element in alive.items():
             _, _, index = id.partition("_")
-            found[ids[int(index or 0)]] = one
+            live[ids[int(index or 0)]] = element
         if not alive and time.time() - file.stat().st_mtime > 60:
             (file.parent / "over").touch()  # nobody needs to ask about it again
-    return found
+    return live
 
 
 def _known(name: str, file: Path) -> dict[str, queue.Job]:
@@ -145,10 +145,10 @@ def _known(name: str, file: Path) -> dict[str, queue.Job]:
 def _by_study(
     runs: Sequence[tuple[RunDirectory, RunConfig]],
 ) -> Mapping[Path, list[tuple[RunDirectory, RunConfig]]]:
-    found: dict[Path, list[tuple[RunDirectory, RunConfig]]] = {}
+    studies: dict[Path, list[tuple[RunDirectory, RunConfig]]] = {}
     for directory, config in runs:
-        found.setdefault(directory.path.parent, []).append((directory, config))
-    return found
+        studies.setdefault(directory.path.parent, []).append((directory, config))
+    return studies
 
 
 def _batches(
@@ -189,10 +189,10 @@ def _submit_batch(
     folder = study / FOLDER / name
     try:
         folder.mkdir(parents=True)
-        (folder / RUNS).write_text("".join(f"{one.run_id}\n" for one in accepted), encoding="utf-8")
-        found = provenance.present()
+        (folder / RUNS).write_text("".join(f"{run.run_id}\n" for run in accepted), encoding="utf-8")
+        state = provenance.present()
         for directory in accepted:
-            provenance.record(directory, found)
+            provenance.record(directory, state)
         ids = _sbatch(request, name, folder, accepted)
     except (MachineError, OSError) as error:
         for directory in accepted:
@@ -231,7 +231,7 @@ def _sbatch(request: Request, name: str, folder: Path, runs: Sequence[RunDirecto
             submitted = executor.map_array(str, [run.run_id for run in runs])
         except (FailedSubmissionError, FailedJobError, RuntimeError, OSError) as error:
             raise MachineError(f"sbatch: {_words_of(error)}") from error
-    return [one.job_id for one in submitted]
+    return [submitted_job.job_id for submitted_job in submitted]
 
 
 def _executor(folder: Path, python: str | None) -> Any:

@@ -1,14 +1,15 @@
-"""Real processes over gloo: verbs of the communicator, the gradient hook, whole runs against virtual time."""
+"""Real processes over gloo: verbs, gradient hooks, shared memory, runs against virtual time, killed ranks."""
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import real_runs
-from real_runs import final_model, finished, history, launch, same_model
-from runs import Awkward, config
+import torch
+from real_runs import entry, final_model, finished, history, launch, same_model
+from runs import Awkward, Dies, config, dies_after
 
 from daso_bench.runner.config import schema
 from daso_bench.runner.launch.rank import evaluate
@@ -19,31 +20,69 @@ from daso_bench.runner.training.clock import PARTS
 CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 
 
-def entry(tmp_path: Path, name: str, ranks: int) -> dict[str, Any]:
-    outcome = real_runs.entry(f"gloo_entries:{name}", ranks, tmp_path)
+@pytest.fixture(autouse=True)
+def nothing_stays_in_memory():
+    yield
+    assert not left_behind()
+
+
+def left_behind() -> set[str]:
+    """Names of shared memory whose maker has ended."""
+    names = {path.name for path in Path("/dev/shm").glob("daso-bench-*")}
+    return {name for name in names if not Path("/proc", name.split("-")[2]).exists()}
+
+
+ENTRIES = {
+    "gloo_entries": [("weights", 2), ("undone", 3)],
+    "gloo_entries_ddp": [
+        *[("algorithms", 4), ("algorithms", 3), ("books", 4), ("overlap", 2), ("half", 2)],
+        *[("powersgd", 2), ("resume", 3), ("raises", 2), ("best", 4)],
+    ],
+    "gloo_entries_hsgd": [
+        *[("memory", 4), ("refused", 1), ("named", 2), ("barrier", 4), ("late", 4)],
+        *[("train", 4), ("train", 3), ("levels", 4)],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [(f"{module}:{name}", ranks) for module, entries in ENTRIES.items() for name, ranks in entries],
+)
+def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
+    outcome = entry(name, ranks, tmp_path)
     assert outcome.status == "finished", outcome.details
-    return outcome.summary
 
 
 def test_every_verb(tmp_path: Path):
-    summary = entry(tmp_path, "verbs", 4)
+    outcome = entry("gloo_entries:verbs", 4, tmp_path)
+    assert outcome.status == "finished", outcome.details
     # Rank 0: five all-reduces over both nodes and one over peers; broadcast and reduce stay inside; control
     # is not counted.
-    assert summary["verbs"]["parameters.all_reduce"] == 6
-    assert summary["calls"] == {"intra": 3, "inter": 8}
-
-
-@pytest.mark.parametrize(("name", "ranks"), [("hook", 2), ("weights", 2), ("undone", 3)])
-def test_gradient_averaging(tmp_path: Path, name: str, ranks: int):
-    entry(tmp_path, name, ranks)
+    assert outcome.summary["verbs"]["parameters.all_reduce"] == 6
+    assert outcome.summary["calls"] == {"intra": 3, "inter": 8}
 
 
 def test_one_all_reduce_per_bucket_and_step_and_nothing_else(tmp_path: Path):
     # Before the step after the first the buckets are rebuilt; 8 steps of one 349 kB model: one bucket each
     # but the first.
-    summary = entry(tmp_path, "hook", 2)
-    assert set(summary["verbs"]) <= {"gradients.all_reduce", "parameters.broadcast", "control.all_gather"}
-    assert summary["verbs"]["gradients.all_reduce"] <= 9
+    outcome = entry("gloo_entries:hook", 2, tmp_path)
+    assert outcome.status == "finished", outcome.details
+    verbs = outcome.summary["verbs"]
+    assert set(verbs) <= {"gradients.all_reduce", "parameters.broadcast", "control.all_gather"}
+    assert verbs["gradients.all_reduce"] <= 9
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "details"),
+    [("ddp:raises_alone", 1, "this bucket does not add up"), ("hsgd:killed", 0, "SIGKILL")],
+)
+def test_a_rank_that_fails_ends_the_run_and_is_named(tmp_path: Path, name: str, rank: int, details: str):
+    """Its sum fails; or it is killed while shared memory is made."""
+    outcome = entry(f"gloo_entries_{name}", 2, tmp_path)
+    assert outcome.status == "failed"
+    assert f"rank {rank}" in (outcome.reason or "")
+    assert details in f"{outcome.reason}{outcome.details}"
 
 
 @pytest.mark.parametrize(
@@ -73,45 +112,120 @@ def test_gloo_and_virtual_time_train_the_same_model(tmp_path: Path, strategy, ke
         assert ours["payload_bytes"][link] == virtual["payload_bytes"][link]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "daso"])
-def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path: Path, strategy: str):
-    keys = (
-        {"warmup_epochs": 5, "cooldown_epochs": 5, "sync_every": 3, "wait_batches": 3}
-        if strategy == "daso"
-        else {}
-    )
+@pytest.mark.parametrize(
+    ("keys", "ranks"),
+    [
+        ({"algorithm": "sliced", "overlap": False}, [2, 2]),
+        ({"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 3}, [2, 1]),
+    ],
+)
+def test_algorithms_of_ddp_train_and_count_the_same_in_virtual_time(
+    tmp_path: Path, keys: dict[str, Any], ranks: list[int]
+):
+    cfg = config("ddp", keys=keys, ranks=ranks, precision="fp64", results=tmp_path, epochs=2)
+    directory, ours = finished(cfg)
+    simulated = simulate(cfg, cfg.dataset.load())
+    theirs = simulated.contexts[0].replica.model.state_dict()
+    for name, value in final_model(directory).items():
+        assert (value - theirs[name]).abs().max() <= 1e-10, name
+    virtual = simulated.results[0].summary
+    for counted in ("strategy", "payload_bytes", "ring_bytes"):
+        assert ours[counted] == virtual[counted]
 
+
+@pytest.mark.parametrize(
+    ("keys", "ranks"),
+    [({}, [2, 2]), ({}, [2, 1]), ({"partition": "tensor", "shared_weights": False}, [2, 2])],
+    ids=str,
+)
+def test_hsgd_trains_and_counts_the_same_in_virtual_time(
+    tmp_path: Path, keys: dict[str, Any], ranks: list[int]
+):
+    cfg = config(
+        "hsgd", keys=keys, ranks=ranks, model=Awkward(), precision="fp64", clip_norm=0.5, results=tmp_path,
+        global_batch_size=20,
+    )  # fmt: skip
+    directory, ours = finished(cfg)
+    simulated = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path / "virtual")
+    model = final_model(directory)
+    for name, value in simulated.contexts[0].replica.model.named_parameters():
+        assert not value.numel() or (value - model[name]).abs().max() <= 1e-12, name
+    # Statistics are averaged where a model is judged: the scores agree.
+    scores = [
+        [(row["correct"], pytest.approx(row["loss"])) for row in rows if row["kind"] == "evaluation"]
+        for rows in (read_records(directory.metrics).rows, simulated.metrics.rows)
+    ]
+    assert scores[0] == scores[1]
+    virtual = simulated.results[0].summary
+    assert ours["payload_bytes"] == virtual["payload_bytes"]
+    assert ours["calls"] == virtual["calls"]
+    assert ours["collectives"]["shared.barrier"] == virtual["collectives"]["shared.barrier"]
+    waits = ours["strategy"]["seconds"]
+    assert {"barrier_1", "barrier_4", "barrier_clip", "level1", "update"} <= set(waits)
+    assert ours["strategy"]["level1"] == "shm"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "victim", "resume"),
+    [
+        ("ddp", {}, 2, True),
+        ("daso", {"warmup_epochs": 5, "cooldown_epochs": 5, "sync_every": 3, "wait_batches": 3}, 2, True),
+        ("hsgd", {}, 0, False),
+        ("hsgd", {}, 3, True),
+    ],
+)
+def test_a_killed_rank_ends_all_and_the_run_resumes_bit_for_bit(
+    tmp_path: Path, strategy: str, keys: dict[str, Any], victim: int, resume: bool
+):
     def make(results: Path) -> schema.RunConfig:
         return config(
-            strategy,
-            keys=keys,
-            model=Awkward(),
-            epochs=60,
-            checkpoint_every_samples=7 * 16,
-            results=results,
+            strategy, keys=keys, model=Awkward(), epochs=60, checkpoint_every_samples=7 * 16, results=results,
             eval_every_samples=480,
-        )
+        )  # fmt: skip
 
-    whole, _ = finished(make(tmp_path / "whole"))
     pids: list[int] = []
+    killed: list[float] = []
 
     def kill(event: dict[str, Any]) -> None:
         if event["kind"] == "start":
             pids.extend(event["pids"])
-        if event["kind"] == "progress" and (event["progress"].get("step") or 0) > 20 and pids:
-            os.kill(pids[2], signal.SIGKILL)
-            pids.clear()
+        if event["kind"] == "progress" and (event["progress"].get("step") or 0) > 20 and not killed:
+            killed.append(time.monotonic())
+            os.kill(pids[victim], signal.SIGKILL)
 
     broken, outcome = launch(make(tmp_path / "broken"), on_event=kill)
+    assert time.monotonic() - killed[0] < 10
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
-    assert "rank 2" in (outcome.reason or "")
-    assert "SIGKILL" in (outcome.reason or "")
+    assert f"rank {victim}: killed by SIGKILL" in (outcome.reason or "")
+    assert not left_behind()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    if not resume:
+        return
     finished(make(tmp_path / "broken"), broken)
+    whole, _ = finished(make(tmp_path / "whole"))
     assert same_model(broken, whole)
+    assert history(broken) == history(whole)
     start = [row for row in read_records(broken.metrics).rows if row["kind"] == "start"][1]
     assert start["resumed_from"] is not None
-    assert history(broken) == history(whole)
     assert not list(broken.checkpoints.glob(".partial*"))
+
+
+def test_checkpoints_hold_what_powersgd_remembers(tmp_path: Path):
+    keys = {"hook": "powersgd", "powersgd_start_steps": 2, "algorithm": "hierarchical"}
+    cfg = config("ddp", keys=keys, ranks=[2, 1], epochs=2, checkpoint_every_samples=5 * 16)
+    data = cfg.dataset.load()
+    whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
+    with pytest.raises(Dies):
+        simulate(cfg, data, checkpoints=tmp_path / "cut", loop=dies_after(7))
+    resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
+    assert resumed.metrics.rows[0]["step"] == 5
+    for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
+        assert torch.equal(mine.replica.flat(), theirs.replica.flat())
+    ends = [done.results[0].summary["strategy"] for done in (resumed, whole)]
+    assert ends[0] == ends[1]
+    assert ends[0]["compressed_steps"] == 12 - 2
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])

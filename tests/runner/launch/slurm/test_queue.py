@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -65,19 +64,33 @@ def test_running_waiting_and_finished_jobs_are_told_in_one_call(cluster: Cluster
     assert (found[done].state, found[done].reason) == ("FAILED", "NonZeroExitCode")
 
 
-def test_an_element_is_asked_for_by_its_own_id(cluster: Cluster) -> None:
-    cluster()
-    array = submit("--array=0,3,5-6")
+def test_the_answer_holds_the_jobs_that_were_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+    env = cluster()
+    array, mine = submit("--array=0,3,5-6"), submit("--job-name=daso-abc")
     assert set(queue.in_queue([f"{array}_3", f"{array}_6", f"{array}_9"])) == {f"{array}_3", f"{array}_6"}
+    assert queue.in_queue(["999"]) == queue.in_queue([]) == queue.in_queue() == {}
+    assert set(queue.in_queue(["998", mine, "999"])) == {mine}
+    assert set(queue.in_queue(name="daso-abc")) == {mine}
+    assert f"--user={os.getuid()}" in fake.calls(env)[-1]
+    assert queue.in_queue(name="daso-abc", user="somebody") == {}
+    assert queue.in_queue(name="$(touch broken); touch broken") == {}
+    assert not (tmp_path / "broken").exists(), "no shell reads it"
 
 
-def test_an_unknown_id_is_absent_and_no_error(cluster: Cluster) -> None:
-    cluster()
-    known = submit()
-    assert queue.in_queue(["999"]) == {}
-    assert set(queue.in_queue(["998", known, "999"])) == {known}
-    assert queue.in_queue([]) == {}
-    assert queue.in_queue() == {}
+def test_many_ids_are_asked_for_in_few_calls_and_an_array_in_one(cluster: Cluster) -> None:
+    env = cluster(nodes=1, cpus=1)
+    array = submit("--array=0-299")
+
+    def asked(ids: list[str]) -> list[list[str]]:
+        before = len(fake.calls(env))
+        assert len(queue.in_queue(ids)) == 300
+        return fake.calls(env)[before:]
+
+    elements = [f"{array}_{index}" for index in range(300)]
+    assert [call[-1] for call in asked(elements)] == [f"--jobs={array}"]
+    calls = asked([*elements, *map(str, range(1000, 1450))])
+    assert len(calls) == 3
+    assert max(len(" ".join(call)) for call in calls) < 4000
 
 
 def test_one_unknown_id_of_many_that_makes_the_whole_call_fail_costs_only_itself(
@@ -88,32 +101,6 @@ def test_one_unknown_id_of_many_that_makes_the_whole_call_fail_costs_only_itself
     for id in $(echo $ids | tr , ' '); do printf '%s\\037RUNNING\\037\\0371:0\\037n1\\037x\\n' $id; done"""
     command(tmp_path, "squeue", script, monkeypatch)
     assert set(queue.in_queue(["1", "2", "9", "3"])) == {"1", "2", "3"}
-
-
-def test_a_long_list_of_ids_is_cut_into_calls(cluster: Cluster) -> None:
-    env = cluster()
-    known = submit()
-    assert set(queue.in_queue([known, *map(str, range(1000, 1450))])) == {known}
-    asked = [call for call in fake.calls(env) if call[0] == "squeue"]
-    assert len(asked) == 3
-    assert max(len(" ".join(call)) for call in asked) < 4000
-
-
-def test_the_elements_of_an_array_cost_one_id(cluster: Cluster) -> None:
-    env = cluster(nodes=1, cpus=1)
-    array = submit("--array=0-299")
-    assert len(queue.in_queue([f"{array}_{index}" for index in range(300)])) == 300
-    assert [call[-1] for call in fake.calls(env) if call[0] == "squeue"] == [f"--jobs={array}"]
-
-
-def test_jobs_are_found_by_name_for_this_user_alone(cluster: Cluster) -> None:
-    env = cluster()
-    mine = submit("--job-name=daso-abc")
-    submit("--job-name=other")
-    assert set(queue.in_queue(name="daso-abc")) == {mine}
-    assert queue.in_queue(name="nobody's") == {}
-    assert f"--user={os.getuid()}" in fake.calls(env)[-1]
-    assert queue.in_queue(name="daso-abc", user="somebody") == {}
 
 
 def test_the_users_own_filters_and_formats_change_nothing(
@@ -389,18 +376,7 @@ def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
         queue.in_queue(["1"])
 
 
-def test_nothing_is_read_by_a_shell(cluster: Cluster, tmp_path: Path) -> None:
-    cluster()
-    assert queue.in_queue(name="$(touch broken); touch broken") == {}
-    assert not (tmp_path / "broken").exists()
-
-
 def test_a_cluster_named_by_its_headline_is_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "5\\037RUNNING\\037None\\037UNLIMITED\\037n1\\037x"
     command(tmp_path, "squeue", f"printf 'CLUSTER: big\\n{line}\\n'", monkeypatch)
     assert queue.in_queue(["5"])["5"].time_left_s == math.inf
-
-
-def test_the_fake_is_reached_by_the_commands_own_names(cluster: Cluster) -> None:
-    cluster("22.05")
-    assert subprocess.run(["sbatch", "--version"], capture_output=True, text=True).stdout == "slurm 22.05.0\n"
