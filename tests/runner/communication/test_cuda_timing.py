@@ -202,7 +202,7 @@ def test_where_the_host_does_not_wait_daso_records_no_transfer_times():
     ],
 )
 def test_where_flags_are_delayed_ranks_agree_before_the_end_an_evaluation_and_a_checkpoint(
-    tmp_path: Path, epochs: int, every: dict[str, int], step: int
+    tmp_path: Path, epochs: int, every: dict[str, Any], step: int
 ):
     class Delayed(Trainer):
         def begin(self, resumed_from: str | None) -> None:
