@@ -37,13 +37,13 @@ _WORDS = 3  # of a slot: number of the operation + 1, members that have come, en
 _POLL_S = 1e-4
 
 Line = tuple[str, tuple[int, ...]]
-"""A channel and its members: their operations happen in one order, the same for all of them."""
+"""A channel and the members of a group: their operations have the same order on all of them."""
 
 
 class ModelledCommunicator(TorchCommunicator):
     """A wrapper around the communicator `comm`, whose operations end when they would on `network`.
 
-    All ranks make it together, on one machine. It takes over all that `comm` has: nobody uses that any more.
+    All ranks make it together, on one machine. It takes over the state of `comm`, which is not used after.
     """
 
     def __init__(self, comm: TorchCommunicator, network: Network) -> None:
@@ -94,7 +94,7 @@ class ModelledCommunicator(TorchCommunicator):
         return self._clocks.enter(op.verb, channel, op.members, op.payload_bytes, self.rank, op.root)
 
     def _deferred(self, work: Any, held: "Held") -> Summed:
-        """What `work` sums, once the modelled network lets it go."""
+        """The sum of `work`, completed when the modelled network has carried it."""
         on_gpu = self.device.type == "cuda"
         summed: Summed = torch.futures.Future(devices=[self.device] if on_gpu else None)
 
@@ -127,7 +127,7 @@ class HeldWork(Work):
         if self._waited:
             return
         self._work.wait()
-        with self._comm.standing_still(self._work.name, self._work.key):
+        with self._comm.waiting_in(self._work.name, self._work.key):
             self._comm.synchronise()
             self.held.wait()
         self._waited = True
@@ -162,7 +162,7 @@ class LinkClocks:
     def enter(
         self, verb: str, channel: str, members: tuple[int, ...], payload: int, rank: int, source: int = 0
     ) -> "Held":
-        """This rank comes to its next operation on that line, now. `source`: place of a broadcast's source.
+        """This rank enters its next operation on that line, now. `source`: place of a broadcast's source.
 
         A message is the verb `send`, its members (sender, receiver), entered by both.
         """
@@ -185,14 +185,14 @@ class LinkClocks:
         return Held(self, slot, number, now + cost.duration_ns)
 
     def end_of(self, slot: int, number: int) -> int | None:
-        """When the operation ends, by the machine's monotonic clock; None while that is open."""
+        """When the operation ends, by the machine's monotonic clock; None while unknown."""
         words = self._words
         end = words[slot + 2]
-        # A slot that is in use again: so many operations later, this one has long ended.
+        # The slot has been used again since: this operation ended long ago.
         return 1 if words[slot] != number + 1 else end or None
 
     def close(self) -> None:
-        """Forget the memory."""
+        """Release the memory."""
         self._words.release()
         os.close(self._file)
 
@@ -219,7 +219,7 @@ class LinkClocks:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An operation that is held back. `alone_ns`: when it would end if nobody were waited for."""
+    """An operation that is held back. `alone_ns`: when it would end without waiting for other ranks."""
 
     clocks: LinkClocks
     slot: int
@@ -227,7 +227,7 @@ class Held:
     alone_ns: int
 
     def end_ns(self) -> int | None:
-        """When it ends on the modelled network; None while somebody is missing."""
+        """When it ends on the modelled network; None until all members have entered."""
         return self.clocks.end_of(self.slot, self.number)
 
     def over(self) -> bool:
@@ -237,7 +237,8 @@ class Held:
 
     def wait(self) -> int:
         """Return at its end, which it returns; call it once the real operation is completed here."""
-        # Some real operations let a rank go that others have not joined (a reduce's leaves): it pays its own.
+        # Some real operations return before all have joined (on a reduce's leaves): then the rank waits as
+        # long as its own transfer takes.
         end = self.end_ns() or self.alone_ns
         sleep_until(end)
         return end
@@ -250,9 +251,9 @@ def sleep_until(end_ns: int) -> None:
 
 
 class Deferrer:
-    """Calls functions at given moments, on a thread of its own: what completes a future of a held operation.
+    """Calls functions at given times, on its own thread: they complete the futures of held operations.
 
-    `ready`: asked before the call, so that a GPU's work that is not done yet is waited for.
+    `ready`: polled before the call, so that the work of a GPU is waited for.
     """
 
     def __init__(self) -> None:
@@ -304,7 +305,7 @@ def _all_lines(topology: Topology, lines: Sequence[Line]) -> list[Line]:
 
 
 def _all_links(topology: Topology) -> list[Hashable]:
-    """Every link that a cost can name (`network.directed`), in one order: cards of nodes, ranks, nodes."""
+    """Every link that a cost can name (`link_costs.directed`), in order: cards of nodes, ranks, nodes."""
     cards = [(node, card) for node in range(topology.nodes) for card in range(max(topology.ranks_of_nodes))]
     ranks = [("rank", rank) for rank in range(topology.ranks)]
     ends: list[Hashable] = [*cards, *ranks, *range(topology.nodes)]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
-    GradBucket as GradBucket,  # for the hook, which must name the type itself
+    GradBucket as GradBucket,  # the hook's annotation must be the type itself
 )
 from torch._C._distributed_c10d import Store, TCPStore
 
@@ -29,13 +29,13 @@ Summed = torch.futures.Future[Tensor]
 
 
 class Announcer(Protocol):
-    """What is to know in which collective this rank is (the heartbeat, for the report on a hang)."""
+    """Where the collective that this rank is in is written to (the heartbeat, for the report on a hang)."""
 
     call: str
 
 
 class TorchWork(Work):
-    """A started collective of `torch.distributed`. Waiting is stamped; completion too, without polling.
+    """A started collective of `torch.distributed`, which counts waiting and notes its end without polling.
 
     `copy`: what stands in for `output` on the host, or `output` itself. `stamp`: note the completion by a
     callback.
@@ -62,7 +62,7 @@ class TorchWork(Work):
     def wait(self) -> None:
         if self._waited:
             return
-        with self._comm.standing_still(self.name, self.key):
+        with self._comm.waiting_in(self.name, self.key):
             self._work.wait()
             if self._copy is not self._output:
                 self._output.copy_(self._copy)
@@ -89,7 +89,7 @@ class ExchangeWork(Work):
 
     def wait(self) -> None:
         # Messages have no common start: all of the time is exposed.
-        with self._comm.standing_still("exchange", None if self._waited else -1):
+        with self._comm.waiting_in("exchange", None if self._waited else -1):
             self._future.result()
         self._waited = True
 
@@ -202,7 +202,7 @@ class TorchCommunicator(CountedCommunicator):
                 dist.destroy_process_group(group)
 
     def in_flight(self) -> str:
-        """The operation that this rank's GPU is at, "" if none; never waits. For a thread of its own."""
+        """The operation that this rank's GPU is at, "" if none; never waits. For another thread to call."""
         if self.host_waits:
             return ""
         if self.device.type == "cuda":
@@ -243,10 +243,10 @@ class TorchCommunicator(CountedCommunicator):
         return time.monotonic_ns()
 
     @contextmanager
-    def standing_still(self, name: str, key: int | None = None) -> Iterator[None]:
-        """Inside, this rank may stand still in `name`: announce it to `on_call`, and book it for `key`.
+    def waiting_in(self, name: str, key: int | None = None) -> Iterator[None]:
+        """Inside, this rank may wait in `name`: write that to `on_call`, count the time for `key`.
 
-        Nothing of it where a helper thread waits: that holds up nobody.
+        Does nothing in a helper thread, whose waiting does not hold up training.
         """
         if threading.get_ident() != self.thread:
             yield
@@ -298,7 +298,7 @@ class TorchCommunicator(CountedCommunicator):
 
     def _launch(self, op: Operation) -> Work:
         self.traffic.count(op.verb, op.channel, op.members, op.payload_bytes, op.root)
-        # Nobody stands still for what a helper thread does: its launches would be compared with nothing.
+        # Training does not wait for what a helper thread starts: its stamps would be compared with nothing.
         is_training = threading.get_ident() == self.thread
         key = self.traffic.launch(op.channel, op.members, self.now()) if is_training else 0
         name = str(op)
@@ -386,8 +386,7 @@ class TorchCommunicator(CountedCommunicator):
         return wait
 
     def _exchange_on_device(self, messages: Sequence[Operation]) -> Work:
-        """NCCL's messages, all of one step in one call: one after the other, two ranks that both send first
-        would wait for each other's receive."""
+        """Start NCCL's messages in one call: started singly, two ranks that both send first deadlock."""
         group, began, calls = self._groups["parameters", self.members(WORLD)], self._streams.mark(), []
         for op in messages:
             sender, receiver = op.members
@@ -414,7 +413,7 @@ class TorchCommunicator(CountedCommunicator):
             self._barriers[members] = barrier
         self.traffic.mark("shared.barrier")
         key = self.traffic.launch("shared", members, self.now())
-        with self.standing_still(f"barrier on shared/{group}", key):
+        with self.waiting_in(f"barrier on shared/{group}", key):
             missing = [members[place] for place in barrier.meet()]
         if missing:
             raise RuntimeError(
@@ -423,15 +422,15 @@ class TorchCommunicator(CountedCommunicator):
             )
 
     def _note_wait(self, start: Mark, end: Mark) -> None:
-        if threading.get_ident() == self.thread:  # what a helper's stream waits for holds up no computing
+        if threading.get_ident() == self.thread:  # the stream of a helper thread does not hold up computing
             self._spans.add(start, end)
 
     def _here(self, tensor: Tensor) -> Tensor:
-        """What stands in for `tensor` in a call: a copy on the host where gloo joins several devices."""
+        """`tensor`, or its copy on the host where gloo joins several devices."""
         return tensor.to("cpu", copy=True) if self._staged else tensor
 
     def _future_of(self, op: Operation) -> Callable[[dist.Work], Summed]:
-        """What makes the future of `op`, a sum that is about to start, from its work."""
+        """Called before the sum `op` starts; returns the function from its work to its future."""
         return _summed
 
 

@@ -115,10 +115,10 @@ class SimulatedCommunicator(CountedCommunicator):
 
     def __init__(self, simulator: Simulator, rank: int) -> None:
         self.simulator, self.rank, self.topology = simulator, rank, simulator.topology
-        self.scale = 1.0  # bytes that a byte of a vector stands for; counts and short messages are themselves
+        self.scale = 1.0  # bytes that a byte of a vector counts as; counts and short messages are not scaled
         self.traffic = Traffic(self.topology, rank, stamps=False)
         self._shared: Counter[tuple[int, ...]] = Counter()
-        # When helpers of this rank waited for other ranks to enter, and this rank has not yet booked it.
+        # When helpers of this rank waited for other ranks to enter, as far as it is not counted yet.
         self.helper_waits: list[tuple[int, int]] = []
         # Collectives that helpers entered; who reads it clears it.
         self.helper_operations: list[Collective] = []
@@ -157,7 +157,7 @@ class SimulatedCommunicator(CountedCommunicator):
         return sum(max(0, stop - max(start, entered)) for start, stop in waits)
 
     def blocked(self, key: int, entered: int, waited: int, verb: str) -> None:
-        """Book that this rank stood still from `entered` to now, `waited` of it for others to enter."""
+        """Count that this rank waited from `entered` to now, `waited` of it for others to enter."""
         self.traffic.block(key, entered, self.now(), waited)
         if self.simulator.timeline is not None:
             self.simulator.timeline.blocked(self.rank, entered, self.now(), verb)
@@ -210,7 +210,7 @@ class SimulatedCommunicator(CountedCommunicator):
         SimulatedWork(self, operation, None, key).wait()
 
     def _bytes(self, tensor: Tensor, channel: Channel) -> int:
-        """What the tensor counts as: a vector of the model or its codes (uint8) as a larger model's."""
+        """The bytes that the tensor counts as: vectors of the model and their codes (uint8) are scaled."""
         size = tensor.numel() * tensor.element_size()
         of_model = tensor.is_floating_point() or tensor.dtype == torch.uint8
         is_itself = channel == "control" or not of_model or tensor.numel() < FEW
@@ -218,7 +218,7 @@ class SimulatedCommunicator(CountedCommunicator):
 
 
 def _key(members: tuple[int, ...], key: int) -> tuple[int, ...]:
-    """What tells a collective from all others under way; not all members, of which there may be thousands."""
+    """Identifies a collective under way; without all members, of which there may be thousands."""
     return key, members[0], members[-1], len(members)
 
 

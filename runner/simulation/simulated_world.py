@@ -110,10 +110,20 @@ def simulate(
     simulator = Simulator(topology, setup.network, setup.timeline)
     contexts: dict[int, TrainContext] = {}
     criterion = config.task(data.classes).criterion()
-    parts = _timed(setup) if setup.timing_only else _trained(setup, criterion, topology.ranks)
+    is_stacked = topology.ranks >= FEWEST and not setup.timing_only
+    pool = GradientPool(criterion, topology.ranks, setup.tick) if is_stacked else None
 
     def body(rank: int) -> Outcome:
         comm, device = SimulatedCommunicator(simulator, rank), setup.device_of(rank)
+        make_replica: Callable[[nn.Module, nn.Module], SimulatedReplica] = partial(
+            SimulatedReplica, comm=comm, device=device, profile=setup.profile, pool=pool
+        )
+        timed: dict[str, Any] = {}
+        if setup.timing_only:
+            assert setup.profile is not None, "timing_only needs a profile"
+            numel, comm.scale = sum(setup.profile.numels), scale_of(setup.profile)[1]
+            make_replica = partial(TimedReplica, comm=comm, device=device, profile=setup.profile)
+            timed = {"make_batch": GhostBatches(rank), "parameters": numel}
 
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))
@@ -121,13 +131,15 @@ def simulate(
         backend = Backend(
             "simulated",
             comm,
-            device=torch.device("cpu"),
+            make_replica,
+            torch.device("cpu"),
             common_clock=False,
             started_ns=0,
             spend=spend,
             # A rank that waited for a disk would stop all of them.
             make_workload=partial(workload_of, packed=packed, order_alone=ORDER_ALONE),
-            **parts(comm, device),
+            remarks=(*setup.remarks, REMARK) if setup.timing_only else setup.remarks,
+            **timed,
         )
         setup.tick()
         contexts[rank] = TrainContext(
@@ -144,40 +156,3 @@ def simulate(
 
     results = simulator.run(body, until_ns=setup.until_ns)
     return SimulatedRun(results, [contexts[rank] for rank in range(topology.ranks)])
-
-
-Parts = Callable[[SimulatedCommunicator, Device], dict[str, Any]]
-"""The fields of a rank's backend that depend on whether there are numbers."""
-
-
-def _trained(setup: SimulationSetup, criterion: nn.Module, ranks: int) -> Parts:
-    pool = GradientPool(criterion, ranks, setup.tick) if ranks >= FEWEST else None
-
-    def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
-        def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
-            return SimulatedReplica(model, criterion, comm, device, setup.profile, pool)
-
-        return {"make_replica": make_replica, "remarks": setup.remarks}
-
-    return parts
-
-
-def _timed(setup: SimulationSetup) -> Parts:
-    profile = setup.profile
-    assert profile is not None, "timing_only needs a profile"
-    parameters, (_, scale) = sum(profile.numels), scale_of(profile)
-
-    def parts(comm: SimulatedCommunicator, device: Device) -> dict[str, Any]:
-        comm.scale = scale
-
-        def make_replica(model: nn.Module, criterion: nn.Module) -> SimulatedReplica:
-            return TimedReplica(model, criterion, comm, device, profile)
-
-        return {
-            "make_replica": make_replica,
-            "make_batch": GhostBatches(comm.rank),
-            "parameters": parameters,
-            "remarks": (*setup.remarks, REMARK),
-        }
-
-    return parts

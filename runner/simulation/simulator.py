@@ -141,7 +141,7 @@ class Simulator:
             self._sleep_until(self.now + nanoseconds)
 
     def start_helper(self, rank: int, body: Callable[[], None]) -> Collective:
-        """Begin `body` now on a clock of its own, like a helper thread; what is returned ends with it."""
+        """Begin `body` now on its own clock, like a helper thread; the returned operation ends with it."""
         done = Collective("helper", (rank,), entered={rank: None})
 
         def call() -> None:
@@ -310,7 +310,7 @@ class FairLinks:
     """All transfers at once: of k on its busiest link, one gets 1/k of its speed.
 
     (Processor sharing of equal shares; what a transfer leaves unused on its other links stays unused.) A new
-    transfer changes those that it shares a link with, directly or through others, and nobody else.
+    transfer changes only those that it shares a link with, directly or through others.
     """
 
     def __init__(self) -> None:

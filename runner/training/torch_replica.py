@@ -170,7 +170,7 @@ class TorchReplica(Replica):
                 self._clear_gradients()
             computed = self._mark()
         else:
-            with self.comm.standing_still(f"backward, all_reduce on gradients/{averaging.group}"):
+            with self.comm.waiting_in(f"backward, all_reduce on gradients/{averaging.group}"):
                 joined.backward()
                 if not averaging.overlap:
                     self._sum_afterwards()

@@ -80,7 +80,7 @@ def beside(
     strategy: Strategy,
     averager: Any,
     *,
-    module: nn.Module | None = None,
+    module: DistributedDataParallel | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, Any]:
     """Train `strategy` beside an averager of PyTorch.

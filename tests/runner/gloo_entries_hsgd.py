@@ -162,6 +162,19 @@ def piece(comm: TorchCommunicator, step: int) -> Batch:
     return uneven(comm.rank, comm.topology.ranks, step, torch.float64)
 
 
+def started(comm: TorchCommunicator, **keys: Any) -> tuple[TorchReplica, HSGD, Progress]:
+    """A model, hsgd with these keys, and their progress after the undone step; traffic begins with them."""
+    replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
+    strategy, progress = HSGD(HSGDConfig(**keys)), Progress(1, STEPS)
+    strategy.setup(replica, comm, progress)
+    stepped = replica.stepped or [torch.zeros(0)]
+    replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9, fused=True)
+    undone_step(replica, piece(comm, 77), comm)
+    comm.barrier(WORLD)
+    comm.traffic.clear()
+    return replica, strategy, progress
+
+
 @on_nodes({4: [2, 2], 3: [2, 1]})
 def train(comm: TorchCommunicator) -> None:
     """H2, H3, H8 over gloo: every variant takes the steps of one process on all samples."""
@@ -180,13 +193,7 @@ def train(comm: TorchCommunicator) -> None:
     for keys in VARIANTS:
         if keys.get("partition") == "tensor" and not comm.topology.uniform:
             continue
-        replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
-        strategy, progress = HSGD(HSGDConfig(**keys)), Progress(1, STEPS)
-        strategy.setup(replica, comm, progress)
-        stepped = replica.stepped or [torch.zeros(0)]
-        replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9, fused=True)
-        undone_step(replica, piece(comm, 77), comm)
-        comm.traffic.clear()
+        replica, strategy, progress = started(comm, **keys)
         for step in range(STEPS):
             current = piece(comm, step)
             progress.step, progress.samples_of_rank = step, current.samples_of_rank
@@ -216,13 +223,7 @@ def levels(comm: TorchCommunicator) -> None:
     """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
     latency = AlphaBeta(inter_latency_s=0.05)  # a sum over two nodes takes two of them
     comm = ModelledCommunicator(comm, latency)
-    replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
-    strategy, progress = HSGD(HSGDConfig()), Progress(1, STEPS)
-    strategy.setup(replica, comm, progress)
-    replica.optimizer = torch.optim.SGD(replica.stepped or [torch.zeros(0)], lr=0.1)
-    undone_step(replica, piece(comm, 77), comm)
-    comm.barrier(WORLD)
-    comm.traffic.clear()
+    replica, strategy, progress = started(comm)
     for step in range(STEPS):
         current = piece(comm, step)
         progress.step, progress.samples_of_rank = step, current.samples_of_rank

@@ -1,4 +1,4 @@
-"""What a GPU tells late: nobody waits for the step just launched; on CPUs nothing is late."""
+"""Step timing by CUDA events: the host never waits for the step just launched; on CPUs nothing is delayed."""
 
 from pathlib import Path
 from typing import Any
@@ -56,28 +56,28 @@ def test_marks_of_a_clock_are_known_in_the_step_itself():
     assert times.wait_pending() == []
 
 
-def test_a_wish_is_heard_one_step_late_whether_or_not_it_could_be_earlier():
-    for hurry in (False, True):
-        gpu, heard = FakeGPU(), []
+def test_the_stop_flag_is_read_one_step_late_even_if_it_could_be_earlier():
+    for early in (False, True):
+        gpu, flags = FakeGPU(), []
         flag = DelayedFlag(gpu.event, pinned=False)
         for stop_request in (0.0, 1.0, 0.0, 0.0):
             gpu.compute(5)
-            heard.append(flag.next(torch.tensor([stop_request])))
-            if hurry:
+            flags.append(flag.next(torch.tensor([stop_request])))
+            if early:
                 gpu.now = gpu.clocks["computing"]
-        assert heard == [0, 0, 1, 0]
+        assert flags == [0, 0, 1, 0]
         assert gpu.host_waits == [5, 10, 15], "for the step before, never for the one just launched"
 
 
-def test_a_wish_whose_memory_the_next_step_writes_to_is_heard_as_it_was():
+def test_a_stop_flag_that_the_next_step_overwrites_is_read_as_it_was():
     flag, stop_request = DelayedFlag(FakeGPU().event, pinned=False), torch.zeros(1)
-    heard = []
+    flags = []
     for value in (1.0, 0.0, 2.0, 0.0):
-        heard.append(flag.next(stop_request.fill_(value)))
-    assert heard == [0, 1, 0, 2]
+        flags.append(flag.next(stop_request.fill_(value)))
+    assert flags == [0, 1, 0, 2]
 
 
-def test_parts_of_a_late_stretch_are_the_devices_and_sum_to_its_time():
+def test_parts_of_an_interval_by_device_times_sum_to_its_time():
     host = Interval(train=100, compute=5, blocked=2, data=60, step_other=33)
     assert by_device(host, 70, 10) == Interval(100, 70, 12, 18, 0)
     assert by_device(host, 20, 10) == Interval(100, 20, 12, 60, 8)
@@ -134,14 +134,14 @@ def batch_of(value: float, size: int = 3) -> Batch:
     return Batch(torch.full((size, 2), value), torch.zeros(size, dtype=torch.long), (size,))
 
 
-def test_no_step_waits_for_itself_and_a_loss_that_is_no_number_is_heard_in_the_next():
+def test_no_step_waits_for_itself_and_a_loss_that_is_nan_stops_in_the_next():
     gpu, comm, replica = on_fake_gpu()
-    heard, known = [], []
+    flags, known = [], []
     for value in (1.0, float("nan"), 1.0, 1.0):
         replica.compute_gradients(batch_of(value))
-        heard.append(replica.stop_requested)
+        flags.append(replica.stop_requested)
         known.append(len(replica.take_times()))
-    assert heard == [False, False, True, False]
+    assert flags == [False, False, True, False]
     assert len(gpu.host_waits) == 3
     assert max(gpu.host_waits) < gpu.clocks["computing"] - 3, "the last step is still in the queue"
     assert comm.synchronised == 0
@@ -162,7 +162,7 @@ def test_a_pause_waits_for_what_is_behind_backward_whoever_sums(late: bool):
     assert comm.synchronised == 1
 
 
-def test_a_step_that_is_undone_changes_nothing_of_what_is_told_late():
+def test_an_undone_step_changes_no_time_and_no_flag():
     _, _, replica = on_fake_gpu()
     replica.compute_gradients(batch_of(float("nan")))
     with replica.untouched():
@@ -179,7 +179,7 @@ def test_a_step_that_is_undone_changes_nothing_of_what_is_told_late():
     assert replica.take_device_ns() == (2 * once[0], 2 * once[1])
 
 
-def test_what_the_host_did_not_wait_for_daso_does_not_tell():
+def test_where_the_host_does_not_wait_daso_records_no_transfer_times():
     class Ahead(Trainer):
         def begin(self, resumed_from: str | None) -> None:
             self.context.comm.host_waits = False
@@ -193,56 +193,47 @@ def test_what_the_host_did_not_wait_for_daso_does_not_tell():
             assert summary["overlap"] is None, "1 would say that nothing was waited for"
 
 
-def test_where_wishes_are_late_everybody_is_asked_before_the_last_step_counts():
-    class Late(Trainer):
+@pytest.mark.parametrize(
+    ("epochs", "every", "step"),
+    [
+        (1, {"eval_every_samples": 48}, 5),  # the last step
+        (2, {"eval_every_samples": 48, "checkpoint_every_samples": 960}, 2),
+        (2, {"eval_every_samples": 960, "checkpoint_every_samples": 48}, 2),
+    ],
+)
+def test_where_flags_are_delayed_ranks_agree_before_the_end_an_evaluation_and_a_checkpoint(
+    tmp_path: Path, epochs: int, every: dict[str, Any], step: int
+):
+    class Delayed(Trainer):
         def begin(self, resumed_from: str | None) -> None:
             self.context.replica.late = True
             super().begin(resumed_from)
 
         def step(self) -> None:
             super().step()
-            self.context.replica.stop_requested = False  # it would be heard in the next step
-            if self.context.progress.step == 5 and self.context.comm.rank == 2:
+            self.context.replica.stop_requested = False  # it would be read in the next step
+            if self.context.progress.step == step and self.context.comm.rank == 2:
                 self.context.state.losses.of_run.fill_(float("nan"))
 
-    cfg = config(epochs=1, eval_every_samples=48)
-    done = simulate(cfg, cfg.dataset.load(), loop=Late)
+    cfg = config(epochs=epochs, **every)
+    done = simulate(cfg, cfg.dataset.load(), loop=Delayed, checkpoints=tmp_path)
     assert {result.status for result in done.results} == {"diverged"}
-    assert "step 6" in (done.results[0].reason or "")
-
-
-@pytest.mark.parametrize("due", ["eval_every_samples", "checkpoint_every_samples"])
-def test_where_wishes_are_late_nothing_is_judged_or_saved_unasked(due: str, tmp_path: Path):
-    class Late(Trainer):
-        def begin(self, resumed_from: str | None) -> None:
-            self.context.replica.late = True
-            super().begin(resumed_from)
-
-        def step(self) -> None:
-            super().step()
-            self.context.replica.stop_requested = False
-            if self.context.progress.step == 2 and self.context.comm.rank == 2:
-                self.context.state.losses.of_run.fill_(float("nan"))
-
-    every: dict[str, Any] = {"eval_every_samples": 960, "checkpoint_every_samples": 960, due: 48}
-    cfg = config(epochs=2, **every)
-    done = simulate(cfg, cfg.dataset.load(), loop=Late, checkpoints=tmp_path)
-    assert {result.status for result in done.results} == {"diverged"}
-    assert "step 3" in (done.results[0].reason or "")
-    assert not [row for row in done.metrics.rows if row["kind"] == "evaluation"]
-    assert not list(tmp_path.glob("step_*"))
+    assert f"step {step + 1}" in (done.results[0].reason or "")
+    if step == 2:
+        assert not [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+        assert not list(tmp_path.glob("step_*"))
 
 
 def test_a_pause_waits_for_the_device_before_the_clock_reads_the_time():
-    settled: list[str] = []
+    waited_in: list[str] = []
 
     class Watched(Trainer):
         def begin(self, resumed_from: str | None) -> None:
             replica, clock = self.context.replica, self.context.clock
-            replica.wait_pending = lambda: settled.append(clock.segment)
+            replica.wait_pending = lambda: waited_in.append(clock.segment)
             super().begin(resumed_from)
 
     cfg = config(ranks=[1], epochs=2)
     simulate(cfg, cfg.dataset.load(), loop=Watched)
-    assert settled
-    assert set(settled) == {"train"}, "what still runs belongs to training"
+    assert waited_in
+    assert set(waited_in) == {"train"}, "what still runs belongs to training"

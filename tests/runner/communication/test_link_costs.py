@@ -66,15 +66,11 @@ def cost(
         # 2 · 2/3 · S in the larger node, S among the two nodes.
         ([3, 1], "hierarchical", 4 * 1 + 2 * 10, 1_600_000 + 12_000_000),
         ([3, 1], "auto", 4 * 1 + 2 * 10, 1_600_000 + 12_000_000),
+        *[([4], algorithm, 6 * 1, 1_800_000) for algorithm in (*WAYS, "auto")],  # one node: a ring
     ],
 )
-def test_an_all_reduce_over_nodes(nodes: list[int], algorithm: str, latency_us: int, transfer: int):
+def test_an_all_reduce(nodes: list[int], algorithm: str, latency_us: int, transfer: int):
     assert cost(nodes, algorithm=algorithm).duration_ns == latency_us * US + transfer
-
-
-def test_nothing_but_latency_is_left_of_an_empty_message():
-    ways = [cost([4] * 4, payload=0, algorithm=way).duration_ns for way in (*WAYS, "auto")]
-    assert ways == [300 * US, 44 * US, 66 * US, 44 * US]  # auto is the tree here
 
 
 @given(
@@ -114,13 +110,7 @@ def test_a_ring_and_a_tree_are_as_slow_as_the_links_inside_a_node_and_only_where
 )
 def test_other_verbs_over_nodes(verb: str, payload: int, took: int):
     assert cost([2, 2], verb, payload=payload) == Cost(took, both((0, 0), (1, 0)))
-
-
-def test_a_broadcast_to_nine_ranks_has_four_levels():
-    assert cost([3, 3, 3], "broadcast").duration_ns == 40 * US + 12_000_000
-
-
-def test_a_message_uses_the_links_of_its_two_nodes():
+    assert cost([3, 3, 3], "broadcast").duration_ns == 40 * US + 12_000_000, "9 ranks are four levels"
     assert cost([1, 1, 1], "send", (2, 0)) == Cost(10 * US + 12_000_000, way((2, 0), (0, 0)))
 
 
@@ -140,11 +130,6 @@ def test_inside_a_node_no_card_is_held(verb: str, took: int):
         took, both(("rank", 0), ("rank", 1), ("rank", 2))
     )
     assert cost([3, 1], "send", (1, 2)) == Cost(US + 1_200_000, way(("rank", 1), ("rank", 2)))
-
-
-@pytest.mark.parametrize("algorithm", [*WAYS, "auto"])
-def test_the_algorithm_is_for_several_nodes(algorithm: str):
-    assert cost([4], algorithm=algorithm).duration_ns == 6 * US + 1_800_000
 
 
 def test_a_group_of_peers_uses_one_card_and_the_world_all():
@@ -251,6 +236,7 @@ def test_alpha_beta_by_hand():
     assert plain.cost(four, "all_reduce", (2, 3), S) == Cost(2 * US + 1_200_000, ())
     assert plain.cost(Topology.of([1, 1, 1]), "send", (0, 2), S).links == way(0, 2)
     assert (plain.sharing, AlphaBeta(fair=True).sharing) == ("fifo", "fair")
+    assert [network([1, 1], sharing=how).sharing for how in ("fifo", "fair")] == ["fifo", "fair"]
 
 
 FREE = LinkConfig(rate_gbit=math.inf)
@@ -259,13 +245,9 @@ FREE = LinkConfig(rate_gbit=math.inf)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("algorithm", [*WAYS, "auto"])
 def test_what_is_free_takes_no_time_and_holds_no_link(verb: str, algorithm: str):
+    assert cost([1, 1], inter=LinkConfig(rate_gbit=math.inf, latency_us=10)).duration_ns == 20 * US
     assert cost([3, 1], verb, inter=FREE, intra=FREE, nics=2, algorithm=algorithm) == Cost(0, ())
     assert AlphaBeta().cost(Topology.of([3, 1]), verb, (0, 1, 2, 3), S) == Cost(0, ())
-
-
-def test_a_rate_of_infinity_leaves_the_latency():
-    endless = LinkConfig(rate_gbit=math.inf, latency_us=10)
-    assert cost([1, 1], inter=endless).duration_ns == 20 * US
 
 
 def test_a_cost_is_of_its_own_verb_members_and_payload():
@@ -282,7 +264,3 @@ def test_a_cost_is_of_its_own_verb_members_and_payload():
     for _ in range(2):
         assert [one.cost(four, *what).duration_ns for what in asked] == expected
     assert one.duration_ns("all_reduce", (0, 2), S, True) == 20 * US + 12_000_000
-
-
-def test_sharing_is_the_links():
-    assert [network([1, 1], sharing=how).sharing for how in ("fifo", "fair")] == ["fifo", "fair"]

@@ -101,35 +101,6 @@ def test_an_all_reduce_begins_when_its_last_member_comes(clock: FakeTime):
         assert second.over()
 
 
-def test_transfers_of_one_card_go_one_after_the_other(clock: FakeTime):
-    with opened([2, 2]) as ranks:
-        ends: list[int | None] = []
-        for pair in ((0, 2), (1, 3), (0, 3)):
-            held = [ranks[rank].enter("send", "messages", pair, 2000, rank) for rank in pair]
-            ends.append(held[0].end_ns())
-        assert ends == [1002 * MS, 1004 * MS, 1006 * MS]
-        clock.now += 100 * MS  # a free card is not paid for twice
-        held = [ranks[rank].enter("send", "messages", (1, 2), 2000, rank) for rank in (1, 2)]
-        assert held[0].end_ns() == 1102 * MS
-
-
-def test_transfers_of_different_cards_go_at_once(clock: FakeTime):
-    with opened([1, 1, 1, 1]) as ranks:
-        for pair in ((0, 1), (2, 3), (1, 0)):  # a card sends while it receives
-            held = [ranks[rank].enter("send", "messages", pair, 2000, rank) for rank in pair]
-            assert held[0].end_ns() == 1002 * MS, pair
-
-
-def test_an_operation_inside_a_node_holds_no_card(clock: FakeTime):
-    with opened([2, 2]) as ranks:
-        inside = [ranks[rank].enter("all_reduce", "gradients", (0, 1), 9000, rank) for rank in (0, 1)]
-        outside = [ranks[rank].enter("all_reduce", "gradients", (0, 2), 2000, rank) for rank in (0, 2)]
-        again = [ranks[rank].enter("all_reduce", "gradients", (0, 1), 1000, rank) for rank in (0, 1)]
-        assert inside[0].end_ns() == 1009 * MS
-        assert outside[0].end_ns() == 1002 * MS
-        assert again[0].end_ns() == 1010 * MS, "but the ranks' own ways"
-
-
 def test_a_broadcast_begins_with_its_source(clock: FakeTime):
     with opened([1, 1, 1]) as ranks:
         early = ranks[2].enter("broadcast", "parameters", (0, 1, 2), 4000, 2, 1)
@@ -440,13 +411,13 @@ def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]
     return directory, outcome
 
 
-def test_real_ranks_pipeline_the_levels_of_their_sums(tmp_path: Path):
-    _, outcome = entry(tmp_path, "pipelined", 4)
-    assert outcome.status == "finished", outcome.details
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", ["values", "asynchronous", "same_gradients", "step_time"])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        *itertools.product(["values", "asynchronous", "same_gradients", "step_time"], [2, 4]),
+        ("pipelined", 4),
+    ],
+)
 def test_real_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
     _, outcome = entry(tmp_path, name, ranks)
     assert outcome.status == "finished", outcome.details
@@ -481,27 +452,25 @@ def run(cfg: schema.RunConfig) -> dict[str, Any]:
     return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
 
 
-@pytest.mark.parametrize(("strategy", "keys"), [("ddp", {}), ("local_sgd", {"sync_every": 2}), ("hsgd", {})])
-def test_a_modelled_network_changes_no_bit_of_the_final_model(
-    tmp_path: Path, strategy: str, keys: dict[str, Any]
-):
-    cfg = config(strategy, keys=keys, epochs=1, results=tmp_path)
-    plain, held_back = run(cfg), run(modelled(cfg))
-    assert plain.keys() == held_back.keys()
-    assert all(torch.equal(held_back[name], plain[name]) for name in plain)
-
-
 @pytest.mark.parametrize(
     ("strategy", "keys", "epochs"),
     [
+        ("ddp", {}, 1),
         ("ddp", {"algorithm": "hierarchical"}, 1),
+        ("local_sgd", {"sync_every": 2}, 1),
+        ("hsgd", {}, 1),
         ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}, 3),
         ("lasgd", {}, 1),
         ("sgp", {}, 1),
     ],
 )
-def test_strategies_run_to_their_end_on_a_modelled_network(
+def test_a_modelled_network_changes_no_bit_of_the_final_model(
     tmp_path: Path, strategy: str, keys: dict[str, Any], epochs: int
 ):
-    model = run(modelled(config(strategy, keys=keys, epochs=epochs, results=tmp_path)))
-    assert all(bool(value.isfinite().all()) for value in model.values())
+    cfg = config(strategy, keys=keys, epochs=epochs, results=tmp_path)
+    held_back = run(modelled(cfg))
+    assert all(bool(value.isfinite().all()) for value in held_back.values())
+    if strategy in ("ddp", "local_sgd", "hsgd") and not keys.get("algorithm"):  # the others depend on times
+        plain = run(cfg)
+        assert plain.keys() == held_back.keys()
+        assert all(torch.equal(held_back[name], plain[name]) for name in plain)

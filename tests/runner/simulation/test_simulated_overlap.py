@@ -115,7 +115,6 @@ def ends_of_steps(
 ) -> list[list[int]]:
     """By rank: the clock after each of `steps` calls of compute_gradients."""
     simulator = Simulator(Topology.of(nodes), network)
-    ranks = sum(nodes)
 
     def body(rank: int) -> list[int]:
         comm = SimulatedCommunicator(simulator, rank)
@@ -126,7 +125,7 @@ def ends_of_steps(
         replica.average_gradients_over(WORLD, **how)
         stamps = []
         for _ in range(steps):
-            replica.compute_gradients(Batch(torch.ones(1, inputs), torch.zeros(1), (1,) * ranks))
+            replica.compute_gradients(Batch(torch.ones(1, inputs), torch.zeros(1), (1,) * sum(nodes)))
             stamps.append(comm.now())
         return stamps
 
@@ -164,26 +163,21 @@ def test_the_models_have_buckets_of_all_kinds():
     assert [share for _, share in PIECES["mlp"]] == [0.25 / 2.25, 1.0]
 
 
-@pytest.mark.parametrize("network", ["AlphaBeta", "ClusterNetwork"])
+@pytest.mark.parametrize(
+    ("network", "overlap"), [("AlphaBeta", True), ("ClusterNetwork", True), ("AlphaBeta", False)]
+)
 @pytest.mark.parametrize("rate_gbit", RATES_GBIT)
 @pytest.mark.parametrize("name", MODELS)
-def test_what_overlap_leaves_exposed(name: str, rate_gbit: float, network: str):
-    expected = exposed(PIECES[name], ring_of_two(rate_gbit))
+def test_what_overlap_leaves_exposed(name: str, rate_gbit: float, network: str, overlap: bool):
+    """Without overlap, all sums."""
+    seconds = ring_of_two(rate_gbit)
+    expected = exposed(PIECES[name], seconds, overlap)
+    if not overlap:
+        assert expected == pytest.approx(sum(seconds(size) for size, _ in PIECES[name]) * 1e9)
     slower = links(network, rate_gbit, [1, 1])
-    for stamps in ends_of_steps([1, 1], slower, PROFILES[name], steps=3):
+    for stamps in ends_of_steps([1, 1], slower, PROFILES[name], steps=3, overlap=overlap):
         for step, stamp in enumerate(stamps, 1):
             assert stamp / step - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
-
-
-@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
-@pytest.mark.parametrize("name", MODELS)
-def test_without_overlap_all_sums_are_exposed(name: str, rate_gbit: float):
-    seconds = ring_of_two(rate_gbit)
-    expected = sum(seconds(size) for size, _ in PIECES[name]) * 1e9
-    assert expected == pytest.approx(exposed(PIECES[name], seconds, overlap=False))
-    slower = links("AlphaBeta", rate_gbit, [1, 1])
-    for (stamp,) in ends_of_steps([1, 1], slower, PROFILES[name], overlap=False):
-        assert stamp - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("rate_gbit", RATES_GBIT)
@@ -196,19 +190,6 @@ def test_a_model_beside_itself_agrees_to_the_nanosecond(rate_gbit: float):
     )
     for (stamp,) in got:
         assert abs(stamp - FORWARD - BACKWARD - expected) <= 2
-
-
-def test_a_fast_link_exposes_the_last_bucket_only_and_a_slow_one_nearly_all():
-    """The two ends of the formula, by hand for ResNet-50."""
-    pieces = PIECES["resnet50"]
-    fast, slow = ring_of_two(1000), ring_of_two(0.1)
-    last = fast(pieces[-1][0]) * 1e9
-    everything = sum(slow(size) for size, _ in pieces) * 1e9
-    first_there = BACKWARD * pieces[0][1]
-    for rate, expected in ((1000, last), (0.1, everything - (BACKWARD - first_there))):
-        slower = links("AlphaBeta", rate, [1, 1])
-        for (stamp,) in ends_of_steps([1, 1], slower, PROFILES["resnet50"]):
-            assert stamp - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
 
 
 def test_a_bucket_waits_for_the_slower_rank():
@@ -356,6 +337,17 @@ def test_other_bucket_sizes_move_the_first_start():
     assert small < usual < one
 
 
+def losing(loss: float) -> Callable[[int], Device]:
+    """Devices on which sums beside the backward pass cost this share of their time."""
+
+    def device(rank: int) -> Device:
+        made = scripted(rank)
+        made.overlap_loss = loss
+        return made
+
+    return device
+
+
 @pytest.mark.parametrize("how", [{}, {"reduction": Flat}])
 @pytest.mark.parametrize("loss", [0.0, 0.25, 1.0])
 def test_what_sums_beside_backward_cost_is_added_to_it(loss: float, how: dict[str, Any]):
@@ -363,15 +355,8 @@ def test_what_sums_beside_backward_cost_is_added_to_it(loss: float, how: dict[st
     network = links("AlphaBeta", 40, [1, 1])
     times = [ring_of_two(40)(size) * 1e9 for size, _ in PIECES["resnet50"]]
     assert sum(times) < BACKWARD / 2, "the link is idle between sums"
-
-    def device(rank: int) -> Device:
-        found = scripted(rank)
-        found.overlap_loss = loss
-        return found
-
-    ends = ends_of_steps([1, 1], network, PROFILES["resnet50"], device=device, **how)
     late = loss * sum(times[:-1]) + times[-1]
-    for (end,) in ends:
+    for (end,) in ends_of_steps([1, 1], network, PROFILES["resnet50"], device=losing(loss), **how):
         assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-5)
 
 
@@ -385,23 +370,16 @@ def test_pipelined_sums_cost_what_of_them_is_under_way(loss: float):
     sizes = [size for size, _ in PIECES["resnet50"]]
     first, second, third = ([seconds(size) * 1e9 for size in sizes] for seconds in two_levels(80, 80))
     assert sum(first + second + third) < BACKWARD / 2, "the links are idle between sums"
-
-    def device(rank: int) -> Device:
-        found = scripted(rank)
-        found.overlap_loss = loss
-        return found
-
-    ends = ends_of_steps(
-        [2, 2], two_level_links(80, 80), PROFILES["resnet50"], device=device, reduction=Hierarchical
-    )
     both = [a + b for a, b in zip(first, second, strict=True)]
-    beside = [max(own, before) for own, before in zip(both, [0, *third], strict=False)]
+    beside = [max(levels, before) for levels, before in zip(both, [0, *third], strict=False)]
     late = loss * sum(beside[:-1]) + beside[-1] + third[-1]
+    network = two_level_links(80, 80)
+    ends = ends_of_steps([2, 2], network, PROFILES["resnet50"], device=losing(loss), reduction=Hierarchical)
     for (end,) in ends:
         assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-4)
 
 
-def test_parts_of_a_train_that_others_enter_late_are_waited_for():
+def test_buckets_that_others_enter_late_are_waited_for():
     """Rank 1 comes 50 ms later to each bucket: rank 0 waits that long, once, and both end together."""
     simulator = Simulator(Topology.of([1, 1]), AlphaBeta(inter_latency_s=1e-3))
 
@@ -422,7 +400,7 @@ def test_parts_of_a_train_that_others_enter_late_are_waited_for():
     assert simulator.run(body) == [(92_000_000, 48_000_000, 12), (92_000_000, 0, 12)]
 
 
-def test_a_train_of_other_buckets_is_a_disagreement():
+def test_different_buckets_are_a_disagreement():
     simulator = Simulator(Topology.of([2]))
 
     def body(rank: int) -> None:

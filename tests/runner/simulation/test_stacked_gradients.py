@@ -120,11 +120,6 @@ def test_what_cannot_be_stacked_is_computed_one_by_one(kind: type[nn.Module]):
     assert set(alone) == set(range(9))
 
 
-def test_few_ranks_need_no_pool():
-    with pytest.raises(AssertionError, match="one by one"):
-        GradientPool(CRITERION, ranks=FEWEST - 1)
-
-
 def test_buffers_and_dropout_are_not_stacked():
     assert not stackable(Awkward().build(SPEC))
     assert not stackable(nn.Sequential(nn.Dropout(0.1)))
