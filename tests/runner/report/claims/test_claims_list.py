@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,6 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 def folded(text: str) -> str:
     """`text` without blanks and line ends."""
     return "".join(text.split())
-
-
-def own_study(folder: Path, name: str) -> None:
-    (folder / "study").mkdir(exist_ok=True)
-    (folder / "study" / f"{name}.yaml").write_text("# of my own\n")
 
 
 def test_redirected_output_is_plain_and_holds_every_word_of_every_claim() -> None:
@@ -85,21 +81,17 @@ def test_each_claim_has_its_command_and_a_missing_study_is_said_to_be(
         assert line.split(maxsplit=2)[2] == told
 
 
-def test_a_study_of_ones_own_tests_a_claim_with_its_folder(tmp_path: Path) -> None:
-    mine = next(claim for claim in paper_claims.load() if claim.id == "hsgd_efficiency")
-    renamed = paper_claims.Claim(**{**vars(mine), "study": "my_own"})
+def test_a_study_or_a_claim_of_ones_own_is_tested_with_its_folder(tmp_path: Path) -> None:
+    shipped = {claim.id: claim for claim in paper_claims.load()}
+    renamed = replace(shipped["hsgd_efficiency"], study="my_own")
     assert claims_list.command(renamed, [tmp_path]) == "daso-bench +study=my_own  (not there yet)"
-    own_study(tmp_path, "my_own")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "my_own.yaml").write_text("# of my own\n")
     assert claims_list.command(renamed, [tmp_path]) == f"daso-bench --config-dir {tmp_path} +study=my_own"
     assert claims_list.command(renamed) == "daso-bench +study=my_own  (not there yet)"
-
-
-def test_a_claim_of_ones_own_is_tested_with_the_folder_it_is_in(tmp_path: Path) -> None:
-    mine = next(claim for claim in paper_claims.load() if claim.id == "daso_time")
-    moved = paper_claims.Claim(**{**vars(mine), "file": tmp_path / "a b" / "claims" / "x.yaml"})
-    assert claims_list.command(moved, [tmp_path / "a b"]) == (
-        f"daso-bench --config-dir '{tmp_path / 'a b'}' +study=mission"
-    )
+    folder = tmp_path / "a b"
+    moved = replace(shipped["daso_time"], file=folder / "claims" / "x.yaml")
+    assert claims_list.command(moved, [folder]) == f"daso-bench --config-dir '{folder}' +study=mission"
 
 
 def test_rows_stand_below_their_claim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -115,10 +107,9 @@ def test_rows_stand_below_their_claim(capsys: pytest.CaptureFixture[str], tmp_pa
     assert out.index("daso_time") < place < out.index("ednncomm_time")
 
 
-@pytest.mark.parametrize("points", [0.4, -0.4])
-def test_points_have_their_sign(points: float) -> None:
-    row = paper_claims.TableRow(source="Table 1", points=points)
-    assert paper_claims.row_words(row) == f"{'+' if points > 0 else '-'}0.4 points"
+def test_points_have_their_sign() -> None:
+    rows = [paper_claims.TableRow(source="Table 1", points=points) for points in (0.4, -0.4)]
+    assert [paper_claims.row_words(row) for row in rows] == ["+0.4 points", "-0.4 points"]
 
 
 def test_a_wrong_file_is_exit_code_2_and_one_sentence(

@@ -5,16 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_speedups import ARM, BASE, study, with_fresh
+from test_speedups import ARM, BASE, comparisons_of, runs_of, study, with_fresh
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims import judge as judge_module
 from daso_bench.runner.report.claims.claim_tables import claim_rows, fairness_rows, show_verdicts
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
-from daso_bench.runner.report.claims.paper_claims import Claim, StatedConditions, load
+from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import find_runs, load_run
 
 Make = Callable[..., Path]
 FAST = tuple(value / 1.7 for value in BASE)
@@ -24,7 +22,7 @@ def of(root: Path, name: str) -> list[JudgedClaim]:
     """What the runs below `root` say of the claim `name`."""
     claims = [claim for claim in load() if claim.id == name]
     assert claims
-    return judge(claims, all_speedups(compare(load_run(path, path.name) for path in find_runs(root))))
+    return judge(claims, all_speedups(comparisons_of(root)))
 
 
 def only(root: Path, name: str = "daso_time") -> JudgedClaim:
@@ -57,7 +55,7 @@ def test_a_smaller_gain_contradicts_no_claim_of_up_to(make_run: Make, tmp_path: 
 def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make, tmp_path: Path):
     """A paper's mIoU says what becomes of mIoU; accuracy of the same model is another workload."""
     study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
-    given = all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    given = all_speedups(comparisons_of(tmp_path))
     (claim,) = [claim for claim in load() if claim.id == "daso_time"]
     here = StatedConditions(
         model=None, dataset=None, nodes=2, devices_per_node=2, device="of a test", network="of a test"
@@ -70,13 +68,8 @@ def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make,
 
 def test_a_loss_of_accuracy_takes_the_gain_away(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=(), fresh=1.0, exposed=0.5)
-    for seed, whole_s in enumerate(FAST):
-        place = {"arm": "daso", "role": ""}
-        make_run(
-            tmp_path, "daso", seed, (0.6, 0.7, 0.74, 0.76), train_s=whole_s / 4, place=place, exposed=0.5
-        )
-    found = only(tmp_path)
-    assert "quality lost" in found.verdict.remarks
+    runs_of(make_run, tmp_path, "daso", FAST, (0.6, 0.7, 0.74, 0.76), exposed=0.5)
+    assert "quality lost" in only(tmp_path).verdict.remarks
 
 
 def test_without_second_baselines_there_is_no_verdict(make_run: Make, tmp_path: Path):
@@ -89,7 +82,7 @@ def test_without_second_baselines_there_is_no_verdict(make_run: Make, tmp_path: 
 def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(make_run: Make, tmp_path: Path):
     with_fresh(make_run, tmp_path, (1, 3))
     (claim,) = [claim for claim in load() if claim.id == "daso_time"]
-    given = all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path)))
+    given = all_speedups(comparisons_of(tmp_path))
     (found,) = judge([replace(claim, headline="time_to_target")], given)
     assert found.verdict.word == "no verdict"
     assert "no noise floor: 2 of 5 runs of ddp fresh_seeds missed the target" in found.verdict.reasons
@@ -98,9 +91,7 @@ def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(ma
 
 def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=(), fresh=1.0)
-    for seed, whole_s in enumerate(ARM):
-        place = {"arm": "daso", "role": ""}
-        make_run(tmp_path, "daso", seed, train_s=whole_s / 4, place=place, train={"global_batch_size": 128})
+    runs_of(make_run, tmp_path, "daso", ARM, train={"global_batch_size": 128})
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
     assert any(reason.startswith("not equal: global batch (64; 128") for reason in found.verdict.reasons)
@@ -117,7 +108,7 @@ def test_a_claim_that_no_arm_is_about_is_told_and_gets_none(make_run: Make, tmp_
 def told(root: Path, name: str) -> str:
     """Why the runs below `root` were not compared for the claim `name`."""
     claims = [claim for claim in load() if claim.id == name]
-    comparisons = compare(load_run(path, path.name) for path in find_runs(root))
+    comparisons = comparisons_of(root)
     (found,) = judge(claims, all_speedups(comparisons), comparisons)
     assert (found.comparison, found.verdict.word) == (None, "no verdict")
     (reason,) = found.verdict.reasons
@@ -127,8 +118,7 @@ def told(root: Path, name: str) -> str:
 def test_a_claim_whose_arm_is_here_is_not_called_one_that_no_arm_is_about(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path / "in")
     assert told(tmp_path / "in", "lasgd_time_gossip") == NO_ARM
-    for seed in range(5):
-        make_run(tmp_path / "in", "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    runs_of(make_run, tmp_path / "in", "lasgd", (80,) * 5)
     assert told(tmp_path / "in", "lasgd_time_gossip") == "no sgp was run beside lasgd"
     assert told(tmp_path / "in", "hsgd_efficiency") == NO_ARM
     page = report(tmp_path / "in", tmp_path / "out").read_text()
@@ -141,9 +131,8 @@ def test_a_claim_whose_arm_is_here_is_not_called_one_that_no_arm_is_about(make_r
 def test_without_runs_enough_of_a_baseline_it_is_said_so(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, base=BASE[:2], clock=None, fresh=None)
     assert told(tmp_path, "daso_time") == "2 runs of ddp, a ratio needs 3"
-    for seed in range(3):
-        for name in ("lasgd", "sgp"):
-            make_run(tmp_path, name, seed, train_s=30, place={"arm": name, "role": ""})
+    for name in ("lasgd", "sgp"):
+        runs_of(make_run, tmp_path, name, (120,) * 3)
     assert told(tmp_path, "lasgd_time_gossip") == (
         "no baseline of 3 runs, ddp or study.baseline, beside lasgd and sgp"
     )
@@ -151,55 +140,44 @@ def test_without_runs_enough_of_a_baseline_it_is_said_so(make_run: Make, tmp_pat
 
 def test_another_comparator_than_the_baseline_is_taken_and_the_baseline_too(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0)
-    for seed in range(5):
-        make_run(tmp_path, "sgp", seed, train_s=30, place={"arm": "sgp", "role": ""})
-        make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    runs_of(make_run, tmp_path, "sgp", (120,) * 5)
+    runs_of(make_run, tmp_path, "lasgd", (80,) * 5)
     found = of(tmp_path, "lasgd_time_gossip")
     assert [one.comparator for one in found] == ["sgp", "ddp"]
     assert found[0].measured.startswith("1.500 ")
     assert found[1].measured.startswith("1.248 ")
 
 
-@pytest.mark.parametrize("better", [True, False])
-def test_better_accuracy_at_equal_time(make_run: Make, tmp_path: Path, better: bool):
+@pytest.mark.parametrize(
+    ("last", "whole_s", "word"),
+    [
+        (0.75, 100, "supported"),
+        (0.65, 100, "contradicted"),
+        (0.90, 103, "contradicted"),  # its last evaluation, the best, comes after the time of the plain mean
+    ],
+)
+def test_better_accuracy_at_equal_time(
+    make_run: Make, tmp_path: Path, last: float, whole_s: float, word: str
+):
     study(make_run, tmp_path, arm=(), fresh=1.0, base=(100, 101, 99, 100, 100))
     for seed in range(5):
-        for name, weighting, accuracy in (("plain", "uniform", 0.70), ("by samples", "samples", 0.75)):
-            accuracies = (0.5, 0.6, 0.65, accuracy if better or name == "plain" else 0.65)
-            make_run(
-                tmp_path,
-                "heterogeneous",
-                seed,
-                [value + 0.0005 * seed for value in accuracies],
-                train_s=25,
-                place={"arm": name, "role": ""},
-                settings={"weighting": weighting},
-            )
-    (found,) = of(tmp_path, "heterogeneous_accuracy")
-    assert (found.arm, found.comparator) == ("by samples", "plain")
-    assert found.verdict.word == ("supported" if better else "contradicted"), found.verdict
-
-
-def test_an_evaluation_after_the_comparators_time_is_too_late(make_run: Make, tmp_path: Path):
-    """The arm takes 3 % longer: its last evaluation, the best, comes after the time of the plain mean."""
-    study(make_run, tmp_path, arm=(), fresh=1.0)
-    for seed in range(5):
-        for name, weighting, last, whole_s in (
+        for name, weighting, final, time_s in (
             ("plain", "uniform", 0.70, 100),
-            ("by samples", "samples", 0.90, 103),
+            ("by samples", "samples", last, whole_s),
         ):
             make_run(
                 tmp_path,
                 "heterogeneous",
                 seed,
-                [value + 0.0005 * seed for value in (0.5, 0.6, 0.65, last)],
-                train_s=whole_s / 4,
+                [value + 0.0005 * seed for value in (0.5, 0.6, 0.65, final)],
+                train_s=time_s / 4,
                 place={"arm": name, "role": ""},
                 settings={"weighting": weighting},
             )
-    (found,) = of(tmp_path, "heterogeneous_accuracy")
-    assert found.measured.startswith("-5.00 points")
-    assert found.verdict.word == "contradicted"
+    found = only(tmp_path, "heterogeneous_accuracy")
+    assert (found.arm, found.comparator) == ("by samples", "plain")
+    assert found.verdict.word == word, found.verdict
+    assert found.measured.startswith(f"{'+' if word == 'supported' else '-'}5.00 points")
 
 
 def test_the_page_and_the_tables_tell_the_verdicts(make_run: Make, tmp_path: Path):
@@ -221,25 +199,19 @@ def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: 
     assert "Noise floor" in said
 
 
-def test_rows_have_no_number_that_was_typed_by_hand(make_run: Make, tmp_path: Path):
+def test_a_row_has_the_measurement_and_the_verdict(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=FAST, fresh=1.0)
-    (row,) = claim_rows([only(tmp_path)])
-    assert row["measured"] == only(tmp_path).measured
-    assert row["verdict"] == only(tmp_path).verdict.word
-
-
-def test_all_claims_have_a_headline_that_can_be_judged():
-    claims: list[Claim] = load()
-    assert {claim.headline for claim in claims} >= {"fixed_work", "efficiency", "quality", "quality_at_time"}
+    judged = only(tmp_path)
+    (row,) = claim_rows([judged])
+    assert (row["measured"], row["verdict"]) == (judged.measured, judged.verdict.word)
 
 
 def test_a_pair_of_arms_is_compared_once_however_many_claims_ask(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     study(make_run, tmp_path, fresh=1.0)
-    for seed in range(5):
-        make_run(tmp_path, "sgp", seed, train_s=30, place={"arm": "sgp", "role": ""})
-        make_run(tmp_path, "lasgd", seed, train_s=20, place={"arm": "lasgd", "role": ""})
+    runs_of(make_run, tmp_path, "sgp", (120,) * 5)
+    runs_of(make_run, tmp_path, "lasgd", (80,) * 5)
     calls: list[str] = []
 
     def counted(owner: object, name: str) -> None:
@@ -254,6 +226,6 @@ def test_a_pair_of_arms_is_compared_once_however_many_claims_ask(
     counted(judge_module, "fairness")
     counted(Speedups, "over")
     claims = [claim for claim in load() if claim.id == "lasgd_time_gossip"] * 3
-    found = judge(claims, all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path))))
+    found = judge(claims, all_speedups(comparisons_of(tmp_path)))
     assert len(found) == 6
     assert sorted(calls) == ["fairness", "fairness", "over", "over"]

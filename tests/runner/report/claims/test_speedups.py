@@ -1,4 +1,4 @@
-"""What a study comes to, from run directories made by hand (docs/method.md)."""
+"""Speed-ups of a study, from run directories made by hand (docs/method.md)."""
 
 import csv
 import math
@@ -12,11 +12,12 @@ import pytest
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.claim_tables import cells, sentences, speedup_rows
-from daso_bench.runner.report.claims.speedups import Speedups, all_speedups, speedups_of
-from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.claims.speedups import ArmSpeedup, Speedups, all_speedups, speedups_of
+from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.speedup_plot import forest
 from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.statistics.ratio import Ratio
 
 Make = Callable[..., Path]
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)
@@ -55,25 +56,42 @@ def study(
         run("daso", seed, whole_s)
 
 
+def runs_of(make_run: Make, root: Path, arm: str, times: Sequence[float], *values: Any, **more: Any) -> None:
+    """Runs of an arm, of the strategy that its name begins with; `times`: T_train of four evaluations."""
+    place = {"arm": arm, "role": ""} | more.pop("place", {})
+    for seed, whole_s in enumerate(times):
+        make_run(root, arm.split()[0], seed, *values, train_s=whole_s / 4, place=place, **more)
+
+
+def comparisons_of(root: Path) -> list[Comparison]:
+    return compare(load_run(path, path.name) for path in find_runs(root))
+
+
 def answered(root: Path) -> Speedups:
-    (found,) = all_speedups(compare(load_run(path, path.name) for path in find_runs(root)))
+    (found,) = all_speedups(comparisons_of(root))
     return found
 
 
-def test_the_ratio_of_the_rules_with_its_welch_interval(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path)
-    (line,) = answered(tmp_path).lines
+def line_of(root: Path) -> ArmSpeedup:
+    (line,) = answered(root).lines
+    return line
+
+
+def ends(ratio: Ratio | None) -> tuple[float, float]:
+    assert ratio is not None
+    return ratio.low, ratio.high
+
+
+@pytest.mark.parametrize(("interval", "expected"), [("", (1.1393, 1.3642)), ("paired", (1.2288, 1.2648))])
+def test_the_ratio_of_the_rules_with_the_interval_of_the_plan(
+    make_run: Make, tmp_path: Path, interval: str, expected: tuple[float, float]
+):
+    study(make_run, tmp_path, place={"interval": interval})
+    line = line_of(tmp_path)
     assert line.arm.label == "daso"
     assert line.fixed_work is not None
     assert line.fixed_work.point == pytest.approx(1.2467, abs=1e-4)
-    assert (line.fixed_work.low, line.fixed_work.high) == pytest.approx((1.1393, 1.3642), abs=1e-4)
-
-
-def test_a_plan_that_chose_so_pairs_its_seeds(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path, place={"interval": "paired"})
-    (line,) = answered(tmp_path).lines
-    assert line.fixed_work is not None
-    assert (line.fixed_work.low, line.fixed_work.high) == pytest.approx((1.2288, 1.2648), abs=1e-4)
+    assert ends(line.fixed_work) == pytest.approx(expected, abs=1e-4)
 
 
 def test_only_repetitions_that_both_have_are_paired(make_run: Make, tmp_path: Path):
@@ -82,43 +100,37 @@ def test_only_repetitions_that_both_have_are_paired(make_run: Make, tmp_path: Pa
     for seed, whole_s in enumerate((*BASE[1:], 500), 1):
         place = {"arm": "daso", "role": "", "interval": "paired"}
         make_run(tmp_path, "daso", seed, (0.6, 0.7, 0.74, 0.78), train_s=0.2 * whole_s, place=place)
-    (line,) = answered(tmp_path).lines
-    assert line.fixed_work is not None
-    assert (line.fixed_work.low, line.fixed_work.high) == pytest.approx((1.25, 1.25))
+    assert ends(line_of(tmp_path).fixed_work) == pytest.approx((1.25, 1.25))
 
 
 def test_crossing_times_carry_the_width_of_the_evaluation_grid(make_run: Make, tmp_path: Path):
     """Every run crosses between its third and fourth evaluation: no interval as of equal numbers."""
     study(make_run, tmp_path, base=(100,) * 5, arm=(80,) * 5, accuracies=(0.6, 0.7, 0.74, 0.76))
-    found = answered(tmp_path)
-    (line,) = found.lines
-    assert line.fixed_work is not None
+    line = line_of(tmp_path)
+    assert ends(line.fixed_work) == pytest.approx((1.25, 1.25))
     assert line.to_target is not None
-    assert (line.fixed_work.low, line.fixed_work.high) == pytest.approx((1.25, 1.25))
     assert line.to_target.point == pytest.approx(1.25)
     spread = math.log(4 / 3) / math.sqrt(12) * math.sqrt(2 / 5) * 2.306
     assert line.to_target.low == pytest.approx(1.25 * math.exp(-spread), rel=1e-3)
-    assert found.budget_s == 200, "twice the baseline's median"
+    assert answered(tmp_path).budget_s == 200, "twice the baseline's median"
 
 
-def test_both_noise_floors_and_the_larger_one(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path, fresh=0.97)
+@pytest.mark.parametrize(
+    ("clock", "expected", "biased"),
+    [(EQUAL, 0.0198, False), ((0.01, 0.03, 0.02, 0.02, 0.02), 0.0292, True)],
+)
+def test_both_noise_floors_and_the_larger_one(
+    make_run: Make, tmp_path: Path, clock: Sequence[float], expected: float, biased: bool
+):
+    """Second baselines that always win are a bias."""
+    study(make_run, tmp_path, fresh=0.97, clock=clock)
     found = answered(tmp_path)
     fixed = found.fixed_floor
     assert fixed.clock is not None
     assert fixed.fresh is not None
-    assert fixed.clock.value == pytest.approx(0.0198, abs=1e-4)
-    assert fixed.fresh.value == pytest.approx(0.0309, abs=1e-4)
+    assert (fixed.clock.value, fixed.fresh.value) == pytest.approx((expected, 0.0309), abs=1e-4)
     assert fixed.floor == fixed.fresh.value
-    assert not fixed.biased
-
-
-def test_second_baselines_that_always_win_are_a_bias(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path, clock=(0.01, 0.03, 0.02, 0.02, 0.02))
-    found = answered(tmp_path)
-    assert found.fixed_floor.clock is not None
-    assert found.fixed_floor.clock.value == pytest.approx(0.0292, abs=1e-4)
-    assert any("provisional" in sentence for sentence in sentences(found))
+    assert any("provisional" in sentence for sentence in sentences(found)) == biased
 
 
 def test_without_second_baselines_there_is_no_floor_and_it_is_said(make_run: Make, tmp_path: Path):
@@ -192,63 +204,48 @@ def test_a_second_baseline_that_diverged_is_not_called_missing(make_run: Make, t
 def test_runs_that_miss_the_target_leave_one_end_open(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=ARM[:4])
     make_run(tmp_path, "daso", 4, (0.1, 0.2, 0.3, 0.4), train_s=20, place={"arm": "daso", "role": ""})
-    (line,) = answered(tmp_path).lines
-    assert line.to_target is not None
-    assert line.to_target.side == "≤"
-    assert line.to_target.low == 0
+    ratio = line_of(tmp_path).to_target
+    assert ratio is not None
+    assert (ratio.side, ratio.low) == ("≤", 0)
     assert cells(answered(tmp_path))[0].to_target.startswith("≤ ")
 
 
 def test_an_arm_with_a_failed_run_still_counts_the_others(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path)
     make_run(tmp_path, "daso", 9, status="failed", place={"arm": "daso", "role": ""})
-    (line,) = answered(tmp_path).lines
-    assert line.fixed_work is not None
+    assert line_of(tmp_path).fixed_work is not None
 
 
 def test_a_diverged_run_leaves_no_time_of_all_work(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=ARM[:4])
     make_run(tmp_path, "daso", 4, (0.6, math.nan), status="diverged", place={"arm": "daso", "role": ""})
-    (line,) = answered(tmp_path).lines
-    assert line.fixed_work is None
-    assert line.diverged
+    line = line_of(tmp_path)
+    assert (line.fixed_work, line.diverged) == (None, True)
     assert any("1 of 5 runs of daso did not do all their work" in note for note in line.notes)
 
 
-def test_runs_that_evaluated_nothing_have_not_diverged(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path, clock=None, fresh=None, target=None, rows=[])
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(tmp_path))
+@pytest.mark.parametrize(
+    "rows", [{"rows": []}, {"accuracies": (math.nan,) * 4, "launcher": {"timing_only": True}}]
+)
+def test_without_a_metric_nothing_has_diverged(make_run: Make, tmp_path: Path, rows: dict[str, Any]):
+    """Neither runs that evaluated nothing, nor clocks alone."""
+    study(make_run, tmp_path, clock=None, fresh=None, target=None, **rows)
+    (comparison,) = comparisons_of(tmp_path)
     found = speedups_of(comparison)
     assert found is not None
     assert not any(line.diverged for line in found.lines)
 
 
-def test_clocks_alone_have_no_model_that_could_come_to_nothing(make_run: Make, tmp_path: Path):
-    nothing = (math.nan,) * 4
-    for arm, role in (("ddp", ""), ("daso", "")):
-        for seed in range(3):
-            make_run(
-                tmp_path,
-                arm,
-                seed,
-                nothing,
-                target=None,
-                place={"arm": arm, "role": role},
-                launcher={"timing_only": True},
-            )
-    assert not any(line.diverged for line in answered(tmp_path).lines)
-
-
 def test_a_run_that_stopped_at_the_target_has_no_time_of_all_work(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, train={"stop": "confirmed"})
-    (line,) = answered(tmp_path).lines
+    line = line_of(tmp_path)
     assert line.fixed_work is None
     assert line.to_target is not None
 
 
 def test_two_runs_give_no_ratio_at_all(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, base=BASE[:2], arm=ARM[:2])
-    assert all_speedups(compare(load_run(path, path.name) for path in find_runs(tmp_path))) == []
+    assert all_speedups(comparisons_of(tmp_path)) == []
 
 
 @pytest.mark.parametrize(("times", "forbidden"), [(1.0, False), (0.8, True), (1.25, True)])
@@ -264,42 +261,28 @@ def test_a_placebo_that_differs_forbids_all_verdicts(
 
 def test_another_ddp_that_is_faster_than_the_baseline_is_a_wrong_baseline(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, place={"baseline": "ddp"})
-    for seed, whole_s in enumerate(BASE):
-        make_run(
-            tmp_path,
-            "ddp",
-            seed,
-            train_s=whole_s / 8,
-            place={"arm": "ddp by nodes", "role": "", "baseline": "ddp"},
-            settings={"algorithm": "hierarchical"},
-        )
+    nodes = {"place": {"baseline": "ddp"}, "settings": {"algorithm": "hierarchical"}}
+    runs_of(make_run, tmp_path, "ddp by nodes", [whole_s / 2 for whole_s in BASE], **nodes)
     found = answered(tmp_path)
     assert found.baseline.label == "ddp"
     assert [arm.label for arm in found.faster] == ["ddp by nodes"]
     assert found.wrong == tuple(
-        f"wrong baseline: ddp by nodes is faster in {said}" for said in ("time of all work", "time to target")
+        f"wrong baseline: ddp by nodes is faster in {work}" for work in ("time of all work", "time to target")
     )
     assert found.forbidden == (), "a claim that names its comparator is not about the better ddp"
 
 
 def test_the_study_names_its_baseline(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, place={"baseline": "daso"}, clock=None, fresh=None)
-    found = answered(tmp_path)
-    assert found.baseline.label == "daso"
-    (line,) = found.lines
-    assert line.fixed_work is not None
-    assert line.fixed_work.point == pytest.approx(1 / 1.2467, abs=1e-4)
-
-
-def test_the_bound_is_what_is_left_without_communication(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path)  # 0.2 exposed, 0.1 waiting
-    found = answered(tmp_path)
-    assert found.bound.value == pytest.approx(1 / 0.7)
+    assert answered(tmp_path).baseline.label == "daso"
+    ratio = line_of(tmp_path).fixed_work
+    assert ratio is not None
+    assert ratio.point == pytest.approx(1 / 1.2467, abs=1e-4)
 
 
 def test_throughput_times_statistical_efficiency_is_the_speed_up(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path)
-    (line,) = answered(tmp_path).lines
+    line = line_of(tmp_path)
     assert line.parts is not None
     assert line.to_target is not None
     product = line.parts.throughput.point * line.parts.statistical.point
@@ -327,17 +310,8 @@ def test_the_page_begins_with_the_answer_and_the_table_has_its_numbers(make_run:
 @pytest.mark.parametrize(
     "times",
     [
-        (0.82,),
-        (0.97,),
-        (1.6,),
-        (1.9,),
-        (0.75, 1.4),
-        (0.62,),
-        (0.5,),
-        (0.09, 1.05),
-        (0.5, 3.0),
-        (9.0,),
-        (0.003, 40.0),
+        *((0.82,), (0.97,), (1.6,), (1.9,), (0.62,), (0.5,), (9.0,)),
+        *((0.75, 1.4), (0.09, 1.05), (0.5, 3.0), (0.003, 40.0)),
     ],
 )
 def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
@@ -346,15 +320,8 @@ def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
     """times: of each arm, over the baseline's."""
     study(make_run, tmp_path, arm=())
     for number, factor in enumerate(times):
-        for seed, whole_s in enumerate(BASE):
-            make_run(
-                tmp_path,
-                "daso",
-                seed,
-                train_s=factor * whole_s / 4,
-                place={"arm": f"daso {number}", "role": ""},
-                settings={"sync_every": number + 1},
-            )
+        settings = {"sync_every": number + 1}
+        runs_of(make_run, tmp_path, f"daso {number}", [factor * s for s in BASE], settings=settings)
     with drawing("test"):
         figure = forest(answered(tmp_path))
         figure.draw_without_rendering()
@@ -372,10 +339,9 @@ def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), "labels lie on one another"
 
 
-def test_a_comparison_without_a_baseline_has_no_answer(make_run: Make, tmp_path: Path):
-    for seed in range(3):
-        make_run(tmp_path, "daso", seed)
-        make_run(tmp_path, "lasgd", seed)
-    (comparison,) = compare(load_run(path, path.name) for path in find_runs(tmp_path))
+def test_a_comparison_without_a_baseline_has_no_speed_up(make_run: Make, tmp_path: Path):
+    for strategy in ("daso", "lasgd"):
+        runs_of(make_run, tmp_path, strategy, (100,) * 3)
+    (comparison,) = comparisons_of(tmp_path)
     assert speedups_of(comparison) is None
     assert speedup_rows([]) == []
