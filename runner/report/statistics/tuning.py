@@ -18,8 +18,8 @@ from ...records.tuning_trials import check_trials
 from .ratio import LEVEL, Interval, Times, exponential, welch
 
 COMMON = 3  # dimensions that all arms have: peak rate, warm-up, weight decay
-OWN = 3  # dimensions that a strategy may have besides
-_DIGITS = 4  # of a value: nobody types more
+OWN = 3  # further dimensions of a strategy
+_DIGITS = 4  # of a value, few enough to type
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from test_convergence_check import stored
+from test_convergence_points import stored
 from test_judge import FAST
 from test_speedups import study
 

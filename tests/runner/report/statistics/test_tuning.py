@@ -24,17 +24,17 @@ DECAY = Key(name="optimizer.weight_decay", said="", low=1e-6, high=1e-2, log=Tru
 PERIOD = Key(name="strategy.sync_every", said="", values=(2, 4, 8))
 
 
-def test_a_rate_is_even_in_ratios_and_a_share_in_differences():
-    assert [RATE.at(u) for u in (0.0, 0.5, 0.75)] == [0.1, 0.8, 2.263]
-    assert [SHARE.at(u) for u in (0.0, 0.5, 0.75)] == [0.0, 1.0, 1.5]
-
-
-def test_a_decay_that_is_none_by_default_stays_none_in_a_quarter_of_its_range():
-    assert [DECAY.at(u) for u in (0.0, 0.249, 0.25, 0.625)] == [0.0, 0.0, 1e-6, 1e-4]
-
-
-def test_each_value_of_a_list_has_an_equal_part():
-    assert [PERIOD.at(u) for u in (0.0, 0.33, 0.34, 0.66, 0.67, 0.999)] == [2, 2, 4, 4, 8, 8]
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (RATE, {0.0: 0.1, 0.5: 0.8, 0.75: 2.263}),  # even in ratios
+        (SHARE, {0.0: 0.0, 0.5: 1.0, 0.75: 1.5}),  # even in differences
+        (DECAY, {0.0: 0.0, 0.249: 0.0, 0.25: 1e-6, 0.625: 1e-4}),  # none in a quarter of its range
+        (PERIOD, {0.0: 2, 0.33: 2, 0.34: 4, 0.66: 4, 0.67: 8, 0.999: 8}),
+    ],
+)
+def test_where_in_its_range_a_value_lies(key: Key, values: dict[float, float]):
+    assert {u: key.at(u) for u in values} == values
 
 
 def test_every_quarter_of_each_dimension_has_a_quarter_of_the_points():
