@@ -1,6 +1,6 @@
 """A scenario as configuration and workload of a run: given batches, model, optimizer and learning rates."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -18,11 +18,12 @@ from ...strategies.communicator import Communicator
 from ...strategies.progress import Progress
 from ...strategies.seeds import derive
 from ..config.cluster import ClusterConfig
-from ..config.launchers import LauncherConfig
+from ..config.launchers import LocalConfig
+from ..config.optimizers import Optimizer
+from ..config.parts import RunInfo, StudyInfo, TrainConfig
+from ..config.schedules import Schedule
 from ..config.schema import RunConfig
-from ..config.study import RunInfo, StudyInfo
-from ..config.tasks.task import Task
-from ..config.train import TrainConfig
+from ..config.tasks import Task
 from ..simulation.timing_only import ghost_data
 from ..training.batch_order import BatchOrder, Place
 from ..training.loader import Images, Loader
@@ -42,28 +43,28 @@ class GivenConfig(RunConfig):
 
 
 @dataclass
-class GivenOptimizer:
+class GivenOptimizer(Optimizer):
     """The scenario's optimizer. `lr`: of its groups; 1 where the scenario gives the rates."""
 
     make: Callable[[list[Tensor]], torch.optim.Optimizer]
     rated: bool
     lr: float = 1.0
 
-    def build(self, stepped: list[Tensor]) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The optimizer of this rank's parameters."""
-        optimizer = self.make(stepped)
+        optimizer = self.make(list(parameters))
         if not self.rated:
             self.lr = optimizer.param_groups[0]["lr"]
         return optimizer
 
 
 @dataclass
-class GivenRates:
+class GivenRates(Schedule):
     """The scenario's learning rates. `before`: the global samples that were known before the last step."""
 
     scenario: Course
     before: int = 0
-    reads_epoch_loss: ClassVar[bool] = False
+    warmup_epochs: float = 0.0
 
     def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
         """None: no rate is known before its step."""
@@ -187,12 +188,12 @@ def config_of(scenario: Course) -> RunConfig:
     return GivenConfig(
         strategy_class=scenario.strategy_class if scenario.start is None else _starts_apart(scenario),
         strategy=scenario.config,
-        model=None,
+        model=None,  # pyright: ignore[reportArgumentType] (the workload is given)
         dataset=None,  # pyright: ignore[reportArgumentType] (the workload is given)
         optimizer=GivenOptimizer(scenario.problem.optimizer, scenario.rate is not None),
         schedule=GivenRates(scenario),
         cluster=ClusterConfig(),
-        launcher=LauncherConfig(),
+        launcher=LocalConfig(),
         train=TrainConfig(
             epochs=scenario.epochs,
             global_batch_size=scenario.global_batch_size,

@@ -92,7 +92,7 @@ def test_all_strategies_are_tried_and_every_way_to_sum():
     for arm in arms:
         config = gpu_runs.run_of(arm, gpu_runs.cluster_of("cuda", ranks=gpu_runs.NODES), 20)
         assert config.cluster.ranks_of_nodes == (2, 2), "sums within nodes and between them"
-        assert (config.model.norm, config.train.max_steps) == ("batch", 20)
+        assert (vars(config.model)["norm"], config.train.max_steps) == ("batch", 20)
         assert config.launcher.share_gpus, "else four ranks on one GPU are refused"
         every = getattr(config.strategy, "sync_every", 1)
         assert every <= 10, f"{arm.name}: twice in the run"

@@ -291,7 +291,7 @@ def _endless(config: schema.RunConfig) -> schema.RunConfig:
     return dataclasses.replace(
         config,
         strategy_class=Apart,
-        optimizer=dataclasses.replace(config.optimizer, lr=_STILL),
+        optimizer=dataclasses.replace(config.optimizer, lr=_STILL),  # pyright: ignore[reportArgumentType] (by contract)
         train=dataclasses.replace(
             config.train,
             epochs=10**6,

@@ -54,7 +54,7 @@ def lines(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def against(claim: Claim) -> str:
-    """The comparator, and what it is where its name does not say."""
+    """The comparator, explained where its name is no strategy."""
     words = OTHER_COMPARATORS.get(claim.comparator)
     return claim.comparator if words is None else f"{claim.comparator}: {words}"
 

@@ -41,7 +41,7 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
         *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),
         *("evaluation.count", "train.global_batch_size", "train.max_steps", "train.max_seconds"),
         *("cluster.nodes", "hardware.hosts"),
-        *("launcher", "rules.clock"),  # whoever started its process; see `arms.compare`
+        *("launcher", "rules.clock"),  # either may have started its process; see `arms.compare`
     ),
 }
 """By `study.role` of a second baseline, or of one core: what makes it that."""
@@ -140,7 +140,7 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "")
 
     Args:
         baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
-        headline: of the claim that is judged; `BY_DESIGN` says what it allows.
+        headline: of the claim that is judged; `BY_DESIGN` lists what it allows.
     """
     sides = [[_Compared(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
     counted = [compared.run for side in sides for compared in side]
@@ -348,7 +348,7 @@ def _equal(base: Blocks, arm: Blocks) -> bool | None:
 
 
 def _by_block(side: Iterable[_Compared], read: Read) -> Blocks:
-    """The distinct values of each repetition's runs, in a fixed order; `_seeds` says how many runs it has."""
+    """The distinct values of each repetition's runs, in a fixed order, however many runs it has."""
     blocks: dict[str, set[str | None]] = defaultdict(set)
     for each in side:
         blocks[text(each.run.block)].add(read(each))

@@ -23,7 +23,7 @@ from ...config.typed import typed
 FOLDER = "claims"
 QUANTIFIERS = ("typical", "up_to")
 CERTAINTIES = ("abstract", "paper", "secondary")
-DIRECTIONS = {  # what a claim without a number can say, by its headline
+DIRECTIONS = {  # of a claim without a number, by its headline
     "fixed_work": ("faster",),
     "time_to_target": ("faster",),
     "efficiency": ("faster",),
@@ -70,7 +70,7 @@ class Paper:
 
 @dataclass(frozen=True, kw_only=True)
 class StatedConditions:
-    """Under which something was claimed, in the paper's words; None: the source does not say."""
+    """Conditions of a claim in the paper's words; None: the source does not state it."""
 
     model: str | None = None
     dataset: str | None = None
@@ -199,7 +199,7 @@ def read(file: Path, strategies: Sequence[str]) -> list[Claim]:
 
 def _tree(file: Path) -> dict[str, Any]:
     try:
-        loaded = OmegaConf.load(file)  # refuses a key that stands twice, as Hydra does
+        loaded = OmegaConf.load(file)  # refuses a duplicate key, as Hydra does
         tree = OmegaConf.to_container(loaded) if isinstance(loaded, DictConfig) else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot be read: {' '.join(str(error).split())}") from error

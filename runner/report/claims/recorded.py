@@ -77,7 +77,7 @@ def idle_cores(run: Run) -> str:
     A process that makes batches has a core of its own.
     """
     workers = (run.config.get("launcher") or {}).get("loader_workers")
-    threads = _threads_of_hosts(run, beside=workers if isinstance(workers, int) else 0)
+    threads = _threads_of_hosts(run, helpers=workers if isinstance(workers, int) else 0)
     least = _cores_of_hosts(run)
     if paced(run) or not threads or not least:
         return ""
@@ -98,13 +98,13 @@ def _worst_host(run: Run) -> tuple[int, int] | None:
     return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
 
 
-def _threads_of_hosts(run: Run, *, beside: int = 0) -> dict[str, int]:
-    """Threads by host, with `beside` more for each rank; empty if one is not known."""
+def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
+    """Threads by host, with `helpers` more for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
     for row in _ranks(run):
         if not isinstance(row.get("threads"), int):
             return {}
-        threads[str(row.get("host"))] += row["threads"] + beside
+        threads[str(row.get("host"))] += row["threads"] + helpers
     return threads
 
 
@@ -123,7 +123,7 @@ def _cores_of_hosts(run: Run) -> dict[str, int]:
     if not isinstance(quota, int):
         return least
     if (run.config.get("launcher") or {}).get("pin"):
-        # Ranks that are bound to their part say nothing of the rest; the nodes of a run are alike.
+        # Ranks that are bound to cores record only those; the nodes of a run are alike.
         return dict.fromkeys(least, quota)
     return least | {first: min(least[first], quota)}
 
@@ -200,7 +200,7 @@ def _variables(run: Run) -> str | None:
     variables = run.environment.get("variables")
     if not isinstance(variables, Mapping):
         return None
-    # Ranks set their number of threads themselves, whatever these say: it is compared as `threads.per_rank`.
+    # Ranks set their number of threads themselves: it is compared as `threads.per_rank`.
     compared = {name: value for name, value in variables.items() if not str(name).endswith("_NUM_THREADS")}
     given = [f"{name}={value}" for name, value in sorted(compared.items()) if value is not None]
     return ", ".join(given) or "none set"

@@ -1,7 +1,7 @@
 """Speed-ups of a comparison: times as fast as the baseline, with intervals, noise floors and checks.
 
-Only from the runs that lie there. The baseline is `study.baseline` or the first arm with `ddp`; second
-baselines (`study.role`) give the noise floors, the placebo says whether the whole study can be trusted.
+Computed from run directories alone. The baseline is `study.baseline` or the first arm with `ddp`; second
+baselines (`study.role`) give the noise floors, the placebo shows whether the whole study can be trusted.
 Source: docs/method.md, "Statistics of ratios" and "Noise floor"; the arithmetic is in
 `runner/report/statistics/`.
 """
@@ -194,7 +194,7 @@ class Speedups:
     guard: ConvergenceCheck | None
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
-        """Why there is no verdict between these arms, whatever their numbers say."""
+        """Why there is no verdict between these arms, independent of their numbers."""
         reasons = self.guard.reasons(*arms) if self.guard else ()
         return (*reasons, *(busy for arm in arms if (busy := recorded.busy_reason(arm))))
 

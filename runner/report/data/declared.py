@@ -1,6 +1,6 @@
-"""What classes declare, read from their source: what a strategy may change, tasks of data sets, names.
+"""Class attributes read from source code: what a strategy may change, tasks of data sets, names.
 
-Reports do without torch.
+Reports need no torch, so they import no strategy, model or data set.
 """
 
 import ast
@@ -21,21 +21,21 @@ def may_differ(target: str) -> tuple[str, ...]:
     """`may_differ` of the class that `target` (a `_target_`, dotted) names, inherited or its own.
 
     The default of all strategies where its source, or a plain tuple of texts in it, cannot be found: a
-    strategy that nobody can read is allowed nothing beyond its own keys.
+    strategy without readable source is allowed nothing beyond its own keys.
     """
-    found = _declared(target, "may_differ")
-    plain = isinstance(found, tuple | list) and all(isinstance(entry, str) for entry in found)
-    return tuple(found) if plain else DEFAULT
+    keys = _declared(target, "may_differ")
+    plain = isinstance(keys, tuple | list) and all(isinstance(key, str) for key in keys)
+    return tuple(keys) if plain else DEFAULT
 
 
 def task_of(target: str) -> str:
-    """`task` of the data set that `target` names; classification where it says nothing or is not found."""
-    found = _declared(target, "task")
-    return found if isinstance(found, str) else CLASSIFICATION
+    """`task` of the data set that `target` names; classification where it has none or is not found."""
+    task = _declared(target, "task")
+    return task if isinstance(task, str) else CLASSIFICATION
 
 
 def name_of(target: str) -> str | None:
-    """`name` of the class that `target` names; None where it says none or is not found."""
+    """`name` of the class that `target` names; None where it has none or is not found."""
     name = _declared(target, "name")
     return name if isinstance(name, str) and name else None
 

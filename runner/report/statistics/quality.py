@@ -106,9 +106,8 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
     """`fixed_work`: the verdict on time, as far as quality allows it.
 
     Quality supported: the verdict on time. Contradicted: "contradicted" ("smaller here" for up_to), "quality
-    lost". Inconclusive: what claims success becomes inconclusive, "quality open", the rest stays. The rules
-    do not say what holds where either part has no verdict or is not testable: then the whole has none, or is
-    not.
+    lost". Inconclusive: a success becomes inconclusive, "quality open", the rest stays. Where either part has
+    no verdict, or is not testable, so is the whole; the rules leave that open.
     """
     for word in ("no verdict", "not testable here"):
         refused = [part for part in (time, quality) if part.word == word]
@@ -150,7 +149,7 @@ def _verdict(
             return "supported"
         return "contradicted" if ends.high < edges[0] else "inconclusive"
 
-    # What communication can save says nothing about quality.
+    # The bound of communication does not concern quality.
     refused = not_judged(claim, replace(conditions, bound=None))
     if refused is not None:
         return refused

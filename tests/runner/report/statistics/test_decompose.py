@@ -33,10 +33,9 @@ def test_two_runs_are_not_decomposed() -> None:
     assert decompose(two, work(1e6, 1000)) is None
 
 
-def test_a_step_of_100_ms_with_20_ms_exposed_has_a_bound_of_1_25() -> None:
-    assert bound(100, exposed_s=20) == pytest.approx(1.25)
-    assert bound(100, exposed_s=20, waiting_s=30) == pytest.approx(2.0)
-    assert bound(100, exposed_s=0) == 1.0
+@pytest.mark.parametrize(("exposed_s", "waiting_s", "expected"), [(20, 0, 1.25), (20, 30, 2.0), (0, 0, 1.0)])
+def test_the_bound_of_a_step_of_100(exposed_s: float, waiting_s: float, expected: float) -> None:
+    assert bound(100, exposed_s=exposed_s, waiting_s=waiting_s) == pytest.approx(expected)
 
 
 def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
@@ -64,17 +63,18 @@ def test_work_without_samples_for_each_run_is_refused() -> None:
         Work((1.0, 2.0), (1.0, 0.0))
 
 
-def test_perfect_balance_is_the_mean_speed_over_the_slowest_one() -> None:
-    """Speeds 1, 1, 1/2, 1/4 with equal samples, paced by the slowest: 4 s of training."""
-    assert balanced_bound(4, busy_s=(1, 1, 2, 4), samples=(1, 1, 1, 1)) == pytest.approx(0.6875 / 0.25)
-
-
-def test_of_equal_devices_balance_changes_nothing() -> None:
-    assert balanced_bound(100, busy_s=(50, 50), samples=(8, 8)) == bound(100, exposed_s=20, waiting_s=30)
-
-
-def test_samples_that_are_dealt_as_devices_are_fast_leave_nothing() -> None:
-    assert balanced_bound(4, busy_s=(4, 4, 4, 4), samples=(4, 4, 2, 1)) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("busy_s", "samples", "expected"),
+    [
+        ((1, 1, 2, 4), (1, 1, 1, 1), 0.6875 / 0.25),  # speeds 1, 1, 1/2, 1/4: their mean over the slowest
+        ((4, 4, 4, 4), (4, 4, 2, 1), 1.0),  # samples as devices are fast: nothing is left to be gained
+        ((2, 2), (8, 8), bound(4, exposed_s=1, waiting_s=1)),  # equal devices
+    ],
+)
+def test_the_bound_of_perfect_balance(
+    busy_s: tuple[float, ...], samples: tuple[float, ...], expected: float
+) -> None:
+    assert balanced_bound(4, busy_s=busy_s, samples=samples) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -104,26 +104,21 @@ def test_the_test_is_scipy_s_one_sided_pooled_t_test() -> None:
     assert better_in_samples(STORED, new).p == pytest.approx(1 - theirs.pvalue)
 
 
-def test_a_baseline_that_needs_more_samples_is_weak_and_one_that_needs_fewer_is_not() -> None:
-    many, few = times(1200, 1210, 1190, 1205, 1195), times(800, 810, 790, 805, 795)
-    assert worse(STORED, many).flagged
-    assert worse(STORED, many).log_shift == pytest.approx(math.log(1.2), abs=2e-3)
-    assert not better_in_samples(STORED, many).flagged
-    assert better_in_samples(STORED, few).flagged
-    assert not worse(STORED, few).flagged
+@pytest.mark.parametrize(("factor", "weak", "too_good"), [(1.2, True, False), (0.8, False, True)])
+def test_more_samples_are_weak_and_fewer_too_good(factor: float, weak: bool, too_good: bool) -> None:
+    runs = times(*(factor * value for value in (1000, 1008, 992, 1004, 996)))
+    assert worse(STORED, runs).log_shift == pytest.approx(math.log(factor), abs=2e-3)
+    assert (worse(STORED, runs).flagged, better_in_samples(STORED, runs).flagged) == (weak, too_good)
 
 
-def test_a_shift_is_flagged_below_a_p_of_5_percent() -> None:
-    assert Shift(log_shift=0.1, p=0.0499, adjusted=0.0499).flagged
-    assert not Shift(log_shift=0.1, p=0.0501, adjusted=0.0501).flagged
-    assert not Shift(log_shift=0.1, p=0.01, adjusted=0.07).flagged
+def test_a_shift_is_flagged_below_an_adjusted_p_of_5_percent() -> None:
+    shifts = [Shift(log_shift=0.1, p=0.01, adjusted=adjusted) for adjusted in (0.0499, 0.0501)]
+    assert [shift.flagged for shift in shifts] == [True, False]
 
 
 def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
     same = times(100, 100, 100)
-    assert worse(same, times(101, 101)).flagged
-    assert not worse(same, times(100, 100)).flagged
-    assert not worse(same, times(99, 99)).flagged
+    assert [worse(same, times(value, value)).flagged for value in (101, 100, 99)] == [True, False, False]
 
 
 def test_a_guard_without_runs_is_refused() -> None:
@@ -215,6 +210,5 @@ def test_a_placebo_is_different_only_outside_of_the_floor(low: float, high: floa
 
 
 def test_a_baseline_that_the_other_beats_is_the_wrong_one() -> None:
-    assert wrong_baseline(Interval(1.03, 1.1), 0.02)
-    assert not wrong_baseline(Interval(1.02, 1.1), 0.02)
-    assert not wrong_baseline(Interval(0.9, 0.95), 0.02)
+    intervals = [Interval(low, 1.1) for low in (1.03, 1.02, 0.9)]
+    assert [wrong_baseline(interval, 0.02) for interval in intervals] == [True, False, False]

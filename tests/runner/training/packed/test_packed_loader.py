@@ -295,7 +295,7 @@ def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
     for name in ("drop", "read_in"):
         monkeypatch.setattr(page_cache, name, lambda path: float(bool(keys.get("warm"))))
     again = of_one_rank(replace(plain, **keys), opened)
-    again.load_state_dict(first.state_dict())
+    again.load_state_dict(first.state_dict(0))
     assert again.lacking == pytest.approx(lacking, nan_ok=True)
 
 
@@ -331,7 +331,7 @@ def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_fil
     reader, opened = open_file(Block())
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
     loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
-    loader.load_state_dict({**loader.state_dict(), "useful_bytes": 640, "waited_s": 1.5})
+    loader.load_state_dict({**loader.state_dict(0), "useful_bytes": 640, "waited_s": 1.5})
     assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)
     order.load_state_dict(order.state_dict())
     with pytest.raises(
