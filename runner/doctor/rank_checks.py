@@ -32,6 +32,7 @@ from ..launch.rank import MeetingLink as Link
 from ..launch.rank import meet
 from ..launch.slurm.job import ENTRY_FILE
 from ..machine.facts import process_facts
+from ..machine.gpu_facts import nccl_version
 from ..records.json_lines import read_json, write_json
 from ..training import gather
 
@@ -197,13 +198,6 @@ def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, 
         "versions": {**rows[0]["versions"], "nccl": nccl_version() if comm.backend == "nccl" else None},
         "rows": list(rows),
     }
-
-
-def nccl_version() -> str:
-    """The version of NCCL that torch has loaded."""
-    from torch.cuda import nccl
-
-    return ".".join(str(part) for part in nccl.version())
 
 
 # ------------------------------------------------------------------ links and sums

@@ -38,7 +38,7 @@ def of_rank(device: torch.device) -> dict[str, Any] | None:
         "driver": driver(_DRIVER),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
-        "nccl": _nccl(),
+        "nccl": nccl_version(),
         "variables": variables(os.environ),
     }
 
@@ -72,6 +72,7 @@ def peak_memory(device: torch.device) -> tuple[int, int]:
     return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
 
 
-def _nccl() -> str | None:
+def nccl_version() -> str | None:
+    """The version of NCCL that torch has loaded; None in a build without NCCL."""
     # `nccl.version` raises in a build without NCCL.
     return ".".join(map(str, nccl.version())) if hasattr(torch._C, "_nccl_version") else None

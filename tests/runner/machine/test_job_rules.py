@@ -44,6 +44,9 @@ HEALTHY: dict[str, list[Row]] = {
         2, 2, host_addresses=["127.0.1.1"], variables__GLOO_SOCKET_IFNAME="eth0"
     ),
     "commits unknown on some hosts": spoil(job(2, 2), "n2", versions__commit=None),
+    "the way to a supervisor on the same host": spoil(
+        job(2, 2), "n1", route={"to": "n1", "address": "127.0.1.1", "interface": "lo", "error": None}
+    ),
     "clocks nearly the same": spoil(job(2, 2, clock_offset_s=0.0), "n2", clock_offset_s=0.4),
 }
 
