@@ -18,7 +18,7 @@ from ..data.rank_times import is_uneven, shares, waited
 from ..plots.pictures import Plot
 from ..section import Section
 from . import efficiency, ranks
-from .headline import ArmLine, headline
+from .headline import ArmLine, crossing_words, headline, interval_words, notes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,6 +97,9 @@ class ComparisonSection(Section):
 
     order = 70
     template = '{% include "comparisons.html.j2" %}'
+    crossing_words = staticmethod(crossing_words)
+    interval_words = staticmethod(interval_words)
+    notes_of = staticmethod(notes_of)
 
     @property
     def with_ratios(self) -> list[Comparison]:
@@ -133,6 +136,8 @@ class Block:
         self.warnings = warnings_of(comparison)
         self.lines: list[ArmLine] = headline(self.shown)
         self.common = common_settings(comparison.runs)
+        # What holds for all runs stands once above the table, not in every line.
+        self.mixed = len({bool(run.timing_reasons) for run in self.shown.runs}) > 1
         self.apart = [run for run in comparison.runs if run.role == ONE_CORE]
 
     def settings(self) -> Iterator[tuple[Arm, dict[str, str], list[tuple[Run, dict[str, str]]]]]:

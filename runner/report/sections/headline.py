@@ -20,26 +20,8 @@ RATE_ONLY = "rate only"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunLine:
-    """One run of the headline table, as text."""
-
-    seed: str
-    run_id: str
-    state: str
-    counted: bool
-    to_target: str
-    interval: str
-    train: str
-    rate: str
-    final: str
-    bytes: dict[str, str]
-    labels: list[str]
-    notes: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ArmLine:
-    """One arm of the headline table, as text, with its runs below it. A spread is named or left out.
+    """One arm of the headline table, as text, and its runs. A spread is named or left out.
 
     `median`, `expected`: of the time to target (Kaplan-Meier; time of all runs for each that reached it).
     """
@@ -58,14 +40,12 @@ class ArmLine:
     final_spread: str
     bytes: dict[str, str]
     labels: list[str]
-    lines: list[RunLine]
+    members: list[Run]
 
 
 def headline(comparison: Comparison) -> list[ArmLine]:
     """The table that answers: who got there, when, how fast and how well."""
-    # What holds for all runs is said once above the table, not in every line.
-    mixed = len({bool(run.timing_reasons) for run in comparison.runs}) > 1
-    return [_arm_line(comparison, arm, mixed) for arm in comparison.arms]
+    return [_arm_line(comparison, arm) for arm in comparison.arms]
 
 
 class HeadlineSection(Section):
@@ -128,7 +108,7 @@ def _reached_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
     }
 
 
-def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
+def _arm_line(comparison: Comparison, arm: Arm) -> ArmLine:
     not_counted = len(arm.runs) - len(arm.counted)
     has_target = any(run.target is not None for run in arm.runs)
     to_target = way(arm.counted, horizon_s(comparison)) if arm.counted and has_target else None
@@ -149,7 +129,7 @@ def _arm_line(comparison: Comparison, arm: Arm, mixed: bool) -> ArmLine:
         final_spread=f"range {min(finals):.4f}–{max(finals):.4f}" if final is not None else "",
         bytes={link: _typical(arm, bytes_mean(arm, link), words.size) for link in words.LINKS},
         labels=list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
-        lines=[_run_line(run, mixed) for run in arm.runs],
+        members=arm.runs,
     )
 
 
@@ -184,24 +164,7 @@ def _target_words(arm: Arm) -> str:
     return RATE_ONLY if 2 * len(arm.reached) < len(arm.counted) else "no mean, not all reached it"
 
 
-def _run_line(run: Run, mixed: bool) -> RunLine:
-    return RunLine(
-        seed=str(run.seed),
-        run_id=run.run_id,
-        state=run.state,
-        counted=run.counted,
-        to_target=_crossing_words(run),
-        interval=_interval_words(run),
-        train=words.seconds(run.train_s),
-        rate=words.rate(run.samples_per_s),
-        final=words.share(run.final),
-        bytes={link: words.size(run.payload_bytes(link)) for link in words.LINKS},
-        labels=run.labels,
-        notes=_notes(run, mixed),
-    )
-
-
-def _crossing_words(run: Run) -> str:
+def crossing_words(run: Run) -> str:
     if run.target is None:
         return words.MISSING
     if run.crossing is None:
@@ -209,7 +172,7 @@ def _crossing_words(run: Run) -> str:
     return words.seconds(run.crossing.scored_s)
 
 
-def _interval_words(run: Run) -> str:
+def interval_words(run: Run) -> str:
     crossing = run.crossing
     if crossing is None:
         return ""
@@ -218,14 +181,13 @@ def _interval_words(run: Run) -> str:
     return f"in ({words.significant(crossing.after_s)}, {words.significant(crossing.stamp_s)}] s"
 
 
-def _notes(run: Run, mixed: bool) -> list[str]:
-    notes = [] if run.state == "finished" else [run.state]
-    if run.invalid:
-        notes.append("invalid")
-    if run.resumed:
-        notes.append("resumed: useful time")
-    if mixed and run.timing_reasons and not run.invalid:
-        notes.append("timing not valid")
-    if run.damage:
-        notes.append("damaged records")
-    return notes
+def notes_of(run: Run, *, mixed: bool) -> list[str]:
+    """What sets a run apart. `mixed`: whether the times of some runs of its comparison alone are valid."""
+    notes = {
+        run.state: run.state != "finished",
+        "invalid": run.invalid,
+        "resumed: useful time": run.resumed,
+        "timing not valid": mixed and run.timing_reasons and not run.invalid,
+        "damaged records": run.damage,
+    }
+    return [note for note, holds in notes.items() if holds]
