@@ -31,7 +31,7 @@ def page(name: str) -> str:
     sections = [
         f"## {name}",
         ast.get_docstring(tree) or "",
-        f"See it: `daso-bench strategy={name}`. Prove it: `daso-bench check strategy={name}`.",
+        f"See it: `daso-bench strategy={name}`. Check its contract: `daso-bench check strategy={name}`.",
         _keys(name),
     ]
     caveats = _caveats(tree)

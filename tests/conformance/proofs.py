@@ -54,7 +54,7 @@ def proofs_of(strategy: str) -> Iterator[Proof]:
     for mixing in declared(strategy, "MIXING"):
         for ranks in mixing.ranks:
             yield proof("mixing", mixing.holds.__doc__ or "", ranks, mixes, mixing)
-    ranks = (2, 2) if strategy == "daso" else (2, 1)  # daso refuses unlike nodes
+    ranks = (1, 1) if strategy == "daso" else (2, 1)  # daso refuses unlike nodes
     yield proof("contract", "as configured", ranks, contract_as_configured)
     for keys in declared(strategy, "VARIANTS"):
         yield proof("contract", spelt(strategy, keys), (2, 2), contract_in_brief, keys)
