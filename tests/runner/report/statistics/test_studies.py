@@ -145,7 +145,10 @@ def test_at_most_5_of_100_placebos_are_different_and_none_reproduces_a_made_up_c
     for _ in range(100):
         base, fresh, placebo = (Times(tuple(np.exp(draw_logs(rng, (1, 5), 0.05)[0]))) for _ in range(3))
         ratio = welch(base, placebo)
-        clock, fresh_seeds = clock_floor(rng.standard_normal(5) * 0.007), fresh_floor(welch(base, fresh))
+        clock, fresh_seeds = (
+            clock_floor((rng.standard_normal(5) * 0.007).tolist()),
+            fresh_floor(welch(base, fresh)),
+        )
         assert ratio is not None
         assert clock is not None
         assert fresh_seeds is not None
@@ -166,7 +169,7 @@ def test_simulated_studies_are_scored_as_single_ones_are() -> None:
     for row in range(20):
         sides = [Times(tuple(np.exp(logs[row]))) for logs in (base, fresh)]
         mine = welch(sides[0], Times(tuple(np.exp(arm[row])), tuple(widths[row])))
-        clock, fresh_seeds = clock_floor(deltas[row]), fresh_floor(welch(*sides))
+        clock, fresh_seeds = clock_floor(list(deltas[row])), fresh_floor(welch(*sides))
         assert mine is not None
         assert clock is not None
         assert fresh_seeds is not None
