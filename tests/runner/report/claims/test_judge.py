@@ -1,11 +1,10 @@
 """Verdicts from run directories: which arm answers which claim, and what keeps a verdict away."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_speedups import ARM, BASE, comparisons_of, runs_of, study, with_fresh
+from test_speedups import ARM, BASE, Make, comparisons_of, runs_of, study, with_fresh
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims import judge as judge_module
@@ -14,7 +13,6 @@ from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
 
-Make = Callable[..., Path]
 FAST = tuple(value / 1.7 for value in BASE)
 
 

@@ -169,7 +169,7 @@ def test_simulated_studies_are_scored_as_single_ones_are() -> None:
     for row in range(20):
         sides = [Times(tuple(np.exp(logs[row]))) for logs in (base, fresh)]
         mine = welch(sides[0], Times(tuple(np.exp(arm[row])), tuple(widths[row])))
-        clock, fresh_seeds = clock_floor(deltas[row]), fresh_floor(welch(*sides))
+        clock, fresh_seeds = clock_floor(list(deltas[row])), fresh_floor(welch(*sides))
         assert mine is not None
         assert clock is not None
         assert fresh_seeds is not None
