@@ -27,8 +27,8 @@ class RunSection(Section):
 <table class="sortable"><thead><tr><th scope="col">Run</th><th scope="col" class="text">Status</th>
 <th scope="col" class="text">Reason</th><th scope="col">Counts as a run</th></tr></thead><tbody>
 {% for run in results.trouble %}
-<tr><td><code>{{ run.run_id }}</code></td>
-<td class="text bad">{{ "invalid" if run.invalid else run.state }}</td>
+{% set state = "invalid" if run.invalid else run.state %}
+<tr><td><code>{{ run.run_id }}</code></td><td class="text bad">{{ state }}</td>
 <td class="text settings-of">{{ run.reason or "no reason recorded" }}</td>
 <td>{{ "yes" if run.counted else "no" }}</td></tr>
 {% endfor %}
