@@ -18,7 +18,7 @@ from daso_bench.runner.config.load import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies import start, sweep
+from daso_bench.runner.studies import start
 from daso_bench.strategies.errors import MachineError
 
 COMMAND = [sys.executable, "-c", "from daso_bench.runner.cli.main import main; main()"]
@@ -395,10 +395,10 @@ def test_status_shows_each_run(machine: Machine, capsys: pytest.CaptureFixture[s
 
 
 def test_ctrl_c_anywhere_is_130(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "requests", interrupted)
+    monkeypatch.setattr(start, "requests", interrupted)
     assert code_of() == 130
 
 
