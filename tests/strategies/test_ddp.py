@@ -130,7 +130,7 @@ def test_unequal_batches_are_one_big_batch():
 def test_one_rank_is_plain_training(keys: dict[str, Any]):
     trace = drive(lambda: make(**keys), [1], steps_per_epoch=3)[0]
     assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
-    assert not trace.comm.traffic.verbs
+    assert not trace.verbs
 
 
 # ---------------------------------------------------------------- algorithms
@@ -146,7 +146,7 @@ def test_two_levels_train_the_same_model(algorithm: str, ranks_of_nodes: list[in
     for trace in traces:
         assert (trace.parameters[-1] - wanted).abs().max() < 1e-12
         assert torch.equal(trace.parameters[-1], traces[0].parameters[-1])
-    verbs = set().union(*(trace.comm.traffic.verbs for trace in traces))
+    verbs = set().union(*(trace.verbs for trace in traces))
     assert verbs > {"gradients.all_reduce"}
 
 
@@ -161,7 +161,7 @@ def test_slices_are_refused_on_ragged_nodes():
 @pytest.mark.parametrize("ranks_of_nodes", [[4], [1, 1, 1]])
 def test_one_level_is_flat(algorithm: str, ranks_of_nodes: list[int]):
     trace = train(ranks_of_nodes, 2, algorithm=algorithm)[0]
-    assert trace.comm.traffic.verbs == {"gradients.all_reduce": 2}
+    assert trace.verbs == {"gradients.all_reduce": 2}
     assert any("flat" in label for label in trace.strategy.labels(None))
 
 
@@ -254,7 +254,7 @@ def test_best_times_the_runs_own_buckets():
     latency = AlphaBeta(inter_latency_s=1e-3)
     cut = set_up(latency, bucket_mib=1600 / 2**20)
     assert cut[0].timed_s == {"flat": pytest.approx(3 * 6e-3), "hierarchical": pytest.approx(3 * 2e-3)}
-    assert cut[0].comm.traffic.verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
+    assert cut[0].verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_best_is_kept_on_resume():

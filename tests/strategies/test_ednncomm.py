@@ -89,10 +89,10 @@ def ddp() -> Strategy:
     ],
 )
 def test_parameters_are_exchanged_after_every_kth_step(keys, steps, epochs, wanted):
-    for trace in drive(ednncomm(**keys), [1, 1], steps_per_epoch=steps, epochs=epochs, keep=False):
+    for trace in drive(ednncomm(**keys), [1, 1], steps_per_epoch=steps, epochs=epochs):
         strategy = trace.strategy
         assert strategy.exchanged == wanted
-        assert trace.comm.traffic.verbs["parameters.all_reduce"] == len(wanted)
+        assert trace.verbs["parameters.all_reduce"] == len(wanted)
         # Ranks meet where they exchange, and at the end of the schedule.
         meetings = [step for step, met in enumerate(strategy.met, start=1) if met]
         assert meetings == sorted({*wanted, steps * epochs} - {0})
@@ -149,7 +149,7 @@ def test_a_step_that_one_node_skips_counts_and_is_exchanged_like_any_other():
 )
 def test_auto_is_the_steps_of_an_epoch_of_the_real_data(samples, batch, ranks, period):
     steps = Sampler(samples, batch * ranks, ranks, 0).steps_per_epoch
-    trace = drive(ednncomm(), [1, 1], steps_per_epoch=steps, keep=False)[0]
+    trace = drive(ednncomm(), [1, 1], steps_per_epoch=steps)[0]
     assert trace.strategy.exchanged == [period]
     assert (trace.records[0]["period"], trace.records[0]["period_from"]) == (period, "steps per epoch")
 
@@ -383,7 +383,7 @@ def test_one_node_is_ddp_bit_for_bit(keys, optimizer):
     wanted = ddp_run((3,), optimizer, torch.float32)
     for trace, other in zip(traces, wanted, strict=True):
         assert torch.equal(trace.parameters[-1], other.parameters[-1])
-        assert trace.comm.traffic.verbs == other.comm.traffic.verbs
+        assert trace.verbs == other.verbs
         assert trace.comm.traffic.payload_bytes["inter"] == 0
         assert trace.strategy.met == [True] * 20
         assert trace.strategy.labels(None) == ["one node: nothing to exchange"]
@@ -635,7 +635,7 @@ def test_a_wish_reaches_all_ranks_with_the_next_exchange_and_costs_no_collective
         # Steps from 0: exchanged after 3, 7, 11; once told it is not told again.
         assert [step for step, heard in enumerate(trace.agreed) if heard] == [7]
         assert [step for step, heard in enumerate(other.agreed) if heard] == [7]
-        assert trace.comm.traffic.verbs == third.comm.traffic.verbs
+        assert trace.verbs == third.verbs
 
 
 def test_one_node_hears_a_wish_at_once():
@@ -648,14 +648,14 @@ def test_one_node_hears_a_wish_at_once():
 
 def bytes_of(make: Callable[[], Strategy], steps: int, m: int) -> list[Trace]:
     data, model = constant(0.0, m, torch.float32), lambda: Linear(torch.zeros(m))
-    return drive(make, [2, 2], steps_per_epoch=steps, data=data, model=model, keep=False)
+    return drive(make, [2, 2], steps_per_epoch=steps, data=data, model=model)
 
 
 def test_one_copy_of_the_model_per_exchange_between_nodes():
     m = 1000
     traces, wanted = bytes_of(ednncomm(), 98, m), bytes_of(ddp, 98, m)
     for trace in traces:
-        verbs = trace.comm.traffic.verbs
+        verbs = trace.verbs
         assert verbs["gradients.all_reduce"] == 98
         assert verbs["parameters.broadcast"] == 1
         assert verbs["parameters.all_reduce"] == (1 if trace.comm.local_rank == 0 else 0)
@@ -719,9 +719,9 @@ def test_runs_without_rounds_say_so():
     ],
 )
 def test_evaluation_is_deferred_only_where_it_is_asked_for_between_exchanges(keys, every, wanted):
-    strategy = drive(ednncomm(**keys), [1, 1], steps_per_epoch=6, keep=False)[0].strategy
+    strategy = drive(ednncomm(**keys), [1, 1], steps_per_epoch=6)[0].strategy
     assert strategy.deferred(Progress(2, 6, global_batch_size=16), every) == wanted
-    alone = drive(ednncomm(**keys), [2], steps_per_epoch=6, keep=False)[0].strategy
+    alone = drive(ednncomm(**keys), [2], steps_per_epoch=6)[0].strategy
     assert not alone.deferred(Progress(2, 6, global_batch_size=16), every)
 
 

@@ -204,7 +204,7 @@ def test_h7_one_rank_per_node_is_ddp(nodes: list[int]):
     theirs = together({}, nodes, 10, data, torch.float64, make=lambda: DDP(DDP.Config()))
     for mine, other in zip(ours, theirs, strict=True):
         assert torch.allclose(mine.parameters[-1], other.parameters[-1], rtol=0, atol=1e-12)
-    assert not any(trace.comm.traffic.verbs["shared.barrier"] for trace in ours)
+    assert not any(trace.verbs["shared.barrier"] for trace in ours)
 
 
 def trained(strategy: str, **more: Any) -> SimulatedRun:
@@ -502,7 +502,7 @@ def test_barriers_of_a_step(keys: dict[str, Any], nodes: list[int], barriers: in
     steps = 5
     for trace in together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64):
         start = barriers > 0  # one more at the start, behind which all weights are there
-        assert trace.comm.traffic.verbs["shared.barrier"] == steps * barriers + start
+        assert trace.verbs["shared.barrier"] == steps * barriers + start
         assert trace.comm.traffic.calls["intra"] == (2 * steps if not barriers else 0)
 
 
@@ -537,9 +537,8 @@ def book(keys: dict[str, Any], nodes: list[int], elements: int, strategy: Any = 
         steps_per_epoch=1,
         data=data,
         model=lambda: Linear(torch.zeros(elements)),
-        keep=False,
     )
-    return [trace.comm.traffic.verbs + trace.comm.traffic.ring_bytes for trace in traces]
+    return [trace.verbs + trace.comm.traffic.ring_bytes for trace in traces]
 
 
 def test_h7_sums_over_nodes_are_one_a_step_and_one_per_local_rank_by_tensors():
@@ -547,7 +546,7 @@ def test_h7_sums_over_nodes_are_one_a_step_and_one_per_local_rank_by_tensors():
 
     def sums(keys: dict[str, Any], nodes: list[int]) -> list[int]:
         traces = together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64)
-        return [trace.comm.traffic.verbs["parameters.all_reduce"] for trace in traces]
+        return [trace.verbs["parameters.all_reduce"] for trace in traces]
 
     assert sums({}, [4]) == [0] * 4
     assert sums({"partition": "tensor"}, [4]) == [0] * 4

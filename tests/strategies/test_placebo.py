@@ -26,7 +26,7 @@ def sampler(kind: type[DDP], ranks: int) -> Sampler:
 
 
 def train(kind: type[DDP], ranks_of_nodes: list[int], **keys: Any) -> list[Any]:
-    cut = sampler(kind, sum(ranks_of_nodes))
+    cut = sampler(DDP, sum(ranks_of_nodes))  # the trainer moves the pieces
 
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
         piece = cut.piece(0, step, rank)

@@ -138,7 +138,7 @@ def test_two_ranks_are_ddp_for_plain_sgd():
 def test_one_rank_is_plain_training():
     trace = drive(sgp, [1], steps_per_epoch=3)[0]
     assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
-    assert not trace.comm.traffic.verbs
+    assert not trace.verbs
 
 
 @pytest.mark.parametrize(("send", "extra"), [("auto", 1), ("true", 2)])
@@ -155,7 +155,7 @@ def test_bytes(send: str, extra: int):
     )
     for trace in traces:
         traffic = trace.comm.traffic
-        assert traffic.verbs["parameters.send"] == 8
+        assert trace.verbs["parameters.send"] == 8
         # and one blocking average at the end: parameters and the weight
         assert traffic.payload_bytes["intra"] == 8 * 4 * (99 + extra) + 4 * 100
 
