@@ -63,13 +63,13 @@ class Trace:
 
 
 class EpochObserver(ScenarioObserver):
-    """Also notes the strategy's events and this rank's clock at the end of each epoch."""
+    """Also notes events and this rank's clock at the end of each epoch, and what sends nothing."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.events: list[str] = []
         self.epoch_end_ns: list[int] = []
-        self.verbs: Counter[str] = Counter()
+        self.in_memory: Counter[str] = Counter()
 
     def on_phase(self, trainer: Trainer, phase: str) -> None:
         if phase == "epoch":
@@ -79,8 +79,8 @@ class EpochObserver(ScenarioObserver):
         super().on_phase(trainer, phase)
 
     def on_finalized(self, trainer: Trainer) -> None:
-        calls = self.traffic.verbs.items()
-        self.verbs = Counter({verb: times for verb, times in calls if not verb.startswith("control.")})
+        verbs = self.traffic.verbs.items()
+        self.in_memory = Counter({verb: times for verb, times in verbs if verb.startswith("shared.")})
         super().on_finalized(trainer)
 
 
@@ -142,7 +142,7 @@ def drive(
             records=history.records,
             epoch_end_ns=observers[rank].epoch_end_ns,
             agreed=list(history.agreed.values()),
-            verbs=observers[rank].verbs,
+            verbs=history.verbs() + observers[rank].in_memory,
             strategy=history.strategy,
             comm=observers[rank].comm,
             replica=history.replica,

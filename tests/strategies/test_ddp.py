@@ -254,7 +254,7 @@ def test_best_times_the_runs_own_buckets():
     latency = AlphaBeta(inter_latency_s=1e-3)
     cut = set_up(latency, bucket_mib=1600 / 2**20)
     assert cut[0].timed_s == {"flat": pytest.approx(3 * 6e-3), "hierarchical": pytest.approx(3 * 2e-3)}
-    assert cut[0].verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
+    assert cut[0].comm.traffic.verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_best_is_kept_on_resume():
