@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from ...strategies.communicator import Operation, Work
 from ...strategies.replica import Replica
 from ...strategies.seeds import derive
 from ..communication.link_costs import Network
+from ..communication.traffic import CountedCommunicator
 from ..simulation.simulated_communicator import SimulatedCommunicator
 from ..simulation.simulated_replica import SimulatedReplica
 from ..simulation.simulator import Simulator
@@ -23,6 +24,9 @@ from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import Course, History, Problem, Saved
 
 __all__ = ["Course", "History", "Problem", "drive", "jittered"]
+
+
+MakeObserver = Callable[[Course, CountedCommunicator, Callable[[], None]], ScenarioObserver]
 
 
 class Watched(Work):
@@ -68,12 +72,14 @@ def drive(
     network: Network | None = None,
     step_time: int | StepTime = 0,
     resume: Sequence[Saved] | None = None,
+    observer: MakeObserver = ScenarioObserver,
 ) -> list[History]:
     """Train `course` in virtual time with the real trainer; returns the ranks' histories.
 
     Args:
         step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
         resume: each rank's `History.saved[k]` of an earlier drive: everything is made anew and goes on there.
+        observer: makes each rank's observer.
 
     Raises:
         ConfigError: the strategy refuses.
@@ -89,10 +95,10 @@ def drive(
         def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
             return SimulatedReplica(model, criterion, comm, Scripted(comm.rank, took))
 
-        observer = ScenarioObserver(course, comm, lambda: simulator.advance(rank, course.begin_ns(rank)))
-        if resume is not None and observer.independent:
-            observer.meetings = resume[rank].place
-        history = observed_run(observer, make_replica, data, checkpoints)
+        observing = observer(course, comm, lambda: simulator.advance(rank, course.begin_ns(rank)))
+        if resume is not None and observing.independent:
+            observing.meetings = resume[rank].place
+        history = observed_run(observing, make_replica, data, checkpoints)
         history.unwaited = sum(not work.waited for work in comm.launched)
         return history
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,12 @@ from ..config.optimizers import Optimizer
 from ..config.parts import RunInfo, StudyInfo, TrainConfig
 from ..config.schedules import Schedule
 from ..config.schema import RunConfig
-from ..config.tasks import Task
+from ..config.tasks import Classification
 from ..simulation.timing_only import ghost_data
 from ..training.batch_order import BatchOrder, Place
 from ..training.loader import Images, Loader
 from ..training.workload import Workload, seed_generators
-from .scenario import Course, Data
+from .scenario import Course, Data, Problem
 
 NEVER = 2**60
 """Samples after which the trainer itself would evaluate."""
@@ -88,33 +88,18 @@ class GivenRates(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenTask(Task):
+class GivenTask(Classification):
     """The scenario's loss; nothing is evaluated."""
 
-    name: ClassVar[str] = "given"
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
-
-    loss: Callable[[], nn.Module]
+    problem: Problem
     data: Data
 
     def criterion(self) -> nn.Module:
-        return self.loss()
-
-    def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def nothing(self) -> Tensor:
-        return torch.zeros(1, dtype=torch.int64)
-
-    def count(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def numbers(self, counts: Tensor, samples: int) -> dict[str, Any]:
-        return {}
+        return self.problem.criterion()
 
     def noise(self, samples: int, height: int = 0, width: int = 0) -> Tensor:
-        """The targets of the first batch, as often as needed."""
-        targets = self.data(0, 0)[1]
+        """Targets of the first batch that has samples, as often as needed."""
+        targets = next(targets for rank in count() if len(targets := self.data(rank, 0)[1]))
         return targets[torch.arange(samples) % len(targets)]
 
 
@@ -158,12 +143,10 @@ class GivenOrder(BatchOrder):
         if self.independent:
             progress.batch += 1
             return min(progress.samples // self.samples_per_epoch, progress.epochs) - progress.epoch
-        progress.batch += not progress.last_batch
-        return int(self.ends_epoch(progress))
-
-    def ends_epoch(self, progress: Progress) -> bool:
-        """Whether the step that `progress` has just counted is the last of its epoch."""
-        return progress.step % self.steps_per_epoch == 0
+        if progress.last_batch:
+            return 1
+        progress.batch += 1
+        return 0
 
 
 class GivenBatches(Loader):
@@ -201,7 +184,7 @@ def config_of(scenario: Course) -> RunConfig:
             eval_mode="inline",
             checkpoint_every_samples=None,
             clip_norm=scenario.clip_norm,
-            precision=PRECISIONS[scenario.problem.data(0, 0)[0].dtype],
+            precision=PRECISIONS.get(scenario.problem.data(0, 0)[0].dtype, "fp32"),
         ),
         seed=scenario.seed,
         run=RunInfo(),
@@ -222,7 +205,7 @@ def workload_of(scenario: Course, data: Data, comm: Communicator) -> Workload:
     model = scenario.problem.model().train()
     seed_generators(derive(scenario.seed, "dropout", comm.rank))
     order = GivenOrder(scenario, data, comm.rank)
-    task = GivenTask(classes=2, loss=scenario.problem.criterion, data=data)
+    task = GivenTask(classes=2, problem=scenario.problem, data=data)
     return Workload(model=model, task=task, batch_order=order, loader=GivenBatches(order))
 
 

@@ -370,9 +370,9 @@ class Trainer:
             context.strategy.finalize()
         else:
             context.strategy.wait_pending()
-        self.observer.on_finalized(self)
         clock.record_time("step_other")
         clock.enter("other")
+        self.observer.on_finalized(self)
         context.loader.close()
         self.accounting.count_samples()
         self.accounting.close_interval(0)

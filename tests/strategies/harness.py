@@ -1,5 +1,6 @@
-"""Drives a strategy through the loop's calls in virtual time on models whose gradients are known."""
+"""Trains a strategy in virtual time on models whose gradients are known."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,14 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import Network
-from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.conformance import driver
+from daso_bench.runner.conformance.observer import ScenarioObserver
+from daso_bench.runner.conformance.scenario import Course, Problem
+from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.progress import Progress
-from daso_bench.strategies.replica import Batch
-from daso_bench.strategies.topology import Topology
 
 
 class Linear(nn.Module):
@@ -48,9 +46,9 @@ class Mean(nn.Module):
 
 @dataclass
 class Trace:
-    """One rank's history:
+    """One rank's run: parameters after each step; events, `record` and clock at the end of each epoch.
 
-    parameters after each step, events of each epoch, (phase, B, W) of each epoch, clock after each epoch.
+    `verbs`: the strategy's own calls by `channel.verb`.
     """
 
     parameters: list[Tensor] = field(default_factory=list)
@@ -58,9 +56,32 @@ class Trace:
     records: list[dict[str, Any]] = field(default_factory=list)
     epoch_end_ns: list[int] = field(default_factory=list)
     agreed: list[bool] = field(default_factory=list)
+    verbs: Counter[str] = field(default_factory=Counter)
     strategy: Any = None
     comm: Any = None
     replica: Any = None
+
+
+class EpochObserver(ScenarioObserver):
+    """Also notes events and this rank's clock at the end of each epoch, and what sends nothing."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.events: list[str] = []
+        self.epoch_end_ns: list[int] = []
+        self.in_memory: Counter[str] = Counter()
+
+    def on_phase(self, trainer: Trainer, phase: str) -> None:
+        if phase == "epoch":
+            self.events.append(spell(getattr(trainer.context.strategy, "events", [])))
+        elif self._phase == "epoch":
+            self.epoch_end_ns.append(self.comm.now() - self._started)
+        super().on_phase(trainer, phase)
+
+    def on_finalized(self, trainer: Trainer) -> None:
+        verbs = self.traffic.verbs.items()
+        self.in_memory = Counter({verb: times for verb, times in verbs if verb.startswith("shared.")})
+        super().on_finalized(trainer)
 
 
 Data = Callable[[int, int], tuple[Tensor, Tensor]]
@@ -86,54 +107,89 @@ def drive(
     step_ns: int | Callable[[int, int], int] = 0,
     losses: Callable[[int], float] | None = None,
     stop_request: Callable[[int, int], bool] = lambda rank, step: False,
-    keep: bool = True,
 ) -> list[Trace]:
-    """Run one strategy object per rank.
+    """Train one strategy object per rank, whatever its `check` says, on replicas as `model` makes them.
 
     Returns the ranks' traces. Defaults: one float64 parameter at 0, gradient 1, SGD lr 1.
     """
-    topology = Topology.of(ranks_of_nodes)
-    simulator = Simulator(topology, network)
-    feed = data or constant()
-    step_time = step_ns if callable(step_ns) else lambda rank, samples: step_ns
-    traces = [Trace() for _ in range(topology.ranks)]
+    observers: dict[int, EpochObserver] = {}
 
-    def body(rank: int) -> None:
-        trace, comm = traces[rank], SimulatedCommunicator(simulator, rank)
-        built = model() if model else Linear(torch.zeros(1, dtype=torch.float64))
-        replica = SimulatedReplica(built, criterion or Mean(), comm, Scripted(comm.rank, step_time))
-        progress = Progress(epochs, steps_per_epoch)
-        strategy = make()
-        strategy.setup(replica, comm, progress)
-        # A rank may own no parameter at all; optimizers refuse an empty list.
-        stepped = replica.stepped or [torch.zeros(0)]
-        replica.optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(stepped)
-        trace.strategy, trace.comm, trace.replica = strategy, comm, replica
-        for progress.epoch in range(epochs):
-            for progress.batch in range(steps_per_epoch):
-                inputs, targets = feed(rank, progress.step)
-                sizes = tuple(len(feed(other, progress.step)[0]) for other in range(topology.ranks))
-                strategy.before_batch(progress)
-                progress.samples_of_rank = sizes
-                replica.requests_stop = stop_request(rank, progress.step)
-                replica.compute_gradients(Batch(inputs, targets, sizes))
-                strategy.before_step(progress)
-                replica.optimizer.step()
-                strategy.after_step(progress)
-                if keep:
-                    trace.parameters.append(replica.flat())
-                progress.samples += sum(sizes)
-                trace.agreed.append(strategy.stop_agreed(progress, replica.stop_requested))
-                progress.step += 1
-            trace.events.append(spell(getattr(strategy, "events", [])))
-            progress.epoch_loss = losses(progress.epoch) if losses else 0.0
-            strategy.after_epoch(progress)
-            trace.records.append(strategy.record(progress))
-            trace.epoch_end_ns.append(comm.now())
-        strategy.finalize()
+    def observer(*args: Any) -> EpochObserver:
+        made = EpochObserver(*args)
+        return observers.setdefault(made.comm.rank, made)
 
-    simulator.run(body)
-    return traces
+    scenario = Course(
+        strategy_class=made_by(make),
+        config=None,
+        ranks_of_nodes=ranks_of_nodes,
+        problem=Problem(
+            name="harness",
+            model=remembering(model or (lambda: Linear(torch.zeros(1, dtype=torch.float64)))),
+            data=with_targets(data or constant()),
+            criterion=lambda: criterion or Mean(),
+            optimizer=optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0)),
+        ),
+        steps_per_epoch=steps_per_epoch,
+        epochs=epochs,
+        losses=losses or (lambda epoch: 0.0),
+        stop_request=stop_request,
+    )
+    histories = driver.drive(scenario, network=network, step_time=step_ns, observer=observer)
+    return [
+        Trace(
+            parameters=[history.parameters[step] for step in sorted(history.parameters)[1:]],
+            events=observers[rank].events,
+            records=history.records,
+            epoch_end_ns=observers[rank].epoch_end_ns,
+            agreed=list(history.agreed.values()),
+            verbs=history.verbs() + observers[rank].in_memory,
+            strategy=history.strategy,
+            comm=observers[rank].comm,
+            replica=history.replica,
+        )
+        for rank, history in enumerate(histories)
+    ]
+
+
+def remembering(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Models that keep what they were made with: ranks may start apart."""
+
+    def model() -> nn.Module:
+        built: Any = build()
+        built.made_with = {name: value.clone() for name, value in built.state_dict().items()}
+        return built
+
+    return model
+
+
+def made_by(make: Callable[[], Strategy]) -> type[Strategy]:
+    """A class whose objects are what `make` gives, on a model put back to what it was made with."""
+    kind = type(make())
+
+    def new(cls: type, config: Any) -> Strategy:
+        strategy: Any = make()
+        set_up = strategy.setup
+
+        def setup(replica: Any, comm: Any, progress: Any) -> None:
+            replica.model.load_state_dict(replica.model.made_with)
+            set_up(replica, comm, progress)
+
+        strategy.setup = setup
+        return strategy
+
+    return type(
+        kind.__name__, (kind,), {"__new__": new, "check": classmethod(lambda cls, config, plan: None)}
+    )
+
+
+def with_targets(data: Data) -> Data:
+    """As many targets as inputs."""
+
+    def whole(rank: int, step: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = data(rank, step)
+        return inputs, targets if len(targets) == len(inputs) else torch.zeros(len(inputs))
+
+    return whole
 
 
 def spell(events: list[tuple[int, str, int]]) -> str:

@@ -69,7 +69,7 @@ def test_events_of_blocking_epochs():
 def test_each_start_is_merged_exactly_wait_batches_later(steps, period, wait, local):
     wait = min(wait, period)
     make = daso(sync_every=period, wait_batches=wait, **CYCLING)
-    trace = drive(make, [local, local], epochs=2, steps_per_epoch=steps, keep=False)[0]
+    trace = drive(make, [local, local], epochs=2, steps_per_epoch=steps)[0]
     q = 0
     for text, record in zip(trace.events, trace.records, strict=True):
         events = [
@@ -152,7 +152,7 @@ BLOCKING: dict[str, Any] = dict(warmup_epochs=2, cooldown_epochs=0, allow_no_cyc
 
 def schedule(epochs: int, loss, **keys) -> list[tuple[int, int] | None]:
     """(B, W) of each epoch, None where it is blocking."""
-    record = drive(daso(**keys), [1, 1], epochs=epochs, steps_per_epoch=1, losses=loss, keep=False)[1].records
+    record = drive(daso(**keys), [1, 1], epochs=epochs, steps_per_epoch=1, losses=loss)[1].records
     return [None if r["phase"] != "cycling" else (r["sync_every"], r["wait_batches"]) for r in record]
 
 
@@ -347,7 +347,6 @@ def test_bytes_of_an_epoch():
         steps_per_epoch=10,
         data=constant(0.0, m, torch.float32),
         model=lambda: Linear(torch.zeros(m)),
-        keep=False,
     )
     inter = [trace.comm.traffic.payload_bytes["inter"] for trace in traces]
     # Three global all-reduces of m + 1 elements: local ranks 0, 1, 0 in turn.
@@ -389,7 +388,7 @@ def test_a_wish_is_heard_by_all_ranks_at_one_step_without_another_collective(loc
     for trace, other in zip(asked, quiet, strict=True):
         assert trace.agreed.index(True) == 5
         assert trace.agreed == asked[0].agreed
-        assert trace.comm.traffic.verbs == other.comm.traffic.verbs
+        assert trace.verbs == other.verbs
 
 
 def test_a_wish_of_one_step_waits_for_the_next_transfer():

@@ -112,7 +112,7 @@ def test_weighting_is_by_samples_or_uniform(weighting: str, gradient: float):
 def test_one_rank_is_plain_training(keys: dict[str, Any]):
     trace = drive(lambda: make(**keys), [1], steps_per_epoch=3)[0]
     assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
-    assert not trace.comm.traffic.verbs
+    assert not trace.verbs
 
 
 # ---------------------------------------------------------------- algorithms
@@ -129,7 +129,7 @@ def test_slices_are_refused_on_ragged_nodes():
 @pytest.mark.parametrize("ranks_of_nodes", [[4], [1, 1, 1]])
 def test_one_level_is_flat(algorithm: str, ranks_of_nodes: list[int]):
     trace = train(ranks_of_nodes, 2, algorithm=algorithm)[0]
-    assert trace.comm.traffic.verbs == {"gradients.all_reduce": 2}
+    assert trace.verbs == {"gradients.all_reduce": 2}
     assert any("flat" in label for label in trace.strategy.labels(None))
 
 

@@ -78,10 +78,10 @@ def ednncomm(**keys: Any) -> Callable[[], Strategy]:
     ],
 )
 def test_parameters_are_exchanged_after_every_kth_step(keys, steps, epochs, wanted):
-    for trace in drive(ednncomm(**keys), [1, 1], steps_per_epoch=steps, epochs=epochs, keep=False):
+    for trace in drive(ednncomm(**keys), [1, 1], steps_per_epoch=steps, epochs=epochs):
         strategy = trace.strategy
         assert strategy.exchanged == wanted
-        assert trace.comm.traffic.verbs["parameters.all_reduce"] == len(wanted)
+        assert trace.verbs["parameters.all_reduce"] == len(wanted)
         # Ranks meet where they exchange, and at the end of the schedule.
         meetings = [step for step, met in enumerate(strategy.met, start=1) if met]
         assert meetings == sorted({*wanted, steps * epochs} - {0})
@@ -197,7 +197,7 @@ def test_one_node_hears_a_wish_at_once():
 
 def bytes_of(make: Callable[[], Strategy], steps: int, m: int) -> list[Trace]:
     data, model = constant(0.0, m, torch.float32), lambda: Linear(torch.zeros(m))
-    return drive(make, [2, 2], steps_per_epoch=steps, data=data, model=model, keep=False)
+    return drive(make, [2, 2], steps_per_epoch=steps, data=data, model=model)
 
 
 def test_bytes_between_nodes_as_a_ring():

@@ -347,7 +347,6 @@ def test_gradient_steps_per_second_beside_synchronous_strategies():
             steps_per_epoch=steps,
             network=Rounds(1),
             step_ns=lambda rank, samples: took[rank] * SECOND,
-            keep=False,
         )
         return 4 * steps * SECOND / max(trace.epoch_end_ns[0] for trace in traces)
 

@@ -115,7 +115,7 @@ def test_bytes(send: str, extra: int):
     )
     for trace in traces:
         traffic = trace.comm.traffic
-        assert traffic.verbs["parameters.send"] == 8
+        assert trace.verbs["parameters.send"] == 8
         # and one blocking average at the end: parameters and the weight
         assert traffic.payload_bytes["intra"] == 8 * 4 * (99 + extra) + 4 * 100
 
