@@ -6,7 +6,8 @@ operation, several times faster on CPUs, where the step of a large model is boun
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,6 +22,7 @@ class Optimizer(ABC):
     """
 
     lr: float
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # each one is a dataclass: `replace` takes it
 
     @abstractmethod
     def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
