@@ -251,7 +251,7 @@ def test_runs_without_rounds_say_so():
 )
 def test_evaluation_is_deferred_only_where_it_is_asked_for_between_exchanges(keys, every, wanted):
     for ranks, deferred in (([1, 1], wanted), ([2], False)):
-        strategy = drive(ednncomm(**keys), ranks, steps_per_epoch=6, keep=False)[0].strategy
+        strategy = drive(ednncomm(**keys), ranks, steps_per_epoch=6)[0].strategy
         strategy.setup(strategy.replica, strategy.comm, Progress(2, 6, global_batch_size=16))
         assert (strategy.samples_between_syncs > every) is deferred
 

@@ -12,10 +12,10 @@ from ...records.display import make_console, say
 from .. import words
 from ..data.arms import EQUALLY, compare, row_of
 from ..data.load import load_runs
-from ..sections.efficiency import matrix
 from ..statistics.planning import detectable
 from ..statistics.ratio import SIGNIFICANT, Ratio
 from . import convergence_points
+from .core_efficiency import matrix
 from .judge import JudgedClaim, judge
 from .paper_claims import gain_words, load
 from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations

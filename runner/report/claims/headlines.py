@@ -10,11 +10,11 @@ from statistics import median
 
 from .. import words
 from ..data.load import Run
-from ..sections.efficiency import SLOWER, cores_of, matrix, why_none
 from ..statistics import quality, verdict
 from ..statistics.ratio import Estimate, Interval, Ratio
 from ..statistics.verdict import Conditions, Forecast, Hypothesis, Verdict
 from . import recorded
+from .core_efficiency import SLOWER, cores_of, matrix, why_none
 from .speedups import ArmSpeedup, Method, Speedups
 
 

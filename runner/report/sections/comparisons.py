@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
-from ..claims import recorded
+from ..claims import core_efficiency, recorded
 from ..data.arms import ONE_CORE, Arm, Comparison, common_settings, own_settings, shown
 from ..data.load import BYTES, Run
 from ..data.means import mean_parts
@@ -17,7 +17,7 @@ from ..data.metric import Metric, target_words
 from ..data.rank_times import is_uneven, shares, waited
 from ..plots.pictures import Plot
 from ..section import Section
-from . import efficiency, ranks
+from . import ranks
 from .headline import ArmLine, crossing_words, headline, interval_words, notes_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _cluster(run: Run) -> str:
 
 def warnings_of(everything: Comparison) -> list[str]:
     """What makes the arms of a comparison less than comparable, those that stand apart beside."""
-    warnings = [recorded.busy_warning(everything), efficiency.warning(everything)]
+    warnings = [recorded.busy_warning(everything), core_efficiency.warning(everything)]
     comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
     cadences = {str(t.get("eval_every_samples")) for t in train}

@@ -17,18 +17,18 @@ from sharing import tables_of
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims import paper_claims
 from daso_bench.runner.report.claims.claim_tables import sentences
-from daso_bench.runner.report.claims.judge import JudgedClaim, judge
-from daso_bench.runner.report.claims.paper_claims import Claim
-from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
-from daso_bench.runner.report.data.means import TIME_SHARES
-from daso_bench.runner.report.sections.efficiency import (
-    EfficiencySection,
+from daso_bench.runner.report.claims.core_efficiency import (
     Matrix,
     efficiency_words,
     matrix,
     warning,
     why_none,
 )
+from daso_bench.runner.report.claims.judge import JudgedClaim, judge
+from daso_bench.runner.report.claims.paper_claims import Claim
+from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
+from daso_bench.runner.report.data.means import TIME_SHARES
+from daso_bench.runner.report.sections.efficiency import EfficiencySection
 
 
 def found(make_run: Make, root: Path, arms: dict[str, Core]) -> Matrix:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from core_studies import Core, made, usual
 
+from daso_bench.runner.report.claims.core_efficiency import matrix
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.sections.efficiency import matrix
 
 Make = Callable[..., Path]
 

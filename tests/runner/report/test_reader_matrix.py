@@ -12,7 +12,7 @@ import pytest
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.sections.readers import alternative, draw, readings_of, record_sizes
+from daso_bench.runner.report.sections.reader_matrix import alternative, draw, readings_of, record_sizes
 
 Make = Callable[..., Path]
 SIZES = {"4 KiB": 4096, "100 KiB": 102_400}

@@ -1,0 +1,230 @@
+"""Computing efficiency E = X / (cores · x₁), all cores together over one core alone.
+
+X are an arm's samples per second, x₁ those of one process of one thread while the other cores idle
+(`study.role=one_core`). 1 / E of the baseline is its headroom: how many times as fast anything on the same
+cores could be. x₁ is measured on the same nodes, model and precision with batch B_global / cores. Source:
+HSGD, the four-arm efficiency matrix.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..data.arms import ONE_CORE, Arm, Comparison, per_sample
+from ..data.load import Run
+from ..data.means import time_shares
+from ..statistics.ratio import Interval
+from ..target import baseline_of
+from . import recorded
+from .fairness import fairness
+from .speedups import Method, rated
+
+FEWEST = 2  # runs; there is no mean of one
+SLOWER = "the machine was busy, or its threads are in each other's way"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficient:
+    """An arm: samples a second, efficiency with its interval (None below 3 runs), shares of training time.
+
+    `shares`: by `TIME_SHARES`, mean over the arm's runs; None where a run has not recorded them.
+    """
+
+    arm: Arm
+    samples_per_s: float
+    value: float
+    interval: Interval | None
+    shares: Mapping[str, float] | None
+
+    @property
+    def headroom(self) -> float:
+        """Times as fast as this arm; never below 1: cores that help one another's caches are no bound."""
+        return max(1.0, 1 / self.value)
+
+    @property
+    def headroom_limit(self) -> float | None:
+        """The upper end of its interval."""
+        ends = self.interval
+        return None if ends is None or ends.low <= 0 else max(1.0, 1 / ends.low)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """All arms of a comparison, the baseline among them; `alone`: samples a second of one core.
+
+    `left_out`: arms that have no line, and why.
+    """
+
+    comparison: Comparison
+    cores: int
+    alone: float
+    level: float
+    lines: list[Efficient]
+    baseline: Efficient
+    left_out: tuple[str, ...] = ()
+
+    def of(self, arm: Arm) -> Efficient | None:
+        """The line of an arm, None if it has none."""
+        return next((line for line in self.lines if line.arm is arm), None)
+
+    @property
+    def no_headroom(self) -> str:
+        """Why nobody's headroom is known; "" where it is: no arm may be shown to do more than all cores."""
+        above = next((line for line in self.lines if line.interval and line.interval.low > 1), None)
+        if above is None:
+            return ""
+        return (
+            f"{above.arm.label} gets {efficiency_words(above)} of what {self.cores} cores could do, each as "
+            "fast as one alone: the core was not alone, or did other work, and what is left to be gained is "
+            "not known"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What the baseline leaves to be gained, and who is not in the matrix."""
+        out = f" Not in the matrix: {'; '.join(self.left_out)}." if self.left_out else ""
+        return (f"{self.no_headroom}." if self.no_headroom else self._headroom) + out
+
+    @property
+    def _headroom(self) -> str:
+        base, limit, ends = self.baseline, self.baseline.headroom_limit, self.baseline.interval
+        upper = "" if limit is None else f" (at most {limit:.3g})"
+        gets = (
+            f"{base.arm.label} gets {base.value:.1%} of what {self.cores} cores could do, each as fast as "
+            "one alone: "
+        )
+        if ends is not None and ends.high * self.cores < 1:
+            return f"{gets}it is slower than one of them; {SLOWER}."
+        return f"{gets}nothing on these cores can be more than {base.headroom:.3g} times as fast{upper}."
+
+
+def matrix(comparison: Comparison) -> Matrix | None:
+    """None where `why_none` says why."""
+    made = _matrix(comparison)
+    return made if isinstance(made, Matrix) else None
+
+
+def why_none(comparison: Comparison) -> str:
+    """Why there is no matrix; "" where there is one."""
+    made = _matrix(comparison)
+    return "" if isinstance(made, Matrix) else made
+
+
+def warning(comparison: Comparison) -> str:
+    """That runs of one core lie there and give no matrix; "" where they do, or there are none."""
+    has_core = any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
+    return f"No computing efficiency: {why}." if has_core and (why := why_none(comparison)) else ""
+
+
+def cores_of(arm: Arm) -> int | None:
+    """Cores that all complete runs of an arm could use; None where they differ, or one is not known."""
+    counts = {recorded.cores(run) for run in rated(arm)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _matrix(comparison: Comparison) -> Matrix | str:
+    """The matrix, or why there is none."""
+    baseline = baseline_of(comparison)
+    if baseline is None:
+        return "no baseline (study.baseline)"
+    if len(rated(baseline)) < FEWEST:
+        return f"{baseline.label} has fewer than {FEWEST} complete runs"
+    cores = cores_of(baseline)
+    if cores is None:
+        return f"the cores of {baseline.label} are not recorded, or not the same in all runs"
+    alone = _alone(comparison, baseline, cores)
+    if isinstance(alone, str):
+        return alone
+    arms = [arm for arm in comparison.arms if not arm.runs[0].role]
+    left_out = {arm.label: why for arm in arms if (why := _left_out(arm, cores))}
+    # Its plan chose how intervals are made; level and choice are the same in all of a study.
+    against = Method(comparison, alone)
+    lines = [_line(arm, against, cores) for arm in arms if arm.label not in left_out]
+    return Matrix(
+        comparison=comparison,
+        cores=cores,
+        alone=_rate(rated(alone)),
+        level=against.level,
+        lines=lines,
+        baseline=next(line for line in lines if line.arm is baseline),
+        left_out=tuple(f"{label} ({why})" for label, why in left_out.items()),
+    )
+
+
+def _left_out(arm: Arm, cores: int) -> str:
+    if len(rated(arm)) < FEWEST:
+        return f"fewer than {FEWEST} complete runs"
+    own_cores = cores_of(arm)
+    if own_cores is None:
+        return "its cores are not recorded, or not the same in all runs"
+    return "" if own_cores == cores else f"{own_cores} cores, the others {cores}"
+
+
+def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
+    """The one arm of one core that a baseline on so many cores is compared with, or why there is none."""
+    arms = [arm for arm in comparison.arms if arm.runs[0].role == ONE_CORE]
+    if not arms:
+        return "no run of one core (study.role=one_core)"
+    if len(arms) > 1:
+        return f"several arms of one core ({'; '.join(arm.label for arm in arms)}): keep one"
+    (arm,) = arms
+    if len(rated(arm)) < FEWEST:
+        return f"{arm.label} has fewer than {FEWEST} complete runs"
+    ledger = fairness(baseline.runs, arm.runs, headline="efficiency")
+    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
+    wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
+    if wrong:
+        return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"
+    return recorded.busy_reason(arm) or arm
+
+
+def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:
+    """Hosts of the core that are none of the baseline's."""
+    baseline_hosts = {host for run in rated(baseline) for host in recorded.hosts(run)}
+    hosts = sorted({host for run in rated(arm) for host in recorded.hosts(run)} - baseline_hosts)
+    return (
+        [f"nodes ({', '.join(sorted(baseline_hosts))}; {', '.join(hosts)})"]
+        if hosts and baseline_hosts
+        else []
+    )
+
+
+def _batch(baseline: Arm, arm: Arm, cores: int) -> list[str]:
+    """The core's batch where it is not its part of the baseline's, rounded either way."""
+    of_baseline, of_core = (_batches(runs) for runs in (rated(baseline), rated(arm)))
+    if len(of_baseline) != 1 or len(of_core) != 1:
+        return []  # unequal ones are arms of their own; without a configuration nothing is known
+    (of_all,), (part,) = of_baseline, of_core
+    if part in (of_all // cores, -(-of_all // cores)):
+        return []
+    return [f"batch of a core ({of_all} / {cores}; {part})"]
+
+
+def _batches(runs: Sequence[Run]) -> set[int]:
+    sizes = [(run.config.get("train") or {}).get("global_batch_size") for run in runs]
+    return {size for size in sizes if isinstance(size, int)}
+
+
+def efficiency_words(line: Efficient) -> str:
+    """`93.1 % [91.0, 95.2]`."""
+    ends = line.interval
+    interval = f" [{100 * ends.low:.1f}, {100 * ends.high:.1f}]" if ends else ""
+    return f"{100 * line.value:.1f} %{interval}"
+
+
+def _line(arm: Arm, alone: Method, cores: int) -> Efficient:
+    runs, ratio = rated(arm), alone.per_sample(arm)
+    ends = ratio.interval if ratio else None
+    return Efficient(
+        arm=arm,
+        samples_per_s=_rate(runs),
+        value=_rate(runs) / _rate(rated(alone.baseline)) / cores,
+        interval=None if ends is None else Interval(ends.low / cores, ends.high / cores),
+        shares=time_shares(runs),
+    )
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    """Geometric mean of samples a second."""
+    return math.exp(-fmean(per_sample(runs).logs))
