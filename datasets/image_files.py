@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .pixels import BadImage, Header, PixelRules, decode, header, inspect
+from .pixels import BadImage, ImageHeader, PixelRules, decode, header, inspect
 from .transforms import Change, PairChange, own_draws
 
 
@@ -132,7 +132,7 @@ class Labels:
 
     label_of: dict[int, int]
 
-    def header(self, path: str) -> Header:
+    def header(self, path: str) -> ImageHeader:
         """The header of the mask at `path`. Raises BadImage, also if a pixel is not one byte."""
         return _grey(path, header(path, _AS_STORED))
 
@@ -235,7 +235,7 @@ def other_size(mask: Sequence[int], image: Sequence[int]) -> str:
     return f"is {mask[0]} x {mask[1]}, its image {image[0]} x {image[1]}"
 
 
-def _grey(path: str, about: Header) -> Header:
+def _grey(path: str, about: ImageHeader) -> ImageHeader:
     if not about.exact or about.conversions:
         how = about.conversions or ("its numbers are scaled, inverted or lossy",) * (about.mode == "L")
         mode = ", ".join((f"mode {about.mode}", *how))

@@ -80,7 +80,7 @@ class PixelRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class ImageHeader:
     """Width and height in pixels as stored, Pillow's mode, and names of the rules that apply (conversions).
 
     exact: whether grey pixels are the numbers in the file, of 8 bits, so that they can be labels.
@@ -93,7 +93,7 @@ class Header:
     exact: bool
 
 
-def header(path: str, rules: PixelRules) -> Header:
+def header(path: str, rules: PixelRules) -> ImageHeader:
     """The header of the image at `path`; its pixels are not decoded. Raises BadImage."""
     try:
         with _opened(path, path) as image:
@@ -118,7 +118,7 @@ def decode_content(content: bytes, path: str, rules: PixelRules) -> Tensor:
     return pixels
 
 
-def inspect(path: str, rules: PixelRules) -> tuple[Header, Tensor]:
+def inspect(path: str, rules: PixelRules) -> tuple[ImageHeader, Tensor]:
     """Header and pixels, as `header` and `decode` give them. Raises BadImage."""
     return _inspect(_content(path), path, rules)
 
@@ -131,7 +131,7 @@ def _content(path: str) -> bytes:
         raise _bad(path, error, path) from error
 
 
-def _inspect(content: bytes, path: str, rules: PixelRules) -> tuple[Header, Tensor]:
+def _inspect(content: bytes, path: str, rules: PixelRules) -> tuple[ImageHeader, Tensor]:
     source = io.BytesIO(content)
     try:
         with _opened(source, path) as image:
@@ -162,7 +162,7 @@ def _must_be_regular(path: str) -> None:
         raise BadImage(path, "no regular file")
 
 
-def _header(image: Image.Image, rules: PixelRules) -> Header:
+def _header(image: Image.Image, rules: PixelRules) -> ImageHeader:
     mode = image.mode
     transparent = image.has_transparency_data
     grey = mode in ("1", "L", "LA", "La") or mode.startswith("I")
@@ -179,7 +179,7 @@ def _header(image: Image.Image, rules: PixelRules) -> Header:
     }
     names = tuple(name for name in applies if applies[name])
     exact = _keeps_numbers(image)
-    return Header(width=image.width, height=image.height, mode=mode, conversions=names, exact=exact)
+    return ImageHeader(width=image.width, height=image.height, mode=mode, conversions=names, exact=exact)
 
 
 def _converted(image: Image.Image, rules: PixelRules) -> Image.Image:

@@ -41,16 +41,16 @@ class CifarResNet(Model):
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Module from images [b, C, H, W] to logits [b, classes]."""
-        network = Network(spec, blocks=(self.depth - 2) // 6)
+        network = ResidualNetwork(spec, blocks=(self.depth - 2) // 6)
         for module in network.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
-            if isinstance(module, Block) and self.zero_init_last:
+            if isinstance(module, ResidualBlock) and self.zero_init_last:
                 nn.init.zeros_(module.norm2.weight)
         return network
 
 
-class Network(nn.Module):
+class ResidualNetwork(nn.Module):
     """The network of the module's docstring; `blocks`: n."""
 
     def __init__(self, spec: InputSpec, blocks: int) -> None:
@@ -59,8 +59,8 @@ class Network(nn.Module):
         self.norm = nn.BatchNorm2d(WIDTHS[0])
         stages, width_in = [], WIDTHS[0]
         for width in WIDTHS:
-            stages.append(Block(width_in, width, stride=1 if width == width_in else 2))
-            stages += [Block(width, width) for _ in range(blocks - 1)]
+            stages.append(ResidualBlock(width_in, width, stride=1 if width == width_in else 2))
+            stages += [ResidualBlock(width, width) for _ in range(blocks - 1)]
             width_in = width
         self.blocks = nn.Sequential(*stages)
         self.head = nn.Linear(width_in, spec.classes)
@@ -71,7 +71,7 @@ class Network(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(x + norm(conv(relu(norm(conv(x)))))); if channels or pixels change, x as in option A."""
 
     def __init__(self, width_in: int, width: int, stride: int = 1) -> None:

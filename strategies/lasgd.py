@@ -59,7 +59,7 @@ class LASGDConfig:
 
 
 @dataclass
-class Tally:
+class WaitTally:
     """How often, how much in total and at most."""
 
     count: int = 0
@@ -84,9 +84,9 @@ NOTHING: dict[str, float | None] = {"mean": None, "max": None}
 class Rounds:
     """Figures of the rounds that this rank applied, over an epoch or the run."""
 
-    staleness_steps: Tally = field(default_factory=Tally)
-    staleness_s: Tally = field(default_factory=Tally)
-    lag_samples: Tally = field(default_factory=Tally)
+    staleness_steps: WaitTally = field(default_factory=WaitTally)
+    staleness_s: WaitTally = field(default_factory=WaitTally)
+    lag_samples: WaitTally = field(default_factory=WaitTally)
     blocked_ns: int = 0
 
     def state(self) -> list[Any]:
@@ -98,7 +98,7 @@ class Rounds:
     def of(cls, state: list[Any]) -> "Rounds":
         """From `state`."""
         *tallies, blocked_ns = state
-        steps, seconds, lag = (Tally(*values) for values in tallies)
+        steps, seconds, lag = (WaitTally(*values) for values in tallies)
         return cls(steps, seconds, lag, blocked_ns)
 
     def row(self, *, host_waits: bool) -> dict[str, Any]:

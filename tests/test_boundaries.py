@@ -152,7 +152,16 @@ def test_a_module_name_occurs_once():
     for path in SOURCES:
         if path.stem not in ("__init__", "__main__"):
             places.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
-    assert {name: found for name, found in places.items() if len(found) > 1}.keys() == SAME_NAME.keys()
+    assert {name: paths for name, paths in places.items() if len(paths) > 1}.keys() == SAME_NAME.keys()
+
+
+def test_a_class_name_occurs_once():
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 YAMLS = sorted(

@@ -67,20 +67,20 @@ class Geometry:
         """A slot, in whole cache lines."""
         return -(-(self.content_bytes + 3 * 8 * self.records) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
-    def slots(self, memory: mmap.mmap) -> "list[Slot]":
+    def slots(self, memory: mmap.mmap) -> "list[StepSlot]":
         """Views of the slots in mapped memory."""
         return [self._slot(memory, place * self.slot_bytes) for place in range(self.depth)]
 
-    def _slot(self, memory: mmap.mmap, offset: int) -> "Slot":
+    def _slot(self, memory: mmap.mmap, offset: int) -> "StepSlot":
         # Numbers first, so that they are aligned.
         numbers = np.frombuffer(memory, dtype=np.int64, count=3 * self.records, offset=offset)
         ends, records, labels = numbers.reshape(3, self.records)
         content = np.frombuffer(memory, np.uint8, self.content_bytes, offset + numbers.nbytes)
-        return Slot(ends=ends, records=records, labels=labels, content=content)
+        return StepSlot(ends=ends, records=records, labels=labels, content=content)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Slot:
+class StepSlot:
     """One step in shared memory: int64 [records] each, and uint8 [content_bytes]."""
 
     ends: NDArray[np.int64]
@@ -235,7 +235,7 @@ class Feeder:
             self._tell(member, None)
         self._await(fed, last=True)
 
-    def _fill(self, load: Load, slot: Slot) -> None:
+    def _fill(self, load: Load, slot: StepSlot) -> None:
         count = len(load.records)
         if count > self._geometry.records:
             room = self._geometry.records

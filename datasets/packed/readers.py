@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import record_order
 from .packed_file import Packed
-from .record_order import Epoch, RecordOrder, Records, Run, Stretch, Window, records_of, steps
+from .record_order import Epoch, RecordOrder, RecordRun, Records, Stretch, Window, records_of, steps
 
 READ_AHEAD_BYTES = 32 * 2**20
 WORTH_HELP_BYTES = 512 * 2**10
@@ -64,7 +64,7 @@ class Counters:
     waited_s: float = 0.0
 
 
-class Tally:
+class CounterTally:
     """Adds up the counters; any number of threads may add."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Tally:
 
 
 def announced(
-    packed: Packed, items: Iterable[Item], runs_of: Callable[[Item], Sequence[Run]], tally: Tally
+    packed: Packed, items: Iterable[Item], runs_of: Callable[[Item], Sequence[RecordRun]], tally: CounterTally
 ) -> Iterator[Item]:
     """Yields each item once the runs of the next `READ_AHEAD_BYTES` of items are announced.
 
@@ -116,7 +116,9 @@ def announced(
     yield from (item for item, _ in waiting)
 
 
-def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally, helper: Executor) -> int:
+def read_runs(
+    packed: Packed, runs: Sequence[RecordRun], into: memoryview, tally: CounterTally, helper: Executor
+) -> int:
     """Read runs one after another to the beginning of `into` and check them; returns the number of bytes.
 
     A checksum takes longer than the copy, so `helper`, another thread, does one half, unless the runs are so
@@ -137,7 +139,7 @@ def read_runs(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tall
     return size + half.result()
 
 
-def _read_checked(packed: Packed, runs: Sequence[Run], into: memoryview, tally: Tally) -> int:
+def _read_checked(packed: Packed, runs: Sequence[RecordRun], into: memoryview, tally: CounterTally) -> int:
     began, size = time.perf_counter(), 0
     for run in runs:
         size += packed.read(run.first, run.count, into[size:])
@@ -147,15 +149,15 @@ def _read_checked(packed: Packed, runs: Sequence[Run], into: memoryview, tally: 
     return size
 
 
-def _halves(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+def _halves(runs: Sequence[RecordRun]) -> tuple[list[RecordRun], list[RecordRun]]:
     """The runs, cut in the middle of their records."""
     left = sum(run.count for run in runs) // 2
-    halves: tuple[list[Run], list[Run]] = ([], [])
+    halves: tuple[list[RecordRun], list[RecordRun]] = ([], [])
     for run in runs:
         count = min(run.count, left)
         left -= count
-        halves[0].append(Run(first=run.first, count=count))
-        halves[1].append(Run(first=run.first + count, count=run.count - count))
+        halves[0].append(RecordRun(first=run.first, count=count))
+        halves[1].append(RecordRun(first=run.first + count, count=run.count - count))
     return halves
 
 
@@ -166,12 +168,12 @@ CHUNK_BYTES = 4 * 2**20
 WINDOW_CHUNKS = 4
 
 
-def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally) -> Reader:
+def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: CounterTally) -> Reader:
     """The block of `rank`, step by step."""
     return _one_run_a_step(packed, stretches, lambda epoch: (rank,), record_order.block, tally)
 
 
-def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: Tally) -> Reader:
+def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: CounterTally) -> Reader:
     """One run a step for all ranks of `node`."""
     return _one_run_a_step(
         packed, stretches, lambda epoch: epoch.members(node), record_order.node_batch, tally
@@ -183,19 +185,19 @@ def _one_run_a_step(
     stretches: Iterable[Stretch],
     members: Callable[[Epoch], Sequence[int]],
     order: RecordOrder,
-    tally: Tally,
+    tally: CounterTally,
 ) -> Reader:
     """members: the ranks of this reader, whose records of a step are adjacent in `order`."""
 
-    def fill(run: Run, into: memoryview) -> None:
+    def fill(run: RecordRun, into: memoryview) -> None:
         tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
 
-    def loads() -> Iterator[tuple[Load, Run]]:
+    def loads() -> Iterator[tuple[Load, RecordRun]]:
         for stretch, step in steps(stretches):
             number, epoch = stretch.number, stretch.epoch
             parts = [order(epoch, number, rank, step) for rank in members(epoch)]
             records, counts = np.concatenate(parts), tuple(len(part) for part in parts)
-            run = Run(first=int(records[0]) if len(records) else 0, count=len(records))
+            run = RecordRun(first=int(records[0]) if len(records) else 0, count=len(records))
             yield Load(number=number, step=step, records=records, counts=counts, fill=partial(fill, run)), run
 
     with ThreadPoolExecutor(1) as helper:
@@ -207,7 +209,7 @@ def chunked_shuffle(
     packed: Packed,
     stretches: Iterable[Stretch],
     node: int,
-    tally: Tally,
+    tally: CounterTally,
     *,
     seed: int,
     chunk_bytes: int = CHUNK_BYTES,
@@ -241,7 +243,7 @@ def chunked_shuffle(
                 yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
 
 
-def window_bytes(packed: Packed, all_chunks: Sequence[Run], window_chunks: int) -> int:
+def window_bytes(packed: Packed, all_chunks: Sequence[RecordRun], window_chunks: int) -> int:
     """The largest size of a window; two are in memory."""
     largest = max(packed.size_of(chunk.first, chunk.count) for chunk in all_chunks)
     return min(window_chunks * largest, packed.size_of(0, len(packed)))
@@ -267,7 +269,7 @@ class _Windows:
         windows: Iterator[Window],
         passed: int,
         most_bytes: int,
-        tally: Tally,
+        tally: CounterTally,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._packed, self._tally, self._pool = packed, tally, pool

@@ -30,7 +30,7 @@ Records = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RecordRun:
     """The records [first, first + count)."""
 
     first: int
@@ -46,7 +46,7 @@ class Run:
         return np.arange(self.first, self.end, dtype=np.int64)
 
 
-def records_of(runs: Iterable[Run]) -> Records:
+def records_of(runs: Iterable[RecordRun]) -> Records:
     """The numbers of the records of runs, one after another, int64."""
     return np.concatenate([np.empty(0, dtype=np.int64), *(run.records() for run in runs)])
 
@@ -140,16 +140,16 @@ def strided(epoch: Epoch, number: int, rank: int, step: int) -> Records:
 def block(epoch: Epoch, number: int, rank: int, step: int) -> Records:
     """A `RecordOrder`: a part of the rank's block."""
     begin = sum(epoch.before(other, epoch.steps) for other in range(rank))
-    return Run(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank]).records()
+    return RecordRun(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank]).records()
 
 
 def node_batch(epoch: Epoch, number: int, rank: int, step: int) -> Records:
     """A `RecordOrder`: the batches are runs, of which the ranks take their parts one after another."""
     sizes = epoch.sizes(step)
-    return Run(first=step * epoch.batch + sum(sizes[:rank]), count=sizes[rank]).records()
+    return RecordRun(first=step * epoch.batch + sum(sizes[:rank]), count=sizes[rank]).records()
 
 
-def chunks(starts: Records, chunk_bytes: int) -> list[Run]:
+def chunks(starts: Records, chunk_bytes: int) -> list[RecordRun]:
     """The file in runs: the records that begin in the same `chunk_bytes` of the data.
 
     starts: int64 [n + 1], where records begin and the last ends. Deterministic, whoever reads.
@@ -158,10 +158,12 @@ def chunks(starts: Records, chunk_bytes: int) -> list[Run]:
         raise ValueError(f"chunk_bytes={chunk_bytes}: must be >= 1")
     _, firsts = np.unique(starts[:-1] // chunk_bytes, return_index=True)
     ends = [*firsts[1:].tolist(), len(starts) - 1]
-    return [Run(first=first, count=end - first) for first, end in zip(firsts.tolist(), ends, strict=True)]
+    return [
+        RecordRun(first=first, count=end - first) for first, end in zip(firsts.tolist(), ends, strict=True)
+    ]
 
 
-def deal(epoch: Epoch, all_chunks: Sequence[Run], seed: int, number: int) -> list[list[Run]]:
+def deal(epoch: Epoch, all_chunks: Sequence[RecordRun], seed: int, number: int) -> list[list[RecordRun]]:
     """The runs of each node in epoch `number`, in the order in which it reads them.
 
     seed: common to all nodes. Chunks go to the nodes in turn, in an order drawn for the epoch. A node takes
@@ -170,17 +172,17 @@ def deal(epoch: Epoch, all_chunks: Sequence[Run], seed: int, number: int) -> lis
     are left out (`short_batch` drop), it is the last ones of the drawn order.
     """
     left = [epoch.node_before(node, epoch.steps) for node in range(len(epoch.ranks_of_nodes))]
-    runs: list[list[Run]] = [[] for _ in left]
+    runs: list[list[RecordRun]] = [[] for _ in left]
     node = 0
     for place in _drawn(len(all_chunks), seed, "chunk-order", number):
         chunk = all_chunks[place]
         while chunk.count and any(left):
             while not left[node]:
                 node = (node + 1) % len(left)
-            taken = Run(first=chunk.first, count=min(chunk.count, left[node]))
+            taken = RecordRun(first=chunk.first, count=min(chunk.count, left[node]))
             runs[node].append(taken)
             left[node] -= taken.count
-            chunk = Run(first=taken.end, count=chunk.count - taken.count)
+            chunk = RecordRun(first=taken.end, count=chunk.count - taken.count)
             node = (node + 1) % len(left)
     return runs
 
@@ -192,7 +194,7 @@ class Window:
     order: int64, places among the records of the runs as they lie one after another.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[RecordRun, ...]
     order: Records
 
     def records(self) -> Records:
@@ -200,14 +202,14 @@ class Window:
         return records_of(self.runs)[self.order]
 
 
-def window(runs: Sequence[Run], seed: int, number: int, node: int, place: int) -> Window:
+def window(runs: Sequence[RecordRun], seed: int, number: int, node: int, place: int) -> Window:
     """Window `place` of a node in epoch `number`, of these runs, its order drawn from a stream of its own."""
     count = sum(run.count for run in runs)
     return Window(runs=tuple(runs), order=_drawn(count, seed, "window-order", number, node, place))
 
 
 def windows(
-    epoch: Epoch, all_chunks: Sequence[Run], seed: int, number: int, node: int, window_chunks: int
+    epoch: Epoch, all_chunks: Sequence[RecordRun], seed: int, number: int, node: int, window_chunks: int
 ) -> list[Window]:
     """All windows of a node in epoch `number`, each of `window_chunks` of its runs, the last of fewer."""
     runs = deal(epoch, all_chunks, seed, number)[node]
@@ -236,7 +238,7 @@ class ChunkedOrder:
     The orders of one epoch are kept, by node: they are asked for step after step.
     """
 
-    def __init__(self, all_chunks: list[Run], seed: int, window_chunks: int) -> None:
+    def __init__(self, all_chunks: list[RecordRun], seed: int, window_chunks: int) -> None:
         self._all_chunks, self._seed, self._window_chunks = all_chunks, seed, window_chunks
         self._epoch: tuple[Epoch, int] | None = None
         self._of_node: dict[int, Records] = {}

@@ -10,15 +10,15 @@ from typing import ClassVar
 from ...datasets.dataset import Dataset
 from ...datasets.packed import readers, record_order, strided_reader
 from ...datasets.packed.packed_file import Packed
-from ...datasets.packed.readers import Reader, Tally
-from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, Records, Run, Stretch
+from ...datasets.packed.readers import CounterTally, Reader
+from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, RecordRun, Records, Stretch
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
 
 MOST_BATCHES = 1024  # read ahead; far more than helps
 MOST_MIB = 2**20
 CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
-ReaderOf = Callable[[Packed, Iterable[Stretch], int, Tally], Reader]
+ReaderOf = Callable[[Packed, Iterable[Stretch], int, CounterTally], Reader]
 """Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
 ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 
@@ -170,7 +170,7 @@ class ChunkedShuffle(PackedReader):
         """`chunk_mib` in bytes."""
         return _mib_bytes(self.chunk_mib)
 
-    def chunks(self, packed: Packed) -> list[Run]:
+    def chunks(self, packed: Packed) -> list[RecordRun]:
         """The file in chunks."""
         return record_order.chunks(packed.starts(), self.chunk_bytes)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from ..machine.environment import usable_cores
 from ..records import display
 from .candidates import RANKS, candidates
-from .checks import Candidate, Finding, RanksOfNodes
+from .checks import Candidate, CheckResult, RanksOfNodes
 from .kit import LAYERS, run
 
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
@@ -40,7 +40,7 @@ def check(
     asked = candidates(words, config_dir)
     overrides = {candidate.name: own for candidate, own in asked}
 
-    def tell(candidate: Candidate, found: list[Finding]) -> None:
+    def tell(candidate: Candidate, found: list[CheckResult]) -> None:
         title = " ".join([f"strategy={candidate.name}", *overrides[candidate.name]])
         display.say(console, title, "bold")
         console.print(table(found))
@@ -57,7 +57,7 @@ def check(
     return exit_code(findings)
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+def exit_code(findings: Sequence[CheckResult]) -> int:
     """See `check`."""
     statuses = {finding.status for finding in findings}
     if "FAILED" in statuses:
@@ -65,7 +65,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return OK if "ok" in statuses else WRONG_REQUEST
 
 
-def table(findings: Sequence[Finding]) -> Table:
+def table(findings: Sequence[CheckResult]) -> Table:
     """A line per check, with the sets of ranks on which the same came out; what all refuse comes once."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     shown.add_column("layer", no_wrap=True)
@@ -90,9 +90,9 @@ def table(findings: Sequence[Finding]) -> Table:
     return shown
 
 
-def _gathered(findings: Sequence[Finding]) -> list[list[Finding]]:
+def _gathered(findings: Sequence[CheckResult]) -> list[list[CheckResult]]:
     """Findings that share a line: of one check with one outcome, or refused in the same words."""
-    lines: dict[tuple[str, ...], list[Finding]] = {}
+    lines: dict[tuple[str, ...], list[CheckResult]] = {}
     for finding in findings:
         refused = finding.status == "refuses"
         key = (finding.text,) if refused else (finding.check, finding.status, finding.text)
@@ -100,14 +100,14 @@ def _gathered(findings: Sequence[Finding]) -> list[list[Finding]]:
     return sorted(lines.values(), key=lambda line: line[0].status == "refuses")
 
 
-def summary(name: str, findings: Sequence[Finding]) -> str:
+def summary(name: str, findings: Sequence[CheckResult]) -> str:
     """`ddp: 42 ok, 3 refused, 0 FAILED`."""
     count = {s: sum(f.status == s for f in findings) for s in ("ok", "refuses", "FAILED")}
     told = f"{name}: {count['ok']} ok, {count['refuses']} refused, {count['FAILED']} FAILED"
     return told if count["ok"] or count["FAILED"] else f"{told}; nothing could be tried"
 
 
-def _tell_failures(console: Console, candidate: Candidate, findings: Sequence[Finding]) -> None:
+def _tell_failures(console: Console, candidate: Candidate, findings: Sequence[CheckResult]) -> None:
     """Each failure in full, below what the check is about."""
     failed = [finding for finding in findings if finding.status == "FAILED"]
     for layer, name in dict.fromkeys((finding.layer, finding.check) for finding in failed):

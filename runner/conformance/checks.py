@@ -52,7 +52,7 @@ Layer = Callable[[Candidate], list[Check]]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check said about one strategy on one set of ranks; `text` is the remark or the sentence."""
 
     strategy: str

@@ -18,7 +18,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ..launch import local
 from ..machine.die_with_parent import die_with_parent
 from . import contract, real_processes
-from .checks import Candidate, Check, Failed, Finding, Layer, RanksOfNodes
+from .checks import Candidate, Check, CheckResult, Failed, Layer, RanksOfNodes
 
 CONTRACT, PROCESSES = "contract", "real processes"
 LAYERS: dict[str, Layer] = {
@@ -27,12 +27,12 @@ LAYERS: dict[str, Layer] = {
 }
 
 
-Wait = Callable[[], list[Finding]]
-Submit = Callable[["Sequence[Task]"], Wait]
+Wait = Callable[[], list[CheckResult]]
+Submit = Callable[["Sequence[CheckTask]"], Wait]
 
 
 @dataclass(frozen=True)
-class Task:
+class CheckTask:
     """Check number `number` of a layer on one set of ranks; a worker process finds it again by that."""
 
     candidate: Candidate
@@ -46,10 +46,10 @@ class Task:
         return LAYERS[self.layer](self.candidate)[self.number]
 
 
-def tasks(candidate: Candidate, ranks: Sequence[RanksOfNodes]) -> list[Task]:
+def tasks(candidate: Candidate, ranks: Sequence[RanksOfNodes]) -> list[CheckTask]:
     """Everything there is to try on a candidate, layer by layer."""
     return [
-        Task(candidate, layer, number, nodes)
+        CheckTask(candidate, layer, number, nodes)
         for layer, checks in LAYERS.items()
         for number in range(len(checks(candidate)))
         for nodes in ranks
@@ -61,8 +61,8 @@ def run(
     ranks: Sequence[RanksOfNodes],
     *,
     jobs: int,
-    tell: Callable[[Candidate, list[Finding]], None],
-) -> list[Finding]:
+    tell: Callable[[Candidate, list[CheckResult]], None],
+) -> list[CheckResult]:
     """Try everything; `tell` is called with the findings of each candidate as soon as it is done.
 
     `jobs`: worker processes for virtual time; 1 works in this process. A set of ranks on which the strategy
@@ -86,10 +86,10 @@ def run(
 
 def _started(
     candidate: Candidate, ranks: Sequence[RanksOfNodes], submit: Submit
-) -> tuple[list[Task], list[tuple[list[Task], Wait]]]:
+) -> tuple[list[CheckTask], list[tuple[list[CheckTask], Wait]]]:
     """All tasks of a candidate in the order in which they are shown, and those in virtual time begun."""
     order = tasks(candidate, ranks)
-    together: dict[RanksOfNodes, list[Task]] = {}
+    together: dict[RanksOfNodes, list[CheckTask]] = {}
     for task in order:
         if task.layer != PROCESSES:
             # The contract's checks on one set of ranks read the same few runs: they share a process.
@@ -98,12 +98,12 @@ def _started(
     return order, [(some, submit(some)) for some in largest_first]
 
 
-def attempt_all(some: Sequence[Task]) -> list[Finding]:
+def attempt_all(some: Sequence[CheckTask]) -> list[CheckResult]:
     """Try checks one after the other."""
     return [attempt(task) for task in some]
 
 
-def attempt(task: Task) -> Finding:
+def attempt(task: CheckTask) -> CheckResult:
     """Try one check; whatever it raises is a finding."""
     check, began = task.check, time.perf_counter()
     try:
@@ -120,14 +120,14 @@ def attempt(task: Task) -> Finding:
             f"{type(error).__name__}: {error}{_place(error, task.candidate.strategy_class)}",
         )
     took = time.perf_counter() - began
-    return Finding(task.candidate.name, task.layer, check.name, task.ranks, status, text, took)
+    return CheckResult(task.candidate.name, task.layer, check.name, task.ranks, status, text, took)
 
 
-def _over_gloo(task: Task, found: Sequence[Finding]) -> Finding:
+def _over_gloo(task: CheckTask, found: Sequence[CheckResult]) -> CheckResult:
     ends = [f for f in found if (f.layer, f.check, f.ranks) == (CONTRACT, "ends", task.ranks)]
     if any(finding.status == "FAILED" for finding in ends):
         text = "not tried: it does not end in virtual time"
-        return Finding(task.candidate.name, task.layer, task.check.name, task.ranks, "ok", text, 0.0)
+        return CheckResult(task.candidate.name, task.layer, task.check.name, task.ranks, "ok", text, 0.0)
     return attempt(task)
 
 

@@ -20,7 +20,7 @@ from ...strategies.topology import WORLD, Topology
 from ..communication.torch_communicator import TorchCommunicator, connect
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
-from ..launch.rank import Link
+from ..launch.rank import SupervisorLink
 from ..launch.venue import HOST
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
@@ -216,7 +216,13 @@ def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) ->
 
 
 def walk_rank(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    link: SupervisorLink,
 ) -> None:
     """What each rank process does: the trial run in both precisions, its history into `rank_<r>.pt`."""
     torch.set_num_threads(threads)

@@ -28,7 +28,7 @@ from ..conformance.checks import Candidate, Failed
 from ..conformance.driver import drive
 from ..conformance.scenario import Call, History
 from ..conformance.trial import course as trial_course
-from ..launch.rank import MeetingLink as Link
+from ..launch.rank import MeetingLink as SupervisorLink
 from ..launch.rank import meet
 from ..launch.slurm.job import ENTRY_FILE
 from ..machine.facts import process_facts
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 class Phase:
     """The phase of the check, for the supervisor, whose message about a hang names it, and in a file."""
 
-    def __init__(self, link: Link, file: Path | None) -> None:
+    def __init__(self, link: SupervisorLink, file: Path | None) -> None:
         self._link, self._file, self._name = link, file, ""
 
     def __call__(self, name: str) -> None:
@@ -75,7 +75,13 @@ class Phase:
 
 
 def examine(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    link: SupervisorLink,
 ) -> None:
     """Check the cluster as one rank; arguments and errors as of `rank.run_rank`. Strategies: entry.json."""
     phase = Phase(link, run_dir / PHASE_FILE if rank == 0 else None)

@@ -49,7 +49,7 @@ _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CheckRequest:
     """The job, described as that of a run, and the strategies whose contract is checked on it."""
 
     config: RunConfig
@@ -73,12 +73,12 @@ def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     if allocation is None:
         status = _submit(directory, config, console)
     else:
-        run_here(directory, config, allocation, _Events(console), ENTRY)
+        run_here(directory, config, allocation, _PhasePrinter(console), ENTRY)
         status = directory.status()
     return conclude(console, directory.path, config, status)
 
 
-def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> Request:
+def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> CheckRequest:
     """What `words` ask for. Raises ConfigError."""
     strategy_words, job_words = [], []
     for word in words:
@@ -106,7 +106,7 @@ def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> Request
     ranks = typed(ClusterConfig, tree["cluster"], "cluster").ranks
     for group, key in (("train", "global_batch_size"), ("dataset", "samples")):
         tree[group] = {**tree[group], key: max(ranks, tree[group][key])}  # a run has a sample for each rank
-    return Request(config=from_composed(tree, cwd), strategies=strategies)
+    return CheckRequest(config=from_composed(tree, cwd), strategies=strategies)
 
 
 def _other_launcher(name: str) -> str:
@@ -121,7 +121,7 @@ def _other_launcher(name: str) -> str:
     )
 
 
-def create_directory(wanted: Request) -> RunDirectory:
+def create_directory(wanted: CheckRequest) -> RunDirectory:
     """A new directory below results_dir/check, with the task of its ranks. Raises ConfigError."""
     config = wanted.config
     stem = f"{_short(config.cluster.ranks_of_nodes)}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -204,7 +204,7 @@ def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:
     return [f"running on {nodes}" if nodes else "running", *([f"  {phase}"] if phase else [])]
 
 
-class _Events:
+class _PhasePrinter:
     """Prints the phases of the ranks in this allocation, from the events of their supervisor."""
 
     def __init__(self, console: Console) -> None:

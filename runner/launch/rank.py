@@ -49,7 +49,7 @@ from .rank_process import Meeting
 log = logging.getLogger(__name__)
 
 
-class Link(Listener, Protocol):
+class SupervisorLink(Listener, Protocol):
     """The supervisor's end of this rank."""
 
     call: str
@@ -60,7 +60,7 @@ class Link(Listener, Protocol):
     ) -> None: ...
 
 
-class MeetingLink(Link, Protocol):
+class MeetingLink(SupervisorLink, Protocol):
     """The link of a real process, which also tells where all ranks meet, and what this rank's GPU is at."""
 
     meeting: Meeting

@@ -26,7 +26,7 @@ from ..training import checkpoint
 from ..training.context import Nobody, Rows
 from ..training.data_errors import data_told, images_told
 from ..training.device_model import ClusterDevice
-from .rank import Link
+from .rank import SupervisorLink
 
 
 class NodeLost(ExpectedEnd):
@@ -46,7 +46,13 @@ class Appended:
 
 
 def run_all(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    link: SupervisorLink,
 ) -> None:
     """Train all ranks of the run in `run_dir`.
 

@@ -25,7 +25,7 @@ Pair = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobFacts:
     """The facts of all ranks, and what was asked for.
 
     `threads`: of each rank, None if unknown. `pairs`: links measured between hosts, each {a, b, rate_gbit,
@@ -59,7 +59,7 @@ class Job:
 # ------------------------------------------------------------------ cores and GPUs
 
 
-def pinned(job: Job) -> Iterator[Finding]:
+def pinned(job: JobFacts) -> Iterator[Finding]:
     """Ranks of a host that may use the same cores, and fewer than they have threads."""
     short: dict[tuple[int, int, int], list[str]] = {}
     for host, ranks in job.hosts.items():
@@ -70,7 +70,7 @@ def pinned(job: Job) -> Iterator[Finding]:
         yield _pinned(job, ranks, cores, all_cores, hosts)
 
 
-def _pinned(job: Job, ranks: int, cores: int, all_cores: int, hosts: Sequence[str]) -> Finding:
+def _pinned(job: JobFacts, ranks: int, cores: int, all_cores: int, hosts: Sequence[str]) -> Finding:
     threads = job.threads or 1
     what = f"{job.on(hosts)}: {timing_validity(ranks, threads, cores)[1][0]} (of {all_cores})"
     if cores >= ranks:  # only the threads are too many
@@ -107,7 +107,7 @@ def _tightest(sets: Sequence[frozenset[int]], threads: int) -> tuple[int, int] |
     return max(short, key=lambda pair: (pair[0] / pair[1], pair[0]), default=None)
 
 
-def devices(job: Job) -> Iterator[Finding]:
+def devices(job: JobFacts) -> Iterator[Finding]:
     """GPUs that ranks of a host share, or that some ranks lack."""
     gpus = {host: [gpus_of(facts) for facts in ranks] for host, ranks in job.hosts.items()}
     if not any(names for of_ranks in gpus.values() for names in of_ranks):
@@ -160,7 +160,7 @@ def gpus_of(facts: ProcessFacts) -> list[str]:
 # ------------------------------------------------------------------ network
 
 
-def loopback_interface(job: Job) -> Iterator[Finding]:
+def loopback_interface(job: JobFacts) -> Iterator[Finding]:
     """gloo is to use the loopback interface, and the ranks are on several hosts."""
     wrong: dict[str, ProcessFacts] = {}
     for facts in job.ranks:
@@ -178,13 +178,13 @@ def loopback_interface(job: Job) -> Iterator[Finding]:
         )
 
 
-def links(job: Job) -> Iterator[Finding]:
+def links(job: JobFacts) -> Iterator[Finding]:
     """Measured links that are far slower than the others, or slower than any network for training."""
     for backend in dict.fromkeys(pair.get("backend") for pair in job.pairs):
         yield from _links(job, [pair for pair in job.pairs if pair.get("backend") == backend], backend)
 
 
-def _links(job: Job, pairs: Sequence[Pair], backend: str | None) -> Iterator[Finding]:
+def _links(job: JobFacts, pairs: Sequence[Pair], backend: str | None) -> Iterator[Finding]:
     by = "" if backend is None else f" ({backend})"
     rated = [pair for pair in pairs if pair.get("rate_gbit") is not None]
     timed = [pair for pair in pairs if pair.get("latency_us") is not None]
@@ -209,7 +209,7 @@ def _links(job: Job, pairs: Sequence[Pair], backend: str | None) -> Iterator[Fin
         yield _link_finding(job, "warning", what, late)
 
 
-def _link_finding(job: Job, severity: Severity, what: str, pairs: Sequence[Pair]) -> Finding:
+def _link_finding(job: JobFacts, severity: Severity, what: str, pairs: Sequence[Pair]) -> Finding:
     """`pairs`: the slow ones. The fix is another interface of the host in question, else to leave it out."""
     if len(pairs) > 1:
         what += f"; {len(pairs) - 1} more like it"
@@ -237,7 +237,7 @@ def _link_finding(job: Job, severity: Severity, what: str, pairs: Sequence[Pair]
 # ------------------------------------------------------------------ what must be the same on all hosts
 
 
-def versions(job: Job) -> Iterator[Finding]:
+def versions(job: JobFacts) -> Iterator[Finding]:
     """Versions and source code; a patch version of Python may differ."""
     for key, name in _VERSIONS.items():
         hosts = _hosts_of(job, [facts.versions[key] for facts in job.ranks])
@@ -256,7 +256,7 @@ def _source(commit: str, dirty: str | None) -> str:
     return commit[:10] + (f" with changes {dirty[:8]}" if dirty else "")
 
 
-def _hosts_of(job: Job, values: Sequence[str | None]) -> dict[str | None, list[str]]:
+def _hosts_of(job: JobFacts, values: Sequence[str | None]) -> dict[str | None, list[str]]:
     """The hosts of each value; `values`: one per rank."""
     hosts: dict[str | None, list[str]] = {}
     for facts, value in sorted(zip(job.ranks, values, strict=True), key=lambda pair: pair[0].rank or 0):
@@ -265,7 +265,7 @@ def _hosts_of(job: Job, values: Sequence[str | None]) -> dict[str | None, list[s
 
 
 def _differ(
-    job: Job, name: str, hosts: Mapping[str | None, list[str]], severity: Severity
+    job: JobFacts, name: str, hosts: Mapping[str | None, list[str]], severity: Severity
 ) -> Iterator[Finding]:
     if len(hosts) < 2:
         return
@@ -281,7 +281,7 @@ def _differ(
     )
 
 
-def results_folder(job: Job) -> Iterator[Finding]:
+def results_folder(job: JobFacts) -> Iterator[Finding]:
     """Hosts on which the file that rank 0 wrote into the folder of results is not there."""
     blind = [facts for facts in job.ranks if facts.sees_token is False]
     if blind:
@@ -295,7 +295,7 @@ def results_folder(job: Job) -> Iterator[Finding]:
         )
 
 
-def clocks(job: Job) -> Iterator[Finding]:
+def clocks(job: JobFacts) -> Iterator[Finding]:
     """Clocks of hosts that are apart."""
     offsets = {facts.host: facts.clock_offset_s for facts in job.ranks if facts.clock_offset_s is not None}
     early = min(offsets, key=lambda host: offsets[host], default="")
@@ -310,7 +310,7 @@ def clocks(job: Job) -> Iterator[Finding]:
         )
 
 
-def open_files(job: Job) -> Iterator[Finding]:
+def open_files(job: JobFacts) -> Iterator[Finding]:
     """The limit of open files: a rank holds connections to all others, in each of its groups."""
     ranks = sum(job.ranks_of_nodes)
     needed = 64 + 6 * ranks
@@ -326,7 +326,7 @@ def open_files(job: Job) -> Iterator[Finding]:
         )
 
 
-def each_rank(job: Job) -> Iterator[Finding]:
+def each_rank(job: JobFacts) -> Iterator[Finding]:
     """The rules on one process, for every rank; equal findings of several hosts become one."""
     yield from merged(
         [
@@ -340,7 +340,7 @@ def each_rank(job: Job) -> Iterator[Finding]:
     )
 
 
-JOB_RULES: tuple[Callable[[Job], Iterable[Finding]], ...] = (
+JOB_RULES: tuple[Callable[[JobFacts], Iterable[Finding]], ...] = (
     pinned,
     devices,
     loopback_interface,
@@ -363,7 +363,7 @@ def cluster_findings(
     share_gpus: bool = False,
 ) -> list[Finding]:
     """What is wrong with a job. `rows`: `ProcessFacts.as_row` of every rank; the rest is as of `Job`."""
-    job = Job(
+    job = JobFacts(
         ranks=[ProcessFacts.of(row) for row in rows],
         ranks_of_nodes=tuple(ranks_of_nodes),
         threads=threads,

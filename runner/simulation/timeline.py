@@ -18,7 +18,7 @@ MOST = 500_000  # events: 50 to 130 MB, which a browser still draws
 LISTED = 16  # members of a transfer by number; of more, how many
 
 
-class Transfer(Protocol):
+class DrawnTransfer(Protocol):
     """An operation of the simulator, as far as it is read here. Its end may move until it has passed."""
 
     verb: str
@@ -47,7 +47,7 @@ class Timeline:
         self._events: list[Event] = []
         self._left_out = 0
         self._count = itertools.count()
-        self._open: list[tuple[int, int, Transfer, dict[str, Any]]] = []  # a heap: the first end on top
+        self._open: list[tuple[int, int, DrawnTransfer, dict[str, Any]]] = []  # a heap: the first end on top
 
     def compute(self, rank: int, start_ns: int, end_ns: int, name: str) -> None:
         """Add that `rank` computes `name`, forward or backward."""
@@ -59,7 +59,7 @@ class Timeline:
         node = self._topology.node_of_rank[rank]
         self._add(Event(start_ns, end_ns, node, rank, f"wait for {verb}", "wait", {}))
 
-    def transfer(self, operation: Transfer, payload_bytes: int, channel: str, now: int) -> None:
+    def transfer(self, operation: DrawnTransfer, payload_bytes: int, channel: str, now: int) -> None:
         """Add `operation`, which all members have entered at `now`.
 
         It is read, and released with its tensors, once its end has passed: until then its end may move.

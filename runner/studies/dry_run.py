@@ -15,7 +15,7 @@ from ..records import display
 from ..records.outcome import OK, WRONG_REQUEST
 from ..training.packed.packed_set import look_at
 from . import duration
-from .plan import Plan, PlannedRun, plan_of
+from .plan import PlannedRun, StudyPlan, plan_of
 
 RUN, GO_ON = "run", "go on with it"
 STARTED = (RUN, GO_ON)
@@ -29,7 +29,7 @@ def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: P
     return show(display.make_console(), plan, many=many)
 
 
-def show(console: Console, plan: Plan, *, many: bool) -> int:
+def show(console: Console, plan: StudyPlan, *, many: bool) -> int:
     """Show each run, how long all will take, and the first one's configuration; returns the exit code.
 
     `many`: the runs of a sweep, which skips what is finished.
@@ -64,7 +64,7 @@ def packed_trouble(config: RunConfig) -> str | None:
     return None
 
 
-def tell_time(console: Console, plan: Plan) -> None:
+def tell_time(console: Console, plan: StudyPlan) -> None:
     """Show how long the runs will take, as far as that is known before any is started."""
     estimate = duration.from_finished(plan.runs)
     if estimate is not None:

@@ -14,7 +14,7 @@ from .plan import PlannedRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class DurationEstimate:
     """Of `runs` runs, one after another: `seconds` of wall clock here, `core_s`, and where that is from."""
 
     runs: int
@@ -38,7 +38,7 @@ def left(runs: Iterable[PlannedRun]) -> list[RunConfig]:
     return [run.config for run in runs if run.state != "finished"]
 
 
-def from_finished(runs: Sequence[PlannedRun]) -> Estimate | None:
+def from_finished(runs: Sequence[PlannedRun]) -> DurationEstimate | None:
     """From the wall clock of what is finished of the same sweep; arms of which nothing is take the mean."""
     to_do = left(runs)
     took: dict[str, list[float]] = {}  # seconds, by arm
@@ -91,9 +91,9 @@ def _took(run: PlannedRun) -> float | None:
     return seconds if math.isfinite(seconds) and seconds > 0 else None
 
 
-def _estimate(configs: Sequence[RunConfig], each: Sequence[float], basis: str) -> Estimate:
+def _estimate(configs: Sequence[RunConfig], each: Sequence[float], basis: str) -> DurationEstimate:
     pairs = list(zip(configs, each, strict=True))
-    return Estimate(
+    return DurationEstimate(
         runs=len(configs),
         seconds=math.fsum(each),
         core_s=math.fsum(seconds * cores_of(config) for config, seconds in pairs),

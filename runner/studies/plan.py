@@ -59,7 +59,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudyPlan:
     """The runs of a command in the order to start them, and the requests that were refused."""
 
     runs: Sequence[PlannedRun]
@@ -74,7 +74,7 @@ class Plan:
         return run
 
 
-def plan_of(requests: Sequence[Request]) -> Plan:
+def plan_of(requests: Sequence[Request]) -> StudyPlan:
     """The plan for what was asked (see the module's first lines for the order)."""
     # A list for each arm, of one run nearly always: no two requests may be one, whatever an arm is.
     blocks: dict[tuple[int, int], dict[str, list[PlannedRun]]] = {}
@@ -90,7 +90,7 @@ def plan_of(requests: Sequence[Request]) -> Plan:
     for number, block in enumerate(blocks.values()):
         turn = number % len(names)
         runs += [run for name in names[turn:] + names[:turn] for run in block.get(name, [])]
-    return Plan(runs=runs, refused=[request for request in requests if request.config is None])
+    return StudyPlan(runs=runs, refused=[request for request in requests if request.config is None])
 
 
 def declared(folder: Path) -> dict[str, float]:

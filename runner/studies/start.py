@@ -22,7 +22,7 @@ from ..records.run_directory import RunDirectory
 from ..training.data_errors import can_go_on
 from . import duration, sweep
 from .overview import runs_below
-from .plan import Plan, PlannedRun, declare, plan_of
+from .plan import PlannedRun, StudyPlan, declare, plan_of
 from .prepare_data import Preparation
 
 
@@ -113,7 +113,7 @@ def evaluate(folder: Path) -> int:
 
 def run_sweep(
     console: Console,
-    plan: Plan,
+    plan: StudyPlan,
     *,
     with_report: bool,
     words: Sequence[str] = (),
@@ -146,7 +146,7 @@ def run_sweep(
     return code
 
 
-def _tell_estimate(console: Console, plan: Plan) -> float | None:
+def _tell_estimate(console: Console, plan: StudyPlan) -> float | None:
     """Show how long the runs will take; seconds of each, None before one is finished."""
     estimate = duration.from_finished(plan.runs)
     if estimate is None:
@@ -165,7 +165,7 @@ def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
     return start_and_time
 
 
-def _tell_refused(console: Console, plan: Plan) -> None:
+def _tell_refused(console: Console, plan: StudyPlan) -> None:
     """Show which requests are refused. Raises ConfigError if all are."""
     errors = dict.fromkeys(str(request.error) for request in plan.refused)
     if not plan.runs:
@@ -177,7 +177,7 @@ def _tell_refused(console: Console, plan: Plan) -> None:
 def _give_away(
     console: Console,
     launcher: Launcher,
-    plan: Plan,
+    plan: StudyPlan,
     *,
     with_report: bool,
     words: Sequence[str] | None = None,

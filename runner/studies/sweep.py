@@ -11,7 +11,7 @@ from ..records.display import duration
 from ..records.json_lines import read_json
 from ..records.outcome import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
 from ..records.run_directory import RunDirectory
-from .plan import Plan, PlannedRun
+from .plan import PlannedRun, StudyPlan
 
 NOT_STARTED = ("skipped", "refused", "impossible", "not started")
 INTERRUPTED_BEFORE = Outcome(status="not started", reason="interrupted before it")
@@ -59,7 +59,7 @@ def run_or_resume(run: PlannedRun, start: Start, ready: Ready = always) -> tuple
 
 
 def run_all(
-    plan: Plan,
+    plan: StudyPlan,
     start: Start,
     tell: Callable[[str], None],
     commit: Callable[[], str | None],

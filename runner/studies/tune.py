@@ -28,7 +28,7 @@ from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.statistics.ratio import Times
 from . import dry_run, start
 from .pilot import beside, refuse_far
-from .plan import Plan, PlannedRun, plan_of
+from .plan import PlannedRun, StudyPlan, plan_of
 from .prepare_data import Preparation
 from .search_space import described, settings_of, sobol_points, space_of, value_of, with_settings
 from .tuned_study import SUFFIX as TUNED_SUFFIX
@@ -188,7 +188,7 @@ def _request(
     return Request(words=trial_words, config=run)
 
 
-def show_trials(console: Console, tuning: Tuning, plan: Plan) -> None:
+def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
     """Show a table of each arm with the settings of its trials, then how long all will take."""
     runs = {run.path: run for run in plan.runs}
     for arm in tuning.searched:

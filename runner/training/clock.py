@@ -17,7 +17,7 @@ PARTS = ("compute", "exposed", "waiting", "data", "step_other")
 
 
 @dataclass
-class Interval:
+class TrainInterval:
     """One rank's train interval, nanoseconds.
 
     `blocked` is not yet split into transfer (`exposed`) and `waiting`.
@@ -30,7 +30,7 @@ class Interval:
     step_other: int
 
 
-def by_device(interval: Interval, compute_ns: int, exposed_ns: int) -> Interval:
+def by_device(interval: TrainInterval, compute_ns: int, exposed_ns: int) -> TrainInterval:
     """`interval` with its parts as the GPU had them; they sum to `train` as before.
 
     A host that runs ahead does not see what its GPU is busy with: computing and exposed sums are the
@@ -39,7 +39,7 @@ def by_device(interval: Interval, compute_ns: int, exposed_ns: int) -> Interval:
     compute = min(compute_ns, interval.train)
     blocked = min(interval.blocked + exposed_ns, interval.train - compute)
     data = min(interval.data, interval.train - compute - blocked)
-    return Interval(interval.train, compute, blocked, data, interval.train - compute - blocked - data)
+    return TrainInterval(interval.train, compute, blocked, data, interval.train - compute - blocked - data)
 
 
 class Clock:
@@ -98,11 +98,11 @@ class Clock:
         self._interval_blocked += blocked - self._blocked_before
         self._recorded_until, self._blocked_before = now, blocked
 
-    def end_interval(self) -> Interval:
+    def end_interval(self) -> TrainInterval:
         """What this rank did in `train` since the last call. Call outside of `train`."""
         assert self.segment != "train", "an interval ends where training pauses"
         train = self.segments["train"] - self._interval_train
-        interval = Interval(
+        interval = TrainInterval(
             train,
             self._parts["compute"],
             self._interval_blocked,

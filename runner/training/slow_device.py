@@ -31,7 +31,7 @@ SHORTEST_SLEEP_NS = 50_000  # time.sleep comes back some 60 us late: less than t
 
 
 @dataclass(frozen=True)
-class Marks:
+class LayerMarks:
     """The layers of a pass in the order in which they end, and the share of its time that is over then.
 
     In forward a layer is a module without children, or the model itself, which ends last. In backward it is
@@ -43,7 +43,7 @@ class Marks:
     shares: tuple[float, ...] = ()  # never falling, 1.0 at the last
 
     @classmethod
-    def of(cls, steps: Sequence[Sequence[tuple[str, int]]]) -> "Marks":
+    def of(cls, steps: Sequence[Sequence[tuple[str, int]]]) -> "LayerMarks":
         """From (layer, nanoseconds since the pass began) of several steps: medians.
 
         Raises ConfigError where a step ran other layers than the first.
@@ -63,7 +63,7 @@ class Marks:
 class _Pass:
     """Forward or backward of the open step; nanoseconds."""
 
-    marks: Marks
+    marks: LayerMarks
     padded_ns: int
     since: int
     place: int = 0  # of the next mark
@@ -108,7 +108,7 @@ class Padding:
                     "(cluster=laptop)"
                 )
         self.device = device
-        self.forward, self.backward = Marks(), Marks()
+        self.forward, self.backward = LayerMarks(), LayerMarks()
         self.steps = 0
         self.overruns = 0  # steps of which real computing alone took longer, in forward or in backward
         self.measured_s = 0.0  # what a step's real computing took when it was measured, median
@@ -147,13 +147,13 @@ class Padding:
         finally:
             self._measured = None
         for place in (0, 1):
-            Marks.of([step[place] for step in measured])  # all alike, or none counts
+            LayerMarks.of([step[place] for step in measured])  # all alike, or none counts
         # The faster half of them: those that others on this machine disturbed least.
         measured.sort(key=lambda step: sum(one[-1][1] for one in step))
         self.measured_s = median(sum(one[-1][1] for one in step) for step in measured) / 1e9
         quiet = max(1, steps // 2)
         self.forward, self.backward = (
-            Marks.of([step[place] for step in measured[:quiet]]) for place in (0, 1)
+            LayerMarks.of([step[place] for step in measured[:quiet]]) for place in (0, 1)
         )
 
     def expected_s(self, samples: int) -> float:

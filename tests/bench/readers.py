@@ -31,7 +31,7 @@ from figures import Figure
 from daso_bench.datasets.packed.feeder import Feeder, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed, Writer
 from daso_bench.datasets.packed.packed_format import Description
-from daso_bench.datasets.packed.readers import Reader, Tally, chunked_shuffle, node_batch
+from daso_bench.datasets.packed.readers import CounterTally, Reader, chunked_shuffle, node_batch
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.runner.training.packed.page_cache import drop
@@ -49,7 +49,7 @@ COLD = 0.98  # of the useful bytes must come from the disk
 ROOM = 1.2  # of a set must be free: its index, and other people's files
 OF_PLAIN, PEAK_MB = 0.8, 200.0
 PLAIN, STRIDED = "plain", "strided"
-READERS: dict[str, Callable[[Packed, list[Stretch], int, Tally], Reader]] = {
+READERS: dict[str, Callable[[Packed, list[Stretch], int, CounterTally], Reader]] = {
     "chunked_shuffle": partial(chunked_shuffle, seed=0),
     "node_batch": node_batch,
     STRIDED: partial(strided, threads=False),  # the default of `reader.threads`
@@ -231,7 +231,7 @@ def _measured(reading: Callable[[], int]) -> Reading:
 def _fed(packed: Packed, arm: Arm) -> int:
     """Give a reader's records to members in this process; returns the useful bytes."""
     members, share = 1 if arm.reader == STRIDED else RANKS, BATCH // RANKS
-    sizes, tally = (share,) * RANKS, Tally()
+    sizes, tally = (share,) * RANKS, CounterTally()
     epoch = Epoch(batch=BATCH, steps=arm.steps, full=sizes, last=sizes, ranks_of_nodes=(RANKS,))
     # On Windows the ends would be others.
     lines = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in range(members)]

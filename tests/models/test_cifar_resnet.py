@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from daso_bench.models.cifar_resnet import Block, CifarResNet
+from daso_bench.models.cifar_resnet import CifarResNet, ResidualBlock
 from daso_bench.models.spec import InputSpec
 
 CIFAR = InputSpec(3, 32, 32, 10)
@@ -32,7 +32,7 @@ def test_it_has_as_many_layers_with_weights_as_its_name_says():
 
 
 def test_a_shortcut_takes_every_second_pixel_and_adds_channels_of_zero():
-    block = Block(16, 32, stride=2).eval()
+    block = ResidualBlock(16, 32, stride=2).eval()
     nn.init.zeros_(block.norm2.weight)
     images = torch.rand(2, 16, 5, 4)
     out = block(images)
@@ -44,7 +44,7 @@ def test_a_shortcut_takes_every_second_pixel_and_adds_channels_of_zero():
 @pytest.mark.parametrize("zero", [True, False])
 def test_the_last_norm_of_each_block_starts_at_zero_if_asked(zero: bool):
     built = CifarResNet(zero_init_last=zero).build(CIFAR)
-    lasts = [module.norm2.weight for module in built.modules() if isinstance(module, Block)]
+    lasts = [module.norm2.weight for module in built.modules() if isinstance(module, ResidualBlock)]
     assert len(lasts) == 9
     assert all(bool((weight == (0 if zero else 1)).all()) for weight in lasts)
 

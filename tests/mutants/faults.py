@@ -169,8 +169,8 @@ FAULTS = [
     Fault(
         "stop request forgotten when a sum passes",
         "daso",
-        "            float(self.stop_requested or self.replica.stop_requested)\n",
-        "            float(self.replica.stop_requested)\n",
+        "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
+        "        flat[-1].fill_(float(self.replica.stop_requested))",
     ),
     Fault(
         "a plateau overwrites the best loss",
@@ -362,7 +362,7 @@ FAULTS = [
     Fault(
         "stop requests are not sent",
         "local_sgd",
-        "            float(self.stop_requested or self.replica.stop_requested)\n",
+        "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
         "        flat[-1].fill_(0.0)",
         "averaging.py",
     ),

@@ -33,8 +33,8 @@ from ...records.json_lines import write_json
 from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import RunDirectory
 from . import fit, measure
-from .fit import About, Calibration, HoldOut, Link, Overlap, Steps
-from .measure import Task
+from .fit import About, Calibration, HoldOut, LinkFit, Overlap, Steps
+from .measure import MeasureTask
 from .write import cluster_of, render, rows, trace, write
 
 PAYLOADS = tuple(1024 * 4**power for power in range(9))  # 1 KiB to 64 MiB
@@ -55,7 +55,7 @@ class Ended(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CalibrationPlan:
     """Rounds of each part, steps of a real run, and the seconds that all of it takes."""
 
     steps: int
@@ -65,7 +65,9 @@ class Plan:
     seconds: float
 
     @classmethod
-    def of(cls, step_s: dict[int, float], own: int, ranks: int, links: int, effort: float) -> "Plan":
+    def of(
+        cls, step_s: dict[int, float], own: int, ranks: int, links: int, effort: float
+    ) -> "CalibrationPlan":
         """From the seconds of a step by its samples. `links`: how many classes of them."""
         round_s = sum((1 + STEPS) * took for took in step_s.values()) + OWN_STEPS * step_s[own]
         sums_s = len(PAYLOADS) * step_s[own] + SUMS_OF_A_ROUND_S
@@ -137,32 +139,32 @@ class Machine:
             if there
         }
 
-    def look(self) -> Plan:
+    def look(self) -> CalibrationPlan:
         """Run a few steps of each size, and plan the measurement. Raises Ended, KeyboardInterrupt."""
         took = self._measure("a first look", self._steps(rounds=1, steps=LOOK_STEPS, own_steps=LOOK_STEPS))
         step_s = dict(zip(self.sizes, np.max(took["sizes"], (0, 2)).tolist(), strict=True))
-        plan = Plan.of(step_s, self.own, self.ranks, len(self.pairs), self._effort)
+        plan = CalibrationPlan.of(step_s, self.own, self.ranks, len(self.pairs), self._effort)
         who = f"{self.ranks} ranks, a step of {self.own} samples {step_s[self.own] * 1e3:.2f} ms"
         display.say(self._console, f"{who}; all in all about {display.duration(plan.seconds)}")
         return plan
 
-    def measured(self, plan: Plan, command: str, model: str, dataset: str) -> Calibration:
+    def measured(self, plan: CalibrationPlan, command: str, model: str, dataset: str) -> Calibration:
         """Measure all parts but the hold-out; the texts are for the file. Raises Ended, KeyboardInterrupt."""
         took = self._measure(
             "1/4 step times", self._steps(rounds=plan.steps, steps=STEPS, own_steps=OWN_STEPS)
         )
         links = {}
         for kind, pair in self.pairs.items():
-            task = Task(part="sums", rounds=plan.sums, own=self.own, payloads=PAYLOADS)
+            task = MeasureTask(part="sums", rounds=plan.sums, own=self.own, payloads=PAYLOADS)
             links[kind] = link_of(self._measure(f"2/4 links, {kind}", task, pair), PAYLOADS)
         overlap = None
         if self.ranks > 1:
-            task = Task(part="overlap", rounds=plan.overlap, own=self.own)
+            task = MeasureTask(part="overlap", rounds=plan.overlap, own=self.own)
             overlap = overlap_of(self._measure("3/4 overlap", task))
         about = self._about(command, model, dataset, accelerator=took["device"])
         return Calibration(about=about, steps=steps_of(took, self.sizes), links=links, overlap=overlap)
 
-    def hold_out(self, results: Calibration, cluster: ClusterConfig, plan: Plan) -> HoldOut | None:
+    def hold_out(self, results: Calibration, cluster: ClusterConfig, plan: CalibrationPlan) -> HoldOut | None:
         """Real runs of ddp, and the same run on `cluster` in virtual time; then the step alone once more.
 
         None if the data are too few for such a batch. Raises Ended, KeyboardInterrupt.
@@ -192,17 +194,21 @@ class Machine:
         launcher = SimulatedConfig(timing_only=True)
         virtual = dataclasses.replace(real, cluster=cluster, launcher=launcher)
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
-        task = Task(part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS)
+        task = MeasureTask(
+            part="steps", own=self.own, sizes=(self.own,), rounds=plan.steps, own_steps=OWN_STEPS
+        )
         again = np.array(self._measure("4/4 hold-out, the step once more", task)["sizes"])
         before = np.median(results.steps.seconds[:, self.sizes.index(self.own)])
         drift = float(np.median(again.mean(2)) / before - 1)
         return HoldOut(batch=batch, steps=steps, measured=tuple(measured), modelled=modelled, drift=drift)
 
-    def _steps(self, *, rounds: int, steps: int, own_steps: int) -> Task:
+    def _steps(self, *, rounds: int, steps: int, own_steps: int) -> MeasureTask:
         own, sizes = self.own, self.sizes
-        return Task(part="steps", own=own, sizes=sizes, rounds=rounds, steps=steps, own_steps=own_steps)
+        return MeasureTask(
+            part="steps", own=own, sizes=sizes, rounds=rounds, steps=steps, own_steps=own_steps
+        )
 
-    def _measure(self, title: str, task: Task, cluster: ClusterConfig | None = None) -> dict[str, Any]:
+    def _measure(self, title: str, task: MeasureTask, cluster: ClusterConfig | None = None) -> dict[str, Any]:
         config = self._config
         if cluster is not None:
             train = dataclasses.replace(config.train, global_batch_size=self.own * cluster.ranks)
@@ -210,7 +216,7 @@ class Machine:
         return self._launch(title, config, config.cluster.ranks, measure.ENTRY, task)
 
     def _launch(
-        self, title: str, config: schema.RunConfig, ranks: int, entry: str, task: Task | None = None
+        self, title: str, config: schema.RunConfig, ranks: int, entry: str, task: MeasureTask | None = None
     ) -> dict[str, Any]:
         self._launches += 1
         directory = RunDirectory.create(load.to_plain(config), self._scratch / str(self._launches))
@@ -268,9 +274,9 @@ def steps_of(took: dict[str, Any], sizes: tuple[int, ...]) -> Steps:
     )
 
 
-def link_of(took: dict[str, Any], payloads: tuple[int, ...]) -> Link:
+def link_of(took: dict[str, Any], payloads: tuple[int, ...]) -> LinkFit:
     """The fits of the part `sums`."""
-    return Link(
+    return LinkFit(
         payloads=payloads,
         rounds=len(took["paused"]),
         paused=fit.link_fit(payloads, np.array(took["paused"])),

@@ -24,7 +24,7 @@ from ....strategies.topology import WORLD, Topology
 from ...communication import gpus
 from ...communication.torch_communicator import TorchCommunicator, connect
 from ...config import load, schema
-from ...launch.rank import Link
+from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
@@ -42,7 +42,7 @@ _TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class MeasureTask:
     """What the ranks are to do: `part` is steps, sums or overlap.
 
     `sizes`: samples of a rank's step. `own`: those of the run. `steps`, `own_steps`: that count, in a round,
@@ -66,7 +66,13 @@ class Apart(DDP):
 
 
 def measure(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: socket.socket | None, threads: int, link: Link
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    link: SupervisorLink,
 ) -> None:
     """Do the task in `run_dir`; rank 0 hands over what was found as its summary.
 
@@ -74,7 +80,7 @@ def measure(
         ConfigError: the run directory asks for something that cannot be.
     """
     torch.set_num_threads(threads)
-    task = Task(**read_json(run_dir / TASK))
+    task = MeasureTask(**read_json(run_dir / TASK))
     config = load.load(run_dir / "config.yaml")
     topology = Topology.of(config.cluster.ranks_of_nodes)
     comm = connect(
@@ -89,7 +95,7 @@ def measure(
         timeout_s=_TIMEOUT_S,
     )
     gpus.choose_precision(config.train.precision, comm.device)
-    parts: dict[str, Callable[[Rig, Task, Link], dict[str, Any]]] = {
+    parts: dict[str, Callable[[Rig, MeasureTask, SupervisorLink], dict[str, Any]]] = {
         "steps": steps,
         "sums": sums,
         "overlap": overlap,
@@ -100,7 +106,7 @@ def measure(
     comm.close()
 
 
-def steps(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
+def steps(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
     """Times of steps without sums, all ranks at once, the sizes in turn.
 
     Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
@@ -134,7 +140,7 @@ def steps(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
     }
 
 
-def sums(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
+def sums(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
     """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
 
     Returns seconds: `paused`, `back_to_back`, each [rounds][payloads].
@@ -152,7 +158,7 @@ def sums(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
     return {"paused": took[:, :, 0].tolist(), "back_to_back": took[:, :, 1].tolist()}
 
 
-def overlap(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
+def overlap(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
     """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
 
     Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and
@@ -179,7 +185,7 @@ def overlap(rig: "Rig", task: Task, link: Link) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSeconds:
     """Seconds of one step of a rank: the whole, its forward pass, forward and backward without waiting."""
 
     whole_s: float
@@ -208,7 +214,7 @@ class Rig:
         # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
         self.step(context.batch_order.extremes()[0][comm.rank], averaged=True)
 
-    def step(self, samples: int, *, averaged: bool = False) -> Step:
+    def step(self, samples: int, *, averaged: bool = False) -> StepSeconds:
         """One step of the train loop on noise, once all ranks are here."""
         context, comm = self._loop.context, self.comm
         self._samples = samples
@@ -224,7 +230,7 @@ class Rig:
         replica.wait_pending()
         self._synchronise()
         took = comm.now() - began
-        return Step(took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9)
+        return StepSeconds(took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9)
 
     def next_batch_s(self) -> float:
         """Seconds to get the run's next batch of its own data, after a step as in training."""

@@ -42,7 +42,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Batch:
+class IpBatch:
     """Lines for `program -batch -`. `node`: in whose namespace it runs, None for the bridges'.
 
     `summary`: what a record has instead of the lines, where they are many and alike.
@@ -96,7 +96,7 @@ def window_bytes(shapes: Sequence[Shape]) -> int | None:
     return max(least, round(max(rates) * (_SERVED_S + round_trip_s)))
 
 
-def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool = True) -> list[Batch]:
+def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool = True) -> list[IpBatch]:
     """The network of nodes with these links, in order of execution.
 
     Args:
@@ -109,9 +109,9 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool =
     for bridge in ("b0", "b1"):
         bridges += [f"link add {bridge} type bridge", f"link set {bridge} mtu {MTU}"]
         bridges += [line.format(bridge) for line in quiet] + [f"link set {bridge} up"]
-    batches = [Batch(None, "ip", tuple(bridges))]
+    batches = [IpBatch(None, "ip", tuple(bridges))]
     ports: list[str] = []
-    outer: list[Batch] = []
+    outer: list[IpBatch] = []
     window = window_bytes(shapes)
     for node, shape in enumerate(shapes):
         inside = ["link set lo up"]
@@ -129,22 +129,22 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool =
             ]
             ports += [line.format(port) for line in quiet]
             ports += [f"link set {port} master {bridge}", f"link set {port} up"]
-        batches.append(Batch(node, "ip", tuple(inside)))
+        batches.append(IpBatch(node, "ip", tuple(inside)))
         batches += _end(node, INTERFACE, shape, turns)
         outer += _end(None, f"n{node}", shape, turns)
-    batches.append(Batch(None, "ip", tuple(ports)))
+    batches.append(IpBatch(None, "ip", tuple(ports)))
     return batches + outer
 
 
-def _end(node: int | None, device: str, shape: Shape, turns: bool) -> list[Batch]:
+def _end(node: int | None, device: str, shape: Shape, turns: bool) -> list[IpBatch]:
     """One end of a node's pair. `node`: in whose namespace the device is."""
-    batches: list[Batch] = []
+    batches: list[IpBatch] = []
     if lines := shaping_lines(device, shape):
-        batches.append(Batch(node, "tc", tuple(lines)))
+        batches.append(IpBatch(node, "tc", tuple(lines)))
     if turns and shape.bytes_per_s is not None:
         first, *classes = fair_lines(device)
         others = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
-        batches.append(Batch(node, "tc", (first, *classes), (first, others)))
+        batches.append(IpBatch(node, "tc", (first, *classes), (first, others)))
     return batches
 
 

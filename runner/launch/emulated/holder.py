@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 from ...machine.die_with_parent import LEFT_TO_THE_SUPERVISOR, die_with_parent
-from .addresses import Batch, Shape, address, has_ipv6, plan, trial_lines
+from .addresses import IpBatch, Shape, address, has_ipv6, plan, trial_lines
 from .namespaces import CLONE_NEWNET, new_user_and_net, setns, unshare
 
 COMMAND_S = 30.0  # one batch
@@ -28,7 +28,7 @@ COMMAND_S = 30.0  # one batch
 SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
-class Failed(Exception):
+class StepFailed(Exception):
     """A step that failed. `cause`: as in the answer."""
 
     def __init__(self, cause: str, error: str) -> None:
@@ -43,7 +43,7 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
     """
     programs = {name: shutil.which(name, path=SEARCHED) for name in ("ip", "tc")}
     if missing := [name for name, path in programs.items() if path is None]:
-        raise Failed("missing", f"no command {' and '.join(missing)} on the PATH")
+        raise StepFailed("missing", f"no command {' and '.join(missing)} on the PATH")
     try:
         new_user_and_net()
         base = _own_net()
@@ -53,7 +53,7 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
             nodes.append(_own_net())
         setns(base, CLONE_NEWNET)
     except OSError as error:
-        raise Failed("map" if error.filename else "unshare", str(error)) from error
+        raise StepFailed("map" if error.filename else "unshare", str(error)) from error
     proc = f"/proc/{os.getpid()}"
     commands: list[str] = []
     turns = _has_turns(str(programs["tc"]))
@@ -75,8 +75,8 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
 def _has_turns(tc: str) -> bool:
     """Whether this kernel can give the connections of a link equal turns."""
     try:
-        _run(Batch(None, "tc", tuple(trial_lines("lo"))), tc)
-    except Failed:
+        _run(IpBatch(None, "tc", tuple(trial_lines("lo"))), tc)
+    except StepFailed:
         return False
     return True
 
@@ -85,7 +85,7 @@ def _own_net() -> int:
     return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _run(batch: Batch, program: str) -> None:
+def _run(batch: IpBatch, program: str) -> None:
     try:
         done = subprocess.run(
             [program, "-batch", "-"],
@@ -96,13 +96,13 @@ def _run(batch: Batch, program: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failed(batch.program, f"{program} -batch -: {error}") from error
+        raise StepFailed(batch.program, f"{program} -batch -: {error}") from error
     if done.returncode != 0:
         errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise Failed(batch.program, f"{batch.program} {_failed_line(batch, errors)}: {errors[0]}")
+        raise StepFailed(batch.program, f"{batch.program} {_failed_line(batch, errors)}: {errors[0]}")
 
 
-def _failed_line(batch: Batch, errors: list[str]) -> str:
+def _failed_line(batch: IpBatch, errors: list[str]) -> str:
     """`ip` and `tc` end with "Command failed -:NUMBER"."""
     number = errors[-1].rpartition(":")[2]
     known = number.isdecimal() and 1 <= int(number) <= len(batch.lines)
@@ -116,7 +116,7 @@ def main() -> int:
     die_with_parent(int(sys.argv[1]))
     try:
         answer = build([Shape(*numbers) for numbers in json.loads(sys.stdin.buffer.readline())])
-    except Failed as failure:
+    except StepFailed as failure:
         answer = {"error": str(failure), "cause": failure.cause}
     except Exception as error:  # a fault of ours: the supervisor shows it to the user
         answer = {"error": repr(error), "cause": "other"}

@@ -28,7 +28,7 @@ from ..remote import RemoteProcess, RemoteRanks
 from ..supervisor import Event
 from . import provenance, queue
 from .clean_environment import for_step
-from .request import Request, request_of
+from .request import JobRequest, request_of
 from .srun import Srun
 
 ENTRY_FILE = "entry.json"  # names what the ranks do in place of training, and what they need to know for it
@@ -158,7 +158,7 @@ class SlurmRanks(RemoteRanks):
         self,
         directory: RunDirectory,
         topology: Topology,
-        request: Request,
+        request: JobRequest,
         allocation: Allocation,
         entry: str | None = None,
         kinds: Sequence[str] = (),
@@ -304,13 +304,13 @@ class SlurmRanks(RemoteRanks):
             self.directory.update(status=status["attempts"][-1]["status"], reason=reason)
 
 
-def _shown(id: str) -> queue.Job | None:
+def _shown(id: str) -> queue.QueuedJob | None:
     with suppress(MachineError):
         return queue.shown(id)
     return None
 
 
-def _settled(id: str) -> queue.Job | None:
+def _settled(id: str) -> queue.QueuedJob | None:
     """The job once Slurm says what becomes of it: requeued, cancelled, preempted.
 
     It says so once the job's steps have ended on all nodes; the batch step, we, may still be there.

@@ -42,7 +42,7 @@ class SlurmError(MachineError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class QueuedJob:
     """One job or array element as Slurm tells it; None: this source does not say.
 
     `id`: "123" or "123_4". `state`: Slurm's word (`words` translates it). `time_left_s`: infinity without a
@@ -138,13 +138,13 @@ def words(state: str) -> Words:
 
 def in_queue(
     ids: Collection[str] = (), *, name: str | None = None, user: str | None = None
-) -> dict[str, Job]:
+) -> dict[str, QueuedJob]:
     """The jobs that the controller knows, by id: the `ids`, or those called `name` of `user` (or me).
 
     The id of an array stands for all its elements. A finished job stays known for some minutes (MinJobAge)
     and is in the result: `state` says so. An id that is unknown is absent.
     """
-    jobs: list[Job] = []
+    jobs: list[QueuedJob] = []
     if ids:
         for chunk in _chunks(ids):
             jobs += _squeue_ids(chunk)
@@ -153,7 +153,7 @@ def in_queue(
     return {job.id: job for job in jobs if not ids or _asked(job.id, ids)}
 
 
-def shown(id: str) -> Job | None:
+def shown(id: str) -> QueuedJob | None:
     """One job as `scontrol show job` tells it; None if it is unknown."""
     try:
         text = call("scontrol", "--oneliner", "show", "job", id)
@@ -167,11 +167,11 @@ def shown(id: str) -> Job | None:
     return (exact or jobs or [None])[0]
 
 
-def accounted(ids: Collection[str]) -> dict[str, list[Job]]:
+def accounted(ids: Collection[str]) -> dict[str, list[QueuedJob]]:
     """Every attempt of each job in accounting, the first one first; {} where there is no accounting."""
     if not shutil.which("sacct"):
         return {}
-    rows: list[tuple[str, Job]] = []
+    rows: list[tuple[str, QueuedJob]] = []
     for chunk in _chunks(ids):
         try:
             rows += _sacct(chunk)
@@ -179,7 +179,7 @@ def accounted(ids: Collection[str]) -> dict[str, list[Job]]:
             if "accounting storage is disabled" in error.words:
                 return {}
             raise
-    attempts: dict[str, list[Job]] = {}
+    attempts: dict[str, list[QueuedJob]] = {}
     for _, job in sorted(rows, key=lambda row: row[0]):
         # Elements that wait share one record, "11_[4-9]": no attempt of any of them yet.
         if _asked(job.id, ids) and "[" not in job.id:
@@ -294,7 +294,7 @@ def _chunks(ids: Collection[str], *, whole_arrays: bool = True) -> Iterator[list
         yield unique[start : start + _IDS_PER_CALL]
 
 
-def _squeue_ids(ids: Sequence[str]) -> list[Job]:
+def _squeue_ids(ids: Sequence[str]) -> list[QueuedJob]:
     try:
         return _squeue(f"--jobs={','.join(ids)}")
     except SlurmError as error:
@@ -303,12 +303,12 @@ def _squeue_ids(ids: Sequence[str]) -> list[Job]:
     return [] if len(ids) == 1 else [job for id in ids for job in _squeue_ids([id])]
 
 
-def _squeue(*which: str) -> list[Job]:
+def _squeue(*which: str) -> list[QueuedJob]:
     text = call(
         "squeue", "--noheader", "--array", "--states=all", _format("%i", "%T", "%r", "%L", "%N", "%j"), *which
     )
     return [
-        Job(
+        QueuedJob(
             id=id,
             name=name,
             state=state,
@@ -320,12 +320,12 @@ def _squeue(*which: str) -> list[Job]:
     ]
 
 
-def _of_scontrol(line: str, id: str) -> Job:
+def _of_scontrol(line: str, id: str) -> QueuedJob:
     """The record of a job from its one line of key=value; its name may hold anything up to UserId."""
     name, _, rest = line.partition(" JobName=")[2].partition(" UserId=")
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", rest))
     limit, ran = seconds_left(fields.get("TimeLimit", "")), seconds_left(fields.get("RunTime", ""))
-    return Job(
+    return QueuedJob(
         id=id,
         name=name,
         state=fields.get("JobState", ""),
@@ -339,7 +339,7 @@ def _is_element(line: str, id: str) -> bool:
     return "_" not in id or f" ArrayTaskId={id.split('_')[1]} " in line
 
 
-def _sacct(ids: Sequence[str]) -> Iterator[tuple[str, Job]]:
+def _sacct(ids: Sequence[str]) -> Iterator[tuple[str, QueuedJob]]:
     """(start, job) of every record: ISO times, so that text order is time order; "Unknown" sorts last."""
     text = call(
         "sacct", "--noheader", "--parsable2", f"--delimiter={_BETWEEN}", "--allocations", "--duplicates",
@@ -349,7 +349,7 @@ def _sacct(ids: Sequence[str]) -> Iterator[tuple[str, Job]]:
         nodes = "" if nodes == "None assigned" else nodes
         yield (
             start,
-            Job(id=id, name=name, state=state, reason=_said(reason), time_left_s=None, nodes=nodes),
+            QueuedJob(id=id, name=name, state=state, reason=_said(reason), time_left_s=None, nodes=nodes),
         )
 
 

@@ -12,7 +12,7 @@ from .queue import NodeKind, partition_of_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class JobRequest:
     """One job. `ranks_of_nodes`: tasks of each node, in order; `None` for what is left to the site."""
 
     launcher: SlurmConfig
@@ -115,7 +115,7 @@ class Request:
 
 def request_of(
     config: RunConfig, nodes_of: Callable[[str | None], Sequence[NodeKind]] = partition_of_nodes
-) -> Request:
+) -> JobRequest:
     """What `config` asks for. `nodes_of`: the nodes of a partition, asked only where a key says `auto`.
 
     Raises ConfigError if the partition has no such nodes, SlurmError if Slurm does not answer.
@@ -134,7 +134,7 @@ def request_of(
         if isinstance(cpus, str):
             with_gpus = [kind for kind in kinds if kind.gpus >= gpus * most]
             cpus = _share_of_cpus(with_gpus or kinds, most)
-    return Request(launcher=launcher, ranks_of_nodes=ranks, cpus_per_task=cpus, gpus_per_node=gpus * most)
+    return JobRequest(launcher=launcher, ranks_of_nodes=ranks, cpus_per_task=cpus, gpus_per_node=gpus * most)
 
 
 def _share_of_cpus(kinds: Sequence[NodeKind], ranks: int) -> int:

@@ -19,7 +19,7 @@ def job_id(status: Mapping[str, Any]) -> str | None:
     return (status.get("job") or {}).get("id")
 
 
-def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.Job]:
+def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.QueuedJob]:
     """What the controller knows of the jobs of unfinished runs; {} where no Slurm answers."""
     ids = [
         id for status in statuses if (id := job_id(status)) is not None and status.get("status") not in DONE
@@ -31,7 +31,7 @@ def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.Job]:
     return {}
 
 
-def with_queue(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
+def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
     """status.json with what the queue adds: `queue` = state, nodes, time left, reason for waiting.
 
     A run that has not ended by its own account and whose job is gone has failed, for the reason that
@@ -61,7 +61,7 @@ def with_queue(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, An
     return combined
 
 
-def _gone(status: Mapping[str, Any], job: queue.Job | None) -> dict[str, Any]:
+def _gone(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
     """The end of a run whose job has left the queue before the run wrote one."""
     id = job_id(status)
     if id is None:

@@ -27,7 +27,7 @@ from ..launcher import Launcher, Runs
 from ..supervisor import Event
 from . import job, provenance, queue, slurm_status
 from .clean_environment import scrubbed
-from .request import Request, request_of
+from .request import JobRequest, request_of
 from .wait import follow
 
 FOLDER = ".slurm"
@@ -114,12 +114,12 @@ def submit(runs: Sequence[tuple[RunDirectory, RunConfig]], tell: Callable[[str],
     return done
 
 
-def queued_runs(study: Path) -> dict[str, queue.Job]:
+def queued_runs(study: Path) -> dict[str, queue.QueuedJob]:
     """Run id -> its job, of all runs of the study that wait or run in the queue now."""
     folders = {file.parent.name: file for file in (study / FOLDER).glob(f"*/{RUNS}")}
     if not folders:
         return {}
-    live: dict[str, queue.Job] = {}
+    live: dict[str, queue.QueuedJob] = {}
     for name, file in folders.items():
         ids = file.read_text(encoding="utf-8").split()
         if (file.parent / "over").exists():
@@ -134,7 +134,7 @@ def queued_runs(study: Path) -> dict[str, queue.Job]:
     return live
 
 
-def _known(name: str, file: Path) -> dict[str, queue.Job]:
+def _known(name: str, file: Path) -> dict[str, queue.QueuedJob]:
     """The jobs of an array; one that was submitted just now is waited for until squeue must know it."""
     deadline = time.monotonic() + min(KNOWN_S, file.stat().st_mtime + KNOWN_S - time.time())
     while not (jobs := queue.in_queue(name=name)) and time.monotonic() < deadline:
@@ -153,11 +153,11 @@ def _by_study(
 
 def _batches(
     runs: Sequence[tuple[RunDirectory, RunConfig]], max_array_size: int | None
-) -> Iterator[tuple[Request, list[RunDirectory]]]:
+) -> Iterator[tuple[JobRequest, list[RunDirectory]]]:
     """Runs that ask for the same, in portions that one array may hold; in the order given."""
     most = 1000 if max_array_size is None else max(1, max_array_size)  # 0: no arrays; one run is none
-    requests: list[tuple[Request, list[RunDirectory]]] = []
-    derived: dict[str, Request] = {}
+    requests: list[tuple[JobRequest, list[RunDirectory]]] = []
+    derived: dict[str, JobRequest] = {}
     for directory, config in runs:
         key = repr((config.launcher, config.cluster.ranks_of_nodes))
         request = derived[key] = derived.get(key) or request_of(config)
@@ -172,7 +172,7 @@ def _batches(
 
 def _submit_batch(
     study: Path,
-    batch: tuple[Request, list[RunDirectory]],
+    batch: tuple[JobRequest, list[RunDirectory]],
     room: list[int],
     done: Submitted,
     tell: Callable[[str], None],
@@ -213,7 +213,7 @@ def _note_job(directory: RunDirectory, id: str, name: str) -> None:
         directory.update(status="queued", reason=None, job=job_of)
 
 
-def _sbatch(request: Request, name: str, folder: Path, runs: Sequence[RunDirectory]) -> list[str]:
+def _sbatch(request: JobRequest, name: str, folder: Path, runs: Sequence[RunDirectory]) -> list[str]:
     """The job ids, in the order of `runs`. Raises MachineError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 

@@ -14,7 +14,7 @@ from statistics import median
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..statistics import decompose, noise_floor, quality, ratio, reached
-from ..statistics.decompose import Decomposition, Work
+from ..statistics.decompose import ArmWork, Decomposition
 from ..statistics.noise_floor import Floor, NoiseFloor
 from ..statistics.ratio import FEWEST_RUNS, Estimate, Ratio, Times
 from ..target import baseline_of, budget_s, study_of, way
@@ -141,9 +141,9 @@ def _points(arm: Arm) -> list[float]:
     return [100 * value for value in finals if value is not None and math.isfinite(value)]
 
 
-def _work(arm: Arm) -> Work:
+def _work(arm: Arm) -> ArmWork:
     crossings = [run.crossing for run in arm.reached if run.crossing]
-    return Work(
+    return ArmWork(
         tuple(crossing.scored_s for crossing in crossings),
         tuple(crossing.scored_samples for crossing in crossings),
     )

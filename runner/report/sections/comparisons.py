@@ -106,11 +106,11 @@ class ComparisonSection(Section):
         return [speedups.comparison for speedups in self.results.speedups]
 
     @cached_property
-    def blocks(self) -> list["Block"]:
+    def blocks(self) -> list["ComparisonBlock"]:
         """One for each comparison as configured."""
         blocks, first = [], 0
         for comparison, title in zip(self.results.configured, self.results.titles, strict=True):
-            block = Block(comparison, title, first)
+            block = ComparisonBlock(comparison, title, first)
             first += len(block.figures)
             blocks.append(block)
         return blocks
@@ -124,7 +124,7 @@ class ComparisonSection(Section):
         ]
 
 
-class Block:
+class ComparisonBlock:
     """A comparison as the page shows it. `first`: place of its first figure among those of the section."""
 
     def __init__(self, comparison: Comparison, title: str, first: int) -> None:

@@ -44,7 +44,7 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class AssumedTime:
     """An arm under one assumption: the geometric mean over `runs` runs in seconds, or None and why."""
 
     runs: int
@@ -61,7 +61,7 @@ class SizeTable:
     assumptions: list[str]
     arms: dict[str, int]
     measure: Measure
-    points: dict[tuple[str, str], Point]
+    points: dict[tuple[str, str], AssumedTime]
     runs: list[Run]
     labels: dict[str, list[str]]
 
@@ -220,21 +220,21 @@ def _repeat(run: Run) -> tuple[Any, Any]:
     return run.seed, (run.config.get("run") or {}).get("repeat")
 
 
-def _point(arm: Arm | None, measure: Measure, repeats: set[tuple[Any, Any]]) -> Point:
+def _point(arm: Arm | None, measure: Measure, repeats: set[tuple[Any, Any]]) -> AssumedTime:
     if measure.name == NOTHING:
-        return Point(runs=0, seconds=None, why="no target in common with the other runs")
+        return AssumedTime(runs=0, seconds=None, why="no target in common with the other runs")
     if measure.name == TARGET:
         if arm is None or not arm.counted:
-            return Point(runs=0, seconds=None, why="no finished run")
+            return AssumedTime(runs=0, seconds=None, why="no finished run")
         if len(arm.reached) < len(arm.counted):
-            return Point(runs=len(arm.counted), seconds=None, why="not all runs reached the target")
+            return AssumedTime(runs=len(arm.counted), seconds=None, why="not all runs reached the target")
         if {_repeat(run) for run in arm.reached} != repeats:
-            return Point(runs=len(arm.reached), seconds=None, why=OTHER_SEEDS)
+            return AssumedTime(runs=len(arm.reached), seconds=None, why=OTHER_SEEDS)
         return _mean([run.crossing.scored_s for run in arm.reached if run.crossing])
     if arm is None or not arm.complete:
-        return Point(runs=0, seconds=None, why="no finished run")
+        return AssumedTime(runs=0, seconds=None, why="no finished run")
     if {_repeat(run) for run in arm.complete} != repeats:
-        return Point(runs=len(arm.complete), seconds=None, why=OTHER_SEEDS)
+        return AssumedTime(runs=len(arm.complete), seconds=None, why=OTHER_SEEDS)
     return _mean([_train_s(run, measure) for run in arm.complete])
 
 
@@ -244,12 +244,12 @@ def _train_s(run: Run, measure: Measure) -> float | None:
     return run.train_s / run.samples if run.samples else None
 
 
-def _mean(values: Sequence[float | None]) -> Point:
+def _mean(values: Sequence[float | None]) -> AssumedTime:
     (first, *others) = values
     value = geometric_mean(values) if others else first
     if value is None or not (math.isfinite(value) and value > 0):
-        return Point(runs=len(values), seconds=None, why="no time recorded")
-    return Point(runs=len(values), seconds=value)
+        return AssumedTime(runs=len(values), seconds=None, why="no time recorded")
+    return AssumedTime(runs=len(values), seconds=value)
 
 
 def _labels(arms: Sequence[Arm]) -> list[str]:

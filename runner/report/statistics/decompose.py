@@ -14,7 +14,7 @@ from .ratio import FEWEST_RUNS, LEVEL, Ratio, Times, exponential, mean_of, welch
 
 
 @dataclass(frozen=True)
-class Work:
+class ArmWork:
     """The runs of one arm: training time in seconds and the global samples applied in it, to target or all.
 
     Raises ConfigError for unequal numbers or values that are not positive and finite.
@@ -45,7 +45,7 @@ class Decomposition:
     statistical: Ratio
 
 
-def decompose(base: Work, arm: Work, *, level: float = LEVEL) -> Decomposition | None:
+def decompose(base: ArmWork, arm: ArmWork, *, level: float = LEVEL) -> Decomposition | None:
     """(X_arm / X_base) · (S_base / S_arm) from the runs of both arms; None below 3 runs on a side.
 
     The points are ratios of geometric means, so that their product is exactly the ratio of times. The

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ....datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
-from ....datasets.packed.readers import Counters, Tally
+from ....datasets.packed.readers import Counters, CounterTally
 from ....datasets.packed.record_order import Epoch, Stretch, steps
 from ....datasets.sampler import Sampler
 from ....datasets.transforms import epoch_key
@@ -155,7 +155,7 @@ class PackedLoader(Loader):
         self._connections: NodeConnections | None = None
         self._feeder: Feeder | None = None
         self._member: Member | None = None
-        self._tally = Tally()
+        self._tally = CounterTally()
         self._before = Counters()  # of earlier attempts
         self._useful_bytes, self._waited_s = 0, 0.0
 

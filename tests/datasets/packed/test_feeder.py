@@ -19,7 +19,7 @@ import pytest
 from daso_bench.datasets.packed import readers, strided_reader
 from daso_bench.datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.readers import Load, Reader, Tally, block, chunked_shuffle, node_batch
+from daso_bench.datasets.packed.readers import CounterTally, Load, Reader, block, chunked_shuffle, node_batch
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.datasets.sampler import Sampler
@@ -40,7 +40,7 @@ def one_epoch() -> list[Stretch]:
 def feed_and_hang(path: Path, connections: list[Connection]) -> None:
     """A process with the feeder of node 0."""
     with Packed(path) as packed:
-        tally = Tally()
+        tally = CounterTally()
         reader = node_batch(packed, one_epoch(), 0, tally)
         Feeder(packed, reader, connections, Geometry.of(packed, 20), tally).join()
 
@@ -74,7 +74,7 @@ def test_a_feeder_that_is_killed_ends_the_waiting_of_its_members_and_leaves_noth
 def test_a_member_that_leaves_early_ends_the_others_waiting(make_packed: MakePacked) -> None:
     pipes = [pipe() for _ in range(2)]
     with Packed(make_packed(53)) as packed:
-        tally = Tally()
+        tally = CounterTally()
         reader = node_batch(packed, one_epoch(), 0, tally)
         with Feeder(packed, reader, [ours for ours, _ in pipes], Geometry.of(packed, 20), tally) as feeder:
             stays, leaves = (Member(theirs) for _, theirs in pipes)
@@ -95,7 +95,7 @@ def test_an_ended_feeder_holds_no_descriptor_though_it_is_kept(make_packed: Make
     before = sorted(os.listdir("/proc/self/fd"))
     ours, theirs = pipe()
     with Packed(path) as packed:
-        tally = Tally()
+        tally = CounterTally()
         reader = block(packed, one_epoch(), 0, tally)
         feeder = Feeder(packed, reader, [ours], Geometry.of(packed, 20), tally)
         member = Member(theirs)
@@ -128,7 +128,7 @@ def no_disk(descriptor: int, into: object, offset: int) -> int:
 def fed(packed: Packed, reader: Generator[Load, None, None]) -> None:
     """All parts of the only member."""
     ours, theirs = pipe()
-    with Feeder(packed, reader, [ours], Geometry.of(packed, 20), Tally()):
+    with Feeder(packed, reader, [ours], Geometry.of(packed, 20), CounterTally()):
         member = Member(theirs)
         try:
             list(member)
@@ -143,7 +143,7 @@ def test_members_hear_of_a_disk_that_fails_in_the_same_words(
     with Packed(path) as packed:
         monkeypatch.setattr(os, "preadv", no_disk)
         with pytest.raises(FeederGone, match=rf"Input/output error at byte 4096: '{path}'$"):
-            fed(packed, block(packed, one_epoch(), 0, Tally()))
+            fed(packed, block(packed, one_epoch(), 0, CounterTally()))
     assert not caplog.records, "its words say all"
 
 
@@ -215,7 +215,7 @@ def held(make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         disk = Disk(monkeypatch)
         epoch = Epoch.of(Sampler(RECORDS, BATCH, 3, 0), NODES)
         stretches = [Stretch(number=number, epoch=epoch) for number in range(EPOCHS)]
-        tally = Tally()
+        tally = CounterTally()
         pipes = [pipe() for _ in range(NODES[0] if layout in BY_NODE else 1)]
         reader = LAYOUTS[layout](packed, stretches, 0, tally)
         feeder = Feeder(packed, reader, [ours for ours, _ in pipes], Geometry.of(packed, BATCH), tally)
@@ -271,7 +271,7 @@ def test_a_member_that_leaves_is_noticed_though_threads_of_the_reader_are_held(
     with Packed(make_packed(RECORDS)) as packed:
         disk.read_s = 0.02
         epoch = Epoch(batch=BATCH, steps=10, full=(BATCH,), last=(BATCH,), ranks_of_nodes=(1,))
-        tally = Tally()
+        tally = CounterTally()
         reader = strided(packed, [Stretch(number=0, epoch=epoch)], 0, tally, threads=True)
         feeder = Feeder(packed, reader, [ours], Geometry.of(packed, BATCH), tally)
         member = Member(theirs)

@@ -19,8 +19,8 @@ from daso_bench.datasets.packed.feeder import Feeder, FeederGone, Geometry, Memb
 from daso_bench.datasets.packed.packed_file import Packed
 from daso_bench.datasets.packed.readers import (
     Counters,
+    CounterTally,
     Reader,
-    Tally,
     block,
     chunked_shuffle,
     node_batch,
@@ -30,7 +30,7 @@ from daso_bench.datasets.packed.record_order import (
     ChunkedOrder,
     Epoch,
     RecordOrder,
-    Run,
+    RecordRun,
     Stretch,
 )
 from daso_bench.datasets.packed.strided_reader import strided
@@ -87,7 +87,9 @@ def order_of(layout: str, packed: Packed) -> RecordOrder:
     return getattr(record_order, layout.replace("announced", "strided"))
 
 
-def reader_of(layout: str, packed: Packed, stretches: list[Stretch], place: int, tally: Tally) -> Reader:
+def reader_of(
+    layout: str, packed: Packed, stretches: list[Stretch], place: int, tally: CounterTally
+) -> Reader:
     """The reader of rank or node `place`."""
     if layout == "chunked_shuffle":
         keys = {"seed": SEED, "chunk_bytes": CHUNK_BYTES, "window_chunks": WINDOW_CHUNKS}
@@ -104,7 +106,7 @@ def went_through(
     found = dict[Step, tuple[list[int], bytes]]()
     ranks = list(stretches[0].epoch.members(place)) if layout in BY_NODE else [place]
     pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in ranks]
-    tally = Tally()
+    tally = CounterTally()
     source = reader_of(layout, packed, stretches, place, tally)
     with Feeder(packed, source, [ours for ours, _ in pipes], Geometry.of(packed, 96), tally) as feeder:
         members = [Member(theirs) for _, theirs in pipes]
@@ -216,7 +218,7 @@ def test_every_byte_is_announced_before_it_is_read(
     stretches = [Stretch(number=number, epoch=epoch) for number in (0, 1)]
     with Packed(make_packed(53, 12, sizes)) as packed:
         calls, wanted = Calls(monkeypatch), set[int]()
-        for load in reader_of(layout, packed, stretches, 0, Tally()):
+        for load in reader_of(layout, packed, stretches, 0, CounterTally()):
             load.fill(memoryview(bytearray(9 * 23)))
             for record in load.records.tolist():
                 first = 4096 + packed.start_of(record)
@@ -232,7 +234,7 @@ def test_the_next_epochs_first_window_is_read_before_the_last_steps_of_this_one(
 ) -> None:
     epoch = Epoch(batch=10, steps=6, full=(10,), last=(10,), ranks_of_nodes=(1,))
     stretches = [Stretch(number=0, epoch=epoch, step=start), Stretch(number=1, epoch=epoch)]
-    tally = Tally()
+    tally = CounterTally()
     with Packed(make_packed(60, 12)) as packed:
         reader = chunked_shuffle(
             packed, stretches, 0, tally, seed=3, chunk_bytes=120, window_chunks=window_chunks
@@ -263,11 +265,15 @@ def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_th
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
     monkeypatch.setattr(readers, "WORTH_HELP_BYTES", worth)
-    helper, tally, into = Counting(), Tally(), bytearray(60 * 12)
+    helper, tally, into = Counting(), CounterTally(), bytearray(60 * 12)
     path = make_packed(90)
     with Packed(path) as packed:
         size = read_runs(
-            packed, [Run(first=70, count=20), Run(first=5, count=40)], memoryview(into), tally, helper
+            packed,
+            [RecordRun(first=70, count=20), RecordRun(first=5, count=40)],
+            memoryview(into),
+            tally,
+            helper,
         )
     data = path.read_bytes()[4096:]
     assert bytes(into) == data[70 * 12 : 90 * 12] + data[5 * 12 : 45 * 12]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daso_bench.datasets.packed import record_order
-from daso_bench.datasets.packed.record_order import Epoch, Run
+from daso_bench.datasets.packed.record_order import Epoch, RecordRun
 from daso_bench.datasets.sampler import Sampler
 
 LAYOUTS = ("strided", "block", "node_batch")
@@ -32,7 +32,7 @@ def pieces(epoch: Epoch, layout: str, step: int) -> list[list[int]]:
     return [order(epoch, 0, rank, step).tolist() for rank in range(len(epoch.full))]
 
 
-def jumps(reads: Iterable[Run]) -> int:
+def jumps(reads: Iterable[RecordRun]) -> int:
     """How many reads do not start where the one before ended; the first one counts."""
     end, count = -1, 0
     for run in reads:
@@ -100,7 +100,7 @@ def test_h13_by_hand() -> None:
     for rank in range(4):
         one_by_one = [record for step in steps for record in step["strided"][rank]]
         assert one_by_one == list(range(rank, 48, 4))
-        single += jumps(Run(first=record, count=1) for record in one_by_one)
+        single += jumps(RecordRun(first=record, count=1) for record in one_by_one)
         whole = [record for step in steps for record in step["block"][rank]]
         assert whole == list(range(12 * rank, 12 * rank + 12))
         for number, step in enumerate(steps):
@@ -125,7 +125,7 @@ PINNED = [[10, 8, 4], [6, 0, 2]]
 
 
 def test_windows_of_the_same_runs_are_shuffled_anew_by_epoch_node_place_and_seed() -> None:
-    runs = [Run(first=3, count=40)]
+    runs = [RecordRun(first=3, count=40)]
     drawn = [
         record_order.window(runs, seed, number, node, place)
         for seed in (1, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from daso_bench.datasets.packed import strided_reader
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.readers import Tally
+from daso_bench.datasets.packed.readers import CounterTally
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import ANNOUNCED, READS_IN_FLIGHT, strided
 
@@ -51,7 +51,7 @@ class Watched(Packed):
 def contents(packed: Packed, *, threads: bool) -> list[bytes]:
     """What each step fills."""
     found = []
-    for load in strided(packed, [stretch()], 1, Tally(), threads=threads):
+    for load in strided(packed, [stretch()], 1, CounterTally(), threads=threads):
         into = bytearray(SHARE * SIZE)
         load.fill(memoryview(into))
         found.append(bytes(into))
@@ -108,7 +108,7 @@ def test_records_of_a_step_are_read_at_once_by_all_threads(make_packed: MakePack
     size = RANKS * SHARE
     epoch = Epoch(batch=size, steps=STEPS, full=(size,), last=(size,), ranks_of_nodes=(1,))
     with Slow(make_packed(size * STEPS, SIZE)) as packed:
-        reader = strided(packed, [Stretch(number=0, epoch=epoch)], 0, Tally(), threads=True)
+        reader = strided(packed, [Stretch(number=0, epoch=epoch)], 0, CounterTally(), threads=True)
         began = time.monotonic()
         next(reader).fill(memoryview(bytearray(size * SIZE)))
         assert time.monotonic() - began < 0.2, "one after another they take 0.64 s"
@@ -132,7 +132,7 @@ def test_bytes_that_were_read_are_counted_though_their_step_is_never_used(
     make_packed: MakePacked, threads: bool
 ) -> None:
     with Watched(make_packed(RANKS * SHARE * STEPS, SIZE)) as packed:
-        tally = Tally()
+        tally = CounterTally()
         reader = strided(packed, [stretch()], 1, tally, threads=threads)
         next(reader).fill(memoryview(bytearray(SHARE * SIZE)))
         reader.close()

@@ -12,7 +12,7 @@ from torch import nn
 from daso_bench.runner.communication.cuda_timing import DelayedFlag, StepMarks, StepTimings
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.clock import Interval, by_device
+from daso_bench.runner.training.clock import TrainInterval, by_device
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.replica import Batch, StepTimes
@@ -78,11 +78,11 @@ def test_a_stop_flag_that_the_next_step_overwrites_is_read_as_it_was():
 
 
 def test_parts_of_an_interval_by_device_times_sum_to_its_time():
-    host = Interval(train=100, compute=5, blocked=2, data=60, step_other=33)
-    assert by_device(host, 70, 10) == Interval(100, 70, 12, 18, 0)
-    assert by_device(host, 20, 10) == Interval(100, 20, 12, 60, 8)
+    host = TrainInterval(train=100, compute=5, blocked=2, data=60, step_other=33)
+    assert by_device(host, 70, 10) == TrainInterval(100, 70, 12, 18, 0)
+    assert by_device(host, 20, 10) == TrainInterval(100, 20, 12, 60, 8)
     # Events tick otherwise than the host's clock: no part is ever negative.
-    assert by_device(host, 101, 10) == Interval(100, 100, 0, 0, 0)
+    assert by_device(host, 101, 10) == TrainInterval(100, 100, 0, 0, 0)
 
 
 class FakeComm:

@@ -220,7 +220,7 @@ def test_calibrate_measures_the_devices_that_the_cluster_names(
         raise ConnectionError
 
     monkeypatch.setattr(measure, "connect", connect)
-    write_json(tmp_path / measure.TASK, asdict(measure.Task(part="steps", rounds=1, own=4)))
+    write_json(tmp_path / measure.TASK, asdict(measure.MeasureTask(part="steps", rounds=1, own=4)))
     for kind, share in (("cpu", False), ("cuda", True)):
         cfg = replace(config(), cluster=cluster(kind), launcher=LocalConfig(share_gpus=share))
         (tmp_path / "config.yaml").write_text(load.dump(cfg))

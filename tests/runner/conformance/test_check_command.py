@@ -10,7 +10,7 @@ from daso_bench.runner.cli.main import help_text, main
 from daso_bench.runner.config.groups import entries
 from daso_bench.runner.conformance import check_command, kit
 from daso_bench.runner.conformance.candidates import asked, candidates, ranks_of
-from daso_bench.runner.conformance.checks import Candidate, Check, Failed, Finding
+from daso_bench.runner.conformance.checks import Candidate, Check, CheckResult, Failed
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -161,7 +161,7 @@ def test_any_exception_of_a_strategy_is_a_finding(monkeypatch: pytest.MonkeyPatc
     layer = [Check(str(number), "", raises(error)) for number, error in enumerate(errors)]
     monkeypatch.setattr(kit, "LAYERS", {"only": lambda candidate: layer})
     candidate = Candidate("averager", Averager, Averager.Config())
-    found = [kit.attempt(kit.Task(candidate, "only", number, (1,))) for number in range(3)]
+    found = [kit.attempt(kit.CheckTask(candidate, "only", number, (1,))) for number in range(3)]
     assert [(finding.status, finding.text) for finding in found] == [
         ("FAILED", "off by one"),
         ("refuses", "not that"),
@@ -181,7 +181,7 @@ def test_real_processes_are_not_started_for_what_hangs_in_virtual_time(monkeypat
         kit.PROCESSES: lambda candidate: [Check("as in virtual time", "", never)],
     }
     monkeypatch.setattr(kit, "LAYERS", layers)
-    told: list[Finding] = []
+    told: list[CheckResult] = []
     candidate = Candidate("averager", Averager, Averager.Config())
     level = logging.getLogger("daso_bench").level
     kit.run([candidate], [(1, 1)], jobs=1, tell=lambda _, found: told.extend(found))

@@ -27,17 +27,17 @@ from plugins import (
 )
 
 from daso_bench.runner.conformance import contract
-from daso_bench.runner.conformance.checks import Candidate, Finding, RanksOfNodes
-from daso_bench.runner.conformance.kit import Task, attempt
+from daso_bench.runner.conformance.checks import Candidate, CheckResult, RanksOfNodes
+from daso_bench.runner.conformance.kit import CheckTask, attempt
 
 NAMES = [check.name for check in contract.checks(Candidate("averager", Averager, Averager.Config()))]
 # Tried on two nodes of two ranks here; others on two ranks.
 WIDE = ("one model", "sync points", "time")
 
 
-def tried(check: str, candidate: Candidate, ranks: RanksOfNodes = (1, 1)) -> Finding:
+def tried(check: str, candidate: Candidate, ranks: RanksOfNodes = (1, 1)) -> CheckResult:
     number = [one.name for one in contract.checks(candidate)].index(check)
-    return attempt(Task(candidate, "contract", number, ranks))
+    return attempt(CheckTask(candidate, "contract", number, ranks))
 
 
 def plugin(kind: type) -> Candidate:

@@ -27,7 +27,7 @@ from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import sweep
-from daso_bench.runner.studies.plan import Plan, PlannedRun, plan_of
+from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
 from daso_bench.runner.studies.sweep import exit_code, failures, run_all, run_one
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -116,13 +116,13 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def in_order(wanted: Sequence[Request]) -> Plan:
+def in_order(wanted: Sequence[Request]) -> StudyPlan:
     """The plan of what is wanted, in just that order."""
     runs = [PlannedRun.of(request.config) for request in wanted if request.config]
-    return Plan(runs=runs, refused=[request for request in wanted if request.config is None])
+    return StudyPlan(runs=runs, refused=[request for request in wanted if request.config is None])
 
 
-def order(plan: Plan) -> list[str]:
+def order(plan: StudyPlan) -> list[str]:
     names = [f"{run.config.strategy.kind}{run.config.seed}" for run in plan.runs]
     return names + ["refused" for _ in plan.refused]
 

@@ -16,7 +16,7 @@ from daso_bench.runner.config.cluster import DeviceConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile, Scripted
-from daso_bench.runner.training.slow_device import Marks, Padding
+from daso_bench.runner.training.slow_device import LayerMarks, Padding
 from daso_bench.strategies.errors import ConfigError
 
 MS = 1_000_000
@@ -120,8 +120,8 @@ class Rig:
 
 def test_shares_are_what_layers_took_when_they_were_measured():
     rig = Rig()
-    assert rig.padding.forward == Marks(("0", "1", "Sequential"), (0.25, 1.0, 1.0))
-    assert rig.padding.backward == Marks(("1", "0"), (0.75, 1.0))
+    assert rig.padding.forward == LayerMarks(("0", "1", "Sequential"), (0.25, 1.0, 1.0))
+    assert rig.padding.backward == LayerMarks(("1", "0"), (0.75, 1.0))
     assert rig.clock.slept == []
     assert rig.samples == []  # nothing was drawn for it
 

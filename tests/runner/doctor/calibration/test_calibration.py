@@ -19,7 +19,7 @@ from daso_bench.runner.config.cluster import DeviceConfig
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.doctor.calibration import calibrate_command, fit, write
 from daso_bench.runner.doctor.calibration.calibrate_command import (
-    Plan,
+    CalibrationPlan,
     calibrate,
     link_of,
     overlap_of,
@@ -220,12 +220,12 @@ def test_sizes_take_turns_and_come_back_in_order():
 
 
 def test_slow_models_are_measured_in_fewer_rounds():
-    quick = Plan.of(dict.fromkeys(SIZES, 1e-3), 32, 2, 1, 1.0)
-    slow = Plan.of(dict.fromkeys(SIZES, 1.0), 32, 2, 1, 1.0)
+    quick = CalibrationPlan.of(dict.fromkeys(SIZES, 1e-3), 32, 2, 1, 1.0)
+    slow = CalibrationPlan.of(dict.fromkeys(SIZES, 1.0), 32, 2, 1, 1.0)
     assert (quick.steps, quick.overlap, quick.sums, quick.run) == (100, 150, 40, 600)
     assert (slow.steps, slow.overlap, slow.sums, slow.run) == (6, 10, 8, 60)
     assert slow.seconds > 10 * quick.seconds
-    alone = Plan.of(dict.fromkeys(SIZES, 1e-3), 32, 1, 0, 1.0)
+    alone = CalibrationPlan.of(dict.fromkeys(SIZES, 1e-3), 32, 1, 0, 1.0)
     assert (alone.overlap, alone.sums) == (0, 0)
 
 

@@ -21,7 +21,7 @@ from real_runs import members
 
 from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch.emulated import holder, nodes
-from daso_bench.runner.launch.emulated.addresses import Batch
+from daso_bench.runner.launch.emulated.addresses import IpBatch
 from daso_bench.runner.launch.emulated.namespaces import NodeEntry, enter
 from daso_bench.runner.launch.emulated.nodes import SWITCHES, Nodes, explain, has_netem, impossible, switches
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -87,9 +87,9 @@ def test_the_connections_of_a_link_wait_in_turns_where_the_kernel_can():
 def test_a_kernel_without_turns_is_told_in_the_record(monkeypatch: pytest.MonkeyPatch):
     real = holder._run
 
-    def refuses(batch: Batch, program: str) -> None:
+    def refuses(batch: IpBatch, program: str) -> None:
         if any(" htb " in line for line in batch.lines):
-            raise holder.Failed("tc", "Specified qdisc kind is unknown.")
+            raise holder.StepFailed("tc", "Specified qdisc kind is unknown.")
         real(batch, program)
 
     monkeypatch.setattr(holder, "_run", refuses)
@@ -337,7 +337,7 @@ def test_switches_of_this_kernel_are_numbers():
 
 def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(holder, "SEARCHED", "/nowhere")
-    with pytest.raises(holder.Failed, match="no command ip and tc") as failed:
+    with pytest.raises(holder.StepFailed, match="no command ip and tc") as failed:
         holder.build([])
     said = explain({"error": str(failed.value), "cause": failed.value.cause}, {})
     assert "no command ip and tc on the PATH; install iproute2" in said

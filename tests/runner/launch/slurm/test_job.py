@@ -13,7 +13,7 @@ from daso_bench.runner.launch.remote import RemoteProcess
 from daso_bench.runner.launch.slurm import job as module
 from daso_bench.runner.launch.slurm import provenance, queue
 from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
-from daso_bench.runner.launch.slurm.queue import Job, SlurmError
+from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.launch.slurm.request import request_of
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
@@ -25,16 +25,16 @@ FAILED = Outcome(status="failed", reason="rank 1: RuntimeError: boom", exit_code
 DAY_MIN = 24 * 60
 
 
-def told(state: str = "RUNNING", left_s: float | None = 1800.0, id: str = "7") -> Job:
+def told(state: str = "RUNNING", left_s: float | None = 1800.0, id: str = "7") -> QueuedJob:
     """What scontrol says of the job."""
-    return Job(id=id, name="daso-bench-1", state=state, reason="", time_left_s=left_s, nodes="n[1-2]")
+    return QueuedJob(id=id, name="daso-bench-1", state=state, reason="", time_left_s=left_s, nodes="n[1-2]")
 
 
 class Slurm:
     """Stands in for the controller: what it says of jobs, and what it is asked to do."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Job | None] = {"7": told()}
+        self.jobs: dict[str, QueuedJob | None] = {"7": told()}
         self.requeued: list[str] = []
         self.refusal: SlurmError | None = None
 

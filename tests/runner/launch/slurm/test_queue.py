@@ -10,7 +10,7 @@ from fake_slurm import fake
 from fake_slurm.fake import Cluster
 
 from daso_bench.runner.launch.slurm import queue
-from daso_bench.runner.launch.slurm.queue import Job, Limits, NodeKind, SlurmError, Words
+from daso_bench.runner.launch.slurm.queue import Limits, NodeKind, QueuedJob, SlurmError, Words
 from daso_bench.strategies.errors import MachineError
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -26,7 +26,7 @@ def submit(*options: str, script: str = "sleep 30") -> str:
     return queue.call("sbatch", "--parsable", *options, stdin=f"#!/bin/sh\n{script}\n").strip()
 
 
-def settled(id: str, *states: str) -> Job:
+def settled(id: str, *states: str) -> QueuedJob:
     """The job, once it is in one of `states`."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
@@ -153,7 +153,7 @@ def test_a_record_of_a_real_cluster_is_read(tmp_path: Path, monkeypatch: pytest.
     command(tmp_path, "scontrol", f"cat '{RECORDED / 'scontrol_show_array_22.05.txt'}'", monkeypatch)
     waiting, running = queue.shown("11_3"), queue.shown("11_1")
     reason = "JobArrayTaskLimit"
-    assert waiting == Job(
+    assert waiting == QueuedJob(
         id="11_3", name="my-array", state="PENDING", reason=reason, time_left_s=300.0, nodes=""
     )
     assert running is not None

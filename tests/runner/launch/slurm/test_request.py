@@ -11,7 +11,7 @@ from fake_slurm.fake import Cluster
 from slurm_cases import config
 
 from daso_bench.runner.launch.slurm.queue import NodeKind
-from daso_bench.runner.launch.slurm.request import Request, request_of
+from daso_bench.runner.launch.slurm.request import JobRequest, request_of
 from daso_bench.strategies.errors import ConfigError
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -23,17 +23,17 @@ def kind(cpus: int = 8, gpus: int = 0, count: int = 4) -> NodeKind:
 
 def asked(
     nodes: Sequence[NodeKind] | Callable[[str | None], Sequence[NodeKind]] = (), **keys: Any
-) -> Request:
+) -> JobRequest:
     """What such a run asks for in a partition of `nodes`."""
     nodes_of = nodes if callable(nodes) else lambda _: nodes
     return request_of(config(results=Path("/nowhere"), **keys), nodes_of)
 
 
-def auto(nodes: Sequence[NodeKind], ranks: tuple[int, ...], **keys: Any) -> Request:
+def auto(nodes: Sequence[NodeKind], ranks: tuple[int, ...], **keys: Any) -> JobRequest:
     return asked(nodes, ranks=ranks, **({"cpus_per_rank": "auto", "gpus_per_rank": "auto"} | keys))
 
 
-def batch_file(request: Request, runs: int = 1) -> str:
+def batch_file(request: JobRequest, runs: int = 1) -> str:
     """As submitit writes it for an array of `runs`, or for one."""
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -46,7 +46,7 @@ def batch_file(request: Request, runs: int = 1) -> str:
     )
 
 
-def directives(request: Request, runs: int = 1) -> dict[str, str]:
+def directives(request: JobRequest, runs: int = 1) -> dict[str, str]:
     lines = [line for line in batch_file(request, runs).splitlines() if line.startswith("#SBATCH --")]
     pairs = [shlex.split(line.removeprefix("#SBATCH --"))[0].partition("=") for line in lines]
     assert len({name for name, _, _ in pairs}) == len(pairs), "of two values one would be lost"

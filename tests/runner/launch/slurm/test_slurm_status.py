@@ -12,15 +12,17 @@ from slurm_cases import a_run
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
-from daso_bench.runner.launch.slurm.queue import Job, SlurmError
+from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
 from daso_bench.strategies.errors import MachineError
 
 ELSEWHERE = {"host": "n1", "status": "running", "nodes": ["n1", "n2"]}
 
 
-def job(state: str, reason: str = "", *, nodes: str = "", left_s: float | None = None) -> Job:
-    return Job(id="7_1", name="daso-bench-1", state=state, reason=reason, time_left_s=left_s, nodes=nodes)
+def job(state: str, reason: str = "", *, nodes: str = "", left_s: float | None = None) -> QueuedJob:
+    return QueuedJob(
+        id="7_1", name="daso-bench-1", state=state, reason=reason, time_left_s=left_s, nodes=nodes
+    )
 
 
 def status(word: str, reason: str | None = None, *attempts: dict[str, Any]) -> dict[str, Any]:
@@ -32,12 +34,12 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A controller and an accounting that know what a test puts in here: a job, or an error."""
     known: dict[str, Any] = {"shown": None, "accounted": None}
 
-    def shown(_: str) -> Job | None:
+    def shown(_: str) -> QueuedJob | None:
         if isinstance(known["shown"], Exception):
             raise known["shown"]
         return known["shown"]
 
-    def accounted(ids: list[str]) -> dict[str, list[Job]]:
+    def accounted(ids: list[str]) -> dict[str, list[QueuedJob]]:
         if isinstance(known["accounted"], Exception):
             raise known["accounted"]
         return {} if known["accounted"] is None else {ids[0]: known["accounted"]}
@@ -81,7 +83,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ],
 )
 def test_the_queue_adds_what_the_run_cannot_know(
-    given: dict[str, Any], in_queue: Job | None, word: str, reason: str | None, silent: dict[str, Any]
+    given: dict[str, Any], in_queue: QueuedJob | None, word: str, reason: str | None, silent: dict[str, Any]
 ) -> None:
     silent["shown"] = SlurmError(["scontrol"], "must not be asked")
     told = slurm_status.with_queue(given, in_queue)
@@ -120,7 +122,7 @@ def test_a_run_whose_job_is_gone_ends_as_slurm_says(
 
 
 @pytest.mark.parametrize("found", [job("PENDING"), job("RUNNING")])
-def test_a_job_that_the_second_look_finds_alive_is_not_gone(found: Job, silent: dict[str, Any]) -> None:
+def test_a_job_that_the_second_look_finds_alive_is_not_gone(found: QueuedJob, silent: dict[str, Any]) -> None:
     silent["shown"] = found
     assert slurm_status.with_queue(status("queued"), None)["status"] == "queued"
 
@@ -146,7 +148,7 @@ def test_of_a_run_that_runs_here_or_in_no_batch_system_slurm_is_not_asked(silent
 def test_the_queue_is_asked_once_for_all_runs_that_may_still_be_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def in_queue(ids: list[str]) -> dict[str, Job]:
+    def in_queue(ids: list[str]) -> dict[str, QueuedJob]:
         asked.append(list(ids))
         return {"7_1": job("PENDING")}
 

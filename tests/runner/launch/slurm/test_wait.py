@@ -14,7 +14,7 @@ from slurm_cases import a_run
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
 from daso_bench.runner.launch.slurm import wait as module
-from daso_bench.runner.launch.slurm.queue import Job, SlurmError
+from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records import display
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
 
@@ -45,10 +45,10 @@ class Play:
     def __init__(self, runs: list[RunDirectory]) -> None:
         self.runs = runs
         self.acts: list[Callable[[], None]] = []
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, QueuedJob] = {}
         self.looks = 0
 
-    def look(self, ids: list[str]) -> dict[str, Job]:
+    def look(self, ids: list[str]) -> dict[str, QueuedJob]:
         self.looks += 1
         assert self.looks < 50, "followed for ever"
         if self.acts:
@@ -61,8 +61,8 @@ class Play:
         ends(run, word, reason)
 
 
-def told(id: str, state: str, reason: str = "", nodes: str = "") -> Job:
-    return Job(id=id, name="daso-bench-1", state=state, reason=reason, time_left_s=60.0, nodes=nodes)
+def told(id: str, state: str, reason: str = "", nodes: str = "") -> QueuedJob:
+    return QueuedJob(id=id, name="daso-bench-1", state=state, reason=reason, time_left_s=60.0, nodes=nodes)
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
     monkeypatch.setattr(queue, "shown", unreachable)
     look = play.look
 
-    def in_queue(ids: list[str]) -> dict[str, Job]:
+    def in_queue(ids: list[str]) -> dict[str, QueuedJob]:
         found = look(ids)
         return unreachable(ids) if play.looks in (2, 3) else found
 

@@ -2,15 +2,21 @@
 
 import pytest
 
-from daso_bench.runner.report.statistics.decompose import Work, balanced_bound, bound, bound_limit, decompose
+from daso_bench.runner.report.statistics.decompose import (
+    ArmWork,
+    balanced_bound,
+    bound,
+    bound_limit,
+    decompose,
+)
 from daso_bench.strategies.errors import ConfigError
 
 SPREAD = (0.98, 0.99, 1.0, 1 / 0.99, 1 / 0.98)  # of geometric mean 1
 
 
-def work(samples: float, rate: float, *, scatter: bool = False) -> Work:
+def work(samples: float, rate: float, *, scatter: bool = False) -> ArmWork:
     rates = [rate * share for share in (SPREAD if scatter else (1.0,) * 5)]
-    return Work(tuple(samples / each for each in rates), (samples,) * 5)
+    return ArmWork(tuple(samples / each for each in rates), (samples,) * 5)
 
 
 def test_the_hand_worked_speed_up_is_throughput_times_statistical_efficiency() -> None:
@@ -29,7 +35,7 @@ def test_for_fixed_work_all_of_it_is_throughput() -> None:
 
 
 def test_two_runs_are_not_decomposed() -> None:
-    two = Work((1.0, 1.0), (10.0, 10.0))
+    two = ArmWork((1.0, 1.0), (10.0, 10.0))
     assert decompose(two, work(1e6, 1000)) is None
 
 
@@ -58,9 +64,9 @@ def test_parts_that_do_not_fit_in_the_step_are_refused(parts: tuple[float, float
 
 def test_work_without_samples_for_each_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="one each per run"):
-        Work((1.0, 2.0), (1.0,))
+        ArmWork((1.0, 2.0), (1.0,))
     with pytest.raises(ConfigError, match="seconds=0"):
-        Work((1.0, 2.0), (1.0, 0.0))
+        ArmWork((1.0, 2.0), (1.0, 0.0))
 
 
 @pytest.mark.parametrize(
