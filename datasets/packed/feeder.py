@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .packed_file import Packed
-from .readers import Counters, Load, Reader, Tally
+from .readers import Counters, CounterTally, Load, Reader
 
 CACHE_LINE_BYTES = 64
 _log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Feeder:
         reader: Reader,
         connections: Sequence[Connection],
         geometry: Geometry,
-        tally: Tally,
+        tally: CounterTally,
     ) -> None:
         self._packed, self._reader, self._connections = packed, reader, list(connections)
         self._geometry, self._tally = geometry, tally

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import record_order
 from .packed_file import Packed
-from .readers import Load, Reader, Tally
+from .readers import CounterTally, Load, Reader
 from .record_order import Records, Stretch, steps
 
 READS_IN_FLIGHT = 32
@@ -32,7 +32,7 @@ _Lot = tuple[list[_Step], memoryview, list[Future[None]]]
 
 
 def strided(
-    packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Tally, *, threads: bool = True
+    packed: Packed, stretches: Iterable[Stretch], rank: int, tally: CounterTally, *, threads: bool = True
 ) -> Reader:
     """Reads the records of `rank` one by one."""
     wanted = ((s, step, record_order.strided(s.epoch, s.number, rank, step)) for s, step in steps(stretches))
@@ -48,7 +48,7 @@ def lots_bytes(step_bytes: int) -> int:
 class _Reads:
     """Reads of single records of a file, checked and counted."""
 
-    def __init__(self, packed: Packed, tally: Tally) -> None:
+    def __init__(self, packed: Packed, tally: CounterTally) -> None:
         self.packed, self._tally = packed, tally
 
     def bytes_of(self, records: Records) -> int:

@@ -33,7 +33,7 @@ from ...records.json_lines import write_json
 from ...records.outcome import INTERRUPTED, Outcome
 from ...records.run_directory import RunDirectory
 from . import fit, measure
-from .fit import About, Calibration, HoldOut, LinkFit, Overlap, Steps
+from .fit import About, Calibration, HoldOut, LinkClass, Overlap, Steps
 from .measure import MeasureTask
 from .write import cluster_of, render, rows, trace, write
 
@@ -274,9 +274,9 @@ def steps_of(took: dict[str, Any], sizes: tuple[int, ...]) -> Steps:
     )
 
 
-def link_of(took: dict[str, Any], payloads: tuple[int, ...]) -> LinkFit:
+def link_of(took: dict[str, Any], payloads: tuple[int, ...]) -> LinkClass:
     """The fits of the part `sums`."""
-    return LinkFit(
+    return LinkClass(
         payloads=payloads,
         rounds=len(took["paused"]),
         paused=fit.link_fit(payloads, np.array(took["paused"])),

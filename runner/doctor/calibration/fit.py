@@ -264,7 +264,7 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkFit:
+class LinkClass:
     """A class of links: the fit of sums after a step, which is written, and of sums back to back."""
 
     payloads: tuple[int, ...]
@@ -319,6 +319,6 @@ class Calibration:
 
     about: About
     steps: Steps
-    links: dict[str, LinkFit]
+    links: dict[str, LinkClass]
     overlap: Overlap | None
     hold_out: HoldOut | None = None

@@ -14,7 +14,7 @@ import yaml
 from ....strategies.errors import ConfigError
 from ...config.cluster import ClusterConfig
 from ...config.typed import typed
-from .fit import TRUSTED, About, Calibration, Interval, LinkFit, Overlap, Steps
+from .fit import TRUSTED, About, Calibration, Interval, LinkClass, Overlap, Steps
 
 _KINDS = {"gaussian": "gaussian", "lognormal": "lognormal", "student_t3": "Student's t of 3 degrees"}
 
@@ -158,7 +158,7 @@ def _algorithm(about: About) -> list[str]:
     return ["  algorithm: auto # of an all-reduce: ring, tree, hierarchical; auto: the fastest of them"]
 
 
-def _link(kind: str, link: LinkFit | None, over: str) -> list[str]:
+def _link(kind: str, link: LinkClass | None, over: str) -> list[str]:
     if link is None:
         return [
             f"  {kind}: # not measured: the run has no two such ranks",
