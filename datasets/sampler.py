@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from .streams import stream_seed
+from .stream_seeds import stream_seed
 
 SHORT_BATCHES = ("join", "keep", "drop")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .data import Data
 from .dataset import Dataset, DatasetInfo, at_least
 from .image_files import MaskedSplit
-from .sampler import stream_seed
+from .stream_seeds import stream_seed
 from .transforms import UNLABELLED, PairChange, pair_recipe
 
 SHAPES = ("disc", "box", "triangle", "cross")

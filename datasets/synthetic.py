@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 
 from .data import Data
 from .dataset import Dataset, DatasetInfo, at_least
-from .streams import stream_seed
+from .stream_seeds import stream_seed
 
 PATTERN_SIDE = 8  # pixels; patterns are enlarged to the image, so 1000 classes of 224×224 take 1 MB, not 600
 POOL = 64  # noise images per split; a sample adds one of the first half to one of the second

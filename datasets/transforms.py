@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .sampler import stream_seed
+from .stream_seeds import stream_seed
 
 # ImageNet's training images, on a scale of 0 to 1: torchvision's reference values.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .pixels import SUFFIXES
-from .sampler import stream_seed
+from .stream_seeds import stream_seed
 
 CLUTTER = frozenset(("thumbs.db", "desktop.ini", "__macosx", "lost+found"))
 NAMED = 20  # classes in a message

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..streams import stream_seed
+from ..stream_seeds import stream_seed
 
 if TYPE_CHECKING:  # it loads torch, and readers of files run where torch is not loaded
     from ..sampler import Sampler

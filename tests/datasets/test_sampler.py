@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.datasets.sampler import OwnDraw, Sampler, evaluation_indices, split, stream_seed
+from daso_bench.datasets.sampler import OwnDraw, Sampler, evaluation_indices, split
+from daso_bench.datasets.stream_seeds import stream_seed
 
 
 @st.composite
