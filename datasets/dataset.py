@@ -54,7 +54,7 @@ class Dataset(ABC):
     `_target_` names a class on PYTHONPATH.
 
     Only `load` has to be written. It gives the same samples in the same order in every process: random
-    numbers come from keys (`stream_seeds.stream_seed`), never from a global generator. One process calls `prepare`
+    numbers come from keys (`stream_seeds.py`), never from a global generator. One process calls `prepare`
     before any other calls `load`; `load` reads, and neither writes nor fetches. The splits are `data.Samples`
     (`data.Split` holds them in memory), of `data.Augmentable` where training images are changed at random.
 
