@@ -157,7 +157,9 @@ def test_a_damaged_file_and_one_of_another_set_are_named(tmp_path: Path) -> None
     dataset.prepare()
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"labels")[:-9], b"no gzip", b""])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"labels")[:-9], b"no gzip", b""], ids=["cut", "text", "empty"]
+)
 def test_a_damaged_compressed_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "MNIST" / "raw" / f"{NAMES[1]}.gz"
     write_files(path.parent, suffix=".gz")
