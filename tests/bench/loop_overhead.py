@@ -210,10 +210,10 @@ def measure_on_device(
     context = context_of(config, comm)
     ours = Trainer(context)
     context.prepare()
-    assert context.replica.noise is not None, "the session gives noise"
+    assert context.replica.noise is not None, "the context gives noise"
     sizes = context.batch_order.sizes(context.progress)
     batch = Batch(*context.replica.noise(sizes[comm.rank]), sizes)
-    context.backend = replace(context.backend, batch=lambda sizes: replace(batch, samples_of_rank=sizes))
+    context.backend = replace(context.backend, make_batch=lambda sizes: replace(batch, samples_of_rank=sizes))
     ours.begin(None)
 
     def bare(wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> Block:

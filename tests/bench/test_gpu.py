@@ -191,7 +191,7 @@ def test_the_bare_loop_computes_as_ours_and_scales_its_loss_where_ours_does(
     monkeypatch.setattr(torch.amp, "GradScaler", Scaler)
     config = loop_overhead.gpu_run(parse([*SMALL, f"precision={precision}"]))
     context: Any = SimpleNamespace(
-        data=SimpleNamespace(shape=(3, 8, 8), classes=10), world=SimpleNamespace(device=torch.device("cpu"))
+        data=SimpleNamespace(shape=(3, 8, 8), classes=10), backend=SimpleNamespace(device=torch.device("cpu"))
     )
     inputs = torch.rand(4, 3, 8, 8, dtype=torch.float64 if precision == "fp64" else torch.float32)
     loop_overhead.bare_block(config, context, lambda step: (inputs, torch.arange(4)), 3)()
