@@ -407,15 +407,15 @@ class DASO(Strategy):
         return row
 
     def summary(self) -> dict[str, Any]:
-        told = self.comm.host_waits  # else transfers were not over when they were asked
-        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns and told else None
+        host_waits = self.comm.host_waits  # else transfers were not over when they were asked
+        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns and host_waits else None
         return {
             "warmup_epochs": self.warmup_epochs,
             "cooldown_epochs": self.cooldown_epochs,
             "steps_of_phase": dict(self.steps_of_phase),
             "epochs_of_phase": dict(self.epochs_of_phase),
-            "transfer_s": self.transfer_ns / 1e9 if told else None,
-            "blocked_s": self.blocked_ns / 1e9 if told else None,
+            "transfer_s": self.transfer_ns / 1e9 if host_waits else None,
+            "blocked_s": self.blocked_ns / 1e9 if host_waits else None,
             "overlap": overlap,
         }
 
@@ -459,9 +459,9 @@ class DASO(Strategy):
 
     def _merged(self, total: Tensor, waited: int) -> Tensor:
         """The merge formula on [m+1] vectors; the count of stop requests, last, passes unweighted."""
-        own = self._filled(self.replica.flat)
+        model = self._filled(self.replica.flat)
         weight = self.config.staleness_weight * waited
-        merged = (weight * own + total) / (weight + self.nodes)
+        merged = (weight * model + total) / (weight + self.nodes)
         merged[-1] = total[-1]
         return merged
 

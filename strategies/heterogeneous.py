@@ -197,13 +197,13 @@ def to_integers(batches: Sequence[float], total: int, limits: Limits) -> tuple[i
     whole = [math.floor(number) for number in batches]
     left = total - sum(whole)
     order = sorted(range(len(whole)), key=lambda rank: (round(whole[rank] - batches[rank], 9), rank))
-    one = 1 if left > 0 else -1  # batches that sum to more than `total`, by rounding, give some back
+    step = 1 if left > 0 else -1  # batches that sum to more than `total`, by rounding, give some back
     while left:
         for rank in order if left > 0 else reversed(order):
             low, high = limits[rank]
-            if left and low <= whole[rank] + one <= high:
-                whole[rank] += one
-                left -= one
+            if left and low <= whole[rank] + step <= high:
+                whole[rank] += step
+                left -= step
     return tuple(whole)
 
 
@@ -287,10 +287,10 @@ class Heterogeneous(Strategy):
         self._note_times()
         self.compute_s, self.forward_s = [], []
         if self.compute_ns:  # equal steps on all ranks: all have some, or none
-            own = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
-            everybody = self._gather(own)
-            self.compute_s = [compute for compute, _ in everybody]
-            self.forward_s = [forward for _, forward in everybody]
+            medians = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
+            by_rank = self._gather(medians)
+            self.compute_s = [compute for compute, _ in by_rank]
+            self.forward_s = [forward for _, forward in by_rank]
         self.compute_ns.clear()
         self.forward_ns.clear()
 
@@ -424,10 +424,10 @@ class Heterogeneous(Strategy):
         self.batches = to_integers(real, total, limits)
         self.parts = [batch / total for batch in real]
         digest = hashlib.blake2b(repr((self.batches, self.parts)).encode(), digest_size=8).digest()
-        own = torch.tensor([int.from_bytes(digest, "big") >> 1])
-        everybody = torch.empty(self.ranks, dtype=torch.int64)
-        self.comm.all_gather(everybody, own, WORLD, channel="control").wait()
-        if len(everybody.unique()) > 1:
+        number = torch.tensor([int.from_bytes(digest, "big") >> 1])
+        numbers = torch.empty(self.ranks, dtype=torch.int64)
+        self.comm.all_gather(numbers, number, WORLD, channel="control").wait()
+        if len(numbers.unique()) > 1:
             raise RuntimeError("ranks computed different shares from the same times")
 
     def _calibrate(self, total: int) -> list[Fit]:
@@ -449,18 +449,18 @@ class Heterogeneous(Strategy):
         # Noise for a slope would give all to a rank by chance; and lines through 0 and lines that are not
         # cannot be balanced with each other.
         sloped = affine and all(grows(b, t) for b, t in zip(sizes, times, strict=True))
-        fit: Callable[[Sequence[float], Sequence[float]], Fit] = fit_affine if sloped else fit_proportional
-        fits = [fit(b, t) for b, t in zip(sizes, medians, strict=True)]
+        fit_of: Callable[[Sequence[float], Sequence[float]], Fit] = fit_affine if sloped else fit_proportional
+        fits = [fit_of(b, t) for b, t in zip(sizes, medians, strict=True)]
         self.calibration = {
             "model": "affine" if sloped else "proportional",
             "sizes": sizes,
             "times_s": times,
             "medians_s": medians,
-            "fixed_s": [one.fixed for one in fits],
-            "per_sample_s": [one.per_sample for one in fits],
+            "fixed_s": [fit.fixed for fit in fits],
+            "per_sample_s": [fit.per_sample for fit in fits],
             "residuals_s": [
-                [t - one.seconds(b) for b, t in zip(of_rank, measured, strict=True)]
-                for one, of_rank, measured in zip(fits, sizes, medians, strict=True)
+                [t - fit.seconds(b) for b, t in zip(of_rank, measured, strict=True)]
+                for fit, of_rank, measured in zip(fits, sizes, medians, strict=True)
             ],
         }
         if self.comm.rank == 0:
@@ -468,7 +468,7 @@ class Heterogeneous(Strategy):
                 "calibrated in %.3g s, %s: seconds a step and a sample %s",
                 took,
                 self.calibration["model"],
-                [(one.fixed, one.per_sample) for one in fits],
+                [(fit.fixed, fit.per_sample) for fit in fits],
             )
         return fits
 
@@ -505,20 +505,21 @@ class Heterogeneous(Strategy):
 
         Ranks meet before each size, so that all are busy at once, and nothing that is timed waits for others.
         """
-        own: list[float] = []
+        seconds: list[float] = []
         for size in sizes:
             self.comm.barrier(WORLD)
-            own += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
+            seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
         return [
-            [row[place : place + steps] for place in range(0, len(row), steps)] for row in self._gather(own)
+            [row[place : place + steps] for place in range(0, len(row), steps)]
+            for row in self._gather(seconds)
         ]
 
-    def _gather(self, own: Sequence[float]) -> list[list[float]]:
+    def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k] as float64, in rank order."""
-        everybody = torch.empty(self.ranks * len(own), dtype=torch.float64)
-        mine = torch.tensor(own, dtype=torch.float64)
-        self.comm.all_gather(everybody, mine, WORLD, channel="control").wait()
-        return everybody.view(self.ranks, len(own)).tolist()
+        gathered = torch.empty(self.ranks * len(numbers), dtype=torch.float64)
+        mine = torch.tensor(numbers, dtype=torch.float64)
+        self.comm.all_gather(gathered, mine, WORLD, channel="control").wait()
+        return gathered.view(self.ranks, len(numbers)).tolist()
 
 
 def _slope(sizes: Sequence[float], times: Sequence[float]) -> float:

@@ -351,7 +351,7 @@ class HSGD(Strategy):
         """Make the arrays and put the replica's gradients and, if shared, its parameters into them."""
         replica, tensors = self.replica, self.replica.parameters.tensors
         rows_here = self.workers if self.in_memory else 1
-        own = self.local if self.in_memory else 0
+        row = self.local if self.in_memory else 0
         gradients: dict[int, Tensor] = {}
         parameters: dict[int, Tensor] = {}
         self.summed: dict[int, Tensor] = {}
@@ -359,8 +359,8 @@ class HSGD(Strategy):
         for arena in self.arenas:
             rows = self._memory(rows_here * arena.width, arena.dtype)
             arena.rows = rows.view(rows_here, arena.width)
-            arena.rows[own].zero_()  # memory belongs to the core that touches it first
-            gradients |= arena.views(arena.rows[own], tensors)
+            arena.rows[row].zero_()  # memory belongs to the core that touches it first
+            gradients |= arena.views(arena.rows[row], tensors)
             self.summed |= arena.views(arena.rows[0], tensors)
             if self.shares_weights:
                 parameters |= arena.views(self._memory(arena.width, arena.dtype), tensors)

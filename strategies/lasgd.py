@@ -165,7 +165,7 @@ class LASGD(AsynchronousStrategy):
         self.copies_are_whole = self.never_syncs = self.workers > 1
 
         # Counts are the worker's, or sums over all workers as of the last applied round.
-        self.steps = self.own = 0  # k, and own samples
+        self.steps = self.rank_samples = 0  # k, and its samples
         self.since = 0  # steps since the last launch
         self.launched = self.applied = 0
         self.total = self.counted = 0  # S_last, and own samples in it (n_snap)
@@ -202,11 +202,11 @@ class LASGD(AsynchronousStrategy):
         self.met = self.agreed = self.equal = False
         self.steps += 1
         self.since += 1
-        self.own += progress.samples_of_rank[self.comm.rank]
+        self.rank_samples += progress.samples_of_rank[self.comm.rank]
         if self.flight is not None:
             self.flight.steps += 1
         if self.workers == 1:
-            self.total = self.counted = self.own
+            self.total = self.counted = self.rank_samples
             self.done = int(self._is_done())
             self.met = self.equal = True
         else:
@@ -229,7 +229,7 @@ class LASGD(AsynchronousStrategy):
         return self.total
 
     def global_samples(self, progress: Progress) -> int:
-        return self.total + self.own - self.counted
+        return self.total + self.rank_samples - self.counted
 
     def reserve(self, copies: int) -> None:
         if self.copies_are_whole:
@@ -268,9 +268,9 @@ class LASGD(AsynchronousStrategy):
     def finalize(self) -> None:
         # Ranks stop where they have applied the same round. Where somebody did not keep to that, those who
         # are a round behind launch it now: one more average by everybody would pair it with another round.
-        own = torch.tensor([self.launched, self.steps, self.own], dtype=torch.int64)
+        counts = torch.tensor([self.launched, self.steps, self.rank_samples], dtype=torch.int64)
         every = torch.zeros(3 * self.workers, dtype=torch.int64)
-        self.comm.all_gather(every, own, WORLD, channel="control").wait()
+        self.comm.all_gather(every, counts, WORLD, channel="control").wait()
         launched, steps, samples = (column.tolist() for column in every.view(-1, 3).unbind(1))
         if max(launched) - min(launched) > 1:
             raise RuntimeError(f"ranks are more than one round apart: launched {launched}")
@@ -299,7 +299,7 @@ class LASGD(AsynchronousStrategy):
         self._fill_control()
         launched_ns = self.comm.now()
         works = [self.comm.all_reduce(t, WORLD, async_op=True) for t in (sent, self.control)]
-        self.flight = Flight(sent, self.own, launched_ns, works)
+        self.flight = Flight(sent, self.rank_samples, launched_ns, works)
         self.launched += 1
         self.since, self.due = 0, False
 
@@ -309,38 +309,38 @@ class LASGD(AsynchronousStrategy):
         assert flight is not None
         self._wait(flight)
         mean = self.mean = flight.sent.div_(self.workers)
-        own = self._table().pack(self.work)
-        before = torch.dist(own[:m], mean[:m]) if len(self.details) < DETAILED else None
-        self._correct(own, mean, flight.steps)
-        self._unpack(own)
+        model = self._table().pack(self.work)
+        before = torch.dist(model[:m], mean[:m]) if len(self.details) < DETAILED else None
+        self._correct(model, mean, flight.steps)
+        self._unpack(model)
         self.applied += 1
         self.flight, self.met = None, True
         known = self.total + flight.samples - self.counted  # what this rank took the snapshot's count for
         self._read_control(flight.samples)
-        self._note(flight, self.total - known, before, own[:m], mean[:m])
+        self._note(flight, self.total - known, before, model[:m], mean[:m])
 
-    def _correct(self, own: Tensor, mean: Tensor, steps: int) -> None:
-        """Apply the rule to `own`, in place."""
+    def _correct(self, model: Tensor, mean: Tensor, steps: int) -> None:
+        """Apply the rule to `model`, in place."""
         if steps == 0:
-            own.copy_(mean)
+            model.copy_(mean)
         else:
             # Variances and second moments must not become negative: what is no parameter stays between its
             # own value and the mean.
-            rest, target = own[self.replica.numel :], mean[self.replica.numel :]
+            rest, target = model[self.replica.numel :], mean[self.replica.numel :]
             low, high = torch.minimum(rest, target), torch.maximum(rest, target)
-            own += mean - self.copy
+            model += mean - self.copy
             rest.clamp_(low, high)
 
-    def _unpack(self, own: Tensor) -> None:
-        self.replica.load(own)
+    def _unpack(self, model: Tensor) -> None:
+        self.replica.load(model)
         if self.config.optimizer_state == "average":
             behind = self.replica.numel + self.replica.buffers.numel * self.rides
-            self.replica.optimizer_state().unpack(own[behind:])
+            self.replica.optimizer_state().unpack(model[behind:])
 
     def _fill_control(self) -> None:
         # No rank reads the sum of the third number, workers out of data: it is part of the recorded bytes.
-        own = [self.own, self.steps, int(self._is_done()), int(self.stop_requested)]
-        for slot, number in zip(self.control.unbind(), own, strict=True):
+        numbers = [self.rank_samples, self.steps, int(self._is_done()), int(self.stop_requested)]
+        for slot, number in zip(self.control.unbind(), numbers, strict=True):
             slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
 
     def _read_control(self, counted: int) -> None:
@@ -365,7 +365,7 @@ class LASGD(AsynchronousStrategy):
 
     def _is_done(self) -> bool:
         """Whether this worker has had its part of the samples of the whole schedule."""
-        return self.own * self.workers >= self.budget
+        return self.rank_samples * self.workers >= self.budget
 
     # ---------------------------------------------------------------- memory
 
@@ -444,10 +444,10 @@ class LASGD(AsynchronousStrategy):
             **self.epoch.row(host_waits=self.comm.host_waits),
             "launched": self.launched - self.before[0],
             "steps": self.steps - self.before[1],
-            "samples": self.own - self.before[2],
+            "samples": self.rank_samples - self.before[2],
             "steps_of_all": self.total_steps,
             "copies": self.copies - self.before[3],
-            "detail": [_read(one) for one in self.details],
+            "detail": [_read(row) for row in self.details],
         }
         self._clear_epoch()
         return row
@@ -457,7 +457,7 @@ class LASGD(AsynchronousStrategy):
             **self.run.row(host_waits=self.comm.host_waits),
             "launched": self.launched,
             "steps": self.steps,
-            "samples": self.own,
+            "samples": self.rank_samples,
             "copies": self.copies,
             **self.final,
         }
@@ -467,7 +467,7 @@ class LASGD(AsynchronousStrategy):
             return ["one rank: nothing to average"]
         return [] if self.applied else ["no round was applied"]
 
-    def _note(self, flight: Flight, lag: int, before: Tensor | None, own: Tensor, mean: Tensor) -> None:
+    def _note(self, flight: Flight, lag: int, before: Tensor | None, model: Tensor, mean: Tensor) -> None:
         """Book the round just applied, without reading anything from a device."""
         now = self.comm.now()
         seconds = (now - flight.launched_ns) / 1e9
@@ -486,18 +486,18 @@ class LASGD(AsynchronousStrategy):
                     "staleness_steps": flight.steps,
                     "samples": self.total,
                     "lag_samples": lag,
-                    "spread": torch.stack([before, torch.dist(own, mean), torch.linalg.vector_norm(mean)]),
+                    "spread": torch.stack([before, torch.dist(model, mean), torch.linalg.vector_norm(mean)]),
                 }
             )
 
     def _clear_epoch(self) -> None:
         self.epoch = Rounds()
         self.details: list[dict[str, Any]] = []
-        self.before = [self.launched, self.steps, self.own, self.copies]
+        self.before = [self.launched, self.steps, self.rank_samples, self.copies]
 
 
 COUNTS = (
-    *("steps", "own", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
+    *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
     *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
 )
 """What of the strategy's position a checkpoint holds, by attribute."""

@@ -241,8 +241,9 @@ class SGP(Strategy):
 
     def _parts(self) -> Tensor:
         """This rank's x, buffers and w [m + F + 1]."""
-        own = self.numerator if self.numerator is not None else self.replica.flat()
-        return torch.cat([own, self.replica.buffers.pack().to(own.dtype), own.new_tensor([self.weight])])
+        parameters = self.numerator if self.numerator is not None else self.replica.flat()
+        buffers = self.replica.buffers.pack().to(parameters.dtype)
+        return torch.cat([parameters, buffers, parameters.new_tensor([self.weight])])
 
     def _load(self, model: Tensor) -> None:
         m = self.replica.numel

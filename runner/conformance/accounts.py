@@ -9,7 +9,7 @@ from .checks import Candidate, Failed, RanksOfNodes
 from .driver import drive
 from .scenario import Call, History
 from .shared_runs import STEPS, independent, plain, slow_last, uneven
-from .trial import NETWORK, STEP_NS, course
+from .trial import NETWORK, STEP_NS, trial_scenario
 
 LEAVING_NS = STEP_NS // 10
 """Ranks may leave a collective of several stages, such as a broadcast in each node, so far apart."""
@@ -31,9 +31,9 @@ def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
         for member in members:
             mine = calls.get(member, [])
             where = f"rank {member} on {channel} over ranks {list(members)}"
-            for number, (one, other) in enumerate(zip(mine, first, strict=False), 1):
-                if (one.verb, one.numbytes) != (other.verb, other.numbytes):
-                    raise Failed(f"{where}: call {number} is {one}, rank {members[0]} calls {other}")
+            for number, (call, wanted) in enumerate(zip(mine, first, strict=False), 1):
+                if (call.verb, call.numbytes) != (wanted.verb, wanted.numbytes):
+                    raise Failed(f"{where}: call {number} is {call}, rank {members[0]} calls {wanted}")
             if len(mine) != len(first):
                 raise Failed(f"{where} makes {len(mine)} calls, rank {members[0]} {len(first)}")
 
@@ -62,7 +62,7 @@ def buckets(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     overlap, runs = getattr(candidate.config, "overlap", True), []
     for mib in BUCKETS_MIB:
         changed = dataclasses.replace(candidate, config=dataclasses.replace(candidate.config, bucket_mib=mib))
-        run = course(changed, ranks, stop_after=1)
+        run = trial_scenario(changed, ranks, stop_after=1)
         runs.append(drive(run, network=BANDWIDTH, step_time=STEP_NS))
     for whole, cut in zip(*runs, strict=True):
         sums = [
@@ -95,7 +95,7 @@ def _require_bytes(history: History, sums: Sequence[Call]) -> None:
 
 def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """In virtual time a run is no shorter than its steps, no longer than steps and all transfers in turn."""
-    run = course(candidate, ranks)
+    run = trial_scenario(candidate, ranks)
     slow = slow_last(run)
     uneasy = drive(run, network=NETWORK, step_time=lambda rank, samples: slow[rank])
     for histories, took in ((plain(candidate, ranks), (STEP_NS,) * len(slow)), (uneasy, slow)):
@@ -113,9 +113,9 @@ def _require_bounded(histories: Sequence[History], history: History, took: Seque
         if each.rank == min(call.members) or call.verb == "send"
     )
     slowest = max(each.steps * took[each.rank] + each.sharing_ns for each in histories)
-    own = history.steps * took[history.rank]
-    if not own <= history.end_ns <= slowest + transfers:
+    least = history.steps * took[history.rank]
+    if not least <= history.end_ns <= slowest + transfers:
         raise Failed(
             f"rank {history.rank} takes {history.end_ns / 1e6:.3f} ms of virtual time, must be between "
-            f"{own / 1e6:.3f} ms (its steps) and {(slowest + transfers) / 1e6:.3f} ms (and all transfers)"
+            f"{least / 1e6:.3f} ms (its steps) and {(slowest + transfers) / 1e6:.3f} ms (and all transfers)"
         )

@@ -28,13 +28,13 @@ def require_equal(got: Tensor, wanted: Tensor, where: str, names: Names = (), to
     """
     if got.shape != wanted.shape:
         raise Failed(f"{where}: {list(got.shape)} elements, must be {list(wanted.shape)}")
-    one, other = got.double(), wanted.double()
-    far = (one - other).abs() > tolerance * other.abs().clamp(min=1.0)
-    far |= one.isnan() != other.isnan()
+    left, right = got.double(), wanted.double()
+    far = (left - right).abs() > tolerance * right.abs().clamp(min=1.0)
+    far |= left.isnan() != right.isnan()
     if not far.any():
         return
     place = int(far.flatten().nonzero()[0])
-    value, must = one.flatten()[place].item(), other.flatten()[place].item()
+    value, must = left.flatten()[place].item(), right.flatten()[place].item()
     raise Failed(
         f"{where}: {element(names, place)} is {value:.9g}, must be {must:.9g} "
         f"({int(far.sum())} of {far.numel()} elements differ)"

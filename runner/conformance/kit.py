@@ -61,9 +61,9 @@ def run(
     ranks: Sequence[RanksOfNodes],
     *,
     jobs: int,
-    tell: Callable[[Candidate, list[CheckResult]], None],
+    show: Callable[[Candidate, list[CheckResult]], None],
 ) -> list[CheckResult]:
-    """Try everything; `tell` is called with the findings of each candidate as soon as it is done.
+    """Try everything; `show` is called with the results of each candidate as soon as it is done.
 
     `jobs`: worker processes for virtual time; 1 works in this process. A set of ranks on which the strategy
     does not even end in virtual time is not tried with real processes, where it would hang.
@@ -78,9 +78,9 @@ def run(
             for task in order:
                 if task.layer == PROCESSES:
                     outcomes[task] = _over_gloo(task, list(outcomes.values()))
-            found = [outcomes[task] for task in order]
-            tell(candidate, found)
-            findings += found
+            results = [outcomes[task] for task in order]
+            show(candidate, results)
+            findings += results
     return findings
 
 
@@ -123,8 +123,8 @@ def attempt(task: CheckTask) -> CheckResult:
     return CheckResult(task.candidate.name, task.layer, check.name, task.ranks, status, text, took)
 
 
-def _over_gloo(task: CheckTask, found: Sequence[CheckResult]) -> CheckResult:
-    ends = [f for f in found if (f.layer, f.check, f.ranks) == (CONTRACT, "ends", task.ranks)]
+def _over_gloo(task: CheckTask, earlier: Sequence[CheckResult]) -> CheckResult:
+    ends = [f for f in earlier if (f.layer, f.check, f.ranks) == (CONTRACT, "ends", task.ranks)]
     if any(finding.status == "FAILED" for finding in ends):
         text = "not tried: it does not end in virtual time"
         return CheckResult(task.candidate.name, task.layer, task.check.name, task.ranks, "ok", text, 0.0)
@@ -134,8 +134,8 @@ def _over_gloo(task: CheckTask, found: Sequence[CheckResult]) -> CheckResult:
 def _place(error: BaseException, kind: type) -> str:
     """The line of the strategy's own file that an error went through last, if any."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 @contextmanager

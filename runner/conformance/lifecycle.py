@@ -28,14 +28,14 @@ from .shared_runs import (
     uneven,
     when,
 )
-from .trial import NETWORK, STEP_NS, course, demanding
+from .trial import NETWORK, STEP_NS, demanding, trial_scenario
 
 FURTHER = 5  # steps that most resumed runs go on: longer than the periods of the trial
 
 
 def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """The run ends with all steps done, whatever the ranks' step times are and whoever starts late."""
-    run = course(candidate, ranks, begin_ns=lambda rank: (rank * 7 % 3) * STEP_NS)
+    run = trial_scenario(candidate, ranks, begin_ns=lambda rank: (rank * 7 % 3) * STEP_NS)
     slow = slow_last(run)
     uneasy = drive(run, network=NETWORK, step_time=lambda rank, samples: slow[rank])
     for histories in (plain(candidate, ranks), uneven(candidate, ranks), uneasy):
@@ -207,9 +207,9 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
 def _without_times(value: Any) -> Any:
     """A summary without its real numbers: clocks do not go on where they stood."""
     if isinstance(value, dict):
-        return {key: _without_times(one) for key, one in value.items() if not isinstance(one, float)}
+        return {key: _without_times(item) for key, item in value.items() if not isinstance(item, float)}
     if isinstance(value, list | tuple):
-        return [_without_times(one) for one in value if not isinstance(one, float)]
+        return [_without_times(item) for item in value if not isinstance(item, float)]
     return value
 
 
@@ -218,9 +218,11 @@ def _calls(history: History, kinds: Sequence[str], first: int, end: int) -> list
 
 
 def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history: History) -> None:
-    for one, other in zip(got, wanted, strict=False):
-        if one != other:
-            raise Failed(f"{where}: rank {history.rank}, step {one.step + 1}: calls {one}, must call {other}")
+    for call, must in zip(got, wanted, strict=False):
+        if call != must:
+            raise Failed(
+                f"{where}: rank {history.rank}, step {call.step + 1}: calls {call}, must call {must}"
+            )
     if len(got) != len(wanted):
         raise Failed(f"{where}: rank {history.rank} makes {len(got)} calls, must make {len(wanted)}")
 
@@ -234,7 +236,7 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     It is the model of averaged_model(); at one's own pace the mean of all models after an earlier step.
     """
     places = (1, 2, 3) if independent(candidate) else (1, 2, 5, 6)
-    run = course(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
+    run = trial_scenario(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
     histories = drive(run, network=NETWORK, step_time=STEP_NS)
     for history in histories:
         for call in history.calls:
@@ -284,7 +286,7 @@ def _as_means(histories: Sequence[History], place: int, copy: Tensor) -> tuple[s
 
 def rest_untouched(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Frozen parameters, integer buffers, tied weights, shapes and types stay as the model made them."""
-    run = course(candidate, ranks)
+    run = trial_scenario(candidate, ranks)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(run.seed, "init"))
         fresh = run.problem.model()

@@ -17,7 +17,7 @@ from ..training.context import Backend, TrainContext
 from ..training.trainer import Observer, Trainer
 from .checks import Failed
 from .given_workload import GivenRates, config_of, splits_of, workload_of
-from .scenario import Call, Course, Data, History, Saved
+from .scenario import Call, Data, History, Saved, Scenario
 
 CPU = torch.device("cpu")
 ENDLESS = 20
@@ -45,7 +45,7 @@ class ScenarioObserver(Observer):
     """
 
     def __init__(
-        self, scenario: Course, comm: CountedCommunicator, delay: Callable[[], None] = lambda: None
+        self, scenario: Scenario, comm: CountedCommunicator, delay: Callable[[], None] = lambda: None
     ) -> None:
         assert isinstance(comm.traffic, LoggedTraffic)
         self._delay = delay
@@ -230,12 +230,12 @@ def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> list[str]:
     ]
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def same(left: Tensor, right: Tensor) -> bool:
     """Whether two tensors are equal bit for bit (but NaN equals NaN and 0 equals -0)."""
     return (
-        one.shape == other.shape
-        and one.dtype == other.dtype
-        and torch.equal(one.nan_to_num(nan=1.25e30), other.nan_to_num(nan=1.25e30))
-        if one.is_floating_point()
-        else torch.equal(one, other)
+        left.shape == right.shape
+        and left.dtype == right.dtype
+        and torch.equal(left.nan_to_num(nan=1.25e30), right.nan_to_num(nan=1.25e30))
+        if left.is_floating_point()
+        else torch.equal(left, right)
     )

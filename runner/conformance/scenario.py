@@ -40,7 +40,7 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class Scenario:
     """One run to drive. `*_after`: see the module's docstring.
 
     Args:

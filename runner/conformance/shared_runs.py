@@ -7,8 +7,8 @@ from ...strategies.asynchronous import AsynchronousStrategy
 from . import trial
 from .checks import Candidate, RanksOfNodes
 from .driver import drive, jittered
-from .scenario import Course, History
-from .trial import NETWORK, STEP_NS, course, demanding
+from .scenario import History, Scenario
+from .trial import NETWORK, STEP_NS, demanding, trial_scenario
 
 STEPS = trial.EPOCHS * trial.STEPS_PER_EPOCH
 OWN = ("step", "epoch", "finalize")
@@ -30,13 +30,13 @@ def when(candidate: Candidate, place: int) -> str:
 @lru_cache(maxsize=8)
 def plain(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
     """The trial run as it is: equal ranks, the trial's network. Many checks read it, none may change it."""
-    return drive(course(candidate, ranks), network=NETWORK, step_time=STEP_NS)
+    return drive(trial_scenario(candidate, ranks), network=NETWORK, step_time=STEP_NS)
 
 
 @lru_cache(maxsize=8)
 def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
     """The trial run with step times that vary at random."""
-    return drive(course(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 3))
+    return drive(trial_scenario(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 3))
 
 
 @lru_cache(maxsize=8)
@@ -66,7 +66,7 @@ def some(places: Sequence[int], ranks: RanksOfNodes) -> list[int]:
     return sorted({*places[::4], *places[-2:]})
 
 
-def slow_last(run: Course) -> tuple[int, ...]:
+def slow_last(run: Scenario) -> tuple[int, ...]:
     """Step times of ranks of which the last takes four times as long."""
     return (*(STEP_NS for _ in range(run.topology.ranks - 1)), 4 * STEP_NS)
 

@@ -8,7 +8,7 @@ from .checks import Candidate, Failed, RanksOfNodes
 from .driver import drive
 from .scenario import History
 from .shared_runs import STEPS, independent, plain, saved, some
-from .trial import NETWORK, STEP_NS, course
+from .trial import NETWORK, STEP_NS, trial_scenario
 
 SOON = 8  # steps after which most strategies have told of a stop request
 
@@ -44,7 +44,7 @@ def hears_stop_requests(candidate: Candidate, ranks: RanksOfNodes) -> str:
 
 def _ask_to_stop(candidate: Candidate, ranks: RanksOfNodes, asking: int, begin: int) -> list[History]:
     """The run in which rank `asking` asks to stop from step `begin` on, or a part of it."""
-    run = course(candidate, ranks, stop_request=lambda rank, step: rank == asking and step >= begin)
+    run = trial_scenario(candidate, ranks, stop_request=lambda rank, step: rank == asking and step >= begin)
     if not independent(candidate):
         part = dataclasses.replace(run, stop_after=min(begin + SOON, STEPS))
         histories = drive(part, network=NETWORK, step_time=STEP_NS)
@@ -54,10 +54,10 @@ def _ask_to_stop(candidate: Candidate, ranks: RanksOfNodes, asking: int, begin: 
 
 
 def _require_no_other_calls(histories: Sequence[History], quiet: Sequence[History], what: str) -> None:
-    for history, other in zip(histories, quiet, strict=True):
+    for history, undisturbed in zip(histories, quiet, strict=True):
         calls, usual = (
             Counter(c for c in h.calls if c.during in ("step", "epoch") and c.step < history.steps)
-            for h in (history, other)
+            for h in (history, undisturbed)
         )
         for call in [*(calls - usual), *(usual - calls)]:
             raise Failed(f"{what} changes the calls of rank {history.rank} in step {call.step + 1}: {call}")

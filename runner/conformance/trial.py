@@ -10,7 +10,7 @@ from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.seeds import derive
 from ..communication.link_costs import AlphaBeta
 from .checks import Candidate, RanksOfNodes
-from .scenario import Course, Data, Problem
+from .scenario import Data, Problem, Scenario
 
 FEATURES, CLASSES = 6, 3
 EPOCHS, STEPS_PER_EPOCH = 3, 7
@@ -73,8 +73,8 @@ def noise(dtype: torch.dtype, short_last: bool) -> Data:
 def two_groups(stepped: list[Tensor]) -> torch.optim.Optimizer:
     """Momentum, and weight decay on matrices alone: two parameter groups, each perhaps empty on this rank."""
     matrices = [tensor for tensor in stepped if tensor.dim() > 1]
-    others = [tensor for tensor in stepped if tensor.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": 1e-2}, {"params": others}]
+    vectors = [tensor for tensor in stepped if tensor.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": 1e-2}, {"params": vectors}]
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9, fused=True)
 
 
@@ -93,10 +93,10 @@ def stalled(epoch: int) -> float:
     return 1.0
 
 
-def course(
+def trial_scenario(
     candidate: Candidate, ranks: RanksOfNodes, *, precision: torch.dtype = torch.float32, **changes: Any
-) -> Course:
-    """The trial run of a candidate: `EPOCHS` x `STEPS_PER_EPOCH` steps; `changes` are fields of `Course`."""
+) -> Scenario:
+    """The trial run: `EPOCHS` x `STEPS_PER_EPOCH` steps; `changes` are fields of `Scenario`."""
     kind, config = candidate.strategy_class, candidate.config
     fields: dict[str, Any] = {
         "strategy_class": kind,
@@ -109,12 +109,12 @@ def course(
         "rate": rate,
         "losses": improving,
     }
-    return Course(**{**fields, **changes})
+    return Scenario(**{**fields, **changes})
 
 
-def demanding(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Course:
+def demanding(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Scenario:
     """The trial run with clipped gradients, and with a plateau for strategies that read the epoch's loss."""
     kind, fields = candidate.strategy_class, dict[str, Any](clip_norm=CLIP_NORM)
     if kind.reads_epoch_loss and not issubclass(kind, AsynchronousStrategy):
         fields |= {"epochs": EPOCHS_TO_A_PLATEAU, "losses": stalled}
-    return course(candidate, ranks, **{**fields, **changes})
+    return trial_scenario(candidate, ranks, **{**fields, **changes})

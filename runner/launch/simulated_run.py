@@ -76,7 +76,7 @@ def run_all(
     def tick() -> None:
         link.steps += 1  # the stall watch counts it as progress
 
-    def own(rank: int) -> Rows:
+    def rank_rows(rank: int) -> Rows:
         return Appended(run_dir / "ranks" / f"{rank}.jsonl")
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
@@ -90,7 +90,7 @@ def run_all(
             attempt=attempt,
             listeners=lambda rank: link if rank == 0 else Nobody(),
             tick=tick,
-            own=own,
+            rank_rows=rank_rows,
             metrics=metrics,
             until_ns=None if fails_s is None else round(fails_s * 1e9),
             timeline=timeline,

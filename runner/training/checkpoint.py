@@ -113,8 +113,8 @@ def complete(folder: Path) -> list[Path]:
 
     Leftovers of a killed save are not among them.
     """
-    found = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name)]
-    return sorted(found, reverse=True)
+    folders = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name)]
+    return sorted(folders, reverse=True)
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:

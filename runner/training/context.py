@@ -92,13 +92,13 @@ class Backend:
 class TrainContext:
     """One rank of a run. Its mutable part, which a checkpoint saves, is `state`.
 
-    `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `own` (every rank).
+    `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `rank_rows` (every rank).
     """
 
     config: RunConfig
     backend: Backend
     data: Data
-    own: Rows
+    rank_rows: Rows
     metrics: Rows | None
     listener: Listener = field(default_factory=Nobody)
     attempt: int = 1
@@ -302,16 +302,16 @@ class TrainContext:
         replica, ranks = self.replica, self.comm.topology.ranks
         files = int.from_bytes(hashlib.blake2b(self.data.files.encode(), digest_size=8).digest(), signed=True)
         digests = torch.zeros(3 * ranks, dtype=torch.int64)
-        own = torch.tensor([files, replica.parameters.digest(), replica.buffers.digest()])
-        self.comm.all_gather(digests, own, WORLD, channel="control").wait()
-        others = digests.view(ranks, 3) != digests[:3]
-        if others[:, 0].any():
-            where = ", ".join(map(str, others[:, 0].nonzero().flatten().tolist()))
+        of_rank = torch.tensor([files, replica.parameters.digest(), replica.buffers.digest()])
+        self.comm.all_gather(digests, of_rank, WORLD, channel="control").wait()
+        differ = digests.view(ranks, 3) != digests[:3]
+        if differ[:, 0].any():
+            where = ", ".join(map(str, differ[:, 0].nonzero().flatten().tolist()))
             raise ConfigError(
                 f"the files of the data set are others on rank {where} than on rank 0 (names, labels, "
                 "sizes); each node needs the same: copy them, and daso-bench prepare there"
             )
-        if others.any():
+        if differ.any():
             raise RuntimeError("ranks built different models: names, shapes or types of parameters differ")
         for layout in (replica.parameters, replica.buffers):
             if layout.numel:

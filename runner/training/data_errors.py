@@ -78,6 +78,6 @@ def _words(dataset: Dataset) -> str:
 
 def _value(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{','.join(_value(key, one) for one in value)}]"
+        return f"[{','.join(_value(key, item) for item in value)}]"
     plain = key in TEXT_KEYS or not isinstance(value, str) or _PLAIN.fullmatch(value)
     return str(value) if plain else quote(value)

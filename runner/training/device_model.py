@@ -66,13 +66,13 @@ class Profile:
         for name, module in model.named_modules():
             path = f"{root}.{name}" if name else root
             inside = sum(within.get(f"{path}.{child}", 0) for child, _ in module.named_children())
-            own = within.get(path, 0) - inside
+            flops = within.get(path, 0) - inside
             parameters = [p for _, p in module.named_parameters(recurse=False) if p not in places]
             # A bias comes with the layer; it takes no time of its own.
             total = sum(p.numel() for p in parameters if p.dim() > 1) or 1
             for parameter in parameters:
                 places[parameter] = len(weights)
-                weights.append(own * parameter.numel() / total if parameter.dim() > 1 else 0.0)
+                weights.append(flops * parameter.numel() / total if parameter.dim() > 1 else 0.0)
         trained = [p for p in model.parameters() if p.requires_grad]
         numels = [p.numel() for p in trained]
         if not sum(weights):
@@ -92,13 +92,13 @@ class Profile:
         """
         full = int(mib * 2**20)
         limit = FIRST_BUCKET_BYTES if mib == DEFAULT_BUCKET_MIB else full
-        found, last, filled = [], len(self.numels), 0
+        buckets, last, filled = [], len(self.numels), 0
         for place in reversed(range(len(self.numels))):
             filled += self.numels[place] * itemsize
             if filled >= limit or place == 0:
-                found.append((place, last))
+                buckets.append((place, last))
                 last, filled, limit = place, 0, full
-        return found
+        return buckets
 
 
 class Device(ABC):
@@ -206,11 +206,11 @@ def read_trace(path: Path, rank: int) -> tuple[float, ...]:
 @lru_cache(maxsize=1)
 def _steps_of_ranks(path: Path, written_ns: int) -> dict[int, tuple[float, ...]]:
     """Seconds of all ranks' steps: each of a thousand ranks asks."""
-    found: dict[int, list[float]] = {}
+    steps_s: dict[int, list[float]] = {}
     with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found.setdefault(int(row["rank"]), []).append(float(row["step_s"]))
-    return {rank: tuple(seconds) for rank, seconds in found.items()}
+            steps_s.setdefault(int(row["rank"]), []).append(float(row["step_s"]))
+    return {rank: tuple(seconds) for rank, seconds in steps_s.items()}
 
 
 def _ready(weights: Sequence[float]) -> tuple[float, ...]:

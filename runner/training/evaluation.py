@@ -60,17 +60,17 @@ def score(
     return Score(task, counts, len(indices), loss_sum)
 
 
-def add_scores(own: Score, comm: "Communicator", expected: int) -> Score:
-    """The sum of all ranks' scores, on every rank.
+def add_scores(part: Score, comm: "Communicator", expected: int) -> Score:
+    """The sum of all ranks' scores, on every rank; `part` is this rank's.
 
     Raises:
         RuntimeError: not every one of the `expected` samples was scored exactly once.
     """
-    sums = torch.cat([own.counts.flatten(), torch.tensor([own.samples])])
-    losses = torch.tensor([own.loss_sum], dtype=torch.float64)
+    sums = torch.cat([part.counts.flatten(), torch.tensor([part.samples])])
+    losses = torch.tensor([part.loss_sum], dtype=torch.float64)
     comm.all_reduce(sums, WORLD, channel="control").wait()
     comm.all_reduce(losses, WORLD, channel="control").wait()
     samples = int(sums[-1])
     if samples != expected:
         raise RuntimeError(f"{samples} samples were evaluated, the split has {expected}")
-    return Score(own.task, sums[:-1].view_as(own.counts), samples, losses.item())
+    return Score(part.task, sums[:-1].view_as(part.counts), samples, losses.item())

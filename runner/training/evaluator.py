@@ -108,8 +108,8 @@ class Evaluator:
         assert copy.part is not None
         model = copy.part()
         if not cost and not context.strategy.copies_are_whole:
-            own = torch.tensor([clock.total() - started], dtype=torch.int64)
-            cost = int(self.accounting.gather(own).max())  # of one average, added to each stamp
+            averaging_ns = torch.tensor([clock.total() - started], dtype=torch.int64)
+            cost = int(self.accounting.gather(averaging_ns).max())  # added to each stamp
         replica.load(model[: replica.numel])
         replica.buffers.unpack(model[replica.numel :])
         total = self._score()
@@ -154,7 +154,9 @@ class Evaluator:
         """Record an evaluation; `place` and `payload` are this rank's own when its part was complete."""
         account, context = self.accounting.account, self.context
         account.evaluations.append(row)
-        context.own.write({"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload})
+        context.rank_rows.write(
+            {"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload}
+        )
         if context.metrics is not None:
             context.metrics.write(row)
         shown = {name: row[name] for name in judged_by(context)}
@@ -170,7 +172,7 @@ class Evaluator:
         context.backend.spend("eval", len(indices))
         if context.backend.make_batch is not None:
             return Score(context.task, context.task.nothing(), 0, 0.0)
-        own = score(
+        part = score(
             context.replica.model,
             samples,
             indices,
@@ -180,4 +182,4 @@ class Evaluator:
             batch_size=context.task.evaluation_batch(*context.data.shape[1:]),
             autocast=context.autocast,
         )
-        return add_scores(own, context.comm, len(samples))
+        return add_scores(part, context.comm, len(samples))

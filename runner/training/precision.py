@@ -58,8 +58,8 @@ class LossScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Let `optimizer` step, unless a gradient is not finite."""
-        for found in self._found_inf_per_device(optimizer).values():
-            self.skipped += found
+        for overflow in self._found_inf_per_device(optimizer).values():
+            self.skipped += overflow
         _begin_momenta(optimizer)
         return super().step(optimizer, *args, **kwargs)
 

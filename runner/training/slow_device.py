@@ -149,8 +149,8 @@ class Padding:
         for place in (0, 1):
             LayerMarks.of([step[place] for step in measured])  # all alike, or none counts
         # The faster half of them: those that others on this machine disturbed least.
-        measured.sort(key=lambda step: sum(one[-1][1] for one in step))
-        self.measured_s = median(sum(one[-1][1] for one in step) for step in measured) / 1e9
+        measured.sort(key=lambda step: sum(marks[-1][1] for marks in step))
+        self.measured_s = median(sum(marks[-1][1] for marks in step) for step in measured) / 1e9
         quiet = max(1, steps // 2)
         self.forward, self.backward = (
             LayerMarks.of([step[place] for step in measured[:quiet]]) for place in (0, 1)
@@ -189,11 +189,11 @@ class Padding:
         if not passes:
             return
         assert len(passes) == 2, "begin_backward is called once, between the passes"
-        for one in passes:
-            if one.place < len(one.marks.layers):
-                raise _differs(None, one.marks.layers[one.place])
+        for half in passes:
+            if half.place < len(half.marks.layers):
+                raise _differs(None, half.marks.layers[half.place])
         self.steps += 1
-        self.overruns += any(one.real_ns > one.padded_ns for one in passes)
+        self.overruns += any(half.real_ns > half.padded_ns for half in passes)
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
@@ -204,11 +204,11 @@ class Padding:
         if not self._passes:
             yield
             return
-        one, began = self._passes[-1], self._now()
+        current, began = self._passes[-1], self._now()
         try:
             yield
         finally:
-            one.excluded_ns += self._now() - began
+            current.excluded_ns += self._now() - began
 
     # Closures, not bound methods: a deep copy of the model would copy this object and its device with those.
     def _after_forward(self, layer: str) -> Callable[[nn.Module, object, object], None]:
@@ -229,20 +229,20 @@ class Padding:
         elif self._passes:
             self._pad(self._passes[-1], layer)
 
-    def _pad(self, one: _Pass, layer: str) -> None:
+    def _pad(self, current: _Pass, layer: str) -> None:
         """Sleep until the clock of this pass is where `layer` ends on the device."""
-        marks, place = one.marks, one.place
+        marks, place = current.marks, current.place
         expected = marks.layers[place] if place < len(marks.layers) else None
         if layer != expected:
             raise _differs(layer, expected)
-        one.place += 1
+        current.place += 1
         began = self._now()
-        computed = began - one.since - one.excluded_ns
-        one.real_ns = computed - one.slept_ns
-        rest = round(marks.shares[place] * one.padded_ns) - computed
+        computed = began - current.since - current.excluded_ns
+        current.real_ns = computed - current.slept_ns
+        rest = round(marks.shares[place] * current.padded_ns) - computed
         if rest > SHORTEST_SLEEP_NS:
             self._sleep(rest / 1e9)
-            one.slept_ns += self._now() - began
+            current.slept_ns += self._now() - began
 
 
 def _differs(layer: str | None, expected: str | None) -> ConfigError:

@@ -54,7 +54,7 @@ class TimeAccounting:
         if of_device is not None:  # what was cut off was the last to be waited for
             waiting = min(waiting, interval.blocked)
         exposed = interval.blocked - waiting
-        own = [
+        times_ns = [
             interval.train,
             made_ns,
             interval.compute,
@@ -63,18 +63,18 @@ class TimeAccounting:
             interval.data,
             interval.step_other,
         ]
-        times = self.gather(torch.tensor(own, dtype=torch.int64))
+        times = self.gather(torch.tensor(times_ns, dtype=torch.int64))
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
         for place, part in enumerate(PARTS, start=2):
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
-        context.own.write(
+        context.rank_rows.write(
             {
                 "kind": "stretch",
                 **self.where(),
                 "stretch": account.intervals,
                 "train_s": interval.train / 1e9,
-                "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
+                "parts_s": {part: times_ns[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,
                 "payload_bytes": self.payload_bytes(),
                 "segments_s": self._seconds(context.clock.segments),
@@ -95,15 +95,15 @@ class TimeAccounting:
         """
         context = self.context
         if context.independent:
-            own = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
-            context.progress.samples = int(self.gather(own).sum())
+            samples = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
+            context.progress.samples = int(self.gather(samples).sum())
 
     def train_loss(self) -> float:
         """Mean training loss over all samples and ranks since the last evaluation."""
         losses = self.context.state.losses
         count = torch.tensor(losses.samples_since_evaluation, dtype=torch.float64)
-        own = torch.stack([losses.since_evaluation.cpu(), count])
-        loss_sum, samples = self.gather(own).sum(0).tolist()
+        sums = torch.stack([losses.since_evaluation.cpu(), count])
+        loss_sum, samples = self.gather(sums).sum(0).tolist()
         losses.evaluated()
         return loss_sum / samples if samples else math.nan
 
@@ -174,8 +174,8 @@ class TimeAccounting:
         context = self.context
         if not context.comm.some_on_gpus:
             return {}
-        own = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
-        columns = self.gather(own).T.tolist()
+        peak = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
+        columns = self.gather(peak).T.tolist()
         names = ("allocated_bytes", "reserved_bytes")
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
         return {"gpu_memory": peaks}
@@ -204,9 +204,9 @@ class TimeAccounting:
         counters = self.context.loader.counters()
         if counters is None:
             return {}
-        own = asdict(counters)
-        sums = self.gather(torch.tensor(list(own.values()), dtype=torch.float64)).sum(0).tolist()
-        return {"reader": {name: type(own[name])(value) for name, value in zip(own, sums, strict=True)}}
+        values = asdict(counters)
+        sums = self.gather(torch.tensor(list(values.values()), dtype=torch.float64)).sum(0).tolist()
+        return {"reader": {name: type(values[name])(value) for name, value in zip(values, sums, strict=True)}}
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
         """A label where much of the training time went to data. reader: of `_reader`."""
@@ -227,9 +227,9 @@ class TimeAccounting:
             fields |= callback.on_end(train_ns, finished=finished)
         return fields
 
-    def gather(self, own: torch.Tensor) -> torch.Tensor:
+    def gather(self, vector: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        return gather.vectors(self.context.comm, own)
+        return gather.vectors(self.context.comm, vector)
 
     def _traffic(self) -> dict[str, Any]:
         """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them.
@@ -238,13 +238,13 @@ class TimeAccounting:
         """
         traffic = self.context.comm.traffic
         books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
-        own = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
-        sums = own.sum(0).tolist()
-        found: dict[str, dict[str, Any]] = {
+        by_rank = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
+        sums = by_rank.sum(0).tolist()
+        totals: dict[str, dict[str, Any]] = {
             name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
         }
-        blocked = {link: stood / 1e9 / len(own) for link, stood in found["blocked_s"].items()}
-        return {**found, "blocked_s": blocked if self.context.comm.host_waits else None}
+        blocked = {link: stood / 1e9 / len(by_rank) for link, stood in totals["blocked_s"].items()}
+        return {**totals, "blocked_s": blocked if self.context.comm.host_waits else None}
 
     def times(self) -> dict[str, Any]:
         """This rank's segments and their sum."""
@@ -268,13 +268,13 @@ class TimeAccounting:
         }
 
     def _launches_of_ranks(self) -> list[dict[int, int]]:
-        own = self.context.comm.traffic.launches
-        flat = torch.tensor([list(own.keys()), list(own.values())], dtype=torch.int64)
+        launches = self.context.comm.traffic.launches
+        flat = torch.tensor([list(launches.keys()), list(launches.values())], dtype=torch.int64)
         most = int(self.gather(torch.tensor([flat.shape[1]])).max())
         padded = torch.full((2, most), -1, dtype=torch.int64)
         padded[:, : flat.shape[1]] = flat
-        everybody = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
-        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
+        gathered = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
+        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in gathered]
 
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
@@ -284,8 +284,8 @@ class TimeAccounting:
 def judged_by(context: TrainContext) -> list[str]:
     """The metrics to tell of a run: its task's own, and the target's if that is another share."""
     metric, task = context.config.train.target_metric, context.task
-    others = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
-    return [task.headline, *others]
+    further = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
+    return [task.headline, *further]
 
 
 def _input_bound_by(work: str, data_s: float, waited_s: float) -> str:

@@ -114,7 +114,7 @@ class TorchReplica(Replica):
         self._last_launch = 0
         self._computed: Mark = 0
         # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
-        self.late = not comm.host_waits
+        self.delayed_flag = not comm.host_waits
         self._late_times = StepTimings()
         self._late_stop_flag = self._flag()
         self.padding: Padding | None = None
@@ -181,9 +181,9 @@ class TorchReplica(Replica):
             # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
             # A host that runs ahead of its GPU waits for nothing here: events tell it later.
             traffic.launches[key] = self._last_launch
-            if not self.late:
+            if not self.delayed_flag:
                 traffic.block(key, self._last_launch, self.comm.now())
-        done = self._mark() if self.late else computed
+        done = self._mark() if self.delayed_flag else computed
         if padding is not None:
             padding.end()
         self.stop_requested = self._hear()
@@ -206,7 +206,7 @@ class TorchReplica(Replica):
 
     def take_device_ns(self) -> tuple[int, int] | None:
         compute_ns, exposed_ns = self._late_times.take_sums()
-        return (compute_ns, exposed_ns + self.comm.take_exposed_ns()) if self.late else None
+        return (compute_ns, exposed_ns + self.comm.take_exposed_ns()) if self.delayed_flag else None
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
@@ -226,7 +226,7 @@ class TorchReplica(Replica):
         stop_flag = self._with_loss.stop_flag.grad
         if stop_flag is None:
             return False
-        return (self._late_stop_flag.next(stop_flag) if self.late else stop_flag.item()) != 0
+        return (self._late_stop_flag.next(stop_flag) if self.delayed_flag else stop_flag.item()) != 0
 
     def _flag(self) -> DelayedFlag:
         return DelayedFlag(self._event, pinned=self.comm.device.type == "cuda")
@@ -389,7 +389,7 @@ class TorchReplica(Replica):
         that first: what it stands still for from then on is communication, and what came before is not.
         """
         self._computed = self._mark()
-        if not self.late:
+        if not self.delayed_flag:
             self.comm.synchronise()
         self._last_launch = self.comm.now()
 

@@ -127,7 +127,9 @@ class Trainer:
         schedule.step_is_open = met or last or schedule.deferred
         # On GPUs a step's stop request is known in the next one: before the last step counts, or its model is
         # evaluated or saved, everybody is asked.
-        if (agreed or (context.replica.late and self._pauses(last, met))) and self._handle_stop_request():
+        if (
+            agreed or (context.replica.delayed_flag and self._pauses(last, met))
+        ) and self._handle_stop_request():
             return
         if schedule.step_is_open:
             self._evaluate_if_due(last)
@@ -186,7 +188,7 @@ class Trainer:
             counters = context.loader.counters()
             if counters is not None:
                 row["reader"] = asdict(counters)
-            context.own.write(row)
+            context.rank_rows.write(row)
             if context.metrics is not None:
                 context.metrics.write(row)
         state.losses.epoch_ended()
@@ -344,7 +346,7 @@ class Trainer:
         }
         if context.loader.still_cached is not None:
             row["still_cached"] = context.loader.still_cached
-        context.own.write(row)
+        context.rank_rows.write(row)
         if context.metrics is not None:
             context.metrics.write(row)
         context.listener.progress(
@@ -383,7 +385,9 @@ class Trainer:
                 context.comm.barrier(WORLD)
         summary = self.accounting.summary(status)
         with clock.within("log"):
-            context.own.write({"kind": "segments", **self.accounting.where(), **self.accounting.times()})
+            context.rank_rows.write(
+                {"kind": "segments", **self.accounting.where(), **self.accounting.times()}
+            )
             if context.metrics is not None:
                 context.metrics.write(
                     {"kind": "summary", **self.accounting.where(), **summary, **self.accounting.times()}

@@ -21,7 +21,7 @@ from daso_bench.runner.conformance.checks import Candidate, Failed, RanksOfNodes
 from daso_bench.runner.conformance.driver import drive
 from daso_bench.runner.conformance.scenario import History
 from daso_bench.runner.conformance.shared_runs import OWN, plain, slow_last
-from daso_bench.runner.conformance.trial import NETWORK, course
+from daso_bench.runner.conformance.trial import NETWORK, trial_scenario
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError
 
@@ -72,7 +72,7 @@ def write(strategy: str) -> None:
 
 
 def _counts(candidate: Candidate, ranks: RanksOfNodes) -> Counts:
-    run = course(candidate, ranks)
+    run = trial_scenario(candidate, ranks)
     step_ns = slow_last(run)
     slow = drive(run, network=NETWORK, step_time=lambda rank, samples: step_ns[rank])
     return {

@@ -417,7 +417,7 @@ FAULTS = [
     Fault(
         "stays synchronous after a restart",
         "post_local_sgd",
-        "        self._average_over(WORLD if self.switched_after is None else self.own)\n",
+        "        self._average_over(WORLD if self.switched_after is None else self.local_group)\n",
         "        self._average_over(WORLD)\n",
     ),
     Fault(

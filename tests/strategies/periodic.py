@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.conformance.driver import drive as walk
-from daso_bench.runner.conformance.scenario import Course, History, Problem
+from daso_bench.runner.conformance.scenario import History, Problem, Scenario
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -70,7 +70,7 @@ def labelled(sizes: Sequence[int] = (4,), dtype: torch.dtype = torch.float64) ->
     return data
 
 
-def course(
+def scenario(
     strategy: Strategy,
     ranks_of_nodes: Sequence[int],
     *,
@@ -80,7 +80,7 @@ def course(
     data: Data | None = None,
     optimizer: Optimizer | None = None,
     **more: Any,
-) -> Course:
+) -> Scenario:
     """A walk of `steps` steps an epoch on the classifier."""
     problem = Problem(
         name="classifier",
@@ -89,7 +89,7 @@ def course(
         optimizer=optimizer or sgd(momentum=0.9),
         criterion=more.pop("criterion", nn.CrossEntropyLoss),
     )
-    return Course(
+    return Scenario(
         strategy_class=type(strategy),
         config=strategy.config,
         ranks_of_nodes=ranks_of_nodes,
@@ -105,10 +105,10 @@ def averaged_after(history: History) -> list[int]:
     return [step for record in history.records for step in record["averaged_after"]]
 
 
-def assert_resumes(make: Callable[..., Course], after: Collection[int]) -> list[History]:
+def assert_resumes(make: Callable[..., Scenario], after: Collection[int]) -> list[History]:
     """Stopping after each of these steps and going on from what was saved changes nothing, bit for bit.
 
-    `make` takes fields of the course. Returns the histories of the unbroken run.
+    `make` takes fields of the scenario. Returns the histories of the unbroken run.
     """
     whole = walk(make(save_after=set(after)))
     for stop in after:
@@ -166,9 +166,9 @@ __all__ = [
     "assert_resumes",
     "averaged_after",
     "classifier",
-    "course",
     "entry",
     "labelled",
+    "scenario",
     "sgd",
     "two_quadratics",
     "walk",

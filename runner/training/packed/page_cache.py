@@ -56,17 +56,17 @@ def cached(path: Path) -> float | None:
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        told = os.fstat(descriptor)
-        if os.geteuid() not in (0, told.st_uid) and not os.access(path, os.W_OK):
+        stat = os.fstat(descriptor)
+        if os.geteuid() not in (0, stat.st_uid) and not os.access(path, os.W_OK):
             return None
-        found = pages = 0
-        for begin in range(0, told.st_size, MAPPED_BYTES):
-            states = _states(descriptor, begin, min(MAPPED_BYTES, told.st_size - begin))
+        resident = pages = 0
+        for begin in range(0, stat.st_size, MAPPED_BYTES):
+            states = _states(descriptor, begin, min(MAPPED_BYTES, stat.st_size - begin))
             if states is None:
                 return None
-            found += int(np.count_nonzero(states & 1))
+            resident += int(np.count_nonzero(states & 1))
             pages += len(states)
-        return found / pages if pages else None
+        return resident / pages if pages else None
     finally:
         os.close(descriptor)
 
@@ -92,11 +92,11 @@ def _states(descriptor: int, begin: int, size: int) -> NDArray[np.uint8] | None:
     except OSError:  # there are file systems that map nothing
         return None
     with memory:
-        told = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
+        states = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
         start = ctypes.c_char.from_buffer(memory)
         try:
-            address, into = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_void_p(told.ctypes.data)
+            address, into = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_void_p(states.ctypes.data)
             failed = ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), into)
         finally:
             del start
-    return None if failed else told
+    return None if failed else states
