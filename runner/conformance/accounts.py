@@ -8,8 +8,16 @@ from ..training.device_model import Profile
 from .checks import Candidate, Failed, RanksOfNodes
 from .driver import drive
 from .scenario import Call, History
-from .shared_runs import STEPS, independent, plain, slow_last, uneven
-from .trial import NETWORK, STEP_NS, trial_scenario
+from .trial import (
+    NETWORK,
+    STEP_NS,
+    STEPS,
+    independent,
+    plain,
+    slow_last,
+    trial_scenario,
+    uneven,
+)
 
 LEAVING_NS = STEP_NS // 10
 """Ranks may leave a collective of several stages, such as a broadcast in each node, so far apart."""

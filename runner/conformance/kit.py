@@ -17,15 +17,38 @@ import torch
 from ...strategies.errors import ConfigError, MachineError
 from ..launch import local
 from ..machine.die_with_parent import die_with_parent
-from . import contract, real_processes
+from . import accounts, lifecycle, real_processes, stop_requests
 from .checks import Candidate, Check, CheckResult, Failed, Layer, RanksOfNodes
+
+CONTRACT_CHECKS = {
+    "ends": lifecycle.ends,
+    "counts samples": lifecycle.counts_samples,
+    "one model": lifecycle.one_model,
+    "looks leave no trace": lifecycle.no_trace,
+    "drains": lifecycle.drains,
+    "stops anywhere": lifecycle.stops_anywhere,
+    "resumes": lifecycle.resumes,
+    "copies": lifecycle.copies,
+    "rest untouched": lifecycle.rest_untouched,
+    "reports": lifecycle.reports,
+    "hears stop requests": stop_requests.hears_stop_requests,
+    "sync points": accounts.sync_points,
+    "calls in step": accounts.calls_in_step,
+    "time": accounts.time_kept,
+    "buckets": accounts.buckets,
+}
+
+
+def contract_checks(candidate: Candidate) -> list[Check]:
+    """All of them apply to every strategy."""
+    return [Check(name, run.__doc__ or "", run) for name, run in CONTRACT_CHECKS.items()]
+
 
 CONTRACT, PROCESSES = "contract", "real processes"
 LAYERS: dict[str, Layer] = {
-    CONTRACT: contract.checks,
+    CONTRACT: contract_checks,
     PROCESSES: real_processes.checks,
 }
-
 
 Wait = Callable[[], list[CheckResult]]
 Submit = Callable[["Sequence[CheckTask]"], Wait]

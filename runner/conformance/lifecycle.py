@@ -10,13 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from ...strategies.seeds import derive
-from .checks import Candidate, Failed, RanksOfNodes
-from .comparison import require_agreement, require_equal, require_same_walk
+from .checks import (
+    Candidate,
+    Failed,
+    RanksOfNodes,
+    require_agreement,
+    require_equal,
+    require_same_walk,
+)
 from .driver import drive
 from .scenario import Call, History
-from .shared_runs import (
-    OWN,
+from .trial import (
+    NETWORK,
+    STEP_NS,
     STEPS,
+    STRATEGY_CALLS,
+    demanding,
     independent,
     looked_at,
     one_stop_request,
@@ -25,10 +34,10 @@ from .shared_runs import (
     saved,
     slow_last,
     some,
+    trial_scenario,
     uneven,
     when,
 )
-from .trial import NETWORK, STEP_NS, demanding, trial_scenario
 
 FURTHER = 5  # steps that most resumed runs go on: longer than the periods of the trial
 
@@ -113,25 +122,16 @@ def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
 def drains(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """After finalize() nothing is in flight and all ranks hold the same parameters, bit for bit."""
     for histories in (plain(candidate, ranks), uneven(candidate, ranks)):
-        _require_drained(histories, "at the end")
-
-
-def drains_evenly(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `drains`, with ranks of one speed."""
-    _require_drained(plain(candidate, ranks), "at the end")
+        require_drained(histories, "at the end")
 
 
 def stops_anywhere(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Stopped after any step the run ends the same way, with the model of averaged_model()."""
-    _stops(candidate, ranks, some(places_of(candidate, ranks), ranks))
+    require_stops(candidate, ranks, some(places_of(candidate, ranks), ranks))
 
 
-def stops_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `stops_anywhere`, at two places."""
-    _stops(candidate, ranks, places_of(candidate, ranks)[4:14:6])
-
-
-def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+def require_stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+    """Raise Failed unless `stops_anywhere` holds at each of `places`."""
     for number, place in enumerate(places):
         run = demanding(candidate, ranks, stop_after=place, consensus_after=[place])
         # Some from the start; most from what was saved one step before, to be quick.
@@ -140,13 +140,14 @@ def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> 
         where = f"stopped {when(candidate, place)}"
         shown = [history.averaged_model[place] for history in histories]
         require_agreement(shown, f"{where}, inside averaged_model()", histories[0].names)
-        _require_drained(histories, where)
+        require_drained(histories, where)
         for history, model in zip(histories, shown, strict=True):
             what = f"{where}: rank {history.rank}: the final model is not the one averaged_model() showed"
             require_equal(history.final, model[: len(history.final)], what, history.names, tolerance=2e-5)
 
 
-def _require_drained(histories: Sequence[History], where: str) -> None:
+def require_drained(histories: Sequence[History], where: str) -> None:
+    """Raise Failed where an operation was not waited for, or ranks hold different models."""
     for history in histories:
         if history.unwaited:
             count = history.unwaited
@@ -161,15 +162,11 @@ def _require_drained(histories: Sequence[History], where: str) -> None:
 
 def resumes(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Saved after any step and resumed with fresh objects, the run goes on as if unbroken, bit for bit."""
-    _resumes(candidate, ranks, some(places_of(candidate, ranks)[:-1], ranks))
+    require_resumes(candidate, ranks, some(places_of(candidate, ranks)[:-1], ranks))
 
 
-def resumes_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `resumes`, at two places."""
-    _resumes(candidate, ranks, places_of(candidate, ranks)[7:-1:7])
-
-
-def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+def require_resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+    """Raise Failed unless `resumes` holds at each of `places`."""
     before, last = saved(candidate, ranks), places_of(candidate, ranks)[-1]
     for number, place in enumerate(places):
         where = f"saved {when(candidate, place)} and resumed"
@@ -200,7 +197,7 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
             if ours[key] != theirs.get(key):
                 raise Failed(f"{at}: summary() tells {key}={ours[key]}, unbroken {theirs.get(key)}")
     first, end = min(new.parameters), max(new.parameters)
-    kinds = OWN if complete else ("step", "epoch")
+    kinds = STRATEGY_CALLS if complete else ("step", "epoch")
     _require_same_calls(_calls(new, kinds, first, end), _calls(old, kinds, first, end), where, new)
 
 

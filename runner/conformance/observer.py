@@ -196,7 +196,6 @@ def observed_run(
         comm,
         make_replica,
         device,
-        common_clock=False,
         make_workload=lambda config, splits, comm, device: workload_of(scenario, data, comm),
     )
     splits = splits_of(scenario)

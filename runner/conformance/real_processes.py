@@ -25,8 +25,15 @@ from ..launch.venue import HOST
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
 from . import trial
-from .checks import Candidate, Check, Failed, RanksOfNodes
-from .comparison import require_agreement, require_equal, require_same_walk
+from .checks import (
+    Candidate,
+    Check,
+    Failed,
+    RanksOfNodes,
+    require_agreement,
+    require_equal,
+    require_same_walk,
+)
 from .driver import drive
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import Call, History, Problem, Scenario
@@ -163,7 +170,7 @@ def require_agreement_of(histories: Sequence[History], what: str) -> None:
 
 
 def _strategy_calls(history: History) -> list[Call]:
-    return [call for call in history.calls if call.during in ("step", "epoch", "finalize")]
+    return [call for call in history.calls if call.during in trial.STRATEGY_CALLS]
 
 
 # ------------------------------------------------------------------ the supervisor's side

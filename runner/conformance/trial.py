@@ -1,6 +1,7 @@
 """The run on which the contract is tried: short, small, and awkward in every way that models can be."""
 
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.seeds import derive
 from ..communication.link_costs import AlphaBeta
 from .checks import Candidate, RanksOfNodes
-from .scenario import Data, Problem, Scenario
+from .driver import drive, jittered
+from .scenario import Data, History, Problem, Scenario
 
 FEATURES, CLASSES = 6, 3
 EPOCHS, STEPS_PER_EPOCH = 3, 7
@@ -19,6 +21,11 @@ CLIP_NORM = 0.5  # of gradients: less than most are
 STEP_NS = 10_000_000
 # A transfer between nodes takes about one and a half steps, inside a node a fiftieth of one.
 NETWORK = AlphaBeta(intra_latency_s=1e-4, intra_bytes_per_s=1e8, inter_latency_s=5e-3, inter_bytes_per_s=2e5)
+STEPS = EPOCHS * STEPS_PER_EPOCH
+STRATEGY_CALLS = ("step", "epoch", "finalize")
+"""The phases in which a strategy calls its communicator for training: no evaluation, no checkpoint."""
+ENOUGH = range(1, 10_000)
+"""Every place that a run may have."""
 
 
 class Awkward(nn.Module):
@@ -118,3 +125,68 @@ def demanding(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Scen
     if kind.reads_epoch_loss and not issubclass(kind, AsynchronousStrategy):
         fields |= {"epochs": EPOCHS_TO_A_PLATEAU, "losses": stalled}
     return trial_scenario(candidate, ranks, **{**fields, **changes})
+
+
+# ------------------------------------------------------------------ runs that several checks read
+
+
+def independent(candidate: Candidate) -> bool:
+    """Whether ranks step at their own pace."""
+    return issubclass(candidate.strategy_class, AsynchronousStrategy)
+
+
+def when(candidate: Candidate, place: int) -> str:
+    """A place of the run in words."""
+    return f"at meeting {place}" if independent(candidate) else f"after step {place}"
+
+
+@lru_cache(maxsize=8)
+def plain(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run as it is: equal ranks, the trial's network. Many checks read it, none may change it."""
+    return drive(trial_scenario(candidate, ranks), network=NETWORK, step_time=STEP_NS)
+
+
+@lru_cache(maxsize=8)
+def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The trial run with step times that vary at random."""
+    return drive(trial_scenario(candidate, ranks), network=NETWORK, step_time=jittered(STEP_NS, 3))
+
+
+@lru_cache(maxsize=8)
+def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The demanding run, looked at wherever that can be: consensus, copy and save. No transfer takes time."""
+    every = places_of(candidate, ranks)
+    run = demanding(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=every)
+    return drive(run, step_time=STEP_NS)
+
+
+@lru_cache(maxsize=8)
+def saved(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
+    """The demanding run, saved wherever that can be, with one stop request of one step in it."""
+    run = demanding(candidate, ranks, save_after=ENOUGH, stop_request=one_stop_request(ranks))
+    return drive(run, network=NETWORK, step_time=STEP_NS)
+
+
+def one_stop_request(ranks: RanksOfNodes) -> Callable[[int, int], bool]:
+    """The last rank asks to stop in one step in the middle of the run."""
+    return lambda rank, step: (rank, step) == (sum(ranks) - 1, STEPS // 2)
+
+
+def some(places: Sequence[int], ranks: RanksOfNodes) -> list[int]:
+    """All places on several nodes of several ranks; elsewhere a quarter of them and the last two."""
+    if len(ranks) > 1 and min(ranks) > 1:
+        return list(places)
+    return sorted({*places[::4], *places[-2:]})
+
+
+def slow_last(run: Scenario) -> tuple[int, ...]:
+    """Step times of ranks of which the last takes four times as long."""
+    return (*(STEP_NS for _ in range(run.topology.ranks - 1)), 4 * STEP_NS)
+
+
+def places_of(candidate: Candidate, ranks: RanksOfNodes) -> range:
+    """Where the demanding run can be saved or stopped: after each step, or at each meeting."""
+    if independent(candidate):
+        return range(1, sum(plain(candidate, ranks)[0].met.values()) + 1)
+    run = demanding(candidate, ranks)
+    return range(1, run.epochs * run.steps_per_epoch + 1)

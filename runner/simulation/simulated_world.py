@@ -133,7 +133,6 @@ def simulate(
             comm,
             make_replica,
             torch.device("cpu"),
-            common_clock=False,
             started_ns=0,
             spend=spend,
             # A rank that waited for a disk would stop all of them.

@@ -77,7 +77,7 @@ class Backend:
     comm: CountedCommunicator
     make_replica: Callable[[nn.Module, nn.Module], Replica]
     device: torch.device
-    common_clock: bool
+    common_clock: bool = False
     started_ns: int | None = None
     spend: Callable[[str, int], None] = lambda what, samples: None
     callbacks: Sequence[Callback] = ()

@@ -12,7 +12,7 @@ from ...strategies.topology import WORLD
 from ..records.outcome import FAILED, OK, Outcome
 from . import checkpoint
 from .context import TrainContext
-from .evaluator import Evaluator
+from .evaluation import Evaluator
 from .precision import is_lost
 from .time_accounting import TimeAccounting
 

@@ -14,8 +14,13 @@ from torch_models import ModelProblem, autoencoder, springs
 
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.typed import locate_target
-from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
-from daso_bench.runner.conformance.comparison import require_equal, require_same_walk, spread
+from daso_bench.runner.conformance.checks import (
+    Failed,
+    RanksOfNodes,
+    require_equal,
+    require_same_walk,
+    spread,
+)
 from daso_bench.runner.conformance.driver import drive
 from daso_bench.runner.conformance.scenario import History, Scenario
 from daso_bench.strategies.base import Strategy

@@ -1,6 +1,6 @@
 """Problems and questions for tests of strategies that average models from time to time."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,32 +105,6 @@ def averaged_after(history: History) -> list[int]:
     return [step for record in history.records for step in record["averaged_after"]]
 
 
-def assert_resumes(make: Callable[..., Scenario], after: Collection[int]) -> list[History]:
-    """Stopping after each of these steps and going on from what was saved changes nothing, bit for bit.
-
-    `make` takes fields of the scenario. Returns the histories of the unbroken run.
-    """
-    whole = walk(make(save_after=set(after)))
-    for stop in after:
-        resumed = walk(make(), resume=[history.saved[stop] for history in whole])
-        for one, other in zip(whole, resumed, strict=True):
-            assert not one.disturbed[stop], one.disturbed[stop]
-            for step, parameters in other.parameters.items():
-                assert torch.equal(parameters, one.parameters[step]), (stop, step)
-                assert torch.equal(other.buffers[step], one.buffers[step]), (stop, step)
-            assert torch.equal(other.final, one.final)
-            assert torch.equal(other.given, one.given)
-            assert [call for call in one.calls if call.during == "step" and call.step >= stop] == [
-                call for call in other.calls if call.during == "step"
-            ]
-            assert other.summary == one.summary
-            assert other.records == one.records[len(one.records) - len(other.records) :]
-            assert other.agreed == {step: one.agreed[step] for step in other.agreed}
-            for target in (None, 1, stop, one.steps):
-                assert other.strategy.labels(target) == one.strategy.labels(target)
-    return whole
-
-
 def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
     """Let `ranks` processes run `gloo_entries_averaging.<name>`; returns rank 0's summary."""
     cfg = config(ranks=[ranks], results=tmp_path)
@@ -163,7 +137,6 @@ __all__ = [
     "Mean",
     "Quadratic",
     "assert_gloo_and_virtual_time_agree",
-    "assert_resumes",
     "averaged_after",
     "classifier",
     "entry",

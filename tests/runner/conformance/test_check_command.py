@@ -37,7 +37,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def some(candidate: Candidate) -> list[Check]:
         return [
-            check for check in kit.contract.checks(candidate) if check.name in ("drains", "stops anywhere")
+            check for check in kit.contract_checks(candidate) if check.name in ("drains", "stops anywhere")
         ]
 
     layers = {kit.CONTRACT: some}

@@ -26,17 +26,16 @@ from plugins import (
     TellsOneRank,
 )
 
-from daso_bench.runner.conformance import contract
 from daso_bench.runner.conformance.checks import Candidate, CheckResult, RanksOfNodes
-from daso_bench.runner.conformance.kit import CheckTask, attempt
+from daso_bench.runner.conformance.kit import CheckTask, attempt, contract_checks
 
-NAMES = [check.name for check in contract.checks(Candidate("averager", Averager, Averager.Config()))]
+NAMES = [check.name for check in contract_checks(Candidate("averager", Averager, Averager.Config()))]
 # Tried on two nodes of two ranks here; others on two ranks.
 WIDE = ("one model", "sync points", "time")
 
 
 def tried(check: str, candidate: Candidate, ranks: RanksOfNodes = (1, 1)) -> CheckResult:
-    number = [one.name for one in contract.checks(candidate)].index(check)
+    number = [one.name for one in contract_checks(candidate)].index(check)
     return attempt(CheckTask(candidate, "contract", number, ranks))
 
 

@@ -9,8 +9,14 @@ from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.conformance import trial
-from daso_bench.runner.conformance.checks import Candidate, Failed
-from daso_bench.runner.conformance.comparison import element, require_equal, require_same_walk, spread
+from daso_bench.runner.conformance.checks import (
+    Candidate,
+    Failed,
+    element,
+    require_equal,
+    require_same_walk,
+    spread,
+)
 from daso_bench.runner.conformance.driver import drive, jittered
 from daso_bench.runner.conformance.given_workload import cut
 from daso_bench.runner.conformance.observer import changed, same
