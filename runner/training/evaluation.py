@@ -24,7 +24,7 @@ from .time_accounting import TimeAccounting, judged_by
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What `task` counted of `samples` samples (int64, on the CPU), and the sum of their losses."""
+    """Counts of `task` over `samples` samples (int64, on the CPU), and the sum of their losses."""
 
     task: Task
     counts: Tensor
@@ -32,7 +32,7 @@ class Score:
     loss_sum: float
 
     def numbers(self) -> dict[str, Any]:
-        """The metrics, and the whole numbers that they come of; NaN of no sample."""
+        """The metrics, the counts they are computed from, and the loss; NaN without samples."""
         loss = self.loss_sum / self.samples if self.samples else math.nan
         return self.task.numbers(self.counts, self.samples) | {"loss": loss}
 
@@ -51,7 +51,7 @@ def score(
 ) -> Score:
     """Score `model` on `samples[indices]`, `batch_size` of them at a time. The model's mode is restored.
 
-    `autocast`: 16 bits inside the model, as in training.
+    `autocast`: the 16-bit type inside the model, as in training; None: none.
     """
     training = model.training
     model.eval()
@@ -83,18 +83,18 @@ def add_scores(part: Score, comm: Communicator, expected: int) -> Score:
 
 
 class Evaluator:
-    """Evaluates one rank's share of each model; what it returns and records is equal on all ranks."""
+    """Evaluates this rank's share of the samples; what it returns and records is equal on all ranks."""
 
     def __init__(self, context: TrainContext, accounting: TimeAccounting) -> None:
         self.context, self.accounting = context, accounting
 
     def inline(self, rate: float) -> dict[str, Any]:
-        """Evaluate the strategy's model now; all ranks call it at the same step. Returns the row.
+        """Evaluate the averaged model now; all ranks call it at the same step. Returns the row.
 
-        Ends in segment `log`.
+        The clock is in segment `log` afterwards.
         """
         context, clock = self.context, self.context.clock
-        # Waiting for what is in flight is training; nothing of it goes on later.
+        # Waiting for operations in flight is training time; none is in flight after that.
         context.strategy.wait_pending()
         self.copies()
         clock.record_time("step_other")
@@ -124,7 +124,7 @@ class Evaluator:
         return self._keep(row, self.accounting.where(), self.accounting.payload_bytes())
 
     def set_aside(self, rate: float) -> None:
-        """Put this rank's part of the present model aside: no wait, no collective, no synchronise."""
+        """Copy this rank's part of the present model, without waiting and without a collective."""
         context, losses, copies = self.context, self.context.state.losses, self.context.state.schedule.copies
         kept = copies.free
         copies.add(
@@ -142,7 +142,7 @@ class Evaluator:
         losses.evaluated()
 
     def copies_and_go_on(self) -> None:
-        """Evaluate what was set aside where training brought all ranks together. Ends in segment `eval`."""
+        """Evaluate the copies at a sync point and start a new interval. Ends in segment `eval`."""
         context, clock = self.context, self.context.clock
         context.strategy.wait_pending()
         self.copies()
@@ -152,7 +152,7 @@ class Evaluator:
         context.comm.barrier(WORLD)
 
     def copies(self) -> None:
-        """Evaluate what was set aside, off the training clock; all ranks call it where they have met."""
+        """Evaluate the waiting copies outside of training time; all ranks call it at a sync point."""
         context, clock = self.context, self.context.clock
         deferred = context.state.schedule.copies
         copies = deferred.waiting
@@ -171,7 +171,10 @@ class Evaluator:
         clock.enter(segment)
 
     def _evaluate_copy(self, copy: Copy, times: torch.Tensor, cost: int) -> int:
-        """Evaluate one copy; `times` [R, 3] are all ranks' stamps and losses. Returns an average's cost."""
+        """Evaluate one copy; returns the nanoseconds of making one model.
+
+        `times` [R, 3]: all ranks' training time, loss sum and samples. `cost`: nanoseconds, 0: not known yet.
+        """
         context, replica, clock = self.context, self.context.replica, self.context.clock
         started = clock.total()
         assert copy.part is not None
@@ -197,7 +200,7 @@ class Evaluator:
             **self._row(copy.place, total, train_loss, copy.rate),
             "mode": "deferred",
             "train_s": (train_ns + cost) / 1e9,
-            # As if each evaluation had been waited for: they overlapped nothing, so they are added.
+            # Evaluations overlap no training, so their times are added.
             "wall_s": (train_ns + cost) / 1e9 + evaluated,
             "eval_s": took / 1e9,
             "make_model_s": cost / 1e9,
@@ -220,7 +223,7 @@ class Evaluator:
         }
 
     def _keep(self, row: dict[str, Any], place: dict[str, Any], payload: dict[str, int]) -> dict[str, Any]:
-        """Record an evaluation; `place` and `payload` are this rank's own when its part was complete."""
+        """Record an evaluation; `place` and `payload` are this rank's when its copy was taken."""
         account, context = self.accounting.account, self.context
         account.evaluations.append(row)
         context.rank_rows.write(

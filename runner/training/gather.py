@@ -1,4 +1,4 @@
-"""What every rank knows, on every rank, in rank order: vectors of numbers, or what JSON can hold."""
+"""All-gather of vectors and of JSON values over the control channel; every rank gets all, in rank order."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from ...strategies.topology import WORLD
 
 
 def vectors(comm: Communicator, vector: Tensor) -> Tensor:
-    """All ranks' vectors [k] as [R, k], over the control channel; k is the same on all of them."""
+    """All ranks' vectors [k] as [R, k]; k must be equal on all ranks."""
     ranks = comm.topology.ranks
     gathered = torch.empty(ranks * vector.numel(), dtype=vector.dtype)
     comm.all_gather(gathered, vector, WORLD, channel="control").wait()
@@ -19,7 +19,7 @@ def vectors(comm: Communicator, vector: Tensor) -> Tensor:
 
 
 def values(comm: Communicator, value: Any) -> list[Any]:
-    """All ranks' values (what JSON can hold), each of a length of its own, over the control channel."""
+    """All ranks' values, which JSON must be able to hold; their sizes may differ."""
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     lengths = vectors(comm, torch.tensor([len(text)])).flatten().tolist()
     padded = torch.zeros(max(lengths), dtype=torch.uint8)
