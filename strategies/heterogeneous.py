@@ -50,12 +50,12 @@ log = logging.getLogger(__name__)
 Limits = Sequence[tuple[int, int]]
 """Of each rank: the fewest and the most samples of a full batch."""
 
-LEAST_GROWTH = 0.01  # of the mean time, over the sizes measured: less is no slope to extrapolate by
-SHORTEST_S = 1e-12  # no step and no sample takes less: a virtual clock may show no time at all
-WINDOW = 1000  # steps whose times an epoch's medians are taken from, the latest
-WARMUP_STEPS, STEPS = 3, 10  # of a calibration, per size: undone steps that do not count, and that do
-PROBE_STEPS = 5  # undone steps of a look at the times, behind as many of a warm-up
-THRESHOLD = 0.05  # max t / mean t - 1 up to which a look changes nothing
+LEAST_GROWTH = 0.01  # of the mean time, over the measured sizes: a smaller slope is noise
+SHORTEST_S = 1e-12  # least time of a step and of a sample: in virtual time it may be 0
+WINDOW = 1000  # latest steps of an epoch, for its median times
+WARMUP_STEPS, STEPS = 3, 10  # of a calibration, per size: undone steps, not timed and timed
+PROBE_STEPS = 5  # timed undone steps of a probe, after `WARMUP_STEPS`
+THRESHOLD = 0.05  # max t / mean t - 1 up to which shares stay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Fit:
 def fit_affine(sizes: Sequence[float], times: Sequence[float]) -> Fit:
     """Least squares of t = a + c·b with a >= 0 and c > 0.
 
-    Times that do not grow with the batch, like a single size, say nothing about c: then a = 0.
+    Times that do not grow with the batch, or of a single size, do not determine c: then a = 0.
     """
     slope = _slope(sizes, times)
     fixed = fmean(times) - slope * fmean(sizes)
@@ -146,9 +146,9 @@ def fit_proportional(sizes: Sequence[float], times: Sequence[float]) -> Fit:
 
 
 def grows(sizes: Sequence[int], times: Sequence[Sequence[float]]) -> bool:
-    """Whether steps [size][step] of larger batches take longer, by more than those of one size differ.
+    """Whether steps [size][step] of larger batches take longer, by more than steps of one size differ.
 
-    The middle halves of each size's steps are compared. One size alone says yes.
+    The middle halves of each size's steps are compared. True for a single size.
     """
     medians = [median(steps) for steps in times]
     growth = _slope(sizes, medians) * (max(sizes) - min(sizes))
@@ -162,9 +162,9 @@ def of_shares(shares: Sequence[float]) -> list[Fit]:
 
 
 def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
-    """Real batches that sum to `total` and end at one time T, but for those that a limit holds back.
+    """Real batches that sum to `total` and all take the time T, except for those at a limit.
 
-    T by bisection; `limits` must admit `total`.
+    T is found by bisection; `limits` must allow `total`.
     """
 
     def batches(time: float) -> list[float]:
@@ -181,8 +181,8 @@ def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
             early = middle
         else:
             late = middle
-    # A last bit of T is many samples where a step costs much and a sample little: what is missing to `total`
-    # is taken between the two times.
+    # The last bit of T may be many samples where a step takes long and a sample little: interpolate between
+    # the two times to reach `total`.
     fewer, more = batches(early), batches(late)
     grown = sum(more) - sum(fewer)
     part = (total - sum(fewer)) / grown if grown else 0.0
@@ -245,17 +245,17 @@ class Heterogeneous(Strategy):
         self.replica, self.comm = replica, comm
         self.ranks = comm.topology.ranks
         norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in replica.model.modules())
-        # Of one sample there is no variance to normalise by.
+        # A single sample has no variance to normalise by.
         self.fewest = 2 if norm and self.ranks > 1 else 1
         self.norm = norm
         self.batches: tuple[int, ...] = ()  # b_r; empty until `shares` is asked
         self.parts = [1 / self.ranks] * self.ranks  # p_r
         self.split_epoch = -1  # the epoch that `batches` were chosen for
         self.calibration: dict[str, Any] | None = None
-        self.history: list[dict[str, Any]] = []  # a look at the times each, whether or not it changed shares
+        self.history: list[dict[str, Any]] = []  # an entry per rebalancing, whether or not it changed shares
         self.measuring_s = 0.0
-        # Whoever makes a model of this epoch's BatchNorm statistics needs the batches that they came from,
-        # when the next epoch's are there already.
+        # The batches that this epoch's BatchNorm statistics came from: a model may be made of them when the
+        # next epoch's batches are already set.
         self.trained: tuple[int, ...] = ()
         self.compute_ns: deque[int] = deque(maxlen=WINDOW)  # of this rank, in full steps of the epoch
         self.forward_ns: deque[int] = deque(maxlen=WINDOW)
@@ -434,7 +434,7 @@ class Heterogeneous(Strategy):
         """Each rank's fit, from steps of several sizes on all ranks at the same time."""
         config = self.config
         limits = config.limits(self.ranks, total, self.fewest)
-        # What each rank is timed on: equally many on all ranks, which meet before each.
+        # The batch sizes to time, equally many on all ranks, which wait for each other before each size.
         usual = [min(max(total / self.ranks, low), high) for low, high in limits]
         sizes = [
             [min(max(round(samples), low), high) for samples in (piece / 2, piece, 2 * piece)]
@@ -446,8 +446,8 @@ class Heterogeneous(Strategy):
         self.measuring_s += took
         medians = [[median(steps) for steps in of_rank] for of_rank in times]
         affine = config.calibration_model == "affine"
-        # Noise for a slope would give all to a rank by chance; and lines through 0 and lines that are not
-        # cannot be balanced with each other.
+        # With noise as slope one rank could get all samples by chance; and lines through 0 cannot be balanced
+        # with other lines.
         sloped = affine and all(grows(b, t) for b, t in zip(sizes, times, strict=True))
         fit_of: Callable[[Sequence[float], Sequence[float]], Fit] = fit_affine if sloped else fit_proportional
         fits = [fit_of(b, t) for b, t in zip(sizes, medians, strict=True)]

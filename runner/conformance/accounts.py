@@ -1,4 +1,4 @@
-"""The contract on calls, bytes and time: as many as stated, in the same order on all ranks, and no longer."""
+"""Contract checks on communication and time: order of calls, bucket sizes, bounds of virtual time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from .trial import (
 )
 
 LEAVING_NS = STEP_NS // 10
-"""Ranks may leave a collective of several stages, such as a broadcast in each node, so far apart."""
+"""Ranks may leave a collective of several stages, such as a broadcast in each node, this far apart."""
 BUCKETS_MIB = (1.0, 1e-4)  # all gradients in one bucket, and in several
-# Without latencies several buckets take as long as one, but for what is hidden behind the backward pass.
+# Without latencies several buckets take as long as one, except for what the backward pass hides.
 BANDWIDTH = AlphaBeta(intra_bytes_per_s=1e5, inter_bytes_per_s=1e5)
 
 
@@ -47,24 +47,24 @@ def calls_in_step(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def sync_points(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    """Where is_sync_point() says yes ranks have just waited for each other: an evaluation there is free."""
+    """Where is_sync_point() is true, ranks have just waited for each other: an evaluation there is free."""
     histories = uneven(candidate, ranks)
     if independent(candidate) or histories[0].strategy.never_syncs:
-        return "none: models are judged from copies"
+        return "none: models are evaluated from copies"
     for step, met in histories[0].met.items():
         clocks = [history.clock_ns[step] for history in histories]
         apart = max(clocks) - min(clocks)
         if met and step < STEPS and apart > LEAVING_NS:  # the run ends where it ends
             last = clocks.index(max(clocks))
             raise Failed(
-                f"is_sync_point() says yes after step {step}, where rank {last} comes "
+                f"is_sync_point() is true after step {step}, where rank {last} comes "
                 f"{apart / 1e6:.1f} ms after the first: all would wait for it to evaluate"
             )
     return None
 
 
 def buckets(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    """Gradients are summed in buckets of `bucket_mib`, beside the backward pass unless `overlap` is false."""
+    """Gradients are summed in buckets of `bucket_mib`, during the backward pass unless `overlap` is false."""
     if not hasattr(candidate.config, "bucket_mib"):
         return "no key bucket_mib"
     overlap, runs = getattr(candidate.config, "overlap", True), []
@@ -112,7 +112,7 @@ def time_kept(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def _require_bounded(histories: Sequence[History], history: History, took: Sequence[int]) -> None:
-    """Not longer than all calls of all ranks one after the other, and not shorter than the own steps."""
+    """Raise Failed unless the rank's time is within the bounds of `time_kept`."""
     topology = history.traffic.topology
     transfers = sum(
         NETWORK.duration_ns(call.verb, call.members, call.numbytes, topology.spans_nodes(call.members))

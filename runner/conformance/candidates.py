@@ -1,4 +1,4 @@
-"""From what was typed after `daso-bench check` to strategies with their keys."""
+"""Candidates of `daso-bench check`: the strategies and keys that its command line names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Candidate, list[str]]]:
-    """The strategies that `words` name (see `asked`), each with the overrides of its keys that are in force.
+    """The strategies that `words` name (see `asked`), each with the overrides of its keys.
 
     Raises:
         ConfigError: an unknown strategy or key, or a word about anything else.

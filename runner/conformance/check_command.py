@@ -1,4 +1,4 @@
-"""`daso-bench check`: what was tried on each strategy and what came out, for people and as an exit code."""
+"""`daso-bench check`: runs the checks on strategies, shows a table of results, returns an exit code."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def check(
 ) -> int:
     """Try the strategies that `words` name (see `candidates`) on `ranks`; returns the exit code.
 
-    0: all that was tried holds; 1: something does not; 2: nothing could be tried, everything was refused.
+    0: all checks passed; 1: a check failed; 2: nothing could be checked, every strategy refused.
 
     Raises:
         ConfigError: the request itself is wrong.
@@ -66,7 +66,7 @@ def exit_code(findings: Sequence[CheckResult]) -> int:
 
 
 def table(findings: Sequence[CheckResult]) -> Table:
-    """A line per check, with the sets of ranks on which the same came out; what all refuse comes once."""
+    """A line per check and result, with its sets of ranks; equal refusals share a line."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     shown.add_column("layer", no_wrap=True)
     shown.add_column("check", overflow="fold", max_width=WIDEST_NAME)
@@ -90,7 +90,7 @@ def table(findings: Sequence[CheckResult]) -> Table:
 
 
 def _gathered(findings: Sequence[CheckResult]) -> list[list[CheckResult]]:
-    """Findings that share a line: of one check with one outcome, or refused in the same words."""
+    """Results that share a line: of one check with the same result, or refused with the same message."""
     lines: dict[tuple[str, ...], list[CheckResult]] = {}
     for finding in findings:
         refused = finding.status == "refuses"
@@ -107,7 +107,7 @@ def summary(name: str, findings: Sequence[CheckResult]) -> str:
 
 
 def _show_failures(console: Console, candidate: Candidate, findings: Sequence[CheckResult]) -> None:
-    """Each failure in full, below what the check is about."""
+    """Show each failure in full, below the property that the check tries."""
     failed = [finding for finding in findings if finding.status == "FAILED"]
     for layer, name in dict.fromkeys((finding.layer, finding.check) for finding in failed):
         says = next(check.says for check in LAYERS[layer](candidate) if check.name == name)

@@ -20,7 +20,7 @@ Status = Literal["ok", "refuses", "FAILED"]
 
 
 class Failed(AssertionError):
-    """A strategy does not do what it must; the message says where it first parts from that."""
+    """A strategy breaks a property; the message names the first place where it does."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class Candidate:
     builtin: str | None = None
 
     def __hash__(self) -> int:
-        # Keys of any kind are welcome, also those that cannot be hashed.
+        # Keys may have types that cannot be hashed.
         return hash((self.name, self.strategy_class))
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property, and how it is tried.
+    """One property, and how it is checked.
 
     Args:
         name: two or three words for the table.
         says: the property, in one sentence.
-        run: tries it on the given ranks of nodes; returns None or a remark ("no key bucket_mib"). Raises
-            Failed, and ConfigError where the strategy refuses these ranks or the run: that is shown
-            and is no failure.
+        run: checks it on the given ranks of nodes; returns None or a remark ("no key bucket_mib"). Raises
+            Failed, or ConfigError where the strategy refuses these ranks or the run, which is shown and
+            is no failure.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Check:
 
 
 Layer = Callable[[Candidate], list[Check]]
-"""The checks of a layer that apply to a candidate; none: the layer has nothing on it."""
+"""The checks of a layer for a candidate."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check said about one strategy on one set of ranks; `text` is the remark or the sentence."""
+    """The result of one check of one strategy on one set of ranks; `text`: the remark or the failure."""
 
     strategy: str
     layer: str

@@ -1,4 +1,4 @@
-"""Drives any strategy in virtual time on a small problem and writes down all that happens."""
+"""Runs a scenario in virtual time with the real trainer, and returns each rank's history."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ MakeObserver = Callable[[Scenario, CountedCommunicator, Callable[[], None]], Sce
 
 
 class Watched(Work):
-    """A launched operation that remembers whether anybody waited for it."""
+    """A launched operation that records whether it was waited for."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.waited = work, False
@@ -78,7 +78,8 @@ def drive(
 
     Args:
         step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
-        resume: each rank's `History.saved[k]` of an earlier drive: everything is made anew and goes on there.
+        resume: each rank's `History.saved[k]` of an earlier drive: all objects are
+            new and the run continues there.
         observer: makes each rank's observer.
 
     Raises:

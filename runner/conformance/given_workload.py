@@ -36,7 +36,7 @@ PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
 class GivenConfig(RunConfig):
-    """A configuration made of a scenario's parts; nothing is checked, for a scenario may be odd."""
+    """A configuration made of a scenario's parts; nothing is checked, since scenarios may be unusual."""
 
     def __post_init__(self) -> None:
         return

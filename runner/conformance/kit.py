@@ -1,4 +1,4 @@
-"""Runs the checks of all layers on all candidates: virtual time in worker processes, gloo beside them."""
+"""The conformance kit: all checks, and running them, in virtual time and with real processes over gloo."""
 
 import logging
 import multiprocessing
@@ -40,7 +40,7 @@ CONTRACT_CHECKS = {
 
 
 def contract_checks(candidate: Candidate) -> list[Check]:
-    """All of them apply to every strategy."""
+    """The contract that every strategy must keep, tried in virtual time on the run of `trial.py`."""
     return [Check(name, run.__doc__ or "", run) for name, run in CONTRACT_CHECKS.items()]
 
 
@@ -56,7 +56,7 @@ Submit = Callable[["Sequence[CheckTask]"], Wait]
 
 @dataclass(frozen=True)
 class CheckTask:
-    """Check number `number` of a layer on one set of ranks; a worker process finds it again by that."""
+    """Check number `number` of a layer on one set of ranks; it can be sent to a worker process."""
 
     candidate: Candidate
     layer: str
@@ -65,12 +65,12 @@ class CheckTask:
 
     @property
     def check(self) -> Check:
-        """What is to be tried."""
+        """The check itself, which cannot be pickled."""
         return LAYERS[self.layer](self.candidate)[self.number]
 
 
 def tasks(candidate: Candidate, ranks: Sequence[RanksOfNodes]) -> list[CheckTask]:
-    """Everything there is to try on a candidate, layer by layer."""
+    """All checks of a candidate on all sets of ranks, layer by layer."""
     return [
         CheckTask(candidate, layer, number, nodes)
         for layer, checks in LAYERS.items()
@@ -86,7 +86,7 @@ def run(
     jobs: int,
     show: Callable[[Candidate, list[CheckResult]], None],
 ) -> list[CheckResult]:
-    """Try everything; `show` is called with the results of each candidate as soon as it is done.
+    """Run all checks; `show` is called with the results of each candidate as soon as it is done.
 
     `jobs`: worker processes for virtual time; 1 works in this process. A set of ranks on which the strategy
     does not even end in virtual time is not tried with real processes, where it would hang.
@@ -110,7 +110,7 @@ def run(
 def _started(
     candidate: Candidate, ranks: Sequence[RanksOfNodes], submit: Submit
 ) -> tuple[list[CheckTask], list[tuple[list[CheckTask], Wait]]]:
-    """All tasks of a candidate in the order in which they are shown, and those in virtual time begun."""
+    """All tasks of a candidate in the order of display, and those in virtual time, which are started."""
     order = tasks(candidate, ranks)
     together: dict[RanksOfNodes, list[CheckTask]] = {}
     for task in order:
@@ -122,12 +122,12 @@ def _started(
 
 
 def attempt_all(some: Sequence[CheckTask]) -> list[CheckResult]:
-    """Try checks one after the other."""
+    """Run checks one after the other."""
     return [attempt(task) for task in some]
 
 
 def attempt(task: CheckTask) -> CheckResult:
-    """Try one check; whatever it raises is a finding."""
+    """Run one check; an exception of the strategy becomes a result."""
     check, began = task.check, time.perf_counter()
     try:
         status, text = "ok", check.run(task.candidate, task.ranks) or ""
@@ -163,7 +163,7 @@ def _place(error: BaseException, kind: type) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What a trial makes strategies say is no news."""
+    """Hide warnings that strategies log during checks."""
     log = logging.getLogger("daso_bench")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -175,7 +175,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _workers(jobs: int) -> Iterator[Submit]:
-    """Gives the function that starts tasks and returns the one that waits for their findings."""
+    """Gives a function that starts tasks and returns a function that waits for their results."""
     if jobs <= 1:
         yield lambda some: lambda: attempt_all(some)
         return
@@ -192,7 +192,7 @@ def _workers(jobs: int) -> Iterator[Submit]:
 
 
 def _begin() -> None:
-    """A worker's first act: one thread, and an end with the process that it was forked from."""
+    """Set up a worker: one thread, and it ends with the process that started it."""
     torch.set_num_threads(1)
     logging.getLogger("daso_bench").setLevel(logging.ERROR)
     die_with_parent(os.getppid())

@@ -1,4 +1,4 @@
-"""The contract on a run's life: it ends, can be looked at, saved, stopped anywhere, and leaves one model."""
+"""Contract checks on the course of a run: it ends, resumes, stops anywhere, and leaves one model."""
 
 import json
 from bisect import bisect_right
@@ -39,11 +39,11 @@ from .trial import (
     when,
 )
 
-FURTHER = 5  # steps that most resumed runs go on: longer than the periods of the trial
+FURTHER = 5  # steps after most resumes: longer than the periods of the trial
 
 
 def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """The run ends with all steps done, whatever the ranks' step times are and whoever starts late."""
+    """The run ends with all steps done, for any step times of the ranks and with ranks that start late."""
     run = trial_scenario(candidate, ranks, begin_ns=lambda rank: (rank * 7 % 3) * STEP_NS)
     slow = slow_last(run)
     uneasy = drive(run, network=NETWORK, step_time=lambda rank, samples: slow[rank])
@@ -52,7 +52,7 @@ def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def _require_budget(histories: Sequence[History]) -> None:
-    """All ranks end with the samples of the schedule, and meet where the same samples are in the model."""
+    """Raise Failed unless ranks end with the schedule's samples, and count the same at sync points."""
     last = [history.samples[history.steps] for history in histories]
     budget = histories[0].budget
     if min(last) < budget or len(set(last)) > 1:
@@ -73,7 +73,7 @@ def _require_equal_steps(histories: Sequence[History]) -> None:
 
 
 def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """global_samples() tells the samples of all steps so far; at one's own pace never more than there are."""
+    """global_samples() is the samples of all steps so far; with independent sampling never more than that."""
     histories = uneven(candidate, ranks)
     trained = sorted(
         (history.clock_ns[k], history.sizes[k][history.rank]) for history in histories for k in history.sizes
@@ -82,9 +82,9 @@ def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
     for history in histories:
         before = 0
         for step, known in history.known.items():
-            where = f"rank {history.rank}, before step {step + 1}: global_samples() tells {known}"
+            where = f"rank {history.rank}, before step {step + 1}: global_samples() is {known}"
             if known < before:
-                raise Failed(f"{where}, one step earlier it told {before}")
+                raise Failed(f"{where}, one step earlier it was {before}")
             before = known
             if not independent(candidate):
                 there = sum(sum(history.sizes[k]) for k in range(1, step + 1))
@@ -98,15 +98,15 @@ def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Inside averaged_model() all ranks hold the same parameters and floating-point buffers, bit for bit."""
     histories = looked_at(candidate, ranks)
     if not histories[0].averaged_model:
-        raise Failed("the ranks never meet: no model is ever to be had")
+        raise Failed("there is no sync point, so no model can be evaluated")
     for place in histories[0].averaged_model:
         models = [history.averaged_model[place] for history in histories]
-        require_agreement(models, f"consensus {when(candidate, place)}", histories[0].names)
+        require_agreement(models, f"averaged_model() {when(candidate, place)}", histories[0].names)
 
 
 def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """wait_pending(), averaged_model(), state_dict() and snapshot() change nothing in the run."""
-    # No transfer takes time, else ranks at their own pace would rightly train otherwise when held up.
+    # No transfer takes time, else ranks at their own pace would rightly train otherwise when they wait.
     left_alone = drive(demanding(candidate, ranks), step_time=STEP_NS)
     for looked, unlooked in zip(looked_at(candidate, ranks), left_alone, strict=True):
         for place, names in looked.disturbed.items():
@@ -181,7 +181,7 @@ def require_resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[
 
 
 def _require_continued(new: History, old: History, where: str, *, complete: bool) -> None:
-    """`new` is the rest of `old`, or its beginning."""
+    """Raise Failed unless `new` equals the rest of `old`, or the next steps of it."""
     for step, value in new.parameters.items():
         at = f"{where}: rank {new.rank}, after step {step}"
         require_equal(value, old.parameters[step], at, new.names)
@@ -195,14 +195,14 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
         ours, theirs = _without_times(new.summary), _without_times(old.summary)
         for key in ours:
             if ours[key] != theirs.get(key):
-                raise Failed(f"{at}: summary() tells {key}={ours[key]}, unbroken {theirs.get(key)}")
+                raise Failed(f"{at}: summary() has {key}={ours[key]}, unbroken {theirs.get(key)}")
     first, end = min(new.parameters), max(new.parameters)
     kinds = STRATEGY_CALLS if complete else ("step", "epoch")
     _require_same_calls(_calls(new, kinds, first, end), _calls(old, kinds, first, end), where, new)
 
 
 def _without_times(value: Any) -> Any:
-    """A summary without its real numbers: clocks do not go on where they stood."""
+    """A summary without its floats, which are times: clocks do not continue after a resume."""
     if isinstance(value, dict):
         return {key: _without_times(item) for key, item in value.items() if not isinstance(item, float)}
     if isinstance(value, list | tuple):
@@ -228,9 +228,9 @@ def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history
 
 
 def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks.
+    """snapshot() takes no call and no time, and its result gives one model on all ranks.
 
-    It is the model of averaged_model(); at one's own pace the mean of all models after an earlier step.
+    It is the model of averaged_model(); with independent sampling the mean after an earlier step.
     """
     places = (1, 2, 3) if independent(candidate) else (1, 2, 5, 6)
     run = trial_scenario(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
@@ -255,7 +255,7 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
                 histories[0].names,
                 tolerance=2e-5,
             )
-        else:  # a copy may lack what is still in flight
+        else:  # a copy may lack a round that is in flight
             parameters, buffers = _as_means(histories, place, models[0])
             if not parameters:
                 return "copies are no mean of the ranks' models"
@@ -265,7 +265,7 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 
 
 def _as_means(histories: Sequence[History], place: int, copy: Tensor) -> tuple[set[int], set[int]]:
-    """The steps, up to meeting `place`, after which the mean over ranks is `copy`: parameters, buffers."""
+    """The steps, up to sync point `place`, after which the mean over ranks is `copy`: parameters, buffers."""
     m = len(histories[0].final)
     parameters, buffers = set[int](), set[int]()
     meetings = accumulate(int(met) for met in histories[0].met.values())

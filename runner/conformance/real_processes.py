@@ -1,4 +1,4 @@
-"""The same trial run by real processes: what virtual time showed must also be what gloo does."""
+"""The check with real processes: the trial run over gloo must equal the one in virtual time, and resume."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
 
 
 def checks(candidate: Candidate) -> list[Check]:
-    """One launch for each set of ranks tells all."""
+    """One check, with one launch for each set of ranks."""
     return [Check("as in virtual time", as_in_virtual_time.__doc__ or "", as_in_virtual_time)]
 
 
@@ -79,7 +79,7 @@ def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 
 
 def require_as_virtual(history: History, virtual: History, what: str, tolerance: float) -> None:
-    """Raise Failed where a rank's walk departs from virtual time's: parameters, result, calls, agreements."""
+    """Raise Failed where a rank differs from virtual time: parameters, result, calls, stop_agreed()."""
     require_same_walk(history, virtual, what, tolerance)
     require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
     _require_same_calls(history, virtual, what)
@@ -88,12 +88,12 @@ def require_as_virtual(history: History, virtual: History, what: str, tolerance:
 
 
 def require_resumed(resumed: History, unbroken: History, what: str, tolerance: float = 0.0) -> None:
-    """Raise Failed where the walk that was resumed departs from the one that was not broken off."""
+    """Raise Failed where the resumed run differs from the unbroken one."""
     require_same_walk(resumed, unbroken, f"{what}, saved after step {SAVE_AFTER} and resumed", tolerance)
 
 
 def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candidate, str | None]:
-    """Shares from measured times are never twice the same: `heterogeneous` is given some, and a remark."""
+    """With fixed shares where `heterogeneous` would measure times, which never repeat; and a remark on it."""
     config = candidate.config
     if candidate.builtin != "heterogeneous" or config.balancing not in ("static", "dynamic"):
         return candidate, None
@@ -105,7 +105,7 @@ def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candid
 def scenario_of(
     candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, device: torch.device = CPU, **changes: Any
 ) -> Scenario:
-    """The trial run in which the last rank asks to stop; the model and its samples are on `device`."""
+    """The trial run in which the last rank requests a stop; model and samples are on `device`."""
     last = sum(ranks) - 1
     stop_request = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
     scenario = trial.trial_scenario(candidate, ranks, precision=dtype, stop_request=stop_request, **changes)
@@ -115,7 +115,7 @@ def scenario_of(
 
 
 class HostDropout(nn.Dropout):
-    """Draws its masks on the CPU, whatever the device: a GPU's random numbers are not virtual time's."""
+    """Dropout with masks drawn on the CPU: a GPU's random numbers differ from those of virtual time."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
@@ -173,11 +173,11 @@ def _strategy_calls(history: History) -> list[Call]:
     return [call for call in history.calls if call.during in trial.STRATEGY_CALLS]
 
 
-# ------------------------------------------------------------------ the supervisor's side
+# ------------------------------------------------------------------ in the process that checks
 
 
 def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History]]:
-    """One run of real processes: fp32, fp64, and fp32 resumed; by name the ranks' histories."""
+    """One run of real processes: fp32, fp64, and fp32 resumed. Returns histories by these names."""
     with tempfile.TemporaryDirectory(prefix="daso-bench-check-") as folder:
         directory = RunDirectory.create(
             {
@@ -216,12 +216,12 @@ def plain_of(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) -> Candidate:
-    """The candidate that `plain_of` wrote. Raises ConfigError if its class is not to be found here."""
+    """The candidate that `plain_of` wrote. Raises ConfigError if its class cannot be found."""
     kind = locate_target(tree, "strategy")
     return Candidate(name, kind, typed(kind.Config, tree, "strategy"), builtin)
 
 
-# ------------------------------------------------------------------ a rank's side
+# ------------------------------------------------------------------ in a rank
 
 
 def walk_rank(
@@ -233,7 +233,7 @@ def walk_rank(
     threads: int,
     link: SupervisorLink,
 ) -> None:
-    """What each rank process does: the trial run in both precisions, its history into `rank_<r>.pt`."""
+    """Entry of a rank process: the trial run in both precisions; its histories go to `rank_<r>.pt`."""
     torch.set_num_threads(threads)
     tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
     candidate = candidate_of(tree["name"], tree["strategy"])
@@ -258,7 +258,7 @@ def walk_rank(
 def walks_on(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, History]:
     """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together.
 
-    `folder`: for checkpoints, the same on all ranks; it is gone afterwards.
+    `folder`: for checkpoints, the same on all ranks; it is removed at the end.
     """
     walks: dict[str, History] = {}
     ranks = tuple(comm.topology.ranks_of_nodes)

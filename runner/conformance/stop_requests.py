@@ -1,4 +1,4 @@
-"""The contract on stop requests: all ranks learn of it at the same step."""
+"""Contract checks on stop requests: all ranks agree on a request at the same step."""
 
 import dataclasses
 from collections import Counter
@@ -10,7 +10,7 @@ from .driver import drive
 from .scenario import History
 from .trial import NETWORK, STEP_NS, STEPS, independent, plain, saved, some, trial_scenario
 
-SOON = 8  # steps after which most strategies have told of a stop request
+SOON = 8  # steps after which most strategies agree on a stop request
 
 
 def hears_stop_requests(candidate: Candidate, ranks: RanksOfNodes) -> str:
@@ -31,7 +31,7 @@ def largest_delay(candidate: Candidate, ranks: RanksOfNodes) -> int | str:
     total, quiet = sum(ranks), plain(candidate, ranks)
     for history in quiet:
         if any(history.agreed.values()):
-            raise Failed(f"rank {history.rank}: stop_agreed() tells of a stop request that nobody has")
+            raise Failed(f"rank {history.rank}: stop_agreed() is true without a stop request")
     delays = [0]
     begins = some((0, 1, STEPS // 3 + 1, STEPS // 2), ranks)
     for asking in range(total):
@@ -46,14 +46,14 @@ def largest_delay(candidate: Candidate, ranks: RanksOfNodes) -> int | str:
     for history in saved(candidate, ranks):
         if not any(history.agreed.values()):
             raise Failed(
-                f"a stop request in step {STEPS // 2 + 1} alone is never told "
-                f"to rank {history.rank} by stop_agreed()"
+                f"a stop request in step {STEPS // 2 + 1} alone never makes "
+                f"stop_agreed() true on rank {history.rank}"
             )
     return max(delays)
 
 
 def _ask_to_stop(candidate: Candidate, ranks: RanksOfNodes, asking: int, begin: int) -> list[History]:
-    """The run in which rank `asking` asks to stop from step `begin` on, or a part of it."""
+    """The run in which rank `asking` requests a stop from step `begin` on, or a part of the run."""
     run = trial_scenario(candidate, ranks, stop_request=lambda rank, step: rank == asking and step >= begin)
     if not independent(candidate):
         part = dataclasses.replace(run, stop_after=min(begin + SOON, STEPS))
@@ -76,24 +76,24 @@ def _require_no_other_calls(histories: Sequence[History], quiet: Sequence[Histor
 def _require_heard(
     candidate: Candidate, histories: Sequence[History], what: str, begin: int, asking: int
 ) -> int:
-    """Steps of the asking rank from the stop request to its answer."""
+    """Steps of the asking rank from its stop request until all agree; raises Failed if they do not."""
     first = [next((step for step, heard in h.agreed.items() if heard), None) for h in histories]
     for history, step in zip(histories, first, strict=True):
         if step is None:
-            raise Failed(f"{what} is never told to rank {history.rank} by stop_agreed()")
+            raise Failed(f"{what} never makes stop_agreed() true on rank {history.rank}")
     if independent(candidate):
         met = [
             sum(h.met[k] for k in h.met if k <= (step or 0)) for h, step in zip(histories, first, strict=True)
         ]
         if len(set(met)) > 1:
-            raise Failed(f"{what} is told to the ranks at their meetings {met}, not at one")
+            raise Failed(f"{what} makes stop_agreed() true at different sync points of the ranks: {met}")
     else:
         for history in histories:
             different = [k for k in history.agreed if history.agreed[k] != histories[0].agreed[k]]
             if different:
                 raise Failed(
-                    f"{what}: after step {different[0]} stop_agreed() tells rank {history.rank} "
-                    f"{history.agreed[different[0]]} and rank 0 {histories[0].agreed[different[0]]}"
+                    f"{what}: after step {different[0]} stop_agreed() is {history.agreed[different[0]]} on "
+                    f"rank {history.rank} and {histories[0].agreed[different[0]]}"
                 )
     heard = first[asking]
     assert heard is not None

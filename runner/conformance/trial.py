@@ -1,4 +1,7 @@
-"""The run on which the contract is tried: short, small, and awkward in every way that models can be."""
+"""The trial: the short run with an awkward model on which the contract is checked, and its variants.
+
+It has 3 epochs of 7 steps, or 6 epochs where the strategy reads the epoch's loss and is resumed.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
@@ -17,7 +20,7 @@ from .scenario import Data, History, Problem, Scenario
 FEATURES, CLASSES = 6, 3
 EPOCHS, STEPS_PER_EPOCH = 3, 7
 EPOCHS_TO_A_PLATEAU = 6  # the first epoch's loss, three that do not improve, and two on either side
-CLIP_NORM = 0.5  # of gradients: less than most are
+CLIP_NORM = 0.5  # of gradients: smaller than most norms
 STEP_NS = 10_000_000
 # A transfer between nodes takes about one and a half steps, inside a node a fiftieth of one.
 NETWORK = AlphaBeta(intra_latency_s=1e-4, intra_bytes_per_s=1e8, inter_latency_s=5e-3, inter_bytes_per_s=2e5)
@@ -25,7 +28,7 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 STRATEGY_CALLS = ("step", "epoch", "finalize")
 """The phases in which a strategy calls its communicator for training: no evaluation, no checkpoint."""
 ENOUGH = range(1, 10_000)
-"""Every place that a run may have."""
+"""All places of a run."""
 
 
 class Awkward(nn.Module):
@@ -78,7 +81,7 @@ def noise(dtype: torch.dtype, short_last: bool) -> Data:
 
 
 def two_groups(stepped: list[Tensor]) -> torch.optim.Optimizer:
-    """Momentum, and weight decay on matrices alone: two parameter groups, each perhaps empty on this rank."""
+    """SGD with momentum, and weight decay on matrices only: two parameter groups, which may be empty."""
     matrices = [tensor for tensor in stepped if tensor.dim() > 1]
     vectors = [tensor for tensor in stepped if tensor.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 1e-2}, {"params": vectors}]
@@ -86,12 +89,12 @@ def two_groups(stepped: list[Tensor]) -> torch.optim.Optimizer:
 
 
 def rate(step: int) -> float:
-    """A learning rate that rises, then falls in every step; small, so that rounding does not grow."""
+    """A learning rate that rises, then falls in each step; small, so that rounding errors stay small."""
     return 0.02 * min(1.0, (step + 1) / 4) * 0.97**step
 
 
 def improving(epoch: int) -> float:
-    """An epoch loss that halves: no rule that waits for a plateau sees one."""
+    """An epoch loss that halves: without a plateau."""
     return 0.5**epoch
 
 
@@ -136,13 +139,13 @@ def independent(candidate: Candidate) -> bool:
 
 
 def when(candidate: Candidate, place: int) -> str:
-    """A place of the run in words."""
-    return f"at meeting {place}" if independent(candidate) else f"after step {place}"
+    """A place of the run in words: with independent sampling places are sync points."""
+    return f"at sync point {place}" if independent(candidate) else f"after step {place}"
 
 
 @lru_cache(maxsize=8)
 def plain(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
-    """The trial run as it is: equal ranks, the trial's network. Many checks read it, none may change it."""
+    """The trial run with equal ranks on the trial's network. Many checks read it, none may change it."""
     return drive(trial_scenario(candidate, ranks), network=NETWORK, step_time=STEP_NS)
 
 
@@ -154,7 +157,7 @@ def uneven(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
 
 @lru_cache(maxsize=8)
 def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
-    """The demanding run, looked at wherever that can be: consensus, copy and save. No transfer takes time."""
+    """The demanding run with averaged model, copy and checkpoint at all places. No transfer takes time."""
     every = places_of(candidate, ranks)
     run = demanding(candidate, ranks, consensus_after=ENOUGH, save_after=ENOUGH, copies_after=every)
     return drive(run, step_time=STEP_NS)
@@ -162,7 +165,7 @@ def looked_at(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
 
 @lru_cache(maxsize=8)
 def saved(candidate: Candidate, ranks: RanksOfNodes) -> list[History]:
-    """The demanding run, saved wherever that can be, with one stop request of one step in it."""
+    """The demanding run with a checkpoint at all places, and one stop request that lasts one step."""
     run = demanding(candidate, ranks, save_after=ENOUGH, stop_request=one_stop_request(ranks))
     return drive(run, network=NETWORK, step_time=STEP_NS)
 
@@ -185,7 +188,7 @@ def slow_last(run: Scenario) -> tuple[int, ...]:
 
 
 def places_of(candidate: Candidate, ranks: RanksOfNodes) -> range:
-    """Where the demanding run can be saved or stopped: after each step, or at each meeting."""
+    """Places where the demanding run can be saved or stopped: each step, or each sync point."""
     if independent(candidate):
         return range(1, sum(plain(candidate, ranks)[0].met.values()) + 1)
     run = demanding(candidate, ranks)

@@ -148,9 +148,7 @@ class ClusterDevice(Device):
         config, step = self._config, self.drawn
         self.drawn += 1
         if self._trace:
-            seconds = self._trace[
-                step % len(self._trace)
-            ]  # measured on this rank, with its speed and its jitter
+            seconds = self._trace[step % len(self._trace)]  # it has the rank's speed and jitter
         else:
             whole = config.fixed_ms / 1e3 + samples * self._sample_s
             seconds = whole * self._jitter(step) / self._speed

@@ -83,8 +83,8 @@ class WithLoss(nn.Module):
         if not blank:
             not_finite = ~torch.isfinite(loss.detach())
             request = torch.maximum(request, not_finite.to(request.dtype))
-        # The stop request is added as zero: no bit of the loss or of a gradient changes. It is added after the
-        # weight, so that a rank without samples (weight 0) can request a stop too.
+        # The stop request is added as zero: no bit of the loss or of a gradient changes. It is added after
+        # the weight, so that a rank without samples (weight 0) can request a stop too.
         weighted = loss if weight == 1 else loss * weight
         if scaler is not None:
             weighted = scaler.scale(weighted)

@@ -1,4 +1,4 @@
-"""What of a file lies in the system's page cache; dropping it from there, and reading it in."""
+"""Page cache of a file: which share of it is cached, dropping it, and reading it in."""
 
 import ctypes
 import math
@@ -13,14 +13,14 @@ from ....datasets.packed.packed_format import located
 
 MAPPED_BYTES = 2**30  # at once: a private map of more than there is memory may be refused
 READ_BYTES = 2**22
-ALLOWED = 0.02  # of the pages, which are not as they were asked to be
+ALLOWED = 0.02  # share of the pages that may be in another state than configured
 
 
 def drop(path: Path) -> float | None:
-    """Drop the pages of a file, all processes'; returns the share of them that is still there.
+    """Drop the pages of a file from the cache; returns the share of them that is still cached.
 
-    None where the system cannot drop them or does not tell. Pages that somebody has mapped stay, and those of
-    a file in memory (tmpfs).
+    None where the system cannot drop them or does not report them. Pages that a process has mapped stay, and
+    those of a file in memory (tmpfs).
     """
     if not hasattr(os, "posix_fadvise"):
         return None
@@ -48,11 +48,11 @@ def read_in(path: Path) -> float | None:
 
 
 def cached(path: Path) -> float | None:
-    """The share of a file's pages that is in the cache; None where the system does not tell.
+    """The share of a file's pages that is in the cache; None where the system does not report it.
 
-    Linux tells it of files that one owns or may write to; of all others it says that every page is there.
+    Linux reports it of files that the user owns or may write to; all pages of others are reported as cached.
     """
-    if not hasattr(os, "posix_fadvise"):  # elsewhere than on Linux the call says something else
+    if not hasattr(os, "posix_fadvise"):  # the call means something else on other systems
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -74,7 +74,7 @@ def cached(path: Path) -> float | None:
 def remark(*, cold: bool, warm: bool, lacking: float) -> str | None:
     """A label of a run whose cache was not as it was asked for when training began; None where it was.
 
-    lacking: the share of the file's pages that was not; NaN where the system does not tell.
+    lacking: the share of the file's pages that was not; NaN where the system does not report it.
     """
     if lacking <= ALLOWED or not (cold or warm):
         return None
