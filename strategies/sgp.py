@@ -112,9 +112,8 @@ class SGP(Strategy):
         self.weight = 1.0
         self.numerator: Tensor | None = None  # x where it is not z
         self.steps = 0
-        self.first_stop_request: int | None = (
-            None  # the earliest step with a stop request, as far as this rank knows
-        )
+        # The earliest step with a stop request, as far as this rank knows.
+        self.first_stop_request: int | None = None
         self.lowest, self.highest = 1.0, 1.0
         replica.average_gradients_over(None)
 
