@@ -1,7 +1,7 @@
 """DASO: gradients are averaged in each node every step, parameters between nodes rarely, without blocking.
 
 One rank per node at a time takes part in the global all-reduce; its result is merged `wait_batches` later,
-weighted for its age, and broadcast in the node. Blocking epochs at the start and at the end average
+weighted by its age, and broadcast in the node. Blocking epochs at the start and at the end average
 parameters in every step.
 
 Update rule (N nodes, G ranks a node; y_j: node j's parameters when merged, s_j: when the transfer started, n:
@@ -128,10 +128,7 @@ class PlateauRule:
     bad_epochs: int = 0
 
     def observe(self, loss: float) -> bool:
-        """Take in one epoch's loss.
-
-        True on a plateau, when B and W have changed. NaN never is an improvement.
-        """
+        """Update with an epoch's loss; True on a plateau, when B and W change. NaN is no improvement."""
         if math.isfinite(loss) and (
             math.isnan(self.best) or loss < self.best - self.config.plateau_threshold * abs(self.best)
         ):
@@ -154,7 +151,7 @@ class PlateauRule:
 
 @dataclass
 class Transfer:
-    """A global all-reduce on its way. Ranks outside the active group hold no buffer, only the dates."""
+    """A global all-reduce in flight. Ranks outside the active group have no buffer, only its batches."""
 
     start: int
     due: int
@@ -407,15 +404,15 @@ class DASO(Strategy):
         return row
 
     def summary(self) -> dict[str, Any]:
-        told = self.comm.host_waits  # else transfers were not over when they were asked
-        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns and told else None
+        host_waits = self.comm.host_waits  # else transfers were not over when they were asked
+        overlap = 1 - self.blocked_ns / self.transfer_ns if self.transfer_ns and host_waits else None
         return {
             "warmup_epochs": self.warmup_epochs,
             "cooldown_epochs": self.cooldown_epochs,
             "steps_of_phase": dict(self.steps_of_phase),
             "epochs_of_phase": dict(self.epochs_of_phase),
-            "transfer_s": self.transfer_ns / 1e9 if told else None,
-            "blocked_s": self.blocked_ns / 1e9 if told else None,
+            "transfer_s": self.transfer_ns / 1e9 if host_waits else None,
+            "blocked_s": self.blocked_ns / 1e9 if host_waits else None,
             "overlap": overlap,
         }
 
@@ -459,9 +456,9 @@ class DASO(Strategy):
 
     def _merged(self, total: Tensor, waited: int) -> Tensor:
         """The merge formula on [m+1] vectors; the count of stop requests, last, passes unweighted."""
-        own = self._filled(self.replica.flat)
+        model = self._filled(self.replica.flat)
         weight = self.config.staleness_weight * waited
-        merged = (weight * own + total) / (weight + self.nodes)
+        merged = (weight * model + total) / (weight + self.nodes)
         merged[-1] = total[-1]
         return merged
 
@@ -513,7 +510,7 @@ class DASO(Strategy):
         return self.comm.all_reduce(buffer, peers(q), async_op=True)
 
     def _spread_in_node(self, flat: Tensor, q: int) -> None:
-        with self.comm.summing("inter"):  # the others stand here while their rank q sums
+        with self.comm.summing("inter"):  # the others wait here while their rank q sums
             self.comm.broadcast(flat, q, NODE).wait()
         self.agreed = self.agreed or flat[-1].item() > 0
         # This node's stop request travelled with the sum just used or, if it is younger, travels with the

@@ -50,12 +50,12 @@ log = logging.getLogger(__name__)
 Limits = Sequence[tuple[int, int]]
 """Of each rank: the fewest and the most samples of a full batch."""
 
-LEAST_GROWTH = 0.01  # of the mean time, over the sizes measured: less is no slope to extrapolate by
-SHORTEST_S = 1e-12  # no step and no sample takes less: a virtual clock may show no time at all
-WINDOW = 1000  # steps whose times an epoch's medians are taken from, the latest
-WARMUP_STEPS, STEPS = 3, 10  # of a calibration, per size: undone steps that do not count, and that do
-PROBE_STEPS = 5  # undone steps of a look at the times, behind as many of a warm-up
-THRESHOLD = 0.05  # max t / mean t - 1 up to which a look changes nothing
+LEAST_GROWTH = 0.01  # of the mean time, over the measured sizes: a smaller slope is noise
+SHORTEST_S = 1e-12  # least time of a step and of a sample: in virtual time it may be 0
+WINDOW = 1000  # latest steps of an epoch, for its median times
+WARMUP_STEPS, STEPS = 3, 10  # of a calibration, per size: undone steps, not timed and timed
+PROBE_STEPS = 5  # timed undone steps of a probe, after `WARMUP_STEPS`
+THRESHOLD = 0.05  # max t / mean t - 1 up to which shares stay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Fit:
 def fit_affine(sizes: Sequence[float], times: Sequence[float]) -> Fit:
     """Least squares of t = a + c·b with a >= 0 and c > 0.
 
-    Times that do not grow with the batch, like a single size, say nothing about c: then a = 0.
+    Times that do not grow with the batch, or of a single size, do not determine c: then a = 0.
     """
     slope = _slope(sizes, times)
     fixed = fmean(times) - slope * fmean(sizes)
@@ -146,9 +146,9 @@ def fit_proportional(sizes: Sequence[float], times: Sequence[float]) -> Fit:
 
 
 def grows(sizes: Sequence[int], times: Sequence[Sequence[float]]) -> bool:
-    """Whether steps [size][step] of larger batches take longer, by more than those of one size differ.
+    """Whether steps [size][step] of larger batches take longer, by more than steps of one size differ.
 
-    The middle halves of each size's steps are compared. One size alone says yes.
+    The middle halves of each size's steps are compared. True for a single size.
     """
     medians = [median(steps) for steps in times]
     growth = _slope(sizes, medians) * (max(sizes) - min(sizes))
@@ -162,9 +162,9 @@ def of_shares(shares: Sequence[float]) -> list[Fit]:
 
 
 def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
-    """Real batches that sum to `total` and end at one time T, but for those that a limit holds back.
+    """Real batches that sum to `total` and all take the time T, except for those at a limit.
 
-    T by bisection; `limits` must admit `total`.
+    T is found by bisection; `limits` must allow `total`.
     """
 
     def batches(time: float) -> list[float]:
@@ -181,8 +181,8 @@ def balance(fits: Sequence[Fit], total: int, limits: Limits) -> list[float]:
             early = middle
         else:
             late = middle
-    # A last bit of T is many samples where a step costs much and a sample little: what is missing to `total`
-    # is taken between the two times.
+    # The last bit of T may be many samples where a step takes long and a sample little: interpolate between
+    # the two times to reach `total`.
     fewer, more = batches(early), batches(late)
     grown = sum(more) - sum(fewer)
     part = (total - sum(fewer)) / grown if grown else 0.0
@@ -197,13 +197,13 @@ def to_integers(batches: Sequence[float], total: int, limits: Limits) -> tuple[i
     whole = [math.floor(number) for number in batches]
     left = total - sum(whole)
     order = sorted(range(len(whole)), key=lambda rank: (round(whole[rank] - batches[rank], 9), rank))
-    one = 1 if left > 0 else -1  # batches that sum to more than `total`, by rounding, give some back
+    step = 1 if left > 0 else -1  # batches that sum to more than `total`, by rounding, give some back
     while left:
         for rank in order if left > 0 else reversed(order):
             low, high = limits[rank]
-            if left and low <= whole[rank] + one <= high:
-                whole[rank] += one
-                left -= one
+            if left and low <= whole[rank] + step <= high:
+                whole[rank] += step
+                left -= step
     return tuple(whole)
 
 
@@ -245,17 +245,17 @@ class Heterogeneous(Strategy):
         self.replica, self.comm = replica, comm
         self.ranks = comm.topology.ranks
         norm = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in replica.model.modules())
-        # Of one sample there is no variance to normalise by.
+        # A single sample has no variance to normalise by.
         self.fewest = 2 if norm and self.ranks > 1 else 1
         self.norm = norm
         self.batches: tuple[int, ...] = ()  # b_r; empty until `shares` is asked
         self.parts = [1 / self.ranks] * self.ranks  # p_r
         self.split_epoch = -1  # the epoch that `batches` were chosen for
         self.calibration: dict[str, Any] | None = None
-        self.history: list[dict[str, Any]] = []  # a look at the times each, whether or not it changed shares
+        self.history: list[dict[str, Any]] = []  # an entry per rebalancing, whether or not it changed shares
         self.measuring_s = 0.0
-        # Whoever makes a model of this epoch's BatchNorm statistics needs the batches that they came from,
-        # when the next epoch's are there already.
+        # The batches that this epoch's BatchNorm statistics came from: a model may be made of them when the
+        # next epoch's batches are already set.
         self.trained: tuple[int, ...] = ()
         self.compute_ns: deque[int] = deque(maxlen=WINDOW)  # of this rank, in full steps of the epoch
         self.forward_ns: deque[int] = deque(maxlen=WINDOW)
@@ -287,10 +287,10 @@ class Heterogeneous(Strategy):
         self._note_times()
         self.compute_s, self.forward_s = [], []
         if self.compute_ns:  # equal steps on all ranks: all have some, or none
-            own = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
-            everybody = self._gather(own)
-            self.compute_s = [compute for compute, _ in everybody]
-            self.forward_s = [forward for _, forward in everybody]
+            medians = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
+            by_rank = self._gather(medians)
+            self.compute_s = [compute for compute, _ in by_rank]
+            self.forward_s = [forward for _, forward in by_rank]
         self.compute_ns.clear()
         self.forward_ns.clear()
 
@@ -424,17 +424,17 @@ class Heterogeneous(Strategy):
         self.batches = to_integers(real, total, limits)
         self.parts = [batch / total for batch in real]
         digest = hashlib.blake2b(repr((self.batches, self.parts)).encode(), digest_size=8).digest()
-        own = torch.tensor([int.from_bytes(digest, "big") >> 1])
-        everybody = torch.empty(self.ranks, dtype=torch.int64)
-        self.comm.all_gather(everybody, own, WORLD, channel="control").wait()
-        if len(everybody.unique()) > 1:
+        number = torch.tensor([int.from_bytes(digest, "big") >> 1])
+        numbers = torch.empty(self.ranks, dtype=torch.int64)
+        self.comm.all_gather(numbers, number, WORLD, channel="control").wait()
+        if len(numbers.unique()) > 1:
             raise RuntimeError("ranks computed different shares from the same times")
 
     def _calibrate(self, total: int) -> list[Fit]:
         """Each rank's fit, from steps of several sizes on all ranks at the same time."""
         config = self.config
         limits = config.limits(self.ranks, total, self.fewest)
-        # What each rank is timed on: equally many on all ranks, which meet before each.
+        # The batch sizes to time, equally many on all ranks, which wait for each other before each size.
         usual = [min(max(total / self.ranks, low), high) for low, high in limits]
         sizes = [
             [min(max(round(samples), low), high) for samples in (piece / 2, piece, 2 * piece)]
@@ -446,21 +446,21 @@ class Heterogeneous(Strategy):
         self.measuring_s += took
         medians = [[median(steps) for steps in of_rank] for of_rank in times]
         affine = config.calibration_model == "affine"
-        # Noise for a slope would give all to a rank by chance; and lines through 0 and lines that are not
-        # cannot be balanced with each other.
+        # With noise as slope one rank could get all samples by chance; and lines through 0 cannot be balanced
+        # with other lines.
         sloped = affine and all(grows(b, t) for b, t in zip(sizes, times, strict=True))
-        fit: Callable[[Sequence[float], Sequence[float]], Fit] = fit_affine if sloped else fit_proportional
-        fits = [fit(b, t) for b, t in zip(sizes, medians, strict=True)]
+        fit_of: Callable[[Sequence[float], Sequence[float]], Fit] = fit_affine if sloped else fit_proportional
+        fits = [fit_of(b, t) for b, t in zip(sizes, medians, strict=True)]
         self.calibration = {
             "model": "affine" if sloped else "proportional",
             "sizes": sizes,
             "times_s": times,
             "medians_s": medians,
-            "fixed_s": [one.fixed for one in fits],
-            "per_sample_s": [one.per_sample for one in fits],
+            "fixed_s": [fit.fixed for fit in fits],
+            "per_sample_s": [fit.per_sample for fit in fits],
             "residuals_s": [
-                [t - one.seconds(b) for b, t in zip(of_rank, measured, strict=True)]
-                for one, of_rank, measured in zip(fits, sizes, medians, strict=True)
+                [t - fit.seconds(b) for b, t in zip(of_rank, measured, strict=True)]
+                for fit, of_rank, measured in zip(fits, sizes, medians, strict=True)
             ],
         }
         if self.comm.rank == 0:
@@ -468,7 +468,7 @@ class Heterogeneous(Strategy):
                 "calibrated in %.3g s, %s: seconds a step and a sample %s",
                 took,
                 self.calibration["model"],
-                [(one.fixed, one.per_sample) for one in fits],
+                [(fit.fixed, fit.per_sample) for fit in fits],
             )
         return fits
 
@@ -505,20 +505,21 @@ class Heterogeneous(Strategy):
 
         Ranks meet before each size, so that all are busy at once, and nothing that is timed waits for others.
         """
-        own: list[float] = []
+        seconds: list[float] = []
         for size in sizes:
             self.comm.barrier(WORLD)
-            own += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
+            seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
         return [
-            [row[place : place + steps] for place in range(0, len(row), steps)] for row in self._gather(own)
+            [row[place : place + steps] for place in range(0, len(row), steps)]
+            for row in self._gather(seconds)
         ]
 
-    def _gather(self, own: Sequence[float]) -> list[list[float]]:
+    def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k] as float64, in rank order."""
-        everybody = torch.empty(self.ranks * len(own), dtype=torch.float64)
-        mine = torch.tensor(own, dtype=torch.float64)
-        self.comm.all_gather(everybody, mine, WORLD, channel="control").wait()
-        return everybody.view(self.ranks, len(own)).tolist()
+        gathered = torch.empty(self.ranks * len(numbers), dtype=torch.float64)
+        mine = torch.tensor(numbers, dtype=torch.float64)
+        self.comm.all_gather(gathered, mine, WORLD, channel="control").wait()
+        return gathered.view(self.ranks, len(numbers)).tolist()
 
 
 def _slope(sizes: Sequence[float], times: Sequence[float]) -> float:

@@ -28,9 +28,9 @@ Paper: C. Wang, Y. Lu, Z. Chen, J. Li, An Efficient Method for Training Deep Lea
 IEICE Trans. Inf. & Syst. E103-D(12), 2444-2456 (2020), doi:10.1587/transinf.2020PAP0007. Its abstract names
 the two levels, shared memory, contiguous parallel input, LARS and an about twentyfold efficiency; no details.
 
-Ours differs: as far as the abstract tells, models are exchanged there and gradients here, which is the same
-for SGD and the only exact form with LARS. Weights enter where a node sums, so that nobody walks over the
-gradients once more to divide them. Partition, barriers, ownership and the sum over nodes are ours. LARS is
+Ours differs: by the abstract, models are exchanged there; here gradients are, which is the same for SGD and
+the only exact form with LARS. Weights enter where a node sums, so that gradients are not read once more to
+divide them. Partition, barriers, ownership and the sum over nodes are ours. LARS is
 `optimizer=lars`, as with every strategy.
 """
 
@@ -170,9 +170,9 @@ class HSGD(Strategy):
 
     def after_step(self, progress: Progress) -> None:
         self._lap("update")
-        # Whoever goes on writes into its row, which others may still be reading, and reads all weights.
+        # A rank that goes on writes into its row, which others may still read, and reads all weights.
         self._meet("4", self._behind_sums)
-        # The leader writes here again only behind the next barrier 1, to which this rank has yet to come.
+        # The leader writes here again only after the next barrier 1, which needs this rank.
         self.agreed = bool(self.stop_requested.item() != 0)
 
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
@@ -187,7 +187,7 @@ class HSGD(Strategy):
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`seconds`: this rank's in each barrier, in the sums of both levels and in the update."""
-        row = {"seconds": self._told(self.epoch_ns)}
+        row = {"seconds": self._measured(self.epoch_ns)}
         self.epoch_ns.clear()
         return row
 
@@ -205,7 +205,7 @@ class HSGD(Strategy):
             "shared_weights": self.shares_weights,
             "imbalance": self.imbalance,
             "node_bytes": needs,
-            "seconds": self._told(self.total_ns),
+            "seconds": self._measured(self.total_ns),
         }
 
     def labels(self, target_step: int | None) -> list[str]:
@@ -235,7 +235,7 @@ class HSGD(Strategy):
         if self.config.partition == "tensor":
             self._sum_over_nodes()
             if not self.shares_weights:
-                self._meet("3", "inter")  # everybody applies everybody's sums
+                self._meet("3", "inter")  # every rank applies all sums
             return
         self._meet("2")  # the node's sum is complete
         if self.nodes > 1:
@@ -285,7 +285,7 @@ class HSGD(Strategy):
         self._lap("level1")
         if self.local == 0:
             self._sum_over_nodes()
-        with self.comm.summing("inter"):  # the others stand here while their leader sums
+        with self.comm.summing("inter"):  # the others wait here while their leader sums
             for arena in self.arenas:
                 self.comm.broadcast(arena.rows[0, : arena.used], 0, NODE).wait()
         self._lap("spread")
@@ -303,11 +303,11 @@ class HSGD(Strategy):
             for gradient in mine.values():
                 gradient.mul_(factor)
         if not self.shares_weights:
-            self._meet("clip")  # everybody applies everybody's sums
+            self._meet("clip")  # every rank applies all sums
 
     @property
     def _behind_sums(self) -> Link:
-        """What the barriers behind the update wait for: by tensors nobody has yet waited for others' sums."""
+        """The link that barriers after the update wait for: by tensors ranks have not waited for sums yet."""
         by_tensor = self.config.partition == "tensor" and self.shares_weights
         return "inter" if by_tensor else "intra"
 
@@ -323,8 +323,8 @@ class HSGD(Strategy):
             raise RuntimeError(f"hsgd: barrier {name} of step {self.step}, {where}: {error}") from error
         self._lap(f"barrier_{name}")
 
-    def _told(self, nanoseconds: Counter[str]) -> dict[str, float] | None:
-        """None where the host runs ahead of its GPU: its clock says nothing of sums and updates then."""
+    def _measured(self, nanoseconds: Counter[str]) -> dict[str, float] | None:
+        """Seconds by phase; None where the host runs ahead of its GPU, so that its clock measures no sums."""
         return seconds(nanoseconds) if self.comm.host_waits else None
 
     def _lap(self, name: str) -> None:
@@ -351,7 +351,7 @@ class HSGD(Strategy):
         """Make the arrays and put the replica's gradients and, if shared, its parameters into them."""
         replica, tensors = self.replica, self.replica.parameters.tensors
         rows_here = self.workers if self.in_memory else 1
-        own = self.local if self.in_memory else 0
+        row = self.local if self.in_memory else 0
         gradients: dict[int, Tensor] = {}
         parameters: dict[int, Tensor] = {}
         self.summed: dict[int, Tensor] = {}
@@ -359,8 +359,8 @@ class HSGD(Strategy):
         for arena in self.arenas:
             rows = self._memory(rows_here * arena.width, arena.dtype)
             arena.rows = rows.view(rows_here, arena.width)
-            arena.rows[own].zero_()  # memory belongs to the core that touches it first
-            gradients |= arena.views(arena.rows[own], tensors)
+            arena.rows[row].zero_()  # memory belongs to the core that touches it first
+            gradients |= arena.views(arena.rows[row], tensors)
             self.summed |= arena.views(arena.rows[0], tensors)
             if self.shares_weights:
                 parameters |= arena.views(self._memory(arena.width, arena.dtype), tensors)

@@ -1,8 +1,8 @@
-"""LASGD: every worker trains at its own pace; models are averaged by all-reduces that nobody waits for.
+"""LASGD: every worker trains at its own pace; models are averaged by asynchronous all-reduces.
 
-A worker, which is a rank, hands a copy of its parameters to an asynchronous all-reduce and trains on. When it
-finds the sum complete, it adds the difference between the mean and its own copy to its present parameters:
-the average is exact, and progress made meanwhile is kept.
+A worker, which is a rank, starts an asynchronous all-reduce of a copy of its parameters and trains on. Once
+the sum is complete, it adds the difference between the mean and its copy to its present parameters: the
+average is exact, and the progress made meanwhile is kept.
 
 Update rule (R workers; at most one round in flight; A, then B at every step boundary of a worker):
 
@@ -43,7 +43,7 @@ from .replica import Replica
 from .topology import WORLD
 
 DETAILED = 16
-"""Rounds of an epoch that are recorded one by one; the others are in the epoch's figures only."""
+"""Rounds of an epoch that are recorded one by one; later ones only count in the epoch's figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +60,20 @@ class LASGDConfig:
 
 @dataclass
 class WaitTally:
-    """How often, how much in total and at most."""
+    """Number, sum and maximum of values."""
 
     count: int = 0
     total: float = 0.0
     largest: float = 0.0
 
     def add(self, value: float) -> None:
-        """Take in one more value."""
+        """Add a value."""
         self.count += 1
         self.total += value
         self.largest = max(self.largest, value)
 
     def row(self) -> dict[str, float | None]:
-        """Mean and maximum; None where there was nothing."""
+        """Mean and maximum; None without values."""
         return {"mean": self.total / self.count, "max": self.largest} if self.count else NOTHING
 
 
@@ -102,7 +102,7 @@ class Rounds:
         return cls(steps, seconds, lag, blocked_ns)
 
     def row(self, *, host_waits: bool) -> dict[str, Any]:
-        """For a record; `host_waits`: else the host's clock does not tell for how long a GPU waited."""
+        """For a record; without `host_waits` the host's clock cannot measure how long a GPU waited."""
         return {
             "rounds": self.staleness_steps.count,
             "staleness_steps": self.staleness_steps.row(),
@@ -117,14 +117,14 @@ class Flight:
     """The round in flight; `works` is empty on ranks that take no part, and after a resume."""
 
     sent: Tensor  # c, the vector that is summed
-    samples: int  # the worker's own samples at the snapshot
+    samples: int  # the worker's samples at the snapshot
     launched_ns: int
     works: list[Work]
     steps: int = 0  # k_s, local steps since the snapshot
     took: int | None = None  # nanoseconds of the transfer, where it was completed before a resume
 
     def arrived(self) -> bool:
-        """Whether waiting would return at once; a local observation."""
+        """Whether the sums are complete, as this rank sees it."""
         return all(work.is_completed() for work in self.works)
 
     def transfer_ns(self) -> int | None:
@@ -137,8 +137,8 @@ class Flight:
 class LASGD(AsynchronousStrategy):
     """Rounds of asynchronous model averaging.
 
-    A round is applied when a step ends and the next one launched when a step begins: between the two, where
-    ranks evaluate, save and stop, nothing is in flight for those that have just applied the same round.
+    A round is applied at the end of a step and the next one launched at the start of a step. Between the two,
+    where ranks evaluate, save and stop, nothing is in flight on ranks that have just applied the same round.
     """
 
     Config = LASGDConfig
@@ -165,10 +165,10 @@ class LASGD(AsynchronousStrategy):
         self.copies_are_whole = self.never_syncs = self.workers > 1
 
         # Counts are the worker's, or sums over all workers as of the last applied round.
-        self.steps = self.own = 0  # k, and own samples
+        self.steps = self.rank_samples = 0  # k, and its samples
         self.since = 0  # steps since the last launch
         self.launched = self.applied = 0
-        self.total = self.counted = 0  # S_last, and own samples in it (n_snap)
+        self.total = self.counted = 0  # S_last, and this rank's samples in it (n_snap)
         self.total_steps = self.done = 0
         self.copies = 0
         self.flight: Flight | None = None
@@ -176,14 +176,14 @@ class LASGD(AsynchronousStrategy):
         self.met = self.agreed = self.stop_requested = False
         self.equal = True  # all models are the same now
         self.origin_ns = comm.now()
-        self.begun = False  # whether training goes on: what came before is in no interval
+        self.begun = False  # whether training has begun; earlier time is in no interval
         self.run, self.final = Rounds(), {}
         self._clear_epoch()
 
         self.free: list[Tensor] = []
         self.mean: Tensor | None = None  # of the last applied round, until the next launch
         self.control = torch.zeros(4, dtype=torch.int64, device=replica.parameters.device)
-        self.rides = False  # whether buffers travel behind the parameters
+        self.rides = False  # whether buffers are summed with the parameters
         self._lay_out()
         replica.average_gradients_over(None)
 
@@ -202,11 +202,11 @@ class LASGD(AsynchronousStrategy):
         self.met = self.agreed = self.equal = False
         self.steps += 1
         self.since += 1
-        self.own += progress.samples_of_rank[self.comm.rank]
+        self.rank_samples += progress.samples_of_rank[self.comm.rank]
         if self.flight is not None:
             self.flight.steps += 1
         if self.workers == 1:
-            self.total = self.counted = self.own
+            self.total = self.counted = self.rank_samples
             self.done = int(self._is_done())
             self.met = self.equal = True
         else:
@@ -229,7 +229,7 @@ class LASGD(AsynchronousStrategy):
         return self.total
 
     def global_samples(self, progress: Progress) -> int:
-        return self.total + self.own - self.counted
+        return self.total + self.rank_samples - self.counted
 
     def reserve(self, copies: int) -> None:
         if self.copies_are_whole:
@@ -266,11 +266,11 @@ class LASGD(AsynchronousStrategy):
             yield
 
     def finalize(self) -> None:
-        # Ranks stop where they have applied the same round. Where somebody did not keep to that, those who
-        # are a round behind launch it now: one more average by everybody would pair it with another round.
-        own = torch.tensor([self.launched, self.steps, self.own], dtype=torch.int64)
+        # Ranks stop where they have applied the same round. If some are a round behind nevertheless, they
+        # launch it now: one more average by all ranks would be paired with another round.
+        counts = torch.tensor([self.launched, self.steps, self.rank_samples], dtype=torch.int64)
         every = torch.zeros(3 * self.workers, dtype=torch.int64)
-        self.comm.all_gather(every, own, WORLD, channel="control").wait()
+        self.comm.all_gather(every, counts, WORLD, channel="control").wait()
         launched, steps, samples = (column.tolist() for column in every.view(-1, 3).unbind(1))
         if max(launched) - min(launched) > 1:
             raise RuntimeError(f"ranks are more than one round apart: launched {launched}")
@@ -292,14 +292,14 @@ class LASGD(AsynchronousStrategy):
     # ---------------------------------------------------------------- rounds
 
     def _launch(self) -> None:
-        """B: hand a copy of the parameters to the next round."""
+        """B: start the next round with a copy of the parameters."""
         # Never the live parameters: the optimizer writes them while the sum is on its way.
         sent = self._table().pack(self._buffer())
         self.copy.copy_(sent)
         self._fill_control()
         launched_ns = self.comm.now()
         works = [self.comm.all_reduce(t, WORLD, async_op=True) for t in (sent, self.control)]
-        self.flight = Flight(sent, self.own, launched_ns, works)
+        self.flight = Flight(sent, self.rank_samples, launched_ns, works)
         self.launched += 1
         self.since, self.due = 0, False
 
@@ -309,39 +309,40 @@ class LASGD(AsynchronousStrategy):
         assert flight is not None
         self._wait(flight)
         mean = self.mean = flight.sent.div_(self.workers)
-        own = self._table().pack(self.work)
-        before = torch.dist(own[:m], mean[:m]) if len(self.details) < DETAILED else None
-        self._correct(own, mean, flight.steps)
-        self._unpack(own)
+        model = self._table().pack(self.work)
+        before = torch.dist(model[:m], mean[:m]) if len(self.details) < DETAILED else None
+        self._correct(model, mean, flight.steps)
+        self._unpack(model)
         self.applied += 1
         self.flight, self.met = None, True
-        known = self.total + flight.samples - self.counted  # what this rank took the snapshot's count for
+        # This rank's count of global samples at the snapshot.
+        known = self.total + flight.samples - self.counted
         self._read_control(flight.samples)
-        self._note(flight, self.total - known, before, own[:m], mean[:m])
+        self._note(flight, self.total - known, before, model[:m], mean[:m])
 
-    def _correct(self, own: Tensor, mean: Tensor, steps: int) -> None:
-        """Apply the rule to `own`, in place."""
+    def _correct(self, model: Tensor, mean: Tensor, steps: int) -> None:
+        """Apply the rule to `model`, in place."""
         if steps == 0:
-            own.copy_(mean)
+            model.copy_(mean)
         else:
-            # Variances and second moments must not become negative: what is no parameter stays between its
-            # own value and the mean.
-            rest, target = own[self.replica.numel :], mean[self.replica.numel :]
+            # Variances and second moments must not become negative: buffers and momenta stay between their
+            # value and the mean.
+            rest, target = model[self.replica.numel :], mean[self.replica.numel :]
             low, high = torch.minimum(rest, target), torch.maximum(rest, target)
-            own += mean - self.copy
+            model += mean - self.copy
             rest.clamp_(low, high)
 
-    def _unpack(self, own: Tensor) -> None:
-        self.replica.load(own)
+    def _unpack(self, model: Tensor) -> None:
+        self.replica.load(model)
         if self.config.optimizer_state == "average":
             behind = self.replica.numel + self.replica.buffers.numel * self.rides
-            self.replica.optimizer_state().unpack(own[behind:])
+            self.replica.optimizer_state().unpack(model[behind:])
 
     def _fill_control(self) -> None:
         # No rank reads the sum of the third number, workers out of data: it is part of the recorded bytes.
-        own = [self.own, self.steps, int(self._is_done()), int(self.stop_requested)]
-        for slot, number in zip(self.control.unbind(), own, strict=True):
-            slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
+        numbers = [self.rank_samples, self.steps, int(self._is_done()), int(self.stop_requested)]
+        for slot, number in zip(self.control.unbind(), numbers, strict=True):
+            slot.fill_(number)  # a copy from ordinary memory would wait for the GPU
 
     def _read_control(self, counted: int) -> None:
         self.total, self.total_steps, self.done, stop_flags = self.control.tolist()
@@ -364,13 +365,13 @@ class LASGD(AsynchronousStrategy):
         mix_buffers(self.replica, "average", self.everybody)
 
     def _is_done(self) -> bool:
-        """Whether this worker has had its part of the samples of the whole schedule."""
-        return self.own * self.workers >= self.budget
+        """Whether this worker has done its part of the schedule's samples."""
+        return self.rank_samples * self.workers >= self.budget
 
     # ---------------------------------------------------------------- memory
 
     def _table(self) -> Layout:
-        """What travels: parameters, behind them buffers and momenta where they ride along."""
+        """The layout of what is summed: parameters, then buffers and momenta if they are averaged too."""
         if self.config.optimizer_state != "average":
             return self.model
         # Momenta appear with the first step, and in new memory after a resume.
@@ -392,7 +393,7 @@ class LASGD(AsynchronousStrategy):
         self.mean = None
 
     def _buffer(self) -> Tensor:
-        """A vector that nobody uses."""
+        """A free vector of the layout."""
         if self.mean is not None:
             free, self.mean = self.mean, None
             return free
@@ -438,16 +439,16 @@ class LASGD(AsynchronousStrategy):
 
         `stamps_s`: launch, completion and application, in seconds since this attempt's first step. `spread`:
         ‖θ_i - mean‖ / ‖mean‖ just before and just after the application.
-        `lag_samples`: by how much this rank's count of global samples was behind when a round corrected it.
+        `lag_samples`: how much this rank's count of global samples was too low when a round corrected it.
         """
         row = {
             **self.epoch.row(host_waits=self.comm.host_waits),
             "launched": self.launched - self.before[0],
             "steps": self.steps - self.before[1],
-            "samples": self.own - self.before[2],
+            "samples": self.rank_samples - self.before[2],
             "steps_of_all": self.total_steps,
             "copies": self.copies - self.before[3],
-            "detail": [_read(one) for one in self.details],
+            "detail": [_read(row) for row in self.details],
         }
         self._clear_epoch()
         return row
@@ -457,7 +458,7 @@ class LASGD(AsynchronousStrategy):
             **self.run.row(host_waits=self.comm.host_waits),
             "launched": self.launched,
             "steps": self.steps,
-            "samples": self.own,
+            "samples": self.rank_samples,
             "copies": self.copies,
             **self.final,
         }
@@ -467,8 +468,8 @@ class LASGD(AsynchronousStrategy):
             return ["one rank: nothing to average"]
         return [] if self.applied else ["no round was applied"]
 
-    def _note(self, flight: Flight, lag: int, before: Tensor | None, own: Tensor, mean: Tensor) -> None:
-        """Book the round just applied, without reading anything from a device."""
+    def _note(self, flight: Flight, lag: int, before: Tensor | None, model: Tensor, mean: Tensor) -> None:
+        """Record the round just applied, without reading from a device."""
         now = self.comm.now()
         seconds = (now - flight.launched_ns) / 1e9
         for rounds in (self.run, self.epoch):
@@ -486,21 +487,21 @@ class LASGD(AsynchronousStrategy):
                     "staleness_steps": flight.steps,
                     "samples": self.total,
                     "lag_samples": lag,
-                    "spread": torch.stack([before, torch.dist(own, mean), torch.linalg.vector_norm(mean)]),
+                    "spread": torch.stack([before, torch.dist(model, mean), torch.linalg.vector_norm(mean)]),
                 }
             )
 
     def _clear_epoch(self) -> None:
         self.epoch = Rounds()
         self.details: list[dict[str, Any]] = []
-        self.before = [self.launched, self.steps, self.own, self.copies]
+        self.before = [self.launched, self.steps, self.rank_samples, self.copies]
 
 
 COUNTS = (
-    *("steps", "own", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
+    *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
     *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
 )
-"""What of the strategy's position a checkpoint holds, by attribute."""
+"""Attributes of the strategy that a checkpoint holds."""
 
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:

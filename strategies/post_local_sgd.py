@@ -77,18 +77,18 @@ class PostLocalSGD(PeriodicStrategy):
         by_node = self.config.unit == "node"
         self.start(replica, comm, mean=LeaderMean(comm) if by_node else None)
         self.period = self.config.sync_every
-        self.own = NODE if by_node else None
+        self.local_group = NODE if by_node else None
         self.switch_samples = self._switch_samples(progress)
         self.switched_after: int | None = None
-        if self.switch_samples < progress.budget and not self.holds_all(self.own):
+        if self.switch_samples < progress.budget and not self.holds_all(self.local_group):
             self.samples_between_syncs = samples_of_round(self.period, progress)
         # With a switch at 0 the first step is local already.
-        self._average_over(WORLD if self.switch_samples else self.own)
+        self._average_over(WORLD if self.switch_samples else self.local_group)
 
     def before_batch(self, progress: Progress) -> None:
         if self.switched_after is None and progress.samples >= self.switch_samples:
             self.switched_after = progress.step
-            self._average_over(self.own)
+            self._average_over(self.local_group)
 
     def _average_over(self, group: Group | None) -> None:
         self.replica.average_gradients_over(group, bucket_mib=self.config.bucket_mib)
@@ -103,7 +103,7 @@ class PostLocalSGD(PeriodicStrategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.switch_samples, self.switched_after = state["switch_samples"], state["switched_after"]
-        self._average_over(WORLD if self.switched_after is None else self.own)
+        self._average_over(WORLD if self.switched_after is None else self.local_group)
 
     def record(self, progress: Progress) -> dict[str, Any]:
         phase = "synchronous" if self.switched_after is None else "local"

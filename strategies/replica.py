@@ -69,7 +69,7 @@ class Replica(ABC):
         # Of the last step whose times are known; on GPUs that is an earlier step than the last one.
         self.forward_ns = self.compute_ns = 0
         self.times: deque[StepTimes] = deque(maxlen=KEPT)
-        self.late = False  # whether `stop_requested` is of the step before; equal on all ranks
+        self.delayed_flag = False  # `stop_requested` is of the step before; equal on all ranks
         self._bound_gradients: list[Tensor] | None = None
         self._bound_clip: Callable[[float], None] | None = None
 
@@ -296,7 +296,8 @@ class Replica(ABC):
         """Forward and backward; returns this rank's mean loss (a detached scalar, not averaged over ranks).
 
         `requests_stop` travels with the gradients. Afterwards `stop_requested` is true if a rank of the
-        gradient group requested a stop or had a loss that is not finite; if `late`, in the step before.
+        gradient group requested a stop or had a loss that is not finite in this step; with `delayed_flag`,
+        in the step before.
         """
 
     @abstractmethod

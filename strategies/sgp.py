@@ -1,7 +1,7 @@
-"""Stochastic gradient push: each rank steps by itself, then gossips a share of its parameters to few peers.
+"""Stochastic gradient push: each rank steps by itself, then sends a share of its parameters to a few peers.
 
-Peers change from step to step so that everybody's parameters reach everybody in about log R steps. Push-sum
-weights correct for ranks that received more than they sent. Nobody waits for all, everybody for a neighbour.
+Peers change from step to step, so that the parameters of each rank reach all ranks in about log R steps.
+Push-sum weights correct for ranks that received more than they sent. A rank waits only for its in-peers.
 
 Update rule (rank i; p out-peers; z_i = x_i / w_i, w_i = 1 at first):
 
@@ -44,7 +44,7 @@ class SGPConfig:
 
     num_peers: int = 1  # p, ranks that each rank sends to in a step
     graph: str = "exponential"  # whom: exponential | ring | complete
-    direction: str = "push"  # push, or push_pull: what I send to somebody he sends to me
+    direction: str = "push"  # push, or push_pull: peers send to each other
     send_weight: str = "auto"  # auto: not while it is 1 everywhere; true: always
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class SGPConfig:
         return [[j * base for j in range(1, p + 1)] for base in _powers(p + 1, ranks - 1)]
 
     def reach(self, ranks: int) -> int:
-        """Steps in which word of one rank gets to all, whenever it starts."""
+        """Steps in which a rank's information reaches all ranks, from any step on."""
         if self.graph == "ring":
             return math.ceil((ranks - 1) / self.num_peers)
         return len(self.hops(ranks))
@@ -112,9 +112,8 @@ class SGP(Strategy):
         self.weight = 1.0
         self.numerator: Tensor | None = None  # x where it is not z
         self.steps = 0
-        self.first_stop_request: int | None = (
-            None  # the earliest step, as far as I know, in which a rank asked
-        )
+        # The earliest step with a stop request, as far as this rank knows.
+        self.first_stop_request: int | None = None
         self.lowest, self.highest = 1.0, 1.0
         replica.average_gradients_over(None)
 
@@ -128,7 +127,7 @@ class SGP(Strategy):
         self.steps += 1
 
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
-        """All act in the step in which the earliest request has reached everybody; all know when that is."""
+        """True on all ranks in the step in which the earliest request has reached all; all know that step."""
         if self.ranks == 1:
             return stop_requested
         if self.first_stop_request is None or self.steps < self.first_stop_request + self.reach:
@@ -171,7 +170,7 @@ class SGP(Strategy):
     # ---------------------------------------------------------------- gossip
 
     def _gossip(self) -> None:
-        """Send shares, take in what comes; the rest of the step waits for the in-peers alone."""
+        """Send shares and add the received ones; the rank waits only for its in-peers."""
         rank, ranks = self.comm.rank, self.ranks
         hops = [hop % ranks for hop in self.cycle[self.steps % len(self.cycle)]]
         if self.config.direction == "push_pull":
@@ -188,14 +187,14 @@ class SGP(Strategy):
         }
         size = x.numel() + 1 + self.sends_weight
         receives = {(rank - hop) % ranks: x.new_empty(size) for hop in counts if hop}
-        # Every rank sends and receives as often; the step's number pairs the messages.
+        # Every rank sends and receives equally often; the step's number matches the messages.
         self.comm.exchange(sends, receives, tag=self.steps).wait()
         kept = share * (1 + counts[0])
         x *= kept
         self.weight *= kept
         self._take_in(x, [receives[source] for source in sorted(receives)])
         if not self.sends_weight:
-            self.weight = 1.0  # a regular graph, nothing delayed: what is sent is what comes
+            self.weight = 1.0  # on a regular graph without delays a rank receives as much as it sends
         self.lowest, self.highest = min(self.lowest, self.weight), max(self.highest, self.weight)
         if self.weight == 1.0:
             self.numerator = None
@@ -211,14 +210,14 @@ class SGP(Strategy):
         message = x.new_empty(x.numel() + len(tail))
         torch.mul(x, share, out=message[: x.numel()])
         for slot, number in zip(message[x.numel() :].unbind(), tail, strict=True):
-            slot.fill_(number)  # copied from ordinary memory, they would wait for all that a GPU has to do
+            slot.fill_(number)  # a copy from ordinary memory would wait for the GPU
         return message
 
     def _take_in(self, x: Tensor, messages: Sequence[Tensor]) -> None:
         m = x.numel()
         for message in messages:
             x += message[:m]
-        # One read for all: each would wait for a GPU.
+        # One read for all messages: each read waits for a GPU.
         tails = torch.stack([message[m:] for message in messages]).tolist() if messages else []
         for age, *weight in tails:
             if age:
@@ -241,8 +240,9 @@ class SGP(Strategy):
 
     def _parts(self) -> Tensor:
         """This rank's x, buffers and w [m + F + 1]."""
-        own = self.numerator if self.numerator is not None else self.replica.flat()
-        return torch.cat([own, self.replica.buffers.pack().to(own.dtype), own.new_tensor([self.weight])])
+        parameters = self.numerator if self.numerator is not None else self.replica.flat()
+        buffers = self.replica.buffers.pack().to(parameters.dtype)
+        return torch.cat([parameters, buffers, parameters.new_tensor([self.weight])])
 
     def _load(self, model: Tensor) -> None:
         m = self.replica.numel

@@ -1,4 +1,4 @@
-"""From what was typed after `daso-bench check` to strategies with their keys."""
+"""Candidates of `daso-bench check`: the strategies and keys that its command line names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +27,13 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Candidate, list[str]]]:
-    """The strategies that `words` name (see `asked`), each with the overrides of its keys that are in force.
+    """The strategies that `words` name (see `asked`), each with the overrides of its keys.
 
     Raises:
         ConfigError: an unknown strategy or key, or a word about anything else.
     """
-    names, own = asked(words, config_dir)
-    return [_candidate(name, own, config_dir) for name in names]
+    names, overrides = asked(words, config_dir)
+    return [_candidate(name, overrides, config_dir) for name in names]
 
 
 def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[str], list[str]]:
@@ -44,14 +44,14 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
     Raises:
         ConfigError: a word about anything else.
     """
-    own: list[str] = []
+    overrides: list[str] = []
     names: list[str] = []
     for word in words:
         key, _, value = word.partition("=")
         if key == "strategy" and value:
             names += [name.strip() for name in value.split(",")]
         elif key_of(word).startswith("strategy.") and value:
-            own.append(word)
+            overrides.append(word)
         else:
             raise ConfigError(
                 f"{word}: check takes strategy=NAME and strategy.KEY=VALUE; the run it tries is its own"
@@ -59,11 +59,11 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
     folders = [config_dir] if config_dir and ALL in names else []
     if not names or ALL in names:
         names = [entry.name for entry in groups.entries("strategy", folders)]
-    return list(dict.fromkeys(names)), own
+    return list(dict.fromkeys(names)), overrides
 
 
-def _candidate(name: str, own: Sequence[str], config_dir: Path | None) -> tuple[Candidate, list[str]]:
-    (composed,) = compose([f"strategy={name}", *own], sweep=False, config_dir=config_dir)
+def _candidate(name: str, overrides: Sequence[str], config_dir: Path | None) -> tuple[Candidate, list[str]]:
+    (composed,) = compose([f"strategy={name}", *overrides], sweep=False, config_dir=config_dir)
     if composed.config is None:
         raise composed.error or ConfigError(f"strategy={name}: cannot be composed")
     keys = plain(composed.config.strategy, "strategy")
@@ -71,11 +71,11 @@ def _candidate(name: str, own: Sequence[str], config_dir: Path | None) -> tuple[
     if not issubclass(kind, Strategy):
         raise ConfigError(f"strategy={name}: {kind.__name__} is not a subclass of {BUILTIN}base.Strategy")
     builtin = kind.__module__.removeprefix(BUILTIN) if kind.__module__.startswith(BUILTIN) else None
-    named = {key_of(word) for word in own}
+    named = {key_of(word) for word in overrides}
     small = {
         key: value for key, value in SMALL.get(builtin or "", {}).items() if f"strategy.{key}" not in named
     }
-    words = [*own, *(f"strategy.{key}={value}" for key, value in small.items())]
+    words = [*overrides, *(f"strategy.{key}={value}" for key, value in small.items())]
     return Candidate(name, kind, typed(kind.Config, {**keys, **small}, "strategy"), builtin), words
 
 

@@ -1,4 +1,4 @@
-"""`daso-bench check`: what was tried on each strategy and what came out, for people and as an exit code."""
+"""`daso-bench check`: runs the checks on strategies, shows a table of results, returns an exit code."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def check(
 ) -> int:
     """Try the strategies that `words` name (see `candidates`) on `ranks`; returns the exit code.
 
-    0: all that was tried holds; 1: something does not; 2: nothing could be tried, everything was refused.
+    0: all checks passed; 1: a check failed; 2: nothing could be checked, every strategy refused.
 
     Raises:
         ConfigError: the request itself is wrong.
@@ -38,17 +38,17 @@ def check(
     torch.set_num_threads(1)
     console, began = display.make_console(), time.perf_counter()
     asked = candidates(words, config_dir)
-    overrides = {candidate.name: own for candidate, own in asked}
+    overrides = {candidate.name: words for candidate, words in asked}
 
-    def tell(candidate: Candidate, found: list[CheckResult]) -> None:
+    def show(candidate: Candidate, results: list[CheckResult]) -> None:
         title = " ".join([f"strategy={candidate.name}", *overrides[candidate.name]])
         display.say(console, title, "bold")
-        console.print(table(found))
-        _tell_failures(console, candidate, found)
-        display.say(console, summary(candidate.name, found), "bold")
+        console.print(table(results))
+        _show_failures(console, candidate, results)
+        display.say(console, summary(candidate.name, results), "bold")
 
     count = min(JOBS, usable_cores()) if jobs is None else jobs
-    findings = run([candidate for candidate, _ in asked], ranks, jobs=count, tell=tell)
+    findings = run([candidate for candidate, _ in asked], ranks, jobs=count, show=show)
     if len(asked) > 1:
         took = display.duration(time.perf_counter() - began)
         failed = sorted({finding.strategy for finding in findings if finding.status == "FAILED"})
@@ -66,7 +66,7 @@ def exit_code(findings: Sequence[CheckResult]) -> int:
 
 
 def table(findings: Sequence[CheckResult]) -> Table:
-    """A line per check, with the sets of ranks on which the same came out; what all refuse comes once."""
+    """A line per check and result, with its sets of ranks; equal refusals share a line."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     shown.add_column("layer", no_wrap=True)
     shown.add_column("check", overflow="fold", max_width=WIDEST_NAME)
@@ -75,8 +75,7 @@ def table(findings: Sequence[CheckResult]) -> Table:
     shown.add_column("s", justify="right")
     last = ""
     for layer in LAYERS:
-        found = [finding for finding in findings if finding.layer == layer]
-        for same in _gathered(found):
+        for same in _gathered([finding for finding in findings if finding.layer == layer]):
             first = same[0]
             result = Text(first.status, style=_STYLES[first.status])
             if first.text:
@@ -91,7 +90,7 @@ def table(findings: Sequence[CheckResult]) -> Table:
 
 
 def _gathered(findings: Sequence[CheckResult]) -> list[list[CheckResult]]:
-    """Findings that share a line: of one check with one outcome, or refused in the same words."""
+    """Results that share a line: of one check with the same result, or refused with the same message."""
     lines: dict[tuple[str, ...], list[CheckResult]] = {}
     for finding in findings:
         refused = finding.status == "refuses"
@@ -103,12 +102,12 @@ def _gathered(findings: Sequence[CheckResult]) -> list[list[CheckResult]]:
 def summary(name: str, findings: Sequence[CheckResult]) -> str:
     """`ddp: 42 ok, 3 refused, 0 FAILED`."""
     count = {s: sum(f.status == s for f in findings) for s in ("ok", "refuses", "FAILED")}
-    told = f"{name}: {count['ok']} ok, {count['refuses']} refused, {count['FAILED']} FAILED"
-    return told if count["ok"] or count["FAILED"] else f"{told}; nothing could be tried"
+    counts = f"{name}: {count['ok']} ok, {count['refuses']} refused, {count['FAILED']} FAILED"
+    return counts if count["ok"] or count["FAILED"] else f"{counts}; nothing could be tried"
 
 
-def _tell_failures(console: Console, candidate: Candidate, findings: Sequence[CheckResult]) -> None:
-    """Each failure in full, below what the check is about."""
+def _show_failures(console: Console, candidate: Candidate, findings: Sequence[CheckResult]) -> None:
+    """Show each failure in full, below the property that the check tries."""
     failed = [finding for finding in findings if finding.status == "FAILED"]
     for layer, name in dict.fromkeys((finding.layer, finding.check) for finding in failed):
         says = next(check.says for check in LAYERS[layer](candidate) if check.name == name)

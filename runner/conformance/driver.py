@@ -1,4 +1,4 @@
-"""Drives any strategy in virtual time on a small problem and writes down all that happens."""
+"""Runs a scenario in virtual time with the real trainer, and returns each rank's history."""
 
 import os
 import tempfile
@@ -21,16 +21,16 @@ from ..simulation.simulator import Simulator
 from ..training import checkpoint
 from ..training.device_model import Scripted, StepTime
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
-from .scenario import Course, History, Problem, Saved
+from .scenario import History, Problem, Saved, Scenario
 
-__all__ = ["Course", "History", "Problem", "drive", "jittered"]
+__all__ = ["History", "Problem", "Scenario", "drive", "jittered"]
 
 
-MakeObserver = Callable[[Course, CountedCommunicator, Callable[[], None]], ScenarioObserver]
+MakeObserver = Callable[[Scenario, CountedCommunicator, Callable[[], None]], ScenarioObserver]
 
 
 class Watched(Work):
-    """A launched operation that remembers whether anybody waited for it."""
+    """A launched operation that records whether it was waited for."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.waited = work, False
@@ -67,18 +67,19 @@ class WatchedCommunicator(SimulatedCommunicator):
 
 
 def drive(
-    course: Course,
+    scenario: Scenario,
     *,
     network: Network | None = None,
     step_time: int | StepTime = 0,
     resume: Sequence[Saved] | None = None,
     observer: MakeObserver = ScenarioObserver,
 ) -> list[History]:
-    """Train `course` in virtual time with the real trainer; returns the ranks' histories.
+    """Train `scenario` in virtual time with the real trainer; returns the ranks' histories.
 
     Args:
         step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
-        resume: each rank's `History.saved[k]` of an earlier drive: everything is made anew and goes on there.
+        resume: each rank's `History.saved[k]` of an earlier drive: all objects are
+            new and the run continues there.
         observer: makes each rank's observer.
 
     Raises:
@@ -86,8 +87,8 @@ def drive(
         Deadlock: no rank can go on.
     """
     took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time
-    simulator = Simulator(course.topology, network)
-    data = cache(course.problem.data)
+    simulator = Simulator(scenario.topology, network)
+    data = cache(scenario.problem.data)
 
     def body(rank: int) -> History:
         comm = WatchedCommunicator(simulator, rank)
@@ -95,21 +96,21 @@ def drive(
         def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
             return SimulatedReplica(model, criterion, comm, Scripted(comm.rank, took))
 
-        observing = observer(course, comm, lambda: simulator.advance(rank, course.begin_ns(rank)))
+        observing = observer(scenario, comm, lambda: simulator.advance(rank, scenario.begin_ns(rank)))
         if resume is not None and observing.independent:
             observing.meetings = resume[rank].place
         history = observed_run(observing, make_replica, data, checkpoints)
         history.unwaited = sum(not work.waited for work in comm.launched)
         return history
 
-    with torch.random.fork_rng(devices=[]), _checkpoints(course, resume) as checkpoints:
+    with torch.random.fork_rng(devices=[]), _checkpoints(scenario, resume) as checkpoints:
         return simulator.run(body)
 
 
 @contextmanager
-def _checkpoints(course: Course, resume: Sequence[Saved] | None) -> Iterator[Path | None]:
+def _checkpoints(scenario: Scenario, resume: Sequence[Saved] | None) -> Iterator[Path | None]:
     """A folder for the run's checkpoints, with the one to resume from; None for a run without any."""
-    if resume is None and not course.save_after:
+    if resume is None and not scenario.save_after:
         yield None
         return
     # In memory where that can be: each file is flushed.

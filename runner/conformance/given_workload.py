@@ -28,7 +28,7 @@ from ..simulation.timing_only import ghost_data
 from ..training.batch_order import BatchOrder, Place
 from ..training.loader import Images, Loader
 from ..training.workload import Workload, seed_generators
-from .scenario import Course, Data, Problem
+from .scenario import Data, Problem, Scenario
 
 NEVER = 2**60
 """Samples after which the trainer itself would evaluate."""
@@ -36,7 +36,7 @@ PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
 class GivenConfig(RunConfig):
-    """A configuration made of a scenario's parts; nothing is checked, for a scenario may be odd."""
+    """A configuration made of a scenario's parts; nothing is checked, since scenarios may be unusual."""
 
     def __post_init__(self) -> None:
         return
@@ -62,7 +62,7 @@ class GivenOptimizer(Optimizer):
 class GivenRates(Schedule):
     """The scenario's learning rates. `before`: the global samples that were known before the last step."""
 
-    scenario: Course
+    scenario: Scenario
     before: int = 0
     warmup_epochs: float = 0.0
 
@@ -106,7 +106,7 @@ class GivenTask(Classification):
 class GivenOrder(BatchOrder):
     """The batches that the scenario gives to each rank and step; shares cut all of a step anew."""
 
-    def __init__(self, scenario: Course, data: Data, rank: int) -> None:
+    def __init__(self, scenario: Scenario, data: Data, rank: int) -> None:
         self.scenario, self.data, self.rank = scenario, data, rank
         self.independent = issubclass(scenario.strategy_class, AsynchronousStrategy)
         self.steps_per_epoch = scenario.steps_per_epoch
@@ -162,11 +162,11 @@ class GivenBatches(Loader):
             inputs, targets = pieces[rank]
             return inputs.clone(), targets.clone()
         before = sum(sizes[:rank])
-        own = slice(before, before + sizes[rank])
-        return torch.cat([x for x, _ in pieces])[own], torch.cat([t for _, t in pieces])[own]
+        piece = slice(before, before + sizes[rank])
+        return torch.cat([x for x, _ in pieces])[piece], torch.cat([t for _, t in pieces])[piece]
 
 
-def config_of(scenario: Course) -> RunConfig:
+def config_of(scenario: Scenario) -> RunConfig:
     """The scenario as the configuration of a run that the trainer itself neither evaluates nor saves."""
     return GivenConfig(
         strategy_class=scenario.strategy_class if scenario.start is None else _starts_apart(scenario),
@@ -193,13 +193,13 @@ def config_of(scenario: Course) -> RunConfig:
     )
 
 
-def splits_of(scenario: Course) -> Splits:
+def splits_of(scenario: Scenario) -> Splits:
     """Splits without samples; inputs have the shape of the scenario's."""
     shape = tuple(scenario.problem.data(0, 0)[0].shape[1:])
     return replace(ghost_data("given", 1, 0, 0), shape=shape)  # pyright: ignore[reportArgumentType]
 
 
-def workload_of(scenario: Course, data: Data, comm: Communicator) -> Workload:
+def workload_of(scenario: Scenario, data: Data, comm: Communicator) -> Workload:
     """The scenario's model, loss and batches for one rank."""
     seed_generators(derive(scenario.seed, "init"))
     model = scenario.problem.model().train()
@@ -222,7 +222,7 @@ def cut(size: int, shares: Shares) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _starts_apart(scenario: Course) -> type[Strategy]:
+def _starts_apart(scenario: Scenario) -> type[Strategy]:
     """The scenario's strategy on replicas that start at its parameters instead of equal ones."""
 
     def setup(self: Strategy, replica: Any, comm: Communicator, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Runs the checks of all layers on all candidates: virtual time in worker processes, gloo beside them."""
+"""The conformance kit: all checks, and running them, in virtual time and with real processes over gloo."""
 
 import logging
 import multiprocessing
@@ -17,15 +17,38 @@ import torch
 from ...strategies.errors import ConfigError, MachineError
 from ..launch import local
 from ..machine.die_with_parent import die_with_parent
-from . import contract, real_processes
+from . import accounts, lifecycle, real_processes, stop_requests
 from .checks import Candidate, Check, CheckResult, Failed, Layer, RanksOfNodes
+
+CONTRACT_CHECKS = {
+    "ends": lifecycle.ends,
+    "counts samples": lifecycle.counts_samples,
+    "one model": lifecycle.one_model,
+    "looks leave no trace": lifecycle.no_trace,
+    "drains": lifecycle.drains,
+    "stops anywhere": lifecycle.stops_anywhere,
+    "resumes": lifecycle.resumes,
+    "copies": lifecycle.copies,
+    "rest untouched": lifecycle.rest_untouched,
+    "reports": lifecycle.reports,
+    "hears stop requests": stop_requests.hears_stop_requests,
+    "sync points": accounts.sync_points,
+    "calls in step": accounts.calls_in_step,
+    "time": accounts.time_kept,
+    "buckets": accounts.buckets,
+}
+
+
+def contract_checks(candidate: Candidate) -> list[Check]:
+    """The contract that every strategy must keep, tried in virtual time on the run of `trial.py`."""
+    return [Check(name, run.__doc__ or "", run) for name, run in CONTRACT_CHECKS.items()]
+
 
 CONTRACT, PROCESSES = "contract", "real processes"
 LAYERS: dict[str, Layer] = {
-    CONTRACT: contract.checks,
+    CONTRACT: contract_checks,
     PROCESSES: real_processes.checks,
 }
-
 
 Wait = Callable[[], list[CheckResult]]
 Submit = Callable[["Sequence[CheckTask]"], Wait]
@@ -33,7 +56,7 @@ Submit = Callable[["Sequence[CheckTask]"], Wait]
 
 @dataclass(frozen=True)
 class CheckTask:
-    """Check number `number` of a layer on one set of ranks; a worker process finds it again by that."""
+    """Check number `number` of a layer on one set of ranks; it can be sent to a worker process."""
 
     candidate: Candidate
     layer: str
@@ -42,12 +65,12 @@ class CheckTask:
 
     @property
     def check(self) -> Check:
-        """What is to be tried."""
+        """The check itself, which cannot be pickled."""
         return LAYERS[self.layer](self.candidate)[self.number]
 
 
 def tasks(candidate: Candidate, ranks: Sequence[RanksOfNodes]) -> list[CheckTask]:
-    """Everything there is to try on a candidate, layer by layer."""
+    """All checks of a candidate on all sets of ranks, layer by layer."""
     return [
         CheckTask(candidate, layer, number, nodes)
         for layer, checks in LAYERS.items()
@@ -61,9 +84,9 @@ def run(
     ranks: Sequence[RanksOfNodes],
     *,
     jobs: int,
-    tell: Callable[[Candidate, list[CheckResult]], None],
+    show: Callable[[Candidate, list[CheckResult]], None],
 ) -> list[CheckResult]:
-    """Try everything; `tell` is called with the findings of each candidate as soon as it is done.
+    """Run all checks; `show` is called with the results of each candidate as soon as it is done.
 
     `jobs`: worker processes for virtual time; 1 works in this process. A set of ranks on which the strategy
     does not even end in virtual time is not tried with real processes, where it would hang.
@@ -78,16 +101,16 @@ def run(
             for task in order:
                 if task.layer == PROCESSES:
                     outcomes[task] = _over_gloo(task, list(outcomes.values()))
-            found = [outcomes[task] for task in order]
-            tell(candidate, found)
-            findings += found
+            results = [outcomes[task] for task in order]
+            show(candidate, results)
+            findings += results
     return findings
 
 
 def _started(
     candidate: Candidate, ranks: Sequence[RanksOfNodes], submit: Submit
 ) -> tuple[list[CheckTask], list[tuple[list[CheckTask], Wait]]]:
-    """All tasks of a candidate in the order in which they are shown, and those in virtual time begun."""
+    """All tasks of a candidate in the order of display, and those in virtual time, which are started."""
     order = tasks(candidate, ranks)
     together: dict[RanksOfNodes, list[CheckTask]] = {}
     for task in order:
@@ -99,12 +122,12 @@ def _started(
 
 
 def attempt_all(some: Sequence[CheckTask]) -> list[CheckResult]:
-    """Try checks one after the other."""
+    """Run checks one after the other."""
     return [attempt(task) for task in some]
 
 
 def attempt(task: CheckTask) -> CheckResult:
-    """Try one check; whatever it raises is a finding."""
+    """Run one check; an exception of the strategy becomes a result."""
     check, began = task.check, time.perf_counter()
     try:
         status, text = "ok", check.run(task.candidate, task.ranks) or ""
@@ -123,8 +146,8 @@ def attempt(task: CheckTask) -> CheckResult:
     return CheckResult(task.candidate.name, task.layer, check.name, task.ranks, status, text, took)
 
 
-def _over_gloo(task: CheckTask, found: Sequence[CheckResult]) -> CheckResult:
-    ends = [f for f in found if (f.layer, f.check, f.ranks) == (CONTRACT, "ends", task.ranks)]
+def _over_gloo(task: CheckTask, earlier: Sequence[CheckResult]) -> CheckResult:
+    ends = [f for f in earlier if (f.layer, f.check, f.ranks) == (CONTRACT, "ends", task.ranks)]
     if any(finding.status == "FAILED" for finding in ends):
         text = "not tried: it does not end in virtual time"
         return CheckResult(task.candidate.name, task.layer, task.check.name, task.ranks, "ok", text, 0.0)
@@ -134,13 +157,13 @@ def _over_gloo(task: CheckTask, found: Sequence[CheckResult]) -> CheckResult:
 def _place(error: BaseException, kind: type) -> str:
     """The line of the strategy's own file that an error went through last, if any."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What a trial makes strategies say is no news."""
+    """Hide warnings that strategies log during checks."""
     log = logging.getLogger("daso_bench")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -152,7 +175,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _workers(jobs: int) -> Iterator[Submit]:
-    """Gives the function that starts tasks and returns the one that waits for their findings."""
+    """Gives a function that starts tasks and returns a function that waits for their results."""
     if jobs <= 1:
         yield lambda some: lambda: attempt_all(some)
         return
@@ -169,7 +192,7 @@ def _workers(jobs: int) -> Iterator[Submit]:
 
 
 def _begin() -> None:
-    """A worker's first act: one thread, and an end with the process that it was forked from."""
+    """Set up a worker: one thread, and it ends with the process that started it."""
     torch.set_num_threads(1)
     logging.getLogger("daso_bench").setLevel(logging.ERROR)
     die_with_parent(os.getppid())

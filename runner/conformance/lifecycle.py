@@ -1,4 +1,4 @@
-"""The contract on a run's life: it ends, can be looked at, saved, stopped anywhere, and leaves one model."""
+"""Contract checks on the course of a run: it ends, resumes, stops anywhere, and leaves one model."""
 
 import json
 from bisect import bisect_right
@@ -10,13 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from ...strategies.seeds import derive
-from .checks import Candidate, Failed, RanksOfNodes
-from .comparison import require_agreement, require_equal, require_same_walk
+from .checks import (
+    Candidate,
+    Failed,
+    RanksOfNodes,
+    require_agreement,
+    require_equal,
+    require_same_walk,
+)
 from .driver import drive
 from .scenario import Call, History
-from .shared_runs import (
-    OWN,
+from .trial import (
+    NETWORK,
+    STEP_NS,
     STEPS,
+    STRATEGY_CALLS,
+    demanding,
     independent,
     looked_at,
     one_stop_request,
@@ -25,17 +34,17 @@ from .shared_runs import (
     saved,
     slow_last,
     some,
+    trial_scenario,
     uneven,
     when,
 )
-from .trial import NETWORK, STEP_NS, course, demanding
 
-FURTHER = 5  # steps that most resumed runs go on: longer than the periods of the trial
+FURTHER = 5  # steps after most resumes: longer than the periods of the trial
 
 
 def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """The run ends with all steps done, whatever the ranks' step times are and whoever starts late."""
-    run = course(candidate, ranks, begin_ns=lambda rank: (rank * 7 % 3) * STEP_NS)
+    """The run ends with all steps done, for any step times of the ranks and with ranks that start late."""
+    run = trial_scenario(candidate, ranks, begin_ns=lambda rank: (rank * 7 % 3) * STEP_NS)
     slow = slow_last(run)
     uneasy = drive(run, network=NETWORK, step_time=lambda rank, samples: slow[rank])
     for histories in (plain(candidate, ranks), uneven(candidate, ranks), uneasy):
@@ -43,7 +52,7 @@ def ends(candidate: Candidate, ranks: RanksOfNodes) -> None:
 
 
 def _require_budget(histories: Sequence[History]) -> None:
-    """All ranks end with the samples of the schedule, and meet where the same samples are in the model."""
+    """Raise Failed unless ranks end with the schedule's samples, and count the same at sync points."""
     last = [history.samples[history.steps] for history in histories]
     budget = histories[0].budget
     if min(last) < budget or len(set(last)) > 1:
@@ -64,7 +73,7 @@ def _require_equal_steps(histories: Sequence[History]) -> None:
 
 
 def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """global_samples() tells the samples of all steps so far; at one's own pace never more than there are."""
+    """global_samples() is the samples of all steps so far; with independent sampling never more than that."""
     histories = uneven(candidate, ranks)
     trained = sorted(
         (history.clock_ns[k], history.sizes[k][history.rank]) for history in histories for k in history.sizes
@@ -73,9 +82,9 @@ def counts_samples(candidate: Candidate, ranks: RanksOfNodes) -> None:
     for history in histories:
         before = 0
         for step, known in history.known.items():
-            where = f"rank {history.rank}, before step {step + 1}: global_samples() tells {known}"
+            where = f"rank {history.rank}, before step {step + 1}: global_samples() is {known}"
             if known < before:
-                raise Failed(f"{where}, one step earlier it told {before}")
+                raise Failed(f"{where}, one step earlier it was {before}")
             before = known
             if not independent(candidate):
                 there = sum(sum(history.sizes[k]) for k in range(1, step + 1))
@@ -89,15 +98,15 @@ def one_model(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Inside averaged_model() all ranks hold the same parameters and floating-point buffers, bit for bit."""
     histories = looked_at(candidate, ranks)
     if not histories[0].averaged_model:
-        raise Failed("the ranks never meet: no model is ever to be had")
+        raise Failed("there is no sync point, so no model can be evaluated")
     for place in histories[0].averaged_model:
         models = [history.averaged_model[place] for history in histories]
-        require_agreement(models, f"consensus {when(candidate, place)}", histories[0].names)
+        require_agreement(models, f"averaged_model() {when(candidate, place)}", histories[0].names)
 
 
 def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """wait_pending(), averaged_model(), state_dict() and snapshot() change nothing in the run."""
-    # No transfer takes time, else ranks at their own pace would rightly train otherwise when held up.
+    # No transfer takes time, else ranks at their own pace would rightly train otherwise when they wait.
     left_alone = drive(demanding(candidate, ranks), step_time=STEP_NS)
     for looked, unlooked in zip(looked_at(candidate, ranks), left_alone, strict=True):
         for place, names in looked.disturbed.items():
@@ -113,25 +122,16 @@ def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
 def drains(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """After finalize() nothing is in flight and all ranks hold the same parameters, bit for bit."""
     for histories in (plain(candidate, ranks), uneven(candidate, ranks)):
-        _require_drained(histories, "at the end")
-
-
-def drains_evenly(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `drains`, with ranks of one speed."""
-    _require_drained(plain(candidate, ranks), "at the end")
+        require_drained(histories, "at the end")
 
 
 def stops_anywhere(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Stopped after any step the run ends the same way, with the model of averaged_model()."""
-    _stops(candidate, ranks, some(places_of(candidate, ranks), ranks))
+    require_stops(candidate, ranks, some(places_of(candidate, ranks), ranks))
 
 
-def stops_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `stops_anywhere`, at two places."""
-    _stops(candidate, ranks, places_of(candidate, ranks)[4:14:6])
-
-
-def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+def require_stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+    """Raise Failed unless `stops_anywhere` holds at each of `places`."""
     for number, place in enumerate(places):
         run = demanding(candidate, ranks, stop_after=place, consensus_after=[place])
         # Some from the start; most from what was saved one step before, to be quick.
@@ -140,13 +140,14 @@ def _stops(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> 
         where = f"stopped {when(candidate, place)}"
         shown = [history.averaged_model[place] for history in histories]
         require_agreement(shown, f"{where}, inside averaged_model()", histories[0].names)
-        _require_drained(histories, where)
+        require_drained(histories, where)
         for history, model in zip(histories, shown, strict=True):
             what = f"{where}: rank {history.rank}: the final model is not the one averaged_model() showed"
             require_equal(history.final, model[: len(history.final)], what, history.names, tolerance=2e-5)
 
 
-def _require_drained(histories: Sequence[History], where: str) -> None:
+def require_drained(histories: Sequence[History], where: str) -> None:
+    """Raise Failed where an operation was not waited for, or ranks hold different models."""
     for history in histories:
         if history.unwaited:
             count = history.unwaited
@@ -161,15 +162,11 @@ def _require_drained(histories: Sequence[History], where: str) -> None:
 
 def resumes(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Saved after any step and resumed with fresh objects, the run goes on as if unbroken, bit for bit."""
-    _resumes(candidate, ranks, some(places_of(candidate, ranks)[:-1], ranks))
+    require_resumes(candidate, ranks, some(places_of(candidate, ranks)[:-1], ranks))
 
 
-def resumes_here_and_there(candidate: Candidate, ranks: RanksOfNodes) -> None:
-    """As `resumes`, at two places."""
-    _resumes(candidate, ranks, places_of(candidate, ranks)[7:-1:7])
-
-
-def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+def require_resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -> None:
+    """Raise Failed unless `resumes` holds at each of `places`."""
     before, last = saved(candidate, ranks), places_of(candidate, ranks)[-1]
     for number, place in enumerate(places):
         where = f"saved {when(candidate, place)} and resumed"
@@ -184,7 +181,7 @@ def _resumes(candidate: Candidate, ranks: RanksOfNodes, places: Sequence[int]) -
 
 
 def _require_continued(new: History, old: History, where: str, *, complete: bool) -> None:
-    """`new` is the rest of `old`, or its beginning."""
+    """Raise Failed unless `new` equals the rest of `old`, or the next steps of it."""
     for step, value in new.parameters.items():
         at = f"{where}: rank {new.rank}, after step {step}"
         require_equal(value, old.parameters[step], at, new.names)
@@ -198,18 +195,18 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
         ours, theirs = _without_times(new.summary), _without_times(old.summary)
         for key in ours:
             if ours[key] != theirs.get(key):
-                raise Failed(f"{at}: summary() tells {key}={ours[key]}, unbroken {theirs.get(key)}")
+                raise Failed(f"{at}: summary() has {key}={ours[key]}, unbroken {theirs.get(key)}")
     first, end = min(new.parameters), max(new.parameters)
-    kinds = OWN if complete else ("step", "epoch")
+    kinds = STRATEGY_CALLS if complete else ("step", "epoch")
     _require_same_calls(_calls(new, kinds, first, end), _calls(old, kinds, first, end), where, new)
 
 
 def _without_times(value: Any) -> Any:
-    """A summary without its real numbers: clocks do not go on where they stood."""
+    """A summary without its floats, which are times: clocks do not continue after a resume."""
     if isinstance(value, dict):
-        return {key: _without_times(one) for key, one in value.items() if not isinstance(one, float)}
+        return {key: _without_times(item) for key, item in value.items() if not isinstance(item, float)}
     if isinstance(value, list | tuple):
-        return [_without_times(one) for one in value if not isinstance(one, float)]
+        return [_without_times(item) for item in value if not isinstance(item, float)]
     return value
 
 
@@ -218,9 +215,11 @@ def _calls(history: History, kinds: Sequence[str], first: int, end: int) -> list
 
 
 def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history: History) -> None:
-    for one, other in zip(got, wanted, strict=False):
-        if one != other:
-            raise Failed(f"{where}: rank {history.rank}, step {one.step + 1}: calls {one}, must call {other}")
+    for call, must in zip(got, wanted, strict=False):
+        if call != must:
+            raise Failed(
+                f"{where}: rank {history.rank}, step {call.step + 1}: calls {call}, must call {must}"
+            )
     if len(got) != len(wanted):
         raise Failed(f"{where}: rank {history.rank} makes {len(got)} calls, must make {len(wanted)}")
 
@@ -229,12 +228,12 @@ def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history
 
 
 def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    """A model set aside by snapshot() costs no call and no time, and assemble() makes it one on all ranks.
+    """snapshot() takes no call and no time, and its result gives one model on all ranks.
 
-    It is the model of averaged_model(); at one's own pace the mean of all models after an earlier step.
+    It is the model of averaged_model(); with independent sampling the mean after an earlier step.
     """
     places = (1, 2, 3) if independent(candidate) else (1, 2, 5, 6)
-    run = course(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
+    run = trial_scenario(candidate, ranks, copies_after=places, consensus_after=places, stop_after=places[-1])
     histories = drive(run, network=NETWORK, step_time=STEP_NS)
     for history in histories:
         for call in history.calls:
@@ -256,7 +255,7 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
                 histories[0].names,
                 tolerance=2e-5,
             )
-        else:  # a copy may lack what is still in flight
+        else:  # a copy may lack a round that is in flight
             parameters, buffers = _as_means(histories, place, models[0])
             if not parameters:
                 return "copies are no mean of the ranks' models"
@@ -266,7 +265,7 @@ def copies(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
 
 
 def _as_means(histories: Sequence[History], place: int, copy: Tensor) -> tuple[set[int], set[int]]:
-    """The steps, up to meeting `place`, after which the mean over ranks is `copy`: parameters, buffers."""
+    """The steps, up to sync point `place`, after which the mean over ranks is `copy`: parameters, buffers."""
     m = len(histories[0].final)
     parameters, buffers = set[int](), set[int]()
     meetings = accumulate(int(met) for met in histories[0].met.values())
@@ -284,7 +283,7 @@ def _as_means(histories: Sequence[History], place: int, copy: Tensor) -> tuple[s
 
 def rest_untouched(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Frozen parameters, integer buffers, tied weights, shapes and types stay as the model made them."""
-    run = course(candidate, ranks)
+    run = trial_scenario(candidate, ranks)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(run.seed, "init"))
         fresh = run.problem.model()

@@ -1,4 +1,4 @@
-"""The observer of a scenario's run: it records what a rank does, looks, copies, saves, and asks to stop."""
+"""The observer of a scenario: it records what a rank does, copies and saves its model, and requests stops."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +17,11 @@ from ..training.context import Backend, TrainContext
 from ..training.trainer import Observer, Trainer
 from .checks import Failed
 from .given_workload import GivenRates, config_of, splits_of, workload_of
-from .scenario import Call, Course, Data, History, Saved
+from .scenario import Call, Data, History, Saved, Scenario
 
 CPU = torch.device("cpu")
 ENDLESS = 20
-"""A rank at its own pace that takes so many times the steps of the schedule will never end."""
+"""With independent sampling, a rank that takes this many times the schedule's steps will never end."""
 
 
 class LoggedTraffic(Traffic):
@@ -38,14 +38,14 @@ class LoggedTraffic(Traffic):
 
 
 class ScenarioObserver(Observer):
-    """Records one rank's run of a scenario as a `History`. As the trainer's listener it asks to stop.
+    """Records one rank's run of a scenario as a `History`. As the trainer's listener it requests stops.
 
-    A request to stop is withdrawn before the ranks act on it: the run goes on. `delay` is called when the
-    rank starts to train: it starts late.
+    A stop request is withdrawn before the ranks act on it, so that the run goes on. `delay` is called when
+    the rank starts to train, to make it start late.
     """
 
     def __init__(
-        self, scenario: Course, comm: CountedCommunicator, delay: Callable[[], None] = lambda: None
+        self, scenario: Scenario, comm: CountedCommunicator, delay: Callable[[], None] = lambda: None
     ) -> None:
         assert isinstance(comm.traffic, LoggedTraffic)
         self._delay = delay
@@ -62,13 +62,13 @@ class ScenarioObserver(Observer):
     # ------------------------------------------------------------------ the trainer's listener
 
     def progress(self, **numbers: Any) -> None:
-        """Nobody is shown how the run goes."""
+        """Note the step; progress is not shown."""
         self.step = numbers.get("step", self.step)
 
     def interrupted(self) -> str | None:
-        """Asks to stop in a step, and no more once the ranks have agreed on it after the step."""
+        """Request a stop during a step; withdrawn once the step has ended."""
         asks = self._phase == "step" and self.scenario.stop_request(self.comm.rank, self.step)
-        return "asked to stop" if asks else None
+        return "stop requested" if asks else None
 
     # ------------------------------------------------------------------ the trainer's observer
 
@@ -186,9 +186,9 @@ def observed_run(
     checkpoints: Path | None = None,
     device: torch.device = CPU,
 ) -> History:
-    """Train one rank of the observer's scenario on `data`; returns what it did.
+    """Train one rank of the observer's scenario on `data`; returns its history.
 
-    It goes on from the newest of `checkpoints`, if there is one.
+    It resumes from the newest of `checkpoints`, if there is one.
     """
     scenario, comm = observer.scenario, observer.comm
     backend = Backend(
@@ -196,7 +196,6 @@ def observed_run(
         comm,
         make_replica,
         device,
-        common_clock=False,
         make_workload=lambda config, splits, comm, device: workload_of(scenario, data, comm),
     )
     splits = splits_of(scenario)
@@ -208,7 +207,7 @@ def observed_run(
 
 
 def image(trainer: Trainer) -> dict[str, Tensor]:
-    """Copies of all that training depends on, by name."""
+    """Copies of all tensors that training depends on, by name."""
     replica = trainer.context.replica
     tensors = {name: value.detach().clone() for name, value in replica.model.state_dict().items()}
     places = {id(tensor): place for place, tensor in enumerate(replica.parameters.tensors)}
@@ -230,12 +229,12 @@ def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> list[str]:
     ]
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def same(left: Tensor, right: Tensor) -> bool:
     """Whether two tensors are equal bit for bit (but NaN equals NaN and 0 equals -0)."""
     return (
-        one.shape == other.shape
-        and one.dtype == other.dtype
-        and torch.equal(one.nan_to_num(nan=1.25e30), other.nan_to_num(nan=1.25e30))
-        if one.is_floating_point()
-        else torch.equal(one, other)
+        left.shape == right.shape
+        and left.dtype == right.dtype
+        and torch.equal(left.nan_to_num(nan=1.25e30), right.nan_to_num(nan=1.25e30))
+        if left.is_floating_point()
+        else torch.equal(left, right)
     )

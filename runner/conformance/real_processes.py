@@ -1,4 +1,4 @@
-"""The same trial run by real processes: what virtual time showed must also be what gloo does."""
+"""The check with real processes: the trial run over gloo must equal the one in virtual time, and resume."""
 
 import dataclasses
 import json
@@ -25,11 +25,18 @@ from ..launch.venue import HOST
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
 from . import trial
-from .checks import Candidate, Check, Failed, RanksOfNodes
-from .comparison import require_agreement, require_equal, require_same_walk
+from .checks import (
+    Candidate,
+    Check,
+    Failed,
+    RanksOfNodes,
+    require_agreement,
+    require_equal,
+    require_same_walk,
+)
 from .driver import drive
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
-from .scenario import Call, Course, History, Problem
+from .scenario import Call, History, Problem, Scenario
 
 ENTRY = "daso_bench.runner.conformance.real_processes:walk_rank"
 PRELOAD = (*local.PRELOAD, "daso_bench.runner.conformance.real_processes")
@@ -42,7 +49,7 @@ SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
 
 
 def checks(candidate: Candidate) -> list[Check]:
-    """One launch for each set of ranks tells all."""
+    """One check, with one launch for each set of ranks."""
     return [Check("as in virtual time", as_in_virtual_time.__doc__ or "", as_in_virtual_time)]
 
 
@@ -52,27 +59,27 @@ def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     Of strategies whose ranks step at their own pace: they end, agree, and have made equally many calls.
     """
     candidate, remark = without_measuring(candidate, ranks)
-    candidate.strategy_class.check(candidate.config, trial.course(candidate, ranks).plan)
+    candidate.strategy_class.check(candidate.config, trial.trial_scenario(candidate, ranks).plan)
     walks = _launch(candidate, ranks)
     if issubclass(candidate.strategy_class, AsynchronousStrategy):
         for name in PRECISIONS:
             require_agreement_of(walks[name], f"{name} over gloo")
         return OWN_PACE
-    if walks["fp32"][0].sizes != drive(course_of(candidate, ranks, torch.float32))[0].sizes:
+    if walks["fp32"][0].sizes != drive(scenario_of(candidate, ranks, torch.float32))[0].sizes:
         for name in PRECISIONS:
             require_agreement_of(walks[name], f"{name} over gloo")
         return OTHER_SIZES
     for name, (dtype, tolerance) in PRECISIONS.items():
-        virtual = drive(course_of(candidate, ranks, dtype))
-        for history, other in zip(walks[name], virtual, strict=True):
-            require_as_virtual(history, other, f"{name} over gloo", tolerance)
+        virtual = drive(scenario_of(candidate, ranks, dtype))
+        for history, simulated in zip(walks[name], virtual, strict=True):
+            require_as_virtual(history, simulated, f"{name} over gloo", tolerance)
     for resumed, unbroken in zip(walks["resumed"], walks["fp32"], strict=True):
         require_resumed(resumed, unbroken, "fp32 over gloo")
     return remark
 
 
 def require_as_virtual(history: History, virtual: History, what: str, tolerance: float) -> None:
-    """Raise Failed where a rank's walk departs from virtual time's: parameters, result, calls, agreements."""
+    """Raise Failed where a rank differs from virtual time: parameters, result, calls, stop_agreed()."""
     require_same_walk(history, virtual, what, tolerance)
     require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
     _require_same_calls(history, virtual, what)
@@ -81,12 +88,12 @@ def require_as_virtual(history: History, virtual: History, what: str, tolerance:
 
 
 def require_resumed(resumed: History, unbroken: History, what: str, tolerance: float = 0.0) -> None:
-    """Raise Failed where the walk that was resumed departs from the one that was not broken off."""
+    """Raise Failed where the resumed run differs from the unbroken one."""
     require_same_walk(resumed, unbroken, f"{what}, saved after step {SAVE_AFTER} and resumed", tolerance)
 
 
 def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candidate, str | None]:
-    """Shares from measured times are never twice the same: `heterogeneous` is given some, and a remark."""
+    """With fixed shares where `heterogeneous` would measure times, which never repeat; and a remark on it."""
     config = candidate.config
     if candidate.builtin != "heterogeneous" or config.balancing not in ("static", "dynamic"):
         return candidate, None
@@ -95,20 +102,20 @@ def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candid
     return dataclasses.replace(candidate, config=config), f"with shares of {list(shares)}"
 
 
-def course_of(
+def scenario_of(
     candidate: Candidate, ranks: RanksOfNodes, dtype: torch.dtype, device: torch.device = CPU, **changes: Any
-) -> Course:
-    """The trial run in which the last rank asks to stop; the model and its samples are on `device`."""
+) -> Scenario:
+    """The trial run in which the last rank requests a stop; model and samples are on `device`."""
     last = sum(ranks) - 1
     stop_request = lambda rank, step: rank == last and step >= trial.STEPS_PER_EPOCH + 1  # noqa: E731
-    course = trial.course(candidate, ranks, precision=dtype, stop_request=stop_request, **changes)
+    scenario = trial.trial_scenario(candidate, ranks, precision=dtype, stop_request=stop_request, **changes)
     if device.type == "cpu":
-        return course
-    return dataclasses.replace(course, problem=on_device(course.problem, device))
+        return scenario
+    return dataclasses.replace(scenario, problem=on_device(scenario.problem, device))
 
 
 class HostDropout(nn.Dropout):
-    """Draws its masks on the CPU, whatever the device: a GPU's random numbers are not virtual time's."""
+    """Dropout with masks drawn on the CPU: a GPU's random numbers differ from those of virtual time."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
@@ -137,7 +144,7 @@ def on_device(problem: Problem, device: torch.device) -> Problem:
 
 
 def _require_same_calls(history: History, virtual: History, what: str) -> None:
-    ours, theirs = (Counter(_own(h)) for h in (history, virtual))
+    ours, theirs = (Counter(_strategy_calls(h)) for h in (history, virtual))
     for call in [*(ours - theirs), *(theirs - ours)]:
         raise Failed(
             f"{what}: rank {history.rank}, step {call.step + 1}: {ours[call]} times {call}, "
@@ -148,27 +155,29 @@ def _require_same_calls(history: History, virtual: History, what: str) -> None:
 def require_agreement_of(histories: Sequence[History], what: str) -> None:
     """Raise Failed unless all ranks (in order) end with one model and have called equally often."""
     require_agreement([h.final for h in histories], f"{what}, after finalize()", histories[0].names)
-    counts = [Counter((c.channel, c.verb, c.members, c.numbytes) for c in _own(h)) for h in histories]
+    counts = [
+        Counter((c.channel, c.verb, c.members, c.numbytes) for c in _strategy_calls(h)) for h in histories
+    ]
     for history, count in zip(histories, counts, strict=True):
         for (channel, verb, members, numbytes), calls in count.items():
             for member in members:
-                other = counts[member][channel, verb, members, numbytes]
-                if verb != "send" and other != calls:
+                theirs = counts[member][channel, verb, members, numbytes]
+                if verb != "send" and theirs != calls:
                     raise Failed(
                         f"{what}: rank {history.rank} calls {verb} on {channel} over ranks "
-                        f"{list(members)} {calls} times, rank {member} {other} times"
+                        f"{list(members)} {calls} times, rank {member} {theirs} times"
                     )
 
 
-def _own(history: History) -> list[Call]:
-    return [call for call in history.calls if call.during in ("step", "epoch", "finalize")]
+def _strategy_calls(history: History) -> list[Call]:
+    return [call for call in history.calls if call.during in trial.STRATEGY_CALLS]
 
 
-# ------------------------------------------------------------------ the supervisor's side
+# ------------------------------------------------------------------ in the process that checks
 
 
 def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History]]:
-    """One run of real processes: fp32, fp64, and fp32 resumed; by name the ranks' histories."""
+    """One run of real processes: fp32, fp64, and fp32 resumed. Returns histories by these names."""
     with tempfile.TemporaryDirectory(prefix="daso-bench-check-") as folder:
         directory = RunDirectory.create(
             {
@@ -193,10 +202,10 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History
             raise KeyboardInterrupt
         if outcome.status != "finished":
             raise Failed(f"over gloo: {outcome.reason or outcome.status}")
-        found = [
+        files = [
             torch.load(directory.path / f"rank_{rank}.pt", weights_only=True) for rank in range(sum(ranks))
         ]
-    return {name: [_history(rank, each[name]) for rank, each in enumerate(found)] for name in found[0]}
+    return {name: [_history(rank, each[name]) for rank, each in enumerate(files)] for name in files[0]}
 
 
 def plain_of(candidate: Candidate) -> dict[str, Any]:
@@ -207,12 +216,12 @@ def plain_of(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) -> Candidate:
-    """The candidate that `plain_of` wrote. Raises ConfigError if its class is not to be found here."""
+    """The candidate that `plain_of` wrote. Raises ConfigError if its class cannot be found."""
     kind = locate_target(tree, "strategy")
     return Candidate(name, kind, typed(kind.Config, tree, "strategy"), builtin)
 
 
-# ------------------------------------------------------------------ a rank's side
+# ------------------------------------------------------------------ in a rank
 
 
 def walk_rank(
@@ -224,7 +233,7 @@ def walk_rank(
     threads: int,
     link: SupervisorLink,
 ) -> None:
-    """What each rank process does: the trial run in both precisions, its history into `rank_<r>.pt`."""
+    """Entry of a rank process: the trial run in both precisions; its histories go to `rank_<r>.pt`."""
     torch.set_num_threads(threads)
     tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
     candidate = candidate_of(tree["name"], tree["strategy"])
@@ -249,30 +258,30 @@ def walk_rank(
 def walks_on(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, History]:
     """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together.
 
-    `folder`: for checkpoints, the same on all ranks; it is gone afterwards.
+    `folder`: for checkpoints, the same on all ranks; it is removed at the end.
     """
     walks: dict[str, History] = {}
     ranks = tuple(comm.topology.ranks_of_nodes)
     for name, (dtype, _) in PRECISIONS.items():
         saves = name == "fp32"
-        run = course_of(candidate, ranks, dtype, comm.device, save_after=[SAVE_AFTER] if saves else [])
+        run = scenario_of(candidate, ranks, dtype, comm.device, save_after=[SAVE_AFTER] if saves else [])
         walks[name] = _walk(run, comm, folder if saves else None)
     if walks["fp32"].saved and not issubclass(candidate.strategy_class, AsynchronousStrategy):
-        walks["resumed"] = _walk(course_of(candidate, ranks, torch.float32, comm.device), comm, folder)
+        walks["resumed"] = _walk(scenario_of(candidate, ranks, torch.float32, comm.device), comm, folder)
     comm.barrier(WORLD)
     if comm.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
     return walks
 
 
-def _walk(course: Course, comm: TorchCommunicator, checkpoints: Path | None) -> History:
+def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None) -> History:
     comm.traffic = LoggedTraffic(comm.topology, comm.rank)
 
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
         return TorchReplica(model, criterion, comm)
 
-    observer = ScenarioObserver(course, comm)
-    return observed_run(observer, make_replica, course.problem.data, checkpoints, comm.device)
+    observer = ScenarioObserver(scenario, comm)
+    return observed_run(observer, make_replica, scenario.problem.data, checkpoints, comm.device)
 
 
 _KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")

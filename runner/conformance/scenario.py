@@ -1,8 +1,8 @@
-"""One run to drive, and what comes out of it.
+"""Scenario (one run of the conformance kit) and history (what each rank did in it).
 
-Steps are counted by how many are done: `parameters[0]` is the start, `parameters[k]` what step k left. With
-sampling of its own a rank counts its own steps, and `consensus_after`, `copies_after` and `save_after` count
-how often all have met: the first time is 1.
+Keys of a history are numbers of steps done: `parameters[0]` is the start, `parameters[k]` the state after
+step k. With independent sampling a rank counts its own steps, and `consensus_after`, `copies_after` and
+`save_after` count sync points, from 1.
 """
 
 from collections import Counter
@@ -19,15 +19,15 @@ from ...strategies.topology import Topology
 
 Data = Callable[[int, int], tuple[Tensor, Tensor]]
 """(rank, step from 0) -> inputs [b, …], targets [b]; b may differ between ranks. With `shares` the pieces of
-all ranks are put together and cut anew."""
+all ranks are concatenated and split again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something to train: model, data and optimizer, the same for every strategy.
+    """Model, data and optimizer, the same for every strategy.
 
-    `optimizer` is given `replica.stepped`, the parameters that this rank steps: it groups them by what they
-    are, not by their number, for a rank may step a part of them or none.
+    `optimizer` gets `replica.stepped`, the parameters that this rank steps. It must group them by their
+    properties, not by their position, since a rank may step only some of them or none.
     """
 
     name: str
@@ -40,16 +40,17 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """One run to drive. `*_after`: see the module's docstring.
+class Scenario:
+    """One run. `*_after`: see the module's docstring.
 
     Args:
-        rate: step from 0 -> learning rate of all groups; None: the optimizer's own. With sampling of its own
-            the step is `global_samples` in nominal global batches.
-        stop_request: (rank, step from 0) -> whether the rank asks to stop in this step. Nobody stops; see
-        `agreed`. losses: epoch -> its loss, instead of the true one.
+        rate: step from 0 -> learning rate of all groups; None: the optimizer's. With independent
+            sampling the step is `global_samples` in nominal global batches.
+        stop_request: (rank, step from 0) -> whether the rank requests a stop in this step. The run goes on;
+            see `History.agreed`.
+        losses: epoch -> its loss, instead of the true one.
         start: rank -> parameters [m] to start from, instead of equal ones.
-        stop_after: end the run there, as `train.max_steps` or a target reached would.
+        stop_after: end the run there, as `train.max_steps` or a reached target would.
         begin_ns: (rank) -> nanoseconds by which the rank starts late.
     """
 
@@ -91,7 +92,7 @@ class Course:
 
     @property
     def plan(self) -> Plan:
-        """What the strategy's `check` is asked about."""
+        """The plan for the strategy's `check`."""
         steps = self.epochs * self.steps_per_epoch
         return Plan(self.topology, self.epochs, self.global_batch_size, self.steps_per_epoch, steps)
 
@@ -129,14 +130,13 @@ class Call:
 class History:
     """What one rank did. Tensors are copies; keys are numbers of steps done (see the module's docstring).
 
-    `budget` are the run's global samples, `samples` those as of the last meeting, `known` those that
-    `global_samples` told of before step k + 1.
-    `averaged_model` and `copies` hold parameters and floating-point buffers [m + F]. `final` are the
-    parameters after `finalize`, `given` the model inside `averaged_model` after it. `disturbed[k]` names what
-    settling and consensus after step k changed: it must be empty. `unwaited` counts operations launched and
-    never waited
-    for. Clocks are nanoseconds since the first step began; `sharing_ns` of them went by in `shares`,
-    `blocked_ns` in waiting for collectives before `finalize`, `snapshot_ns` in `snapshot`.
+    `budget`: the run's global samples; `samples`: those as of the last sync point; `known`: what
+    `global_samples` returned before step k + 1.
+    `averaged_model` and `copies` hold parameters and floating-point buffers [m + F]. `final`: the parameters
+    after `finalize`; `given`: the model inside `averaged_model` after it. `disturbed[k]` names what
+    `averaged_model` or a checkpoint after step k has changed, and must be empty. `unwaited` counts operations
+    that were launched and never waited for. Clocks are nanoseconds since the first step began: `sharing_ns`
+    in `shares`, `blocked_ns` in collectives before `finalize`, `snapshot_ns` in `snapshot`.
     """
 
     rank: int
@@ -176,6 +176,6 @@ class History:
         return max(self.parameters)
 
     def verbs(self, *during: str) -> Counter[str]:
-        """Calls by `channel.verb`, those made `during` the named times (default: step, epoch, finish)."""
+        """Calls by `channel.verb`, those made `during` the named times (default: step, epoch, finalize)."""
         times = during or ("step", "epoch", "finalize")
         return Counter(f"{call.channel}.{call.verb}" for call in self.calls if call.during in times)

@@ -27,7 +27,7 @@ from ..conformance import real_processes
 from ..conformance.checks import Candidate, Failed
 from ..conformance.driver import drive
 from ..conformance.scenario import Call, History
-from ..conformance.trial import course as trial_course
+from ..conformance.trial import trial_scenario
 from ..launch.rank import MeetingLink as SupervisorLink
 from ..launch.rank import meet
 from ..launch.slurm.job import ENTRY_FILE
@@ -361,7 +361,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str |
     """Run the trial; returns a remark, if any. Raises Failed on all ranks or on none."""
     ranks = comm.topology.ranks_of_nodes
     candidate, remark = real_processes.without_measuring(candidate, ranks)
-    candidate.strategy_class.check(candidate.config, trial_course(candidate, ranks).plan)
+    candidate.strategy_class.check(candidate.config, trial_scenario(candidate, ranks).plan)
     walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate, folder).items()}
     if issubclass(candidate.strategy_class, AsynchronousStrategy):
         _require_agreement(comm, walks)
@@ -391,7 +391,7 @@ def _held_against_virtual_time(
     """Compare with virtual time; True if batches had other sizes there, and nothing can be compared."""
     on_gpu = comm.device.type == "cuda"
     for name, (dtype, tolerance) in real_processes.PRECISIONS.items():
-        virtual = drive(real_processes.course_of(candidate, comm.topology.ranks_of_nodes, dtype))[comm.rank]
+        virtual = drive(real_processes.scenario_of(candidate, comm.topology.ranks_of_nodes, dtype))[comm.rank]
         if walks[name].sizes != virtual.sizes:
             return True
         allowed = GPU_FP32_TOLERANCE if on_gpu and name == "fp32" else tolerance

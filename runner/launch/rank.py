@@ -35,7 +35,7 @@ from ..simulation.timing_only import profile_of
 from ..training import checkpoint, gather
 from ..training.callbacks import RunQueueTime
 from ..training.context import Backend, Listener, TrainContext
-from ..training.data_errors import data_told, files_told, images_told
+from ..training.data_errors import data_errors, file_errors, image_errors
 from ..training.device_model import ClusterDevice
 from ..training.evaluation import score
 from ..training.packed.packed_set import of_run
@@ -95,7 +95,7 @@ def run_rank(
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, link.meeting.known)
 
-    with data_told(config.dataset):
+    with data_errors(config.dataset):
         data = config.dataset.load()
     data_file.check_same(run_dir, data.files)
     packed = of_run(config.dataset, config.reader, data)
@@ -123,7 +123,7 @@ def run_rank(
     with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as rows:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
         context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
-        with images_told(config.dataset):
+        with image_errors(config.dataset):
             result = Trainer(context).run()
         if metrics is not None:
             metrics.close()
@@ -222,7 +222,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         if path is None:
             raise ConfigError("; ".join(damage) or f"{folder}: holds no checkpoint")
         file = path / checkpoint.MODEL
-    with data_told(config.dataset):
+    with data_errors(config.dataset):
         data = config.dataset.load()
     data_file.check_same(run_dir, data.files)
     dtype = DTYPES[config.train.precision]
@@ -231,7 +231,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
     model.load_state_dict(checkpoint.read(file)["model"])
     samples = data.split(config.train.eval_split)
     task = config.task(data.classes)
-    with files_told(config.dataset):
+    with file_errors(config.dataset):
         result = score(
             model,
             samples,

@@ -24,7 +24,7 @@ from ..simulation.simulator import OutOfTime
 from ..simulation.timeline import Timeline
 from ..training import checkpoint
 from ..training.context import Nobody, Rows
-from ..training.data_errors import data_told, images_told
+from ..training.data_errors import data_errors, image_errors
 from ..training.device_model import ClusterDevice
 from .rank import SupervisorLink
 
@@ -76,7 +76,7 @@ def run_all(
     def tick() -> None:
         link.steps += 1  # the stall watch counts it as progress
 
-    def own(rank: int) -> Rows:
+    def rank_rows(rank: int) -> Rows:
         return Appended(run_dir / "ranks" / f"{rank}.jsonl")
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
@@ -90,13 +90,13 @@ def run_all(
             attempt=attempt,
             listeners=lambda rank: link if rank == 0 else Nobody(),
             tick=tick,
-            own=own,
+            rank_rows=rank_rows,
             metrics=metrics,
             until_ns=None if fails_s is None else round(fails_s * 1e9),
             timeline=timeline,
         )
         try:
-            with images_told(config.dataset):
+            with image_errors(config.dataset):
                 results = simulate(config, data, setup).results
         except OutOfTime as error:
             raise NodeLost(
@@ -117,7 +117,7 @@ def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
     dataset = config.dataset
     samples, spec = dataset.info().samples, input_spec(dataset)
     if samples is None or spec is None or not config.launcher.timing_only:
-        with data_told(dataset):
+        with data_errors(dataset):
             data = dataset.load()
         spec = InputSpec(*data.shape, data.classes)
         if not config.launcher.timing_only:

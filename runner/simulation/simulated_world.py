@@ -52,9 +52,9 @@ class SimulatedRun:
         return _kept(self.contexts[0].metrics)
 
     @property
-    def own(self) -> list[Recorded]:
+    def rank_rows(self) -> list[Recorded]:
         """Each rank's rows, if they were kept in memory."""
-        return [_kept(context.own) for context in self.contexts]
+        return [_kept(context.rank_rows) for context in self.contexts]
 
 
 def _kept(rows: Rows | None) -> Recorded:
@@ -72,7 +72,7 @@ class SimulationSetup:
         timing_only: nothing is computed (`timing_only`); needs a profile.
         remarks: what every record of the run is to say.
         tick: called where the run makes progress.
-        own, metrics: where each rank's rows and those of the run go.
+        rank_rows, metrics: where each rank's rows and those of the run go.
         until_ns: virtual time at which the run breaks off.
     """
 
@@ -86,7 +86,7 @@ class SimulationSetup:
     checkpoints: Path | None = None
     attempt: int = 1
     listeners: Callable[[int], Listener] = lambda rank: Nobody()
-    own: Callable[[int], Rows] = lambda rank: Recorded()
+    rank_rows: Callable[[int], Rows] = lambda rank: Recorded()
     metrics: Rows = field(default_factory=Recorded)
     loop: type[Trainer] = Trainer
     until_ns: int | None = None
@@ -133,7 +133,6 @@ def simulate(
             comm,
             make_replica,
             torch.device("cpu"),
-            common_clock=False,
             started_ns=0,
             spend=spend,
             # A rank that waited for a disk would stop all of them.
@@ -146,7 +145,7 @@ def simulate(
             config,
             backend,
             data,
-            setup.own(rank),
+            setup.rank_rows(rank),
             setup.metrics if rank == 0 else None,
             setup.listeners(rank),
             setup.attempt,

@@ -26,7 +26,7 @@ from ..records.seed_ranges import PILOT, REFERENCE, phase_of
 from ..report.claims import convergence_points
 from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, workload_of
 from ..report.statistics.planning import FEWEST_PILOTS, Target, choose
-from ..training.data_errors import data_told
+from ..training.data_errors import data_errors
 from . import dry_run, start
 from .plan import PlannedRun, plan_of
 from .prepare_data import Preparation
@@ -53,7 +53,7 @@ def pilot(asked: Asked) -> int:
     """
 
     def conclude(console: Console, base: RunConfig, runs: Sequence[PlannedRun]) -> None:
-        with data_told(base.dataset):
+        with data_errors(base.dataset):
             data = base.dataset.load()
         target = read_pilots(runs, len(data.split("validation")), len(data.split("test")))
         folder = base.results_dir / f"{base.study.name}{PILOT_SUFFIX}"

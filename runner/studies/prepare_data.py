@@ -29,7 +29,7 @@ from ..records import data_file
 from ..records.display import make_console, say
 from ..records.outcome import OK
 from ..records.run_directory import RunDirectory
-from ..training.data_errors import data_told
+from ..training.data_errors import data_errors
 from ..training.packed.packed_set import look_at, memory_needed, open_set, write_set
 
 GROUPS = ("dataset", "reader")
@@ -200,7 +200,7 @@ def files_bar(console: Console, what: str) -> Iterator[Tell]:
 
 
 def _prepare(dataset: Dataset, console: Console) -> None:
-    with data_told(dataset), files_bar(console, "looking at files") as tell:
+    with data_errors(dataset), files_bar(console, "looking at files") as tell:
         dataset.prepare(tell)
 
 
@@ -218,7 +218,7 @@ def loaded_input_spec(dataset: Dataset) -> InputSpec:
 
 
 def _about_packed(dataset: Dataset, reader: PackedReader) -> dict[str, Any]:
-    with data_told(dataset):
+    with data_errors(dataset):
         opened = open_set(dataset, reader, dataset.load())
     opened.packed.close()
     return opened.about()
@@ -226,7 +226,7 @@ def _about_packed(dataset: Dataset, reader: PackedReader) -> dict[str, Any]:
 
 def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
     """Write the reader's file unless it is there; what it is, in words."""
-    with data_told(dataset):
+    with data_errors(dataset):
         data = dataset.load()
         with files_bar(console, "packing samples") as tell:
             written = write_set(dataset, reader, data, tell)

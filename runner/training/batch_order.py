@@ -1,4 +1,4 @@
-"""Which samples a rank's next step takes: pieces of common global batches, or draws of its own."""
+"""Batch order: which samples a rank trains on in each step, from common global batches or its own draws."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from ...strategies.seeds import derive
 from ...strategies.topology import Topology
 
 Place = tuple[int, int]
-"""A pass over the data and a batch of it, both from 0; of ranks at another pace, of their own passes."""
+"""(pass over the data, batch in it), both from 0. With independent sampling of the rank's passes."""
 
 
 class BatchOrder(ABC):
     """One rank's position in the data.
 
-    `steps_per_epoch`: of a rank; `samples_per_epoch`: of all ranks together, without `left_out`, those that
-    are in no batch. `shares`: how the strategy splits common batches; None: equally.
+    `steps_per_epoch`: of one rank. `samples_per_epoch`: of all ranks together, without `left_out`, the
+    samples that are in no batch. `shares`: how the strategy splits common batches; None: equally.
     """
 
     steps_per_epoch: int
@@ -31,42 +31,44 @@ class BatchOrder(ABC):
 
     @abstractmethod
     def sizes(self, progress: Progress) -> tuple[int, ...]:
-        """Samples of each rank in the present step; of ranks at another pace, those of an ordinary step."""
+        """Samples of each rank in this step; with independent sampling the nominal size of others."""
 
     @abstractmethod
     def piece(self, progress: Progress) -> Tensor:
-        """Indices int64 of this rank's samples in the present step."""
+        """Indices int64 [b] of this rank's samples in this step."""
 
     @abstractmethod
     def place(self, progress: Progress) -> Place:
-        """Of the present step."""
+        """The place of this step."""
 
     @abstractmethod
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
-        """The present step's place and piece, and those of all that follow while nothing else is decided.
+        """Place and indices of this step and of all later ones, as long as the split does not change.
 
-        `progress` is looked at when the first is asked for; it may move on.
+        `progress` is read when the first item is taken; it may advance afterwards.
         """
 
     @abstractmethod
     def extremes(self) -> list[tuple[int, ...]]:
-        """Samples of each rank in a pass's first batch and in its last; while shares are equal, in no batch
-        others."""
+        """Samples of each rank in the first and in the last batch of a pass.
+
+        With equal shares every batch has one of these two shapes.
+        """
 
     @abstractmethod
     def counted(self, sizes: tuple[int, ...]) -> int:
-        """Of `sizes`, the samples that surely belong to this step."""
+        """How many samples of `sizes` this rank may count for this step."""
 
     @abstractmethod
     def advance(self, progress: Progress) -> int:
-        """The present step is over (`progress.samples` counts it): move on. Returns how many epochs ended."""
+        """Advance by one step, which `progress.samples` counts already; returns how many epochs ended."""
 
     def digest(self, batches: int) -> str | None:
         """A digest of the samples of the first global batches; None where ranks have no common batches."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the data beyond what `Progress` says."""
+        """The position in the data that `Progress` does not hold."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (many have no place of their own)
@@ -93,7 +95,7 @@ class GlobalOrder(BatchOrder):
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
         (first, batch), cut = self.place(progress), self._split()
-        # Of its own: a sampler keeps the order of one epoch, and the step may be in the one before.
+        # Another sampler: each keeps the order of one epoch, and the step may still be in the one before.
         sampler = self.sampler.again()
         for epoch in range(first, progress.epochs):
             for number in range(batch, sampler.steps_per_epoch):
@@ -104,7 +106,7 @@ class GlobalOrder(BatchOrder):
         return [self.sampler.samples_of_rank(batch) for batch in (0, self.sampler.steps_per_epoch - 1)]
 
     def counted(self, sizes: tuple[int, ...]) -> int:
-        # Mostly the same tuple as before; a thousand ranks would add up a thousand numbers twice a step.
+        # The tuple is mostly the same as before: with a thousand ranks, adding it up in each step costs time.
         if sizes is not self._counted[0]:
             self._counted = sizes, sum(sizes)
         return self._counted[1]
@@ -123,10 +125,10 @@ class GlobalOrder(BatchOrder):
 
 
 class IndependentOrder(BatchOrder):
-    """A rank draws by itself, at its own pace.
+    """Independent sampling: each rank draws its own batches, at its own pace.
 
-    Its batch is its part of a global batch. An epoch ends when all ranks together have seen as many samples
-    as the data set has, as far as they know (`progress.samples`).
+    Its batch has the size of its part of a global batch. An epoch ends when all ranks together have seen as
+    many samples as the data set has, by `progress.samples`.
     """
 
     def __init__(self, sampler: Sampler, topology: Topology, rank: int, seed: int) -> None:
@@ -135,7 +137,7 @@ class IndependentOrder(BatchOrder):
         self.samples_per_epoch = samples - sampler.left_out
         self._samples = samples
         self._nominal = split(sampler.global_batch_size, (1.0,) * ranks, minimum=1)
-        # One rank alone draws what every strategy draws.
+        # A single rank draws the same samples as with every other strategy.
         stream = derive(seed, "data") if ranks == 1 else derive(seed, "data", rank)
         self._draw = OwnDraw(samples, self._nominal[rank], stream)
         self._rank, self._number = rank, 0

@@ -1,4 +1,4 @@
-"""Callbacks of one rank's training: what starts and pauses with it, and adds to summary and checkpoints."""
+"""Callbacks of one rank's training, called when it starts, pauses, ends, saves and resumes."""
 
 from typing import Any
 
@@ -12,35 +12,36 @@ from .batch_order import BatchOrder
 
 
 class Callback:
-    """Hooks of training that do nothing.
+    """Base class: hooks that do nothing.
 
-    All ranks have the same callbacks and call each hook together, but for `on_train_start` and `on_pause`,
-    which send nothing. `train_ns`: nanoseconds that this rank has trained in this attempt.
+    All ranks have the same callbacks and call each hook at the same place, so a hook may communicate; only
+    `on_train_start` and `on_pause` must not. `train_ns`: nanoseconds that this rank has trained in this
+    attempt.
     """
 
     def on_prepared(self, replica: Replica, batch_order: BatchOrder) -> None:
-        """The rank is complete and training has not begun; what is done here counts as startup."""
+        """Everything is built and training has not begun; time spent here counts as startup."""
 
     def on_train_start(self) -> None:
-        """Training begins, or goes on after a pause (an evaluation, a checkpoint)."""
+        """Training begins, or continues after a pause (an evaluation, a checkpoint)."""
 
     def on_pause(self) -> None:
         """Training pauses or has ended."""
 
     def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
-        """The fields that it adds to the run's summary, equal on all ranks."""
+        """Fields for the run's summary, equal on all ranks."""
         return {}
 
     def state_dict(self, train_ns: int) -> dict[str, Any]:
-        """What a resumed run has to know of this attempt and of those before it."""
+        """What a checkpoint keeps of this attempt and of those before it."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore `state_dict`."""
 
 
 class RunQueueTime(Callback):
-    """Records how long the worst rank stood in the kernel's run queue while it trained."""
+    """Records the share of training time that ranks waited for a core in the kernel's run queue."""
 
     def __init__(self, queue: RunQueue, comm: Communicator) -> None:
         self._queue, self._comm = queue, comm
@@ -52,7 +53,7 @@ class RunQueueTime(Callback):
         self._queue.training(False)
 
     def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
-        """`run_queue_share`: of the worst rank; None where a rank's system does not tell."""
+        """`run_queue_share`: the largest of all ranks; None where a system does not report it."""
         share = self._queue.share(train_ns)
         shares = gather.vectors(
             self._comm, torch.tensor([-1.0 if share is None else share], dtype=torch.float64)

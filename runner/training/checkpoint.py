@@ -1,9 +1,9 @@
-"""Checkpoints that survive a kill at any moment and that are never executed.
+"""Checkpoint files: written so that a kill at any moment leaves a whole one, read without running code.
 
-A checkpoint is a folder `checkpoints/step_<n>/` with one file per rank, the model a user would be given, and
-a manifest of sizes and checksums. It is written under a temporary name, flushed and renamed by rank 0 once
-all ranks are done; the one before is kept. Files are read with `weights_only=True`: numbers, strings,
-containers and tensors, no code.
+A checkpoint is a folder `checkpoints/step_<n>/` with one file per rank, the averaged model, and a manifest of
+sizes and checksums. It is written under a temporary name; rank 0 renames it once all ranks have flushed their
+files. The checkpoint before it is kept. Files are read with `weights_only=True`: numbers, strings, containers
+and tensors, no code.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ def folder_of(folder: Path, step: int) -> Path:
 
 
 def publish(partial: Path, step: int, ranks: int) -> None:
-    """Give the whole files in `partial` their manifest, and the folder the final name of `step`."""
+    """Write the manifest of the files in `partial`, and rename the folder to the final name of `step`."""
     final = folder_of(partial.parent, step)
     names = [*map(rank_file, range(ranks)), MODEL]
     manifest = {
@@ -113,12 +113,12 @@ def complete(folder: Path) -> list[Path]:
 
     Leftovers of a killed save are not among them.
     """
-    found = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name)]
-    return sorted(found, reverse=True)
+    folders = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name)]
+    return sorted(folders, reverse=True)
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose files are whole, and one sentence on each newer one that is not."""
+    """The newest checkpoint whose files are whole, and a sentence on each newer one that is damaged."""
     damage = []
     for path in complete(folder):
         try:
@@ -153,10 +153,10 @@ def verify(path: Path) -> dict[str, Any]:
 
 
 def read(file: Path) -> Any:
-    """Load one file of a checkpoint; never executes anything in it."""
+    """Load one file of a checkpoint without running code in it. Raises DamagedCheckpoint."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises whatever the damage happens to hit
+    except Exception as error:  # torch.load raises errors of many types, by where the damage is
         raise DamagedCheckpoint(f"{file}: cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -171,7 +171,7 @@ def save_final(folder: Path, model: dict[str, Any]) -> None:
 
 
 def drop_resume_states(folder: Path) -> None:
-    """Remove what only a resume needs: not before the run is known to be finished."""
+    """Remove all checkpoints of a finished run; its final model stays."""
     for old in complete(folder):
         shutil.rmtree(old)
 

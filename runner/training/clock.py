@@ -1,7 +1,7 @@
-"""Where one rank's time goes: segments that cover the process, and the parts of the segment `train`.
+"""Clock of one rank: segments that cover the life of its process, and the parts of the segment `train`.
 
 Stamps come from the rank's own monotonic clock (nanoseconds); reading it adds no collective and no device
-synchronise. `train` is cut into intervals by the points where all ranks meet outside of training (an inline
+synchronise. `train` is cut into intervals at the points where all ranks meet outside of training (an inline
 evaluation, a checkpoint): T_train = Σ_j max_i d_i(j), with d_i(j) rank i's time in `train` during interval j.
 Source: docs/method.md, "Training time and its parts".
 """
@@ -31,10 +31,10 @@ class TrainInterval:
 
 
 def by_device(interval: TrainInterval, compute_ns: int, exposed_ns: int) -> TrainInterval:
-    """`interval` with its parts as the GPU had them; they sum to `train` as before.
+    """`interval` with parts measured on the GPU; they still sum to `train`.
 
-    A host that runs ahead does not see what its GPU is busy with: computing and exposed sums are the
-    device's, data is what the host spent on it as far as the GPU did not compute meanwhile, the rest other.
+    A host that runs ahead does not see what its GPU does. Computing and exposed communication come from the
+    device. Data is the host's time for it, as far as the GPU did not compute meanwhile; the rest is other.
     """
     compute = min(compute_ns, interval.train)
     blocked = min(interval.blocked + exposed_ns, interval.train - compute)
@@ -50,9 +50,9 @@ class Clock:
         self.started = self._since = now() if started is None else started
         self.segment = "startup"
         traffic.training = False  # not before the segment `train` begins
-        self.on_training: Callable[[bool], None] | None = None  # told when training begins and pauses
+        self.on_training: Callable[[bool], None] | None = None  # called when training begins and pauses
         self.wait_pending: Callable[[], None] | None = None  # waits for the device, before a pause
-        self._told = False
+        self._training = False
         self.segments: dict[str, int] = dict.fromkeys(SEGMENTS, 0)
         self._parts: dict[str, int] = dict.fromkeys(("compute", "data", "step_other"), 0)
         self._recorded_until = self._blocked_before = 0
@@ -61,11 +61,11 @@ class Clock:
     def enter(self, segment: str) -> None:
         """Close the open segment and open `segment`."""
         trains = segment == "train"
-        # Writing a log is no pause worth telling of, whatever comes before and after it.
-        tells = segment != "log" and trains != self._told
-        if tells and trains:
-            self._tell(True)  # before the clock of training runs, and after it has stopped
-        elif tells and self.wait_pending is not None:
+        # Writing a record is too short to count as a pause.
+        changes = segment != "log" and trains != self._training
+        if changes and trains:
+            self._announce(True)  # outside of training time, as at its end
+        elif changes and self.wait_pending is not None:
             self.wait_pending()  # what still runs is training
         now = self._now()
         self.segments[self.segment] += now - self._since
@@ -73,11 +73,11 @@ class Clock:
         self._traffic.training = segment == "train"
         if segment == "train":
             self._recorded_until, self._blocked_before = now, self._traffic.blocked_ns
-        if tells and not trains:
-            self._tell(False)
+        if changes and not trains:
+            self._announce(False)
 
-    def _tell(self, trains: bool) -> None:
-        self._told = trains
+    def _announce(self, trains: bool) -> None:
+        self._training = trains
         if self.on_training is not None:
             self.on_training(trains)
 
@@ -92,14 +92,14 @@ class Clock:
             self.enter(before)
 
     def record_time(self, part: str) -> None:
-        """Book the time since the last lap to `part`, without what was blocked in collectives meanwhile."""
+        """Add the time since the last call to `part`, without the time blocked in collectives."""
         now, blocked = self._now(), self._traffic.blocked_ns
         self._parts[part] += now - self._recorded_until - (blocked - self._blocked_before)
         self._interval_blocked += blocked - self._blocked_before
         self._recorded_until, self._blocked_before = now, blocked
 
     def end_interval(self) -> TrainInterval:
-        """What this rank did in `train` since the last call. Call outside of `train`."""
+        """This rank's times in `train` since the last call. Call it outside of `train`."""
         assert self.segment != "train", "an interval ends where training pauses"
         train = self.segments["train"] - self._interval_train
         interval = TrainInterval(
@@ -120,7 +120,7 @@ class Clock:
         return self.segments["train"] + self._now() - self._since - self._interval_train
 
     def total(self) -> int:
-        """Nanoseconds since the clock was made; the open segment included."""
+        """Nanoseconds since the clock was made, with the open segment."""
         return self._now() - self.started
 
     def closed(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class Clock:
 
 
 def waiting_of(traffic: Traffic, launches_of_ranks: list[dict[int, int]]) -> int:
-    """Nanoseconds that this rank, blocked in collectives, waited for a member that had not entered yet.
+    """Nanoseconds that this rank waited in collectives for members that had not entered them yet.
 
     `launches_of_ranks` are the entry stamps of all ranks, on one common clock. For a collective entered at
     a_i and left at z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the blocked time is transfer,

@@ -1,4 +1,4 @@
-"""One rank of one run, put together: model, data, strategy, clock and records, the same for every backend."""
+"""The training context of one rank: model, data, strategy, clock and records, for every backend."""
 
 import hashlib
 import math
@@ -29,13 +29,13 @@ from .state import LossSums, TrainState
 from .warm_up import CompiledModel, undone_step
 from .workload import Workload, memory_format, workload_of
 
-FIRST_BATCHES = 100  # of which the record holds a digest
+FIRST_BATCHES = 100  # the record holds a digest of them
 
 MakeWorkload = Callable[[RunConfig, Data, CountedCommunicator, torch.device], Workload]
 
 
 class Listener(Protocol):
-    """Who is told how the run goes, and who may ask it to stop (the supervisor's link)."""
+    """Receives the progress of the run, and may ask it to stop (the supervisor's link)."""
 
     def progress(self, **numbers: Any) -> None: ...
 
@@ -43,7 +43,7 @@ class Listener(Protocol):
 
 
 class Nobody:
-    """A listener that listens to nothing."""
+    """A listener that ignores progress and never asks to stop."""
 
     def progress(self, **numbers: Any) -> None:
         return
@@ -53,7 +53,7 @@ class Nobody:
 
 
 class Rows(Protocol):
-    """Where records go: a `RecordWriter`, or a list in tests."""
+    """Receives rows of records: a `RecordWriter`, or a list in tests."""
 
     def write(self, row: dict[str, Any]) -> None: ...
 
@@ -62,22 +62,22 @@ class Rows(Protocol):
 class Backend:
     """What differs between real processes and virtual time.
 
-    `common_clock`: whether all ranks' stamps come from one clock, so that waiting can be told from transfer
-    by comparing them. (In virtual time it is known at once.)
+    `common_clock`: all ranks' stamps come from one clock, so that comparing them separates waiting from
+    transfer. (Virtual time knows both without stamps.)
     `started_ns`: when this rank's process began; None: now.
-    `spend`: lets virtual time pass for what a rank does beside its steps: `data` of a step, `eval` of so many
-    samples, `checkpoint`. Real time passes by itself.
-    `callbacks`: what works next to training on this backend. `remarks`: labels of the run. `untimed`: why no
-    time of this run may be used; labels too. `make_workload`: makes what the rank trains.
-    `make_batch`: makes this rank's batch from all ranks' sizes, where nothing is learnt and nothing judged.
-    `parameters`: of the model that the run is about, where it is not the replica's.
+    `spend`: adds virtual time for work outside of a step's computation: `data`, `eval` (with the number of
+    samples), `checkpoint`. Real time passes by itself.
+    `callbacks`: the backend's own callbacks. `remarks`: labels of the run. `untimed`: reasons why no time of
+    this run may be used; they are labels too. `make_workload`: makes model, task, batch order and loader.
+    `make_batch`: makes this rank's batch from all ranks' sizes, where nothing is computed or evaluated.
+    `parameters`: number of the model's parameters, where the replica has none.
     """
 
     name: str
     comm: CountedCommunicator
     make_replica: Callable[[nn.Module, nn.Module], Replica]
     device: torch.device
-    common_clock: bool
+    common_clock: bool = False
     started_ns: int | None = None
     spend: Callable[[str, int], None] = lambda what, samples: None
     callbacks: Sequence[Callback] = ()
@@ -92,13 +92,13 @@ class Backend:
 class TrainContext:
     """One rank of a run. Its mutable part, which a checkpoint saves, is `state`.
 
-    `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `own` (every rank).
+    `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `rank_rows` (every rank).
     """
 
     config: RunConfig
     backend: Backend
     data: Data
-    own: Rows
+    rank_rows: Rows
     metrics: Rows | None
     listener: Listener = field(default_factory=Nobody)
     attempt: int = 1
@@ -139,10 +139,7 @@ class TrainContext:
         self.digests: dict[str, str | None] = {}  # rank 0's
 
     def prepare(self) -> None:
-        """Make replicas equal, set the strategy up, and do one step that is undone.
-
-        Ends `startup` up to the barrier.
-        """
+        """Make replicas equal, set the strategy up, and do one step that is undone. Counts as startup."""
         self._equal_start()
         if self.metrics is not None:
             self.digests = self._digests()
@@ -156,7 +153,7 @@ class TrainContext:
         )
         config.strategy_class.check(config.strategy, plan)
         self.strategy.setup(self.replica, self.comm, self.progress)
-        # A rank may own no parameter at all; optimizers refuse an empty list.
+        # A rank may have no parameter to step; optimizers refuse an empty list.
         self.replica.optimizer = config.optimizer.build(
             self.replica.stepped or [self.replica.parameters.empty()[:0]]
         )
@@ -194,9 +191,9 @@ class TrainContext:
         )
 
     def set_learning_rate(self) -> None:
-        """Set the rate of the step to come: a function of the global samples before it and with it.
+        """Set the learning rate of the next step, a function of the global samples before and after it.
 
-        Of other ranks' samples only those count that are known to be there.
+        Samples of other ranks count only as far as this rank knows of them.
         """
         strategy, state, before = self.strategy, self.state, self.progress.samples
         if isinstance(strategy, AsynchronousStrategy):
@@ -210,14 +207,17 @@ class TrainContext:
             group["lr"] = state.learning_rate
 
     def over(self) -> bool:
-        """Whether the schedule, or `train.max_steps` of it, is done; with own steps asked where ranks met."""
+        """Whether the schedule, or `train.max_steps` of it, is done.
+
+        With independent sampling it is asked only at sync points.
+        """
         progress, limit = self.progress, self.config.train.max_steps
         if isinstance(self.strategy, AsynchronousStrategy):
             return self.strategy.ended(progress)
         return progress.epoch == progress.epochs or (limit is not None and progress.step >= limit)
 
     def pauses(self, inline: int) -> list[str]:
-        """Remarks on what stops cost this strategy; `inline` counts evaluations, the last one's included."""
+        """Labels on pauses that made ranks wait; `inline`: number of inline evaluations, with the last."""
         stop, never_syncs, remarks = self.config.train.stop, self.strategy.never_syncs, []
         schedule = self.state.schedule
         if never_syncs and schedule.deferred and stop != "budget":
@@ -231,7 +231,7 @@ class TrainContext:
         return remarks
 
     def cut_short(self) -> str | None:
-        """The remark on a run that `train.max_steps` has ended before its schedule."""
+        """The label of a run that `train.max_steps` ended before its schedule."""
         progress, limit = self.progress, self.config.train.max_steps
         if limit is None or progress.epoch == progress.epochs:
             return None
@@ -239,7 +239,7 @@ class TrainContext:
         return f"stopped by train.max_steps={limit}" if reached else None
 
     def _training(self, on: bool) -> None:
-        """Training begins or pauses."""
+        """Call the callbacks when training begins (`on`) or pauses."""
         for callback in self.callbacks:
             (callback.on_train_start if on else callback.on_pause)()
 
@@ -257,14 +257,13 @@ class TrainContext:
     def _replica(self) -> Replica:
         replica = self.backend.make_replica(self.workload.model, self.task.criterion())
         replica.accumulate = self.config.train.accumulate
-        if self.backend.make_batch is None:  # else there are no numbers
+        if self.backend.make_batch is None:  # else nothing is computed
             replica.autocast = self.autocast
             replica.scaler = scaler_of(self.config.train.precision, self.backend.device)
         return replica
 
     def _choose_evaluation(self) -> None:
-        """Whether models are evaluated at once or from copies, how many copies there is memory for, and when
-        checkpoints are written."""
+        """Choose inline or deferred evaluation, the number of copies, and when checkpoints are written."""
         train, strategy, schedule = self.config.train, self.strategy, self.state.schedule
         schedule.checkpoints = Marks(self._checkpoint_every())
         schedule.save_anywhere = train.checkpoint_every_samples != "auto"
@@ -278,7 +277,7 @@ class TrainContext:
         element = self.replica.parameters.empty().element_size()
         numel = self.backend.parameters or self.replica.numel
         size = max(1, (numel + self.replica.buffers.numel) * element)
-        # Between two checkpoints at most; those evaluate what is waiting.
+        # No more than a run can need: checkpoints evaluate what is waiting.
         most = self.progress.budget // self.eval_every + 1
         slots = max(1, min(most, int(train.eval_copies_mib * 2**20) // size))
         schedule.copies = DeferredEvaluation(slots=slots)
@@ -288,30 +287,32 @@ class TrainContext:
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples
         if every == "auto" and self.strategy.never_syncs:
-            return None  # it would make ranks wait that never do; an interrupted run saves in any case
+            return None  # ranks that never wait would have to; an interrupted run saves in any case
         if every == "auto":  # at most four times a run
             return math.ceil(self.config.train.epochs / 4) * len(self.data.train)
         assert every is None or isinstance(every, int)
         return every
 
     def _equal_start(self) -> None:
-        """Rank 0's parameters and buffers on every rank, after all initialisation.
+        """Give every rank the parameters and buffers of rank 0, after all initialisation.
 
-        The tables must agree first.
+        Raises:
+            ConfigError: ranks have different data files.
+            RuntimeError: ranks have built different models.
         """
         replica, ranks = self.replica, self.comm.topology.ranks
         files = int.from_bytes(hashlib.blake2b(self.data.files.encode(), digest_size=8).digest(), signed=True)
         digests = torch.zeros(3 * ranks, dtype=torch.int64)
-        own = torch.tensor([files, replica.parameters.digest(), replica.buffers.digest()])
-        self.comm.all_gather(digests, own, WORLD, channel="control").wait()
-        others = digests.view(ranks, 3) != digests[:3]
-        if others[:, 0].any():
-            where = ", ".join(map(str, others[:, 0].nonzero().flatten().tolist()))
+        of_rank = torch.tensor([files, replica.parameters.digest(), replica.buffers.digest()])
+        self.comm.all_gather(digests, of_rank, WORLD, channel="control").wait()
+        differ = digests.view(ranks, 3) != digests[:3]
+        if differ[:, 0].any():
+            where = ", ".join(map(str, differ[:, 0].nonzero().flatten().tolist()))
             raise ConfigError(
                 f"the files of the data set are others on rank {where} than on rank 0 (names, labels, "
                 "sizes); each node needs the same: copy them, and daso-bench prepare there"
             )
-        if others.any():
+        if differ.any():
             raise RuntimeError("ranks built different models: names, shapes or types of parameters differ")
         for layout in (replica.parameters, replica.buffers):
             if layout.numel:
@@ -320,9 +321,9 @@ class TrainContext:
                 layout.unpack(flat)
 
     def _digests(self) -> dict[str, str | None]:
-        """What two runs that are compared must have in common: initial weights and the order of the data.
+        """Digests of data files, initial weights and data order, which compared runs must share.
 
-        None where there is no common order, or no weights (clocks alone).
+        None where ranks have no common order, or nothing is computed.
         """
         layout = self.replica.parameters
         weights = (
@@ -337,7 +338,7 @@ class TrainContext:
         }
 
     def _warmup_batch(self) -> Batch:
-        """Noise of the first batch's shape: no sample of the data set is touched before the clock starts."""
+        """Noise in the shape of the first batch: no sample is read before the clock starts."""
         samples_of_rank = self.batch_order.extremes()[0]
         return Batch(*self._noise(samples_of_rank[self.comm.rank]), samples_of_rank)
 

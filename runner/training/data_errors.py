@@ -1,4 +1,4 @@
-"""What goes wrong with a data set's files while one process uses them, told to a person."""
+"""Errors of data files as ConfigError or MachineError, with a message that says what to do."""
 
 import dataclasses
 import re
@@ -13,16 +13,16 @@ from ...datasets.preparation import BadFile
 from ...strategies.errors import ConfigError, MachineError
 from ..config.overrides import TEXT_KEYS, quote
 
-_PLAIN = re.compile(r"[\w.+-]+", re.ASCII)  # text that needs no quotes in Hydra's grammar
+_PLAIN = re.compile(r"[\w.+-]+", re.ASCII)  # needs no quotes in Hydra's grammar
 
 
 class BadData(ConfigError):
-    """A file of the data set cannot be used: whoever goes on meets it again."""
+    """A file of the data set cannot be used; a resumed run would fail in the same way."""
 
 
 @contextmanager
-def images_told(dataset: Dataset) -> Iterator[None]:
-    """Raises BadData for an image that is bad or gone, with the way out; all else passes."""
+def image_errors(dataset: Dataset) -> Iterator[None]:
+    """Turn an error about a damaged or missing image into BadData, with the way out."""
     try:
         yield
     except BadImage as error:
@@ -30,10 +30,10 @@ def images_told(dataset: Dataset) -> Iterator[None]:
 
 
 @contextmanager
-def files_told(dataset: Dataset) -> Iterator[None]:
-    """Raises ConfigError for files that are bad or gone, MachineError for those that cannot be read."""
+def file_errors(dataset: Dataset) -> Iterator[None]:
+    """Turn file errors into ConfigError (damaged or missing) or MachineError (cannot be read)."""
     try:
-        with images_told(dataset):
+        with image_errors(dataset):
             yield
     except (BadFile, FileNotFoundError) as error:
         raise ConfigError(str(error)) from error
@@ -42,9 +42,9 @@ def files_told(dataset: Dataset) -> Iterator[None]:
 
 
 @contextmanager
-def data_told(dataset: Dataset) -> Iterator[None]:
-    """As `files_told`, for a data set's own code alone, whose ValueError says that a request is wrong."""
-    with files_told(dataset):
+def data_errors(dataset: Dataset) -> Iterator[None]:
+    """As `file_errors`, and ValueError becomes ConfigError; only around code of the data set itself."""
+    with file_errors(dataset):
         try:
             yield
         except (BadImage, ConfigError):
@@ -54,7 +54,7 @@ def data_told(dataset: Dataset) -> Iterator[None]:
 
 
 def can_go_on(reason: str | None) -> bool:
-    """Whether a run that ended for `reason` may end otherwise when it is resumed: files stay bad."""
+    """Whether it makes sense to resume a run that ended for `reason`: not after BadData."""
     return f"{BadData.__name__}: " not in (reason or "")
 
 
@@ -67,7 +67,7 @@ def _way_out(dataset: Dataset) -> str:
 
 
 def _words(dataset: Dataset) -> str:
-    """What chooses `dataset` on a command line, for a POSIX shell, and has all of its files decoded."""
+    """Command-line words that choose `dataset` and decode all of its files, quoted for a POSIX shell."""
     words = [f"dataset={dataset.name}"]
     for field in dataclasses.fields(cast(Any, dataset)):
         value = getattr(dataset, field.name)
@@ -78,6 +78,6 @@ def _words(dataset: Dataset) -> str:
 
 def _value(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{','.join(_value(key, one) for one in value)}]"
+        return f"[{','.join(_value(key, item) for item in value)}]"
     plain = key in TEXT_KEYS or not isinstance(value, str) or _PLAIN.fullmatch(value)
     return str(value) if plain else quote(value)

@@ -1,4 +1,4 @@
-"""How long a rank computes: what a model asks of a device, and what the device makes of it."""
+"""Device model: a rank's step times in virtual time, from a model's FLOPs and a description of the device."""
 
 import csv
 import math
@@ -29,10 +29,11 @@ _BLOCK = 256  # numbers drawn at a time
 
 @dataclass(frozen=True)
 class Profile:
-    """What a clock has to know of a model.
+    """What the device model has to know of a model.
 
-    flops: of a sample's forward pass. numels: of the trainable parameters, in order. ready: for each, the
-    share of the backward pass after which its gradient is there: backward goes from the last to the first.
+    flops: of the forward pass of one sample. numels: of the trainable parameters, in order. ready: of each
+    parameter, the share of the backward pass after which its gradient is complete; backward goes from the
+    last parameter to the first.
     """
 
     flops: float
@@ -41,20 +42,20 @@ class Profile:
 
     @classmethod
     def by_size(cls, numels: Sequence[int], flops: float = 0.0) -> "Profile":
-        """A model of which only sizes are known: time goes with them."""
+        """The profile of a model of which only sizes are known: time is in proportion to them."""
         return cls(flops, tuple(numels), _ready(numels))
 
     @classmethod
     def of(cls, build: Callable[[], nn.Module], spec: InputSpec) -> "Profile":
-        """Of the module that `build` makes, without memory for its numbers where it can be built so.
+        """The profile of the module that `build` makes, on the meta device where the module allows that.
 
-        Each layer's share of the backward pass is its share of the forward pass's operations, which its
-        weights take in the ratio of their sizes; operations of layers without weights count with nobody.
+        A layer's share of the backward pass is its share of the forward pass's operations. Its weights divide
+        it in the ratio of their sizes; operations of layers without weights are left out.
         """
         try:
             with torch.device("meta"):
                 model = build()
-        except (NotImplementedError, RuntimeError):  # some compute their widths with tensors
+        except (NotImplementedError, RuntimeError):  # some modules compute their widths with tensors
             model = build().to("meta")
         counter = FlopCounterMode(display=False)
         with torch.device("meta"), torch.no_grad(), counter:
@@ -66,13 +67,13 @@ class Profile:
         for name, module in model.named_modules():
             path = f"{root}.{name}" if name else root
             inside = sum(within.get(f"{path}.{child}", 0) for child, _ in module.named_children())
-            own = within.get(path, 0) - inside
+            flops = within.get(path, 0) - inside
             parameters = [p for _, p in module.named_parameters(recurse=False) if p not in places]
-            # A bias comes with the layer; it takes no time of its own.
+            # A bias takes no time.
             total = sum(p.numel() for p in parameters if p.dim() > 1) or 1
             for parameter in parameters:
                 places[parameter] = len(weights)
-                weights.append(own * parameter.numel() / total if parameter.dim() > 1 else 0.0)
+                weights.append(flops * parameter.numel() / total if parameter.dim() > 1 else 0.0)
         trained = [p for p in model.parameters() if p.requires_grad]
         numels = [p.numel() for p in trained]
         if not sum(weights):
@@ -85,39 +86,39 @@ class Profile:
         return cls(float(flops), tuple(numels), shares)
 
     def buckets(self, itemsize: int, mib: float) -> list[tuple[int, int]]:
-        """DDP's buckets: [first, last) of the parameters, the last ones first, `itemsize` bytes a number.
+        """DDP's buckets as parameters [first, last), from the last parameters to the first.
 
-        A bucket is closed by the parameter that fills it. PyTorch's first one is small, so that sums begin
-        early, where no size was asked for.
+        `itemsize`: bytes of an element. A bucket is closed by the parameter that fills it. With the default
+        size PyTorch makes the first bucket small, so that the first sum starts early.
         """
         full = int(mib * 2**20)
         limit = FIRST_BUCKET_BYTES if mib == DEFAULT_BUCKET_MIB else full
-        found, last, filled = [], len(self.numels), 0
+        buckets, last, filled = [], len(self.numels), 0
         for place in reversed(range(len(self.numels))):
             filled += self.numels[place] * itemsize
             if filled >= limit or place == 0:
-                found.append((place, last))
+                buckets.append((place, last))
                 last, filled, limit = place, 0, full
-        return found
+        return buckets
 
 
 class Device(ABC):
-    """A rank's device in virtual time. `drawn` counts its steps: where in its jitter it stands."""
+    """A rank's device in virtual time. `drawn`: steps so far, the position in its stream of jitter."""
 
     drawn: int = 0
-    overlap_loss: float = 0.0  # of the time that sums run beside backward, so much is added to it
+    overlap_loss: float = 0.0  # share of the time of sums under backward that is added to backward
 
     @abstractmethod
     def step_ns(self, samples: int) -> tuple[int, int]:
         """Nanoseconds of the next step's forward and backward pass."""
 
     def spend_ns(self, what: str, samples: int = 0) -> int:
-        """Nanoseconds of something beside steps: `data` of a step, `eval` of samples, `checkpoint`."""
+        """Nanoseconds of other work: `data` of a step, `eval` of `samples`, `checkpoint`."""
         return 0
 
 
 class Scripted(Device):
-    """Times given by a function."""
+    """A device whose step times a function gives."""
 
     def __init__(self, rank: int, step_time: StepTime) -> None:
         self._rank, self._step_time = rank, step_time
@@ -147,11 +148,11 @@ class ClusterDevice(Device):
         config, step = self._config, self.drawn
         self.drawn += 1
         if self._trace:
-            seconds = self._trace[step % len(self._trace)]  # measured: slowness is in it
+            seconds = self._trace[step % len(self._trace)]  # it has the rank's speed and jitter
         else:
             whole = config.fixed_ms / 1e3 + samples * self._sample_s
             seconds = whole * self._jitter(step) / self._speed
-        if config.straggler.slows(self._rank, step):  # no trace has it: it was asked for beside
+        if config.straggler.slows(self._rank, step):  # added to a trace too
             seconds *= config.straggler.times
         total = round(seconds * 1e9)
         forward = round(total * config.forward_share)
@@ -179,8 +180,8 @@ class ClusterDevice(Device):
 def factors(kind: str, cv: float, rng: np.random.Generator, size: int = _BLOCK) -> np.ndarray:
     """`size` factors of mean 1 and coefficient of variation `cv`, none below `SHORTEST`.
 
-    Student's t with 3 degrees of freedom has tails so heavy that a hundredth of the steps lies 2.6 standard
-    deviations out, and single ones ten; only its mean and variance exist.
+    Student's t with 3 degrees of freedom has tails so heavy that one step in a hundred is 2.6 standard
+    deviations from the mean, and single steps ten; only its mean and variance exist.
     """
     if kind == "lognormal":
         sigma = math.sqrt(math.log1p(cv * cv))
@@ -205,12 +206,12 @@ def read_trace(path: Path, rank: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=1)
 def _steps_of_ranks(path: Path, written_ns: int) -> dict[int, tuple[float, ...]]:
-    """Seconds of all ranks' steps: each of a thousand ranks asks."""
-    found: dict[int, list[float]] = {}
+    """Seconds of all ranks' steps; cached, since each of a thousand ranks reads the file."""
+    steps_s: dict[int, list[float]] = {}
     with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found.setdefault(int(row["rank"]), []).append(float(row["step_s"]))
-    return {rank: tuple(seconds) for rank, seconds in found.items()}
+            steps_s.setdefault(int(row["rank"]), []).append(float(row["step_s"]))
+    return {rank: tuple(seconds) for rank, seconds in steps_s.items()}
 
 
 def _ready(weights: Sequence[float]) -> tuple[float, ...]:

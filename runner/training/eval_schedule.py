@@ -1,10 +1,10 @@
-"""When a run evaluates and saves its model, and the copies that wait for a deferred evaluation.
+"""Schedule of evaluations and checkpoints, and the copies of models for deferred evaluation.
 
-Cadence is in global samples: marks at (k + phase)·every, equal for all arms whatever their batch or ranks.
+Evaluations are due at marks in global samples, (k + phase)·every, which do not depend on batch or ranks.
 
-Deferred evaluation: a rank sets its part of the model aside at its own step boundary, without waiting and
-without a collective, and training goes on. Each copy carries this rank's training time when it was taken;
-the stamp of the evaluation is the latest of all ranks. Source: docs/method.md, "Evaluations, inline and
+Deferred evaluation: a rank copies its part of the model at its own step boundary, without waiting and without
+a collective, and training goes on. Each copy holds this rank's training time when it was taken; the stamp of
+the evaluation is the latest of all ranks. Source: docs/method.md, "Evaluations, inline and
 deferred".
 """
 
@@ -27,16 +27,19 @@ class Marks:
     phase: float = 0.0
 
     def passed(self, before: int, after: int) -> bool:
-        """Whether a mark lies in (before, after]."""
+        """Whether there is a mark in (before, after]."""
         if self.every is None:
             return False
-        shift = round(self.phase * self.every)  # whole samples: no mark hangs on a rounding error
+        shift = round(self.phase * self.every)  # whole samples: no mark depends on a rounding error
         return (after - shift) // self.every > (before - shift) // self.every and after >= max(shift, 1)
 
 
 @dataclass
 class Copy:
-    """One rank's part of one model; `part` makes the model on all ranks. None: there was no room for it."""
+    """One rank's copy of its part of a model.
+
+    `part()` assembles the model on all ranks; None where there was no memory for the copy.
+    """
 
     place: dict[str, Any]
     part: Callable[[], Tensor] | None
@@ -50,8 +53,7 @@ class Copy:
 
 @dataclass
 class DeferredEvaluation:
-    """The copies of one rank, in order; at most `slots` are kept at once, further ones are dropped and
-    counted."""
+    """The copies of one rank, in order; at most `slots` are kept at once, more are dropped and counted."""
 
     slots: int = 0
     waiting: list[Copy] = field(default_factory=list)
@@ -79,13 +81,12 @@ class DeferredEvaluation:
 class EvalSchedule:
     """When to evaluate and when to save; equal on all ranks.
 
-    `deferred`: models are evaluated from copies. `stops_from_copies`: copies are evaluated where ranks meet,
-    to stop at the target: nobody waits for it there. `save_anywhere`: checkpoints are at the number of
-    samples that was asked for; else at the next step at which ranks meet anyway.
+    `deferred`: models are evaluated from copies. `stops_from_copies`: copies are evaluated at sync points, so
+    that the run can stop at the target; no rank waits for it there. `save_anywhere`: checkpoints are written
+    at the configured number of samples, else at the next sync point.
 
-    `evaluated_samples`, `saved_samples`: the global samples up to which marks have been looked at.
-    `step_is_open`: the marks of the last step are still to be looked at. `saves_that_waited`: checkpoints for
-    which ranks had to wait.
+    `evaluated_samples`, `saved_samples`: global samples up to which marks are done. `step_is_open`: the marks
+    of the last step are not done yet. `saves_that_waited`: checkpoints for which ranks had to wait.
     """
 
     evaluations: Marks
@@ -100,22 +101,22 @@ class EvalSchedule:
     saves_that_waited: int = 0
 
     def evaluation_due(self, samples: int) -> bool:
-        """Whether a mark was passed since the last look, at so many global samples."""
+        """Whether `samples`, the global samples so far, have passed a mark that is not done."""
         return self.evaluations.passed(self.evaluated_samples, samples)
 
     def checkpoint_due(self, samples: int, met: bool) -> bool:
-        """Whether to save at so many global samples; `met`: whether ranks have just met."""
+        """Whether to save at this number of global samples; `met`: whether this is a sync point."""
         return (met or self.save_anywhere) and self.checkpoints.passed(self.saved_samples, samples)
 
     def pauses(self, samples: int, met: bool, *, saves: bool) -> bool:
-        """Whether training stands still after the present step. `saves`: whether the run saves at all."""
+        """Whether training pauses after this step. `saves`: whether the run writes checkpoints."""
         due = self.step_is_open and self.evaluation_due(samples)
         if self.deferred:
             due = met and self.stops_from_copies and (due or bool(self.copies.waiting))
         return due or (saves and self.checkpoint_due(samples, met))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; no copy is waiting where one is written."""
+        """For a checkpoint; no copy waits when one is written."""
         return {
             "evaluated_samples": self.evaluated_samples,
             "step_is_open": self.step_is_open,
@@ -124,7 +125,7 @@ class EvalSchedule:
         }
 
     def load_state_dict(self, state: dict[str, Any], samples: int) -> None:
-        """Restore `state_dict` in a run that stands at so many global samples."""
+        """Restore `state_dict` at this number of global samples."""
         self.evaluated_samples, self.step_is_open = state["evaluated_samples"], state["step_is_open"]
         self.saves_that_waited, self.saved_samples = state["saves_that_waited"], samples
         self.copies.taken, self.copies.dropped = state["copies"]

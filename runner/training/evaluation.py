@@ -1,24 +1,30 @@
-"""Exact evaluation: every sample once, for any number of ranks; what the task counts is summed."""
+"""Evaluation of models during a run: inline, while all ranks wait, or deferred, from copies.
+
+Each sample is scored exactly once, for any number of ranks; the counts of the task are summed over ranks.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...datasets.data import Samples
+from ...datasets.sampler import evaluation_indices
+from ...strategies.communicator import Communicator
 from ...strategies.topology import WORLD
 from ..config.tasks import MOST_SAMPLES, Task
+from ..records.json_lines import meets
+from .context import TrainContext
+from .eval_schedule import Copy
 from .precision import outputs_of
-
-if TYPE_CHECKING:
-    from ...datasets.data import Samples
-    from ...strategies.communicator import Communicator
+from .time_accounting import TimeAccounting, judged_by
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What `task` counted of `samples` samples (int64, on the CPU), and the sum of their losses."""
+    """Counts of `task` over `samples` samples (int64, on the CPU), and the sum of their losses."""
 
     task: Task
     counts: Tensor
@@ -26,7 +32,7 @@ class Score:
     loss_sum: float
 
     def numbers(self) -> dict[str, Any]:
-        """The metrics, and the whole numbers that they come of; NaN of no sample."""
+        """The metrics, the counts they are computed from, and the loss; NaN without samples."""
         loss = self.loss_sum / self.samples if self.samples else math.nan
         return self.task.numbers(self.counts, self.samples) | {"loss": loss}
 
@@ -34,7 +40,7 @@ class Score:
 @torch.no_grad()
 def score(
     model: nn.Module,
-    samples: "Samples",
+    samples: Samples,
     indices: Tensor,
     device: torch.device,
     dtype: torch.dtype,
@@ -45,7 +51,7 @@ def score(
 ) -> Score:
     """Score `model` on `samples[indices]`, `batch_size` of them at a time. The model's mode is restored.
 
-    `autocast`: 16 bits inside the model, as in training.
+    `autocast`: the 16-bit type inside the model, as in training; None: none.
     """
     training = model.training
     model.eval()
@@ -60,17 +66,192 @@ def score(
     return Score(task, counts, len(indices), loss_sum)
 
 
-def add_scores(own: Score, comm: "Communicator", expected: int) -> Score:
-    """The sum of all ranks' scores, on every rank.
+def add_scores(part: Score, comm: Communicator, expected: int) -> Score:
+    """The sum of all ranks' scores, on every rank; `part` is this rank's.
 
     Raises:
         RuntimeError: not every one of the `expected` samples was scored exactly once.
     """
-    sums = torch.cat([own.counts.flatten(), torch.tensor([own.samples])])
-    losses = torch.tensor([own.loss_sum], dtype=torch.float64)
+    sums = torch.cat([part.counts.flatten(), torch.tensor([part.samples])])
+    losses = torch.tensor([part.loss_sum], dtype=torch.float64)
     comm.all_reduce(sums, WORLD, channel="control").wait()
     comm.all_reduce(losses, WORLD, channel="control").wait()
     samples = int(sums[-1])
     if samples != expected:
         raise RuntimeError(f"{samples} samples were evaluated, the split has {expected}")
-    return Score(own.task, sums[:-1].view_as(own.counts), samples, losses.item())
+    return Score(part.task, sums[:-1].view_as(part.counts), samples, losses.item())
+
+
+class Evaluator:
+    """Evaluates this rank's share of the samples; what it returns and records is equal on all ranks."""
+
+    def __init__(self, context: TrainContext, accounting: TimeAccounting) -> None:
+        self.context, self.accounting = context, accounting
+
+    def inline(self, rate: float) -> dict[str, Any]:
+        """Evaluate the averaged model now; all ranks call it at the same step. Returns the row.
+
+        The clock is in segment `log` afterwards.
+        """
+        context, clock = self.context, self.context.clock
+        # Waiting for operations in flight is training time; none is in flight after that.
+        context.strategy.wait_pending()
+        self.copies()
+        clock.record_time("step_other")
+        before = dict(clock.segments)
+        clock.enter("make_model")
+        with context.strategy.averaged_model():
+            clock.enter("eval")
+            made = clock.segments["make_model"] - before["make_model"]
+            total = self._score()
+        self.accounting.count_samples()
+        made = self.accounting.close_interval(made)
+        train_loss = self.accounting.train_loss()
+        context.comm.barrier(WORLD)
+        clock.enter("log")
+        account = self.accounting.account
+        row = {
+            **self._row(self.accounting.where(), total, train_loss, rate),
+            "mode": "inline",
+            "train_s": (account.train_ns + made) / 1e9,
+            "wall_s": (account.wall_before_ns + clock.total() - context.state.begun_ns) / 1e9,
+            "eval_s": (clock.segments["eval"] - before["eval"]) / 1e9,
+            "make_model_s": made / 1e9,
+            "samples_per_s": self.accounting.rate_since_evaluation(
+                context.progress.samples, account.train_ns
+            ),
+        }
+        return self._keep(row, self.accounting.where(), self.accounting.payload_bytes())
+
+    def set_aside(self, rate: float) -> None:
+        """Copy this rank's part of the present model, without waiting and without a collective."""
+        context, losses, copies = self.context, self.context.state.losses, self.context.state.schedule.copies
+        kept = copies.free
+        copies.add(
+            Copy(
+                place=self.accounting.where(),
+                part=context.strategy.snapshot(context.progress) if kept else None,
+                kept=kept,
+                train_ns=self.accounting.account.train_ns + context.clock.interval_so_far(),
+                payload_bytes=self.accounting.payload_bytes(),
+                rate=rate,
+                loss_sum=losses.since_evaluation.clone(),
+                loss_samples=losses.samples_since_evaluation,
+            )
+        )
+        losses.evaluated()
+
+    def copies_and_go_on(self) -> None:
+        """Evaluate the copies at a sync point and start a new interval. Ends in segment `eval`."""
+        context, clock = self.context, self.context.clock
+        context.strategy.wait_pending()
+        self.copies()
+        clock.record_time("step_other")
+        clock.enter("eval")
+        self.accounting.close_interval(0)
+        context.comm.barrier(WORLD)
+
+    def copies(self) -> None:
+        """Evaluate the waiting copies outside of training time; all ranks call it at a sync point."""
+        context, clock = self.context, self.context.clock
+        deferred = context.state.schedule.copies
+        copies = deferred.waiting
+        if not copies:
+            return
+        clock.record_time("step_other")
+        segment = clock.segment
+        clock.enter("eval")
+        times = self.accounting.gather(deferred.times().flatten()).view(-1, len(copies), 3)
+        with context.replica.kept():
+            cost = 0
+            for number, copy in enumerate(copies):
+                if copy.kept:
+                    cost = self._evaluate_copy(copy, times[:, number], cost)
+        copies.clear()
+        clock.enter(segment)
+
+    def _evaluate_copy(self, copy: Copy, times: torch.Tensor, cost: int) -> int:
+        """Evaluate one copy; returns the nanoseconds of making one model.
+
+        `times` [R, 3]: all ranks' training time, loss sum and samples. `cost`: nanoseconds, 0: not known yet.
+        """
+        context, replica, clock = self.context, self.context.replica, self.context.clock
+        started = clock.total()
+        assert copy.part is not None
+        model = copy.part()
+        if not cost and not context.strategy.copies_are_whole:
+            averaging_ns = torch.tensor([clock.total() - started], dtype=torch.int64)
+            cost = int(self.accounting.gather(averaging_ns).max())  # added to each stamp
+        replica.load(model[: replica.numel])
+        replica.buffers.unpack(model[replica.numel :])
+        total = self._score()
+        stamp, loss_sum, loss_samples = times.unbind(1)
+        loss = (loss_sum.sum() / loss_samples.sum()).item()
+        row = self._deferred_row(copy, total, loss, int(stamp.max()), cost, clock.total() - started)
+        self._keep(row, copy.place, copy.payload_bytes)
+        copy.part = None
+        return cost
+
+    def _deferred_row(
+        self, copy: Copy, total: Score, train_loss: float, train_ns: int, cost: int, took: int
+    ) -> dict[str, Any]:
+        evaluated = sum(row["eval_s"] for row in self.accounting.account.evaluations) + took / 1e9
+        return {
+            **self._row(copy.place, total, train_loss, copy.rate),
+            "mode": "deferred",
+            "train_s": (train_ns + cost) / 1e9,
+            # Evaluations overlap no training, so their times are added.
+            "wall_s": (train_ns + cost) / 1e9 + evaluated,
+            "eval_s": took / 1e9,
+            "make_model_s": cost / 1e9,
+            "samples_per_s": self.accounting.rate_since_evaluation(copy.place["samples"], train_ns),
+        }
+
+    def _row(self, place: dict[str, Any], total: Score, train_loss: float, rate: float) -> dict[str, Any]:
+        config = self.context.config.train
+        numbers = total.numbers()
+        reached = None if config.target is None else meets(numbers, config.target, config.target_metric)
+        return {
+            "kind": "evaluation",
+            **place,
+            "index": len(self.accounting.account.evaluations),
+            "split": config.eval_split,
+            **numbers,
+            "train_loss": train_loss,
+            "learning_rate": rate,
+            "reached": reached,
+        }
+
+    def _keep(self, row: dict[str, Any], place: dict[str, Any], payload: dict[str, int]) -> dict[str, Any]:
+        """Record an evaluation; `place` and `payload` are this rank's when its copy was taken."""
+        account, context = self.accounting.account, self.context
+        account.evaluations.append(row)
+        context.rank_rows.write(
+            {"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload}
+        )
+        if context.metrics is not None:
+            context.metrics.write(row)
+        shown = {name: row[name] for name in judged_by(context)}
+        context.listener.progress(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
+        if row["reached"] and account.target_step is None:
+            account.target_step = row["step"]
+        return row
+
+    def _score(self) -> Score:
+        context = self.context
+        samples = context.data.split(context.config.train.eval_split)
+        indices = evaluation_indices(len(samples), context.comm.rank, context.comm.topology.ranks)
+        context.backend.spend("eval", len(indices))
+        if context.backend.make_batch is not None:
+            return Score(context.task, context.task.nothing(), 0, 0.0)
+        part = score(
+            context.replica.model,
+            samples,
+            indices,
+            context.backend.device,
+            context.dtype,
+            task=context.task,
+            batch_size=context.task.evaluation_batch(*context.data.shape[1:]),
+            autocast=context.autocast,
+        )
+        return add_scores(part, context.comm, len(samples))

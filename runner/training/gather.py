@@ -1,4 +1,4 @@
-"""What every rank knows, on every rank, in rank order: vectors of numbers, or what JSON can hold."""
+"""All-gather of vectors and of JSON values over the control channel; every rank gets all, in rank order."""
 
 import json
 from typing import Any
@@ -10,17 +10,17 @@ from ...strategies.communicator import Communicator
 from ...strategies.topology import WORLD
 
 
-def vectors(comm: Communicator, own: Tensor) -> Tensor:
-    """All ranks' vectors [k] as [R, k], over the control channel; k is the same on all of them."""
+def vectors(comm: Communicator, vector: Tensor) -> Tensor:
+    """All ranks' vectors [k] as [R, k]; k must be equal on all ranks."""
     ranks = comm.topology.ranks
-    everybody = torch.empty(ranks * own.numel(), dtype=own.dtype)
-    comm.all_gather(everybody, own, WORLD, channel="control").wait()
-    return everybody.view(ranks, own.numel())
+    gathered = torch.empty(ranks * vector.numel(), dtype=vector.dtype)
+    comm.all_gather(gathered, vector, WORLD, channel="control").wait()
+    return gathered.view(ranks, vector.numel())
 
 
-def values(comm: Communicator, own: Any) -> list[Any]:
-    """All ranks' values (what JSON can hold), each of a length of its own, over the control channel."""
-    text = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
+def values(comm: Communicator, value: Any) -> list[Any]:
+    """All ranks' values, which JSON must be able to hold; their sizes may differ."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     lengths = vectors(comm, torch.tensor([len(text)])).flatten().tolist()
     padded = torch.zeros(max(lengths), dtype=torch.uint8)
     padded[: len(text)] = text

@@ -1,8 +1,8 @@
-"""Training batches of one rank, made when they are asked for or ahead of time by worker processes.
+"""Loaders: training batches of one rank, made in its process or ahead of time by worker processes.
 
-What is in a batch is the same either way: the batch order decides which samples, (seed, epoch, sample) how
-each of them is changed. Worker processes stand still while training pauses (evaluations, checkpoints):
-nothing that a step needs is made in a time that does not count.
+Batches are the same either way: the batch order chooses the samples, and (seed, epoch, sample) determines how
+each is augmented. Worker processes pause while training pauses (evaluations, checkpoints), so that no batch
+is made outside of training time.
 """
 
 import math
@@ -13,7 +13,8 @@ import signal
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -27,29 +28,95 @@ from ...datasets.packed.readers import Counters
 from ...datasets.transforms import epoch_key
 from ...strategies.progress import Progress
 from ..machine.die_with_parent import die_with_parent
-from .batch_memory import BatchMemory, Unfinished
 from .batch_order import BatchOrder, Place
 from .callbacks import Callback
 
+MARGIN = 2  # samples by which the last batch of an epoch may be longer than the others
 _LOOK_S = 5.0  # how often a waiting worker looks whether its rank still lives
 
 Images = tuple[Tensor, Tensor]
 """Inputs float32 [b, C, H, W], and targets of as many samples."""
 
-
 Request = tuple[Place, int, int, NDArray[np.int64]]
 """To a worker: the place, the slot that is free for it, the key, and the samples [b]."""
-
 
 NO_SLOT = -1
 
 
-class Loader(Callback, ABC):
-    """Gives the batches of `batch_order`, one after the other. `seed`: of the random changes, derived.
+class BatchMemory:
+    """Memory through which worker processes hand batches to their rank, as bytes, in `slots` slots.
 
-    `still_cached`: of a file that is read, the share of its pages that was in the system's cache before
-    training began; None without one, where the system does not tell, and where another rank has looked.
-    `lacking`: the share that was not in it, or out of it, as asked for, at the worst of all attempts.
+    Handing over float32 in memory made for each batch takes a third as long as making it from photographs.
+    Masks go as bytes too, and become int64 at the rank. With each request the rank names a free slot, and it
+    normalises the batch out of the slot into memory of its own:
+
+        rank:   "batch 7, slot 2" · · · recv, normalise slot 2, slot 2 is free · "batch 12, slot 2"
+        worker: recv, fill slot 2, "batch 7 is in slot 2" · · ·
+
+    A slot has room for `samples` samples of `sample_bytes`, and `MARGIN` more.
+    """
+
+    def __init__(self, slots: int, samples: int, sample_bytes: int) -> None:
+        self._content = torch.empty(slots, (samples + MARGIN) * sample_bytes, dtype=torch.uint8)
+        self._content.share_memory_()
+        self.free: list[int] = []
+        self.all_free()
+
+    def all_free(self) -> None:
+        """Mark all slots as free: no requested batch is still to come."""
+        self.free = list(range(len(self._content)))
+
+    def put(self, slot: int, parts: Sequence[Tensor]) -> bool:
+        """Copy uint8 tensors into a slot; False, and nothing is copied, where they do not fit."""
+        if sum(part.numel() for part in parts) > self._content.shape[1]:
+            return False
+        for room, part in zip(self.get(slot, [part.shape for part in parts]), parts, strict=True):
+            room.copy_(part)
+        return True
+
+    def get(self, slot: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """Views of the tensors of these shapes in a slot, valid until it is filled again."""
+        ends = list(accumulate((math.prod(shape) for shape in shapes), initial=0))
+        places = zip(pairwise(ends), shapes, strict=True)
+        return [self._content[slot, start:end].view(shape) for (start, end), shape in places]
+
+
+class Unfinished:
+    """A uint8 batch from a worker; the rank makes float32 inputs and int64 targets of it.
+
+    Images and uint8 masks are put into `slot` of `memory`; where they do not fit they are pickled.
+    """
+
+    def __init__(
+        self,
+        pixels: Tensor,
+        targets: Tensor,
+        normalise: Callable[[Tensor], Tensor],
+        memory: BatchMemory,
+        slot: int,
+    ) -> None:
+        large, masks = [pixels], targets.dtype == torch.uint8
+        if masks:
+            large.append(targets)
+        # A pickled tensor is an open file, which costs more than the bytes of labels.
+        self._labels = None if masks else targets.numpy()
+        self._shapes = [part.shape for part in large]
+        self._large = None if memory.put(slot, large) else large
+        self._normalise, self._slot = normalise, slot
+
+    def finished(self, memory: BatchMemory) -> tuple[Tensor, Tensor]:
+        """Inputs float32 and targets int64; the slot may be filled again afterwards."""
+        pixels, *masks = memory.get(self._slot, self._shapes) if self._large is None else self._large
+        targets = masks[0] if self._labels is None else torch.as_tensor(self._labels)
+        return self._normalise(pixels), targets.to(torch.int64)
+
+
+class Loader(Callback, ABC):
+    """Gives the batches of `batch_order`, one after the other. `seed`: derived, of the augmentation.
+
+    `still_cached`: the share of the pages of a packed file that was in the page cache before training; None
+    without such a file, where the system does not report it, and where another rank has measured it.
+    `lacking`: the share that was not in the cache, or not out of it, as configured; worst of all attempts.
     """
 
     still_cached: float | None = None
@@ -63,13 +130,13 @@ class Loader(Callback, ABC):
         """The batch of the present step."""
 
     def restart(self) -> None:
-        """The batch order is at another place or is split in another way: forget what was made ahead."""
+        """Drop batches made ahead, because the position or the split of the batch order has changed."""
 
     def close(self) -> None:
-        """No more batches are wanted."""
+        """End the loader and its processes."""
 
     def counters(self) -> Counters | None:
-        """What reading has cost so far; None where no file is read in training."""
+        """Counters of reading so far; None where no file is read in training."""
         return None
 
 
@@ -84,20 +151,20 @@ class Direct(Loader):
 class Ahead(Loader):
     """Has `workers` processes make batches ahead of time, `prefetch` for each of them.
 
-    `pin`: the batches lie in pinned memory, to be copied to a GPU while it computes.
+    `pin`: batches are in pinned memory, so that they can be copied to a GPU while it computes.
     """
 
     def __init__(
         self, samples: Samples, batch_order: BatchOrder, seed: int, *, workers: int, prefetch: int, pin: bool
     ) -> None:
         super().__init__(samples, batch_order, seed)
-        # A rank is the child of a fork server, and by default its children would be that one's: not to wait
-        # for, nor to take along when the rank ends.
+        # By default workers would be children of the fork server: the rank could not wait for them, and they
+        # would not end with it.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._open = context.Event()
         self._upcoming, self._fetch = _Upcoming(batch_order, seed), _Fetch(samples, self._open, os.getpid())
-        # One more than are asked for: the next is asked for before the one at hand is out of its slot. What
-        # is to be pinned has to be float32 before it comes here.
+        # One slot more than batches in flight: the next is requested before the present one leaves its slot.
+        # Pinned batches must be float32 already when they arrive here.
         self._slots = 0 if pin else workers * prefetch + 1
         self._loader: DataLoader[Images] = DataLoader(
             self._fetch,
@@ -110,7 +177,7 @@ class Ahead(Loader):
             multiprocessing_context=context,
             pin_memory=pin,
             worker_init_fn=_Init(os.getpid()),
-            # Its own: each pass draws a number, which the rank's generator (dropout) is not to miss.
+            # Each pass draws a number, which must not come from the rank's generator (dropout).
             generator=torch.Generator(),
         )
         self._batches: Iterator[tuple[Place, int, Images | Unfinished | Exception]] | None = None
@@ -123,7 +190,7 @@ class Ahead(Loader):
             self._batches = iter(self._loader)  # pyright: ignore[reportAttributeAccessIssue] (batch_size=None)
         try:
             place, slot, batch = next(self._batches)
-        except (OSError, EOFError) as error:  # what a dead worker has left half sent
+        except (OSError, EOFError) as error:  # a worker died while it sent
             raise RuntimeError(
                 "a process that loads batches has ended (killed? out of memory?): launcher.loader_workers="
                 f"{self._loader.num_workers}"
@@ -144,7 +211,7 @@ class Ahead(Loader):
         return images
 
     def _share_memory(self) -> None:
-        """Before the workers begin: they inherit it."""
+        """Make the memory before the workers start: they inherit it."""
         samples = self.samples
         if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
             count = len(self.batch_order.piece(progress=self._upcoming.now()))
@@ -168,7 +235,7 @@ class Ahead(Loader):
 
 
 class _Upcoming(Sampler[Request]):
-    """What is to come from `progress` on."""
+    """The requests for all batches from `progress` on."""
 
     def __init__(self, batch_order: BatchOrder, seed: int) -> None:
         self.batch_order, self.seed = batch_order, seed
@@ -176,21 +243,21 @@ class _Upcoming(Sampler[Request]):
         self.memory: BatchMemory | None = None
 
     def now(self) -> Progress:
-        """Where training stands."""
-        assert self.progress is not None, "the loader has told"
+        """The present progress of training."""
+        assert self.progress is not None, "the loader sets it first"
         return self.progress
 
     def __iter__(self) -> Iterator[Request]:
         memory = self.memory
         if memory is not None:
-            memory.all_free()  # the workers are done with what came before
+            memory.all_free()  # the workers have finished all earlier requests
         for place, indices in self.batch_order.upcoming(self.now()):
             slot = NO_SLOT if memory is None else memory.free.pop()
             yield place, slot, epoch_key(self.seed, place[0]), indices.numpy()
 
 
 class _Fetch(Dataset[Any]):
-    """What worker processes do, unless training pauses."""
+    """Makes the requested batch in a worker process, unless training pauses."""
 
     def __init__(self, samples: Samples, opened: Any, rank_pid: int) -> None:
         self.samples, self.opened, self.rank_pid = samples, opened, rank_pid
@@ -202,7 +269,7 @@ class _Fetch(Dataset[Any]):
                 os._exit(1)
         try:
             return self._made(item)
-        except Exception as error:  # raised by the rank, in its own words: PyTorch would wrap them in others
+        except Exception as error:  # the rank raises it: PyTorch would wrap it
             return item[0], NO_SLOT, _portable(error)
 
     def _made(self, item: Request) -> tuple[Place, int, Images | Unfinished]:
@@ -215,7 +282,7 @@ class _Fetch(Dataset[Any]):
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, with the worker's traceback as a note; one like it, if it cannot go to another process."""
+    """The error with the worker's traceback as a note; a RuntimeError instead if it cannot be pickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
@@ -229,9 +296,9 @@ def _as_it_is(item: Any) -> Any:
 
 
 class _Init:
-    """Where a worker process begins. It must not outlive its rank, however that ends.
+    """Start of a worker process, which must not outlive its rank.
 
-    A signal to end that the whole process group gets is the rank's to obey: it saves, and needs its workers.
+    It ignores SIGTERM, which the whole process group may get: the rank needs its workers until it has saved.
     """
 
     def __init__(self, rank_pid: int) -> None:

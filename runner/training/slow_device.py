@@ -1,17 +1,17 @@
-"""A slower device on a fast processor: forward and backward are stretched in place, layer by layer.
+"""Emulation of a slower device on a fast CPU: sleeps after each layer of forward and backward.
 
-After each layer the rank sleeps until its compute clock stands where the device's would stand: at the layer's
-measured share of what `Device.step_ns` says. Forward and backward have a clock each. It counts from the start
-of its pass, sleeps and their lateness included, without what was `excluded`.
+After each layer the rank sleeps until its compute clock has reached the layer's measured share of the time
+that `Device.step_ns` gives. Forward and backward have a clock each. It counts from the start of its pass,
+with sleeps and their lateness, without `excluded` times.
 
-The place of a sleep decides what a run measures. DDP sums buckets beside the backward pass and waits for them
-inside `backward()`: with one lump of sleep before or after it nothing is hidden behind computing, and a sleep
-up to a deadline behind the wait swallows the wait. So pads lie between layers, and no clock runs on while
-sums are waited for. Of each parameter the events are, in this order:
+The place of a sleep decides what a run measures. DDP sums buckets during the backward pass and waits for them
+inside `backward()`: with a single sleep before or after it no sum is hidden behind computation, and a sleep
+until a deadline after the wait hides the wait. So sleeps are between layers, and no clock runs while sums are
+waited for. The events of a parameter are, in this order:
 
-    its gradient is computed; its hook pads; the gradient is accumulated; DDP hears of it, launches its bucket
+    its gradient is computed; its hook sleeps; the gradient is accumulated; DDP launches its bucket
 
-DDP waits for the sums after the last parameter's events, when no pad is left.
+DDP waits for the sums after the last parameter's events, when no sleep is left.
 """
 
 import time
@@ -26,17 +26,17 @@ from torch import Tensor, nn
 from ...strategies.errors import ConfigError
 from .device_model import Device
 
-AHEAD = 256  # steps that tell what a device's steps take
-SHORTEST_SLEEP_NS = 50_000  # time.sleep comes back some 60 us late: less than that is left to the next layer
+AHEAD = 256  # steps drawn to estimate the device's step time
+SHORTEST_SLEEP_NS = 50_000  # time.sleep returns some 60 us late: shorter sleeps are left to the next layer
 
 
 @dataclass(frozen=True)
 class LayerMarks:
-    """The layers of a pass in the order in which they end, and the share of its time that is over then.
+    """The layers of a pass in the order in which they end, and the share of its time that has passed then.
 
     In forward a layer is a module without children, or the model itself, which ends last. In backward it is
-    the module whose parameter has got its gradient; one with two parameters ends twice. What no mark ends
-    counts with the next one.
+    the module whose parameter has its gradient; one with two parameters ends twice. Time of other operations
+    counts with the next layer.
     """
 
     layers: tuple[str, ...] = ()
@@ -73,23 +73,23 @@ class _Pass:
 
 
 class Padding:
-    """Makes `model` take the time that `device` says, on CPUs.
+    """Makes a step of `model` take the time of `device`, on CPUs.
 
     A step is `begin(samples)`, forward, `begin_backward()`, backward, `end()`. Outside of a step, and until
     `measure` was called, nothing is padded and no number is drawn from the device. Values do not change: not
     a bit of losses or gradients.
 
-    Every step has to run the same layers in the same order, or ConfigError names the layer: with a layer left
-    out its pad would become a lump somewhere else, and the numbers would look as good as others.
+    Every step has to run the same layers in the same order, else ConfigError names the layer: the sleep of a
+    missing layer would move to another place, and the times would look valid.
 
     Args:
-        model: what forward and backward go through, criterion included if its time is to count; made before
-            or after it is wrapped in DDP. Its hooks stay for good.
-        device: tells a step's nanoseconds, and knows how many steps it has told.
+        model: the module of forward and backward, with the criterion if its time is to count; before or after
+            it is wrapped in DDP. Its hooks are never removed.
+        device: gives a step's nanoseconds, and counts the steps.
         now: a monotonic clock in nanoseconds.
         sleep: of seconds.
 
-    Raises ConfigError for a model on a GPU: its hooks run when kernels are launched, not when they end.
+    Raises ConfigError for a model on a GPU, where hooks run when kernels are launched, not when they end.
     """
 
     def __init__(
@@ -110,19 +110,19 @@ class Padding:
         self.device = device
         self.forward, self.backward = LayerMarks(), LayerMarks()
         self.steps = 0
-        self.overruns = 0  # steps of which real computing alone took longer, in forward or in backward
-        self.measured_s = 0.0  # what a step's real computing took when it was measured, median
+        self.overruns = 0  # steps whose computation alone took longer, in forward or in backward
+        self.measured_s = 0.0  # median time of a step's computation when it was measured
         self._now, self._sleep = now, sleep
         self._passes: list[_Pass] = []
         self._backward_ns = 0
-        # While measuring: (layer, nanoseconds since the pass began) of the passes of this step.
+        # While measuring: (layer, nanoseconds since the pass began), for both passes of this step.
         self._measured: list[list[tuple[str, int]]] | None = None
         self._since = 0
         root = type(model).__name__
         for name, module in model.named_modules():
             if module is model or not list(module.children()):
                 module.register_forward_hook(self._after_forward(name or root))
-        for name, parameter in model.named_parameters():  # a shared one comes once
+        for name, parameter in model.named_parameters():  # a shared parameter appears once
             if parameter.requires_grad:
                 parameter.register_hook(self._after_gradient(name.rpartition(".")[0] or root))
 
@@ -130,8 +130,8 @@ class Padding:
         """Measure each layer's share of forward and backward in `steps` calls of `step`, without pads.
 
         `step`: a training step without communication, which calls `begin_backward` between the passes. It
-        may call `begin` right before forward, where there is more before it, and `end`. Parameters get
-        gradients, and running statistics move: the caller undoes it.
+        may call `begin` right before forward, and `end`. Gradients and running statistics change; the caller
+        restores them.
 
         Raises ConfigError where steps run different layers.
         """
@@ -147,19 +147,19 @@ class Padding:
         finally:
             self._measured = None
         for place in (0, 1):
-            LayerMarks.of([step[place] for step in measured])  # all alike, or none counts
-        # The faster half of them: those that others on this machine disturbed least.
-        measured.sort(key=lambda step: sum(one[-1][1] for one in step))
-        self.measured_s = median(sum(one[-1][1] for one in step) for step in measured) / 1e9
+            LayerMarks.of([step[place] for step in measured])  # raises where steps differ
+        # The faster half: the steps that other processes disturbed least.
+        measured.sort(key=lambda step: sum(marks[-1][1] for marks in step))
+        self.measured_s = median(sum(marks[-1][1] for marks in step) for step in measured) / 1e9
         quiet = max(1, steps // 2)
         self.forward, self.backward = (
             LayerMarks.of([step[place] for step in measured[:quiet]]) for place in (0, 1)
         )
 
     def expected_s(self, samples: int) -> float:
-        """Seconds of one of the device's quicker steps of `samples` samples to come; draws none of them.
+        """Lower quartile of the device's next step times with `samples` samples; the draws are undone.
 
-        The lower quartile: that a straggler is slow at times gives its other steps no room.
+        Not the mean: the slow steps of a straggler give its other steps no more time.
         """
         drawn = self.device.drawn
         ahead = sorted(sum(self.device.step_ns(samples)) for _ in range(AHEAD))
@@ -189,28 +189,28 @@ class Padding:
         if not passes:
             return
         assert len(passes) == 2, "begin_backward is called once, between the passes"
-        for one in passes:
-            if one.place < len(one.marks.layers):
-                raise _differs(None, one.marks.layers[one.place])
+        for half in passes:
+            if half.place < len(half.marks.layers):
+                raise _differs(None, half.marks.layers[half.place])
         self.steps += 1
-        self.overruns += any(one.real_ns > one.padded_ns for one in passes)
+        self.overruns += any(half.real_ns > half.padded_ns for half in passes)
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """The compute clock stands still: this rank does what its device would not compute.
+        """Stop the compute clock, for work of this rank that its device would not do.
 
-        Around the launch of a bucket, by the thread that computes; not one inside another.
+        Used around the launch of a bucket, by the thread that computes; not nested.
         """
         if not self._passes:
             yield
             return
-        one, began = self._passes[-1], self._now()
+        current, began = self._passes[-1], self._now()
         try:
             yield
         finally:
-            one.excluded_ns += self._now() - began
+            current.excluded_ns += self._now() - began
 
-    # Closures, not bound methods: a deep copy of the model would copy this object and its device with those.
+    # Closures, not bound methods: with those a deep copy of the model would copy this object and its device.
     def _after_forward(self, layer: str) -> Callable[[nn.Module, object, object], None]:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             self._mark(layer)
@@ -229,27 +229,27 @@ class Padding:
         elif self._passes:
             self._pad(self._passes[-1], layer)
 
-    def _pad(self, one: _Pass, layer: str) -> None:
-        """Sleep until the clock of this pass is where `layer` ends on the device."""
-        marks, place = one.marks, one.place
+    def _pad(self, current: _Pass, layer: str) -> None:
+        """Sleep until the clock of this pass has reached the time at which `layer` ends on the device."""
+        marks, place = current.marks, current.place
         expected = marks.layers[place] if place < len(marks.layers) else None
         if layer != expected:
             raise _differs(layer, expected)
-        one.place += 1
+        current.place += 1
         began = self._now()
-        computed = began - one.since - one.excluded_ns
-        one.real_ns = computed - one.slept_ns
-        rest = round(marks.shares[place] * one.padded_ns) - computed
+        computed = began - current.since - current.excluded_ns
+        current.real_ns = computed - current.slept_ns
+        rest = round(marks.shares[place] * current.padded_ns) - computed
         if rest > SHORTEST_SLEEP_NS:
             self._sleep(rest / 1e9)
-            one.slept_ns += self._now() - began
+            current.slept_ns += self._now() - began
 
 
 def _differs(layer: str | None, expected: str | None) -> ConfigError:
     """The error for a step with `layer` where another had `expected`; None: the pass ended there."""
     end = "the end of the pass"
     return ConfigError(
-        f"cluster.device: the model came to {layer or end} where an earlier step came to {expected or end}, "
+        f"cluster.device: the model reached {layer or end} where an earlier step reached {expected or end}, "
         "and only a model that runs the same layers in each step can be slowed down layer by layer; "
         "take launcher=simulated, or the real device (cluster=laptop)"
     )

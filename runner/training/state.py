@@ -1,4 +1,4 @@
-"""The training state of one rank: everything that a checkpoint saves, and how it is restored."""
+"""Training state of one rank: all that a checkpoint saves, and how it is restored."""
 
 import logging
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ POSITION = ("step", "epoch", "batch", "samples")
 
 @dataclass
 class Account:
-    """What is summed over the run, on every rank alike: training time, its parts, the evaluations so far.
+    """Sums over the run, equal on all ranks: training time, its parts, the evaluations so far.
 
     `parts_ns` are means over ranks; `train_evaluated_ns`, `samples_evaluated` are as of the last evaluation.
     """
@@ -49,9 +49,10 @@ class Account:
 
 
 class LossSums:
-    """Σ n_r · loss of this rank and its samples: since the last evaluation, of the epoch, and of the run.
+    """This rank's sums of n_r · loss and of samples: since the last evaluation, of the epoch, of the run.
 
-    A loss that is not finite stays in `of_run`. One tensor: adding to all three is one operation of a step.
+    A loss that is not finite stays in `of_run`. The sums are one tensor, so that a step adds to all three
+    with one operation.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -60,19 +61,19 @@ class LossSums:
         self.samples_since_evaluation = self.samples_of_epoch = self.samples_of_run = 0
 
     def add(self, loss: Tensor, samples: int) -> None:
-        """Count a step's mean loss [] of so many samples."""
+        """Add a step's mean loss [] over `samples` samples."""
         self.sums.add_(loss, alpha=samples)
         self.samples_since_evaluation += samples
         self.samples_of_epoch += samples
         self.samples_of_run += samples
 
     def evaluated(self) -> None:
-        """An evaluation has taken the sums since the one before."""
+        """Reset the sums since the last evaluation."""
         self.since_evaluation.zero_()
         self.samples_since_evaluation = 0
 
     def epoch_ended(self) -> None:
-        """The next epoch begins with 0."""
+        """Reset the sums of the epoch."""
         self.of_epoch.zero_()
         self.samples_of_epoch = 0
 
@@ -89,11 +90,11 @@ class LossSums:
 
 @dataclass(kw_only=True)
 class TrainState:
-    """All that decides the next step of one rank, bit for bit, and what its records sum up.
+    """All that determines the next step of one rank, bit for bit, and the sums of its records.
 
-    `learning_rate`: of the last step; `watch`: of a schedule that waits for a plateau of the loss;
-    `begun_ns`: when the clock of this attempt was opened. The optimizer, the scaler and the random numbers
-    are the replica's.
+    `learning_rate`: of the last step. `watch`: state of a schedule that waits for a plateau of the loss.
+    `begun_ns`: when the training clock of this attempt started. Optimizer, scaler and random generators
+    belong to the replica.
     """
 
     ranks_of_nodes: Sequence[int]
@@ -113,7 +114,7 @@ class TrainState:
     begun_ns: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint saves: tensors, numbers, strings and containers only."""
+        """For a checkpoint: tensors, numbers, strings and containers only."""
         replica, clock, account = self.replica, self.clock, self.account
         train_ns = clock.segments["train"]
         return {
@@ -139,7 +140,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict` in a state that was made anew."""
+        """Restore `state_dict` in a new state."""
         replica, account = self.replica, self.account
         for name, value in state["progress"].items():
             setattr(self.progress, name, value)
@@ -164,10 +165,10 @@ class TrainState:
     def restore(self, checkpoints: Path | None, comm: Communicator) -> str | None:
         """Load the newest whole checkpoint that all ranks agree on; returns its name, None if there is none.
 
-        Rank 0 chooses and tells: a file that only one rank finds damaged must not part them.
+        Rank 0 chooses for all: ranks must not resume from different checkpoints where only one finds damage.
 
         Raises:
-            ConfigError: it was written by ranks that are placed in another way, or on another kind of device.
+            ConfigError: it was written by ranks with other nodes, or on another kind of device.
         """
         if checkpoints is None:
             return None
@@ -187,7 +188,7 @@ class TrainState:
         return path.name
 
     def _check_shape(self, path: Path, state: dict[str, Any]) -> None:
-        """Refuse other ranks, and other arithmetic and random numbers than those that began the run."""
+        """Raise ConfigError for other ranks, or a device with other arithmetic and random numbers."""
         shape, device = list(self.ranks_of_nodes), self.device.type
         if state["format"] != FORMAT or state["ranks_of_nodes"] != shape:
             raise ConfigError(

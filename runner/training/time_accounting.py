@@ -1,7 +1,7 @@
 """Time accounting of one run: training time over all ranks, its parts, traffic, and the summary.
 
-T_train = Σ_j max_i d_i(j) over train intervals j and ranks i needs all ranks' numbers: they are gathered
-where ranks meet outside of training anyway, never in a step.
+T_train = Σ_j max_i d_i(j) over train intervals j and ranks i needs all ranks' times. They are gathered only
+where all ranks meet outside of training anyway, never in a step.
 """
 
 import math
@@ -28,20 +28,17 @@ INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data
 
 
 class TimeAccounting:
-    """Adds up one rank's times, samples and traffic.
-
-    What it returns is equal on all ranks unless it says otherwise.
-    """
+    """Adds up one rank's times, samples and traffic. Methods return the same on all ranks unless stated."""
 
     def __init__(self, context: TrainContext) -> None:
         self.context = context
         self.account = context.state.account
 
     def close_interval(self, made_ns: int) -> int:
-        """Add the interval that ended to the account, from all ranks' numbers; call it outside of `train`.
+        """Add the interval that has ended to the account, from all ranks' times; call it outside of `train`.
 
-        Takes this rank's `make_model` (ns) and returns what it adds to the training time: a rank that comes
-        early waits inside of it for the last one, whose training this is already.
+        `made_ns`: this rank's time in `make_model`. Returns the part of it that counts as training time: the
+        rest is waiting for the last rank, which was still training.
         """
         context, account, traffic = self.context, self.account, self.context.comm.traffic
         interval = context.clock.end_interval()
@@ -51,10 +48,10 @@ class TimeAccounting:
         waiting = traffic.waited_ns
         if context.backend.common_clock:
             waiting += waiting_of(traffic, self._launches_of_ranks())
-        if of_device is not None:  # what was cut off was the last to be waited for
+        if of_device is not None:  # `by_device` may have cut some of it off
             waiting = min(waiting, interval.blocked)
         exposed = interval.blocked - waiting
-        own = [
+        times_ns = [
             interval.train,
             made_ns,
             interval.compute,
@@ -63,18 +60,18 @@ class TimeAccounting:
             interval.data,
             interval.step_other,
         ]
-        times = self.gather(torch.tensor(own, dtype=torch.int64))
+        times = self.gather(torch.tensor(times_ns, dtype=torch.int64))
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
         for place, part in enumerate(PARTS, start=2):
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
-        context.own.write(
+        context.rank_rows.write(
             {
                 "kind": "stretch",
                 **self.where(),
                 "stretch": account.intervals,
                 "train_s": interval.train / 1e9,
-                "parts_s": {part: own[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
+                "parts_s": {part: times_ns[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,
                 "payload_bytes": self.payload_bytes(),
                 "segments_s": self._seconds(context.clock.segments),
@@ -85,37 +82,37 @@ class TimeAccounting:
         return int((times[:, 0] + times[:, 1]).max()) - train_ns
 
     def payload_bytes(self) -> dict[str, int]:
-        """Bytes that this rank handed to collectives in training so far, by class of link; no message."""
+        """Bytes that this rank has sent in training so far, by class of link; communicates nothing."""
         return self.context.comm.traffic.totals()["payload_bytes"]
 
     def count_samples(self) -> None:
-        """Set `progress.samples` to what all ranks have trained on, where they have stopped.
+        """Set `progress.samples` to the samples of all ranks, once they have stopped.
 
-        With sampling of their own they know of each other's samples up to the last round alone.
+        With independent sampling a rank knows the others' samples only as of the last round.
         """
         context = self.context
         if context.independent:
-            own = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
-            context.progress.samples = int(self.gather(own).sum())
+            samples = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
+            context.progress.samples = int(self.gather(samples).sum())
 
     def train_loss(self) -> float:
         """Mean training loss over all samples and ranks since the last evaluation."""
         losses = self.context.state.losses
         count = torch.tensor(losses.samples_since_evaluation, dtype=torch.float64)
-        own = torch.stack([losses.since_evaluation.cpu(), count])
-        loss_sum, samples = self.gather(own).sum(0).tolist()
+        sums = torch.stack([losses.since_evaluation.cpu(), count])
+        loss_sum, samples = self.gather(sums).sum(0).tolist()
         losses.evaluated()
         return loss_sum / samples if samples else math.nan
 
     def rate_since_evaluation(self, samples: int, train_ns: int) -> float | None:
-        """Global samples per second of training time since the last call, up to these counts."""
+        """Global samples per second of training time since the last call; None if no time has passed."""
         account = self.account
         done, took = samples - account.samples_evaluated, train_ns - account.train_evaluated_ns
         account.samples_evaluated, account.train_evaluated_ns = samples, train_ns
         return done / took * 1e9 if took > 0 else None
 
     def summary(self, status: str) -> dict[str, Any]:
-        """What the run came to; the fields of the row `summary` in docs/records.md."""
+        """The fields of the row `summary`; docs/records.md describes them."""
         context, account, progress = self.context, self.account, self.context.progress
         target, metric = context.config.train.target, context.config.train.target_metric
         met = None if target is None else crossing(account.evaluations, target, metric=metric)
@@ -165,23 +162,23 @@ class TimeAccounting:
         }
 
     def _scaler(self) -> dict[str, Any]:
-        """The scale of the loss, with train.precision=fp16."""
+        """The state of loss scaling, with train.precision=fp16."""
         scaler = self.context.replica.scaler
         return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
 
     def _gpu_memory(self) -> dict[str, Any]:
-        """By rank, what it needed of its GPU's memory; null for one on a CPU."""
+        """Peak GPU memory of each rank; null for a rank on a CPU."""
         context = self.context
         if not context.comm.some_on_gpus:
             return {}
-        own = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
-        columns = self.gather(own).T.tolist()
+        peak = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
+        columns = self.gather(peak).T.tolist()
         names = ("allocated_bytes", "reserved_bytes")
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
         return {"gpu_memory": peaks}
 
     def _left_out(self) -> list[str]:
-        """How many steps fp16 has left out, where they are more than finding a first scale takes."""
+        """A label on steps that fp16 has skipped, if they are more than the search for a scale needs."""
         scaling, steps = self._scaler().get("loss_scaling"), self.context.progress.step
         if scaling is None:
             return []
@@ -189,7 +186,7 @@ class TimeAccounting:
         return [f"fp16: {skipped} of {steps} steps left out"] if skipped > MUCH_LEFT_OUT * steps else []
 
     def _reader_labels(self) -> list[str]:
-        """In which order a reader has given the samples out; why nothing was read, what the cache was not."""
+        """Labels on the reader: its order, why no file was read, a page cache not as configured."""
         reader, alone = self.context.config.reader, self.context.workload.order_alone
         if isinstance(reader, NoReader):
             return []
@@ -200,16 +197,16 @@ class TimeAccounting:
         return [reader.words(), *([] if remark is None else [remark])]
 
     def _reader(self) -> dict[str, Any]:
-        """What reading has cost all ranks together; nothing where no file was read in training."""
+        """Sums of the reader's counters over all ranks; empty where no file was read in training."""
         counters = self.context.loader.counters()
         if counters is None:
             return {}
-        own = asdict(counters)
-        sums = self.gather(torch.tensor(list(own.values()), dtype=torch.float64)).sum(0).tolist()
-        return {"reader": {name: type(own[name])(value) for name, value in zip(own, sums, strict=True)}}
+        values = asdict(counters)
+        sums = self.gather(torch.tensor(list(values.values()), dtype=torch.float64)).sum(0).tolist()
+        return {"reader": {name: type(values[name])(value) for name, value in zip(values, sums, strict=True)}}
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
-        """A label where much of the training time went to data. reader: of `_reader`."""
+        """A label where much of the training time was spent on data. reader: from `_reader`."""
         parts, batch_order = self.account.parts_ns, self.context.batch_order
         if parts["data"] <= MUCH_DATA * sum(parts.values()):
             return []
@@ -221,30 +218,30 @@ class TimeAccounting:
         return [_input_bound_by(batch_order.set.codec.work, parts["data"] / 1e9, waited_s)]
 
     def _of_callbacks(self, *, finished: bool) -> dict[str, Any]:
-        """What the callbacks add; comes last, for they may send messages."""
+        """The fields of the callbacks; they come last because callbacks may communicate."""
         train_ns, fields = self.context.clock.segments["train"], {}
         for callback in self.context.callbacks:
             fields |= callback.on_end(train_ns, finished=finished)
         return fields
 
-    def gather(self, own: torch.Tensor) -> torch.Tensor:
+    def gather(self, vector: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        return gather.vectors(self.context.comm, own)
+        return gather.vectors(self.context.comm, vector)
 
     def _traffic(self) -> dict[str, Any]:
-        """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over them.
+        """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over ranks.
 
-        That is None where a GPU waits in the host's place: its events do not tell for which links.
+        `blocked_s` is None where GPUs wait instead of hosts: their events are not separate by link.
         """
         traffic = self.context.comm.traffic
         books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
-        own = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
-        sums = own.sum(0).tolist()
-        found: dict[str, dict[str, Any]] = {
+        by_rank = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
+        sums = by_rank.sum(0).tolist()
+        totals: dict[str, dict[str, Any]] = {
             name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
         }
-        blocked = {link: stood / 1e9 / len(own) for link, stood in found["blocked_s"].items()}
-        return {**found, "blocked_s": blocked if self.context.comm.host_waits else None}
+        blocked = {link: blocked_ns / 1e9 / len(by_rank) for link, blocked_ns in totals["blocked_s"].items()}
+        return {**totals, "blocked_s": blocked if self.context.comm.host_waits else None}
 
     def times(self) -> dict[str, Any]:
         """This rank's segments and their sum."""
@@ -258,7 +255,7 @@ class TimeAccounting:
         }
 
     def where(self) -> dict[str, Any]:
-        """What every row says of its place in the run."""
+        """The fields that every row has: its place in the run, on this rank."""
         progress = self.context.progress
         return {
             "attempt": self.context.attempt,
@@ -268,13 +265,13 @@ class TimeAccounting:
         }
 
     def _launches_of_ranks(self) -> list[dict[int, int]]:
-        own = self.context.comm.traffic.launches
-        flat = torch.tensor([list(own.keys()), list(own.values())], dtype=torch.int64)
+        launches = self.context.comm.traffic.launches
+        flat = torch.tensor([list(launches.keys()), list(launches.values())], dtype=torch.int64)
         most = int(self.gather(torch.tensor([flat.shape[1]])).max())
         padded = torch.full((2, most), -1, dtype=torch.int64)
         padded[:, : flat.shape[1]] = flat
-        everybody = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
-        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in everybody]
+        gathered = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
+        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in gathered]
 
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
@@ -282,16 +279,17 @@ class TimeAccounting:
 
 
 def judged_by(context: TrainContext) -> list[str]:
-    """The metrics to tell of a run: its task's own, and the target's if that is another share."""
+    """The metrics shown of a run: the task's headline, and the target's metric if it is another share."""
     metric, task = context.config.train.target_metric, context.task
-    others = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
-    return [task.headline, *others]
+    further = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
+    return [task.headline, *further]
 
 
 def _input_bound_by(work: str, data_s: float, waited_s: float) -> str:
-    """The label of a run that reads a packed file, by what most of the time went to.
+    """The label of a run that reads a packed file, by where most of its data time was spent.
 
-    data_s: mean over ranks; waited_s: of it, waiting for the reader; work: of the rank itself, in words.
+    data_s: mean over ranks. waited_s: the part of it spent waiting for the reader. work: the rank's own work,
+    in words.
     """
     waited = min(1.0, waited_s / data_s)
     if waited >= MOSTLY:

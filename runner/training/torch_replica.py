@@ -1,7 +1,7 @@
-"""The replica of real processes: one `DistributedDataParallel`, one communication hook, one record it reads.
+"""The replica of real processes: one `DistributedDataParallel` and one communication hook.
 
-Everything that a strategy may ask of gradient averaging (which group, which weights, which sum) is a field of
-`GradientAveraging`; a second DDP wrapper on the same module would fire its hooks as well.
+The hook reads `GradientAveraging`, which has all that a strategy may ask for (group, weights, reduction).
+There is only one DDP wrapper because a second one on the same module would run its hooks as well.
 """
 
 import inspect
@@ -30,10 +30,10 @@ _NO_FORWARD_SYNC: dict[str, Any] = {
 
 
 class _Reaching(torch.autograd.Function):
-    """The loss, which then depends on all parameters: a gradient of nothing comes from those of no use.
+    """Makes the loss depend on all parameters; those that it does not use get no gradient.
 
-    `DistributedDataParallel` waits for every parameter in every step. One that takes no part in this step's
-    loss gives zeros to the sum: other ranks may use it.
+    `DistributedDataParallel` waits for every parameter in every step. A parameter without a gradient adds
+    zeros to the sum, since other ranks may use it.
     """
 
     @staticmethod
@@ -47,27 +47,26 @@ class _Reaching(torch.autograd.Function):
 
 
 class WithLoss(nn.Module):
-    """Model and criterion as one module, so that DDP sees the loss, plus one element that carries a stop
-    request.
+    """Model and criterion as one module, so that DDP sees the loss, and one element for stop requests.
 
-    `requests_stop` is a parameter of value zero whose gradient is whatever this rank has to say. DDP sums it
-    with its first
-    bucket: all ranks hear of a stop request in the step in which it is made, and no collective is added.
+    `stop_flag` is a parameter of value zero whose gradient is this rank's stop request (`request`). DDP sums
+    it with its first bucket: all ranks know of a stop request in the step in which it is made, without
+    another collective.
 
-    The rank's weight multiplies the loss, so that gradients come weighted out of the backward pass and
-    buckets need only be summed: PyTorch's own averaging walks over all gradients once more to divide them.
-    So does the `scaler`, if there is one; not the stop request, which is no gradient.
-    `reached`: parameters that the loss is to depend on, whatever the model does in a step.
+    The rank's weight multiplies the loss, so that the backward pass gives weighted gradients and buckets need
+    only be summed: PyTorch's averaging would read all gradients once more to divide them. The `scaler`, if
+    there is one, multiplies the loss too, but not the stop request.
+    `reached`: parameters that the loss must depend on, whatever the model uses in a step.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         super().__init__()
         self.model, self.criterion = model, criterion
-        # Of the model's own type: DDP never mixes types in a bucket, so another one would cost a collective.
+        # Of the model's type: DDP never mixes types in a bucket, so another type would need a collective.
         like = next(model.parameters()).detach()
         self.stop_flag = nn.Parameter(like.new_zeros(1))
-        self.register_buffer("says", like.new_zeros(1), persistent=False)
-        self.says: Tensor
+        self.register_buffer("request", like.new_zeros(1), persistent=False)
+        self.request: Tensor
         self.reached: list[Tensor] = []
 
     def forward(
@@ -80,23 +79,24 @@ class WithLoss(nn.Module):
         scaler: LossScaler | None = None,
     ) -> tuple[Tensor, Tensor]:
         loss = self.criterion(outputs_of(self.model, inputs, autocast), targets)
-        says = self.says
+        request = self.request
         if not blank:
-            says = torch.maximum(says, (~torch.isfinite(loss.detach())).to(says.dtype))
-        # The stop request joins as an addition of zero: the bits of the loss and of all gradients stay what
-        # they are. It joins last, for a rank without samples, with weight 0, is to be heard as well.
+            not_finite = ~torch.isfinite(loss.detach())
+            request = torch.maximum(request, not_finite.to(request.dtype))
+        # The stop request is added as zero: no bit of the loss or of a gradient changes. It is added after
+        # the weight, so that a rank without samples (weight 0) can request a stop too.
         weighted = loss if weight == 1 else loss * weight
         if scaler is not None:
             weighted = scaler.scale(weighted)
-            says = torch.maximum(says, scaler.lost().to(says.dtype))  # heard with the stop requests
-        joined = weighted + (self.stop_flag * says).sum().to(loss.dtype)
+            request = torch.maximum(request, scaler.lost().to(request.dtype))
+        joined = weighted + (self.stop_flag * request).sum().to(loss.dtype)
         if self.reached:
             joined = _Reaching.apply(joined, *self.reached)
         return joined, torch.zeros_like(loss) if blank else loss.detach()
 
 
 class TorchReplica(Replica):
-    """A replica whose gradients are averaged in buckets while the backward pass goes on."""
+    """A replica whose gradients are averaged in buckets during the backward pass."""
 
     def __init__(self, model: nn.Module, criterion: nn.Module, comm: TorchCommunicator) -> None:
         super().__init__(model, criterion)
@@ -113,20 +113,20 @@ class TorchReplica(Replica):
         self._blank = False
         self._last_launch = 0
         self._computed: Mark = 0
-        # With gloo the host waits for each step anyway; alike on all ranks, as the backend is.
-        self.late = not comm.host_waits
+        # With gloo the host waits for each step anyway. All ranks have the same backend.
+        self.delayed_flag = not comm.host_waits
         self._late_times = StepTimings()
         self._late_stop_flag = self._flag()
         self.padding: Padding | None = None
 
     def pad(self, device: Device) -> None:
-        """From now on forward and backward take as long as they would on `device`."""
+        """Make forward and backward take as long as on `device`, from now on."""
         self.padding = Padding(self._with_loss, device)
 
     def measure_layers(self, samples: int, steps: int) -> None:
-        """Measure which share of forward and backward each layer takes; then `padding` pads them."""
-        assert self.noise is not None, "the session gives noise to measure with"
-        assert self.padding is not None, "there is a device to become"
+        """Measure each layer's share of forward and backward, which `padding` needs."""
+        assert self.noise is not None, "the train context sets it"
+        assert self.padding is not None, "`pad` comes first"
         inputs, targets = self.noise(samples)
         with self.untouched():
             self.padding.measure(lambda: self._step_alone(inputs, targets), steps)
@@ -141,7 +141,7 @@ class TorchReplica(Replica):
         key = traffic.launch("gradients", self._members, 0) if self._members else 0
         self._with_loss.stop_flag.grad = None
         self._clear_gradients()
-        self._with_loss.says.fill_(float(self.requests_stop))
+        self._with_loss.request.fill_(float(self.requests_stop))
         padding = self.padding
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
@@ -177,16 +177,16 @@ class TorchReplica(Replica):
                 computed = self._computed
             if self._failure is not None:
                 raise self._failure
-            # The last bucket is launched when the last gradient is there: what backward() takes from then on
-            # is waiting for the sums, exposed. Buckets that ended earlier were hidden behind computation.
-            # A host that runs ahead of its GPU waits for nothing here: events tell it later.
+            # The last bucket is launched when the last gradient is complete: from then on backward() only
+            # waits for sums, which are exposed. Buckets that ended earlier were hidden behind computation. A
+            # host that runs ahead of its GPU waits for nothing here; events give the times later.
             traffic.launches[key] = self._last_launch
-            if not self.late:
+            if not self.delayed_flag:
                 traffic.block(key, self._last_launch, self.comm.now())
-        done = self._mark() if self.late else computed
+        done = self._mark() if self.delayed_flag else computed
         if padding is not None:
             padding.end()
-        self.stop_requested = self._hear()
+        self.stop_requested = self._read_stop_flag()
         self._late_times.add(
             StepMarks(
                 samples_of_rank=batch.samples_of_rank,
@@ -202,15 +202,15 @@ class TorchReplica(Replica):
 
     def wait_pending(self) -> None:
         self._keep(self._late_times.wait_pending())
-        self.comm.synchronise()  # the optimizer's step and what strategies do behind it
+        self.comm.synchronise()  # the optimizer's step and the strategy's work after it
 
     def take_device_ns(self) -> tuple[int, int] | None:
         compute_ns, exposed_ns = self._late_times.take_sums()
-        return (compute_ns, exposed_ns + self.comm.take_exposed_ns()) if self.late else None
+        return (compute_ns, exposed_ns + self.comm.take_exposed_ns()) if self.delayed_flag else None
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        # What was launched before is told later, as if nothing had happened in between.
+        # Times and flags of earlier steps are kept, and read later as if nothing had happened in between.
         self.wait_pending()
         times, stop_flag = self._late_times, self._late_stop_flag
         times.exposed_ns += self.comm.take_exposed_ns()
@@ -221,12 +221,12 @@ class TorchReplica(Replica):
         self.comm.take_exposed_ns()
         self._late_times, self._late_stop_flag = times, stop_flag
 
-    def _hear(self) -> bool:
-        """Whether a rank of the group asked to stop: in this step, or on GPUs in the one before."""
+    def _read_stop_flag(self) -> bool:
+        """Whether a rank of the group requested a stop in this step, or on GPUs in the one before."""
         stop_flag = self._with_loss.stop_flag.grad
         if stop_flag is None:
             return False
-        return (self._late_stop_flag.next(stop_flag) if self.late else stop_flag.item()) != 0
+        return (self._late_stop_flag.next(stop_flag) if self.delayed_flag else stop_flag.item()) != 0
 
     def _flag(self) -> DelayedFlag:
         return DelayedFlag(self._event, pinned=self.comm.device.type == "cuda")
@@ -239,9 +239,9 @@ class TorchReplica(Replica):
     def _part_alone(
         self, inputs: Tensor, targets: Tensor, weight: float, share: float
     ) -> tuple[tuple[Mark, Mark], Tensor]:
-        """Forward and backward of a part that is not the last: its gradients wait where they lie, unsummed.
+        """Forward and backward of a part of the batch without DDP, which would sum its gradients.
 
-        Not through DDP, which would sum them. Returns when forward began and ended, and the part's loss.
+        The gradients are accumulated. Returns when forward began and ended, and the part's loss [].
         """
         if self.padding is not None:
             self.padding.begin(len(targets))
@@ -256,7 +256,7 @@ class TorchReplica(Replica):
         return (began, forward), loss
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
-        assert self.noise is not None, "the session gives noise to measure with"
+        assert self.noise is not None, "the train context sets it"
         took = []
         with self.untouched():
             inputs, targets = self.noise(samples)
@@ -272,14 +272,10 @@ class TorchReplica(Replica):
         return took
 
     def _step_alone(self, inputs: Tensor, targets: Tensor) -> None:
-        """Forward and backward without averaging anything, padded if they are."""
+        """Forward and backward without averaging, with padding if there is any."""
         self._clear_gradients()
         for part, share in self.parts(len(targets)):
             self._part_alone(inputs[part], targets[part], 1.0, share)
-
-    def ddp_module(self) -> nn.Module:
-        """The module that forward passes go through: a `DistributedDataParallel` if ranks are several."""
-        return self._module
 
     def rng_state(self) -> dict[str, Tensor]:
         state = {"cpu": torch.get_rng_state()}
@@ -305,17 +301,17 @@ class TorchReplica(Replica):
             self._with_loss,
             device_ids=[device.index] if device.type == "cuda" else None,
             process_group=self.comm.ddp_group(),
-            # Only without a number is PyTorch's first bucket small, so that the first sum starts early.
+            # PyTorch's first bucket is small, so that the first sum starts early, only where this is None.
             bucket_cap_mb=None if averaging.bucket_mib == DEFAULT_BUCKET_MIB else averaging.bucket_mib,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
             gradient_as_bucket_view=averaging.bucket_view,
-            # Buffers are averaged where a model is judged or saved: no arm pays a hidden broadcast per step.
+            # Buffers are averaged where a model is evaluated or saved, not by a hidden broadcast per step.
             **_NO_FORWARD_SYNC,
         )
         ddp.register_comm_hook(self, _hook)
         self._module, self._with_loss.reached = ddp, self.parameters.tensors
 
     def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
-        """The communication hook: the gradients of `bucket` are there, the backward pass goes on."""
+        """The communication hook: sum a bucket whose gradients are complete, during the backward pass."""
         if bucket.is_last():
             self._computed_here()
         shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
@@ -329,9 +325,9 @@ class TorchReplica(Replica):
     ) -> "torch.futures.Future[Tensor]":
         """Start the sum of the next bucket of this step over the group; the future holds it.
 
-        A `Reduction` works on a helper thread, its buckets in a `Pipeline`: sums are over at the latest after
-        the `last` one. What it raises is kept for `compute_gradients`, and the buckets behind are left alone:
-        their collectives would be other ranks' next ones.
+        A `Reduction` runs on a helper thread, its buckets in a `Pipeline`: sums are complete at the latest
+        after the `last` one. Its error is kept for `compute_gradients`, and later buckets are not summed:
+        their collectives would be matched with other ranks' next ones.
         """
         index, self._bucket = self._bucket, self._bucket + 1
         group, reduction = self.averaging.group, self.averaging.reduction
@@ -340,12 +336,12 @@ class TorchReplica(Replica):
         if self._bucket_weight != 1:
             buffer.mul_(self._bucket_weight)
         if self._blank:
-            buffer.nan_to_num_(0.0, 0.0, 0.0)  # 0 times what is not a number is not one either
+            buffer.nan_to_num_(0.0, 0.0, 0.0)  # 0 · NaN is NaN
         if reduction is None:
             return self.comm.start_sum(buffer, group)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, thread_name_prefix="buckets")
-            # A stream of its own: on the one that computes, backward would wait for each sum.
+            # Another stream: on the one that computes, backward would wait for each sum.
             self._stream = torch.cuda.Stream(buffer.device) if buffer.is_cuda else None
         stream = self._stream
         ready = None if stream is None else torch.cuda.current_stream(buffer.device).record_event()
@@ -355,7 +351,7 @@ class TorchReplica(Replica):
 
         def work() -> None:
             with torch.cuda.stream(stream):  # None: changes nothing
-                # PyTorch's reducer takes an exception set in a future for a tensor and says so instead.
+                # PyTorch's reducer would take an exception set in a future for a tensor, and hide it.
                 if self._failure is not None:
                     future.set_result(buffer)
                     return
@@ -372,7 +368,7 @@ class TorchReplica(Replica):
         return future
 
     def _sum_afterwards(self) -> None:
-        """Without overlap: buckets of that size, in the order in which gradients come, one by one."""
+        """Sum buckets after the backward pass, one by one, in the order in which gradients are computed."""
         self._computed_here()
         stop_flag = self._with_loss.stop_flag.grad
         assert stop_flag is not None, "the loss depends on it"
@@ -383,18 +379,18 @@ class TorchReplica(Replica):
                 gradient.copy_(piece.view_as(gradient))
 
     def _computed_here(self) -> None:
-        """The last gradient is there: all that is left of the step's backward pass is waiting for sums.
+        """Note that the last gradient is complete: the rest of the backward pass is waiting for sums.
 
-        A GPU may still be at it when the host comes here. Where the host waits for sums (gloo), it waits for
-        that first: what it stands still for from then on is communication, and what came before is not.
+        A GPU may still compute when the host comes here. Where the host waits for sums (gloo), it waits for
+        the GPU first, so that the time after this point is communication only.
         """
         self._computed = self._mark()
-        if not self.late:
+        if not self.delayed_flag:
             self.comm.synchronise()
         self._last_launch = self.comm.now()
 
     def _mark(self) -> Mark:
-        """The present moment of this rank's computation; on a GPU, that of what has been launched so far."""
+        """The present time of this rank's computation; on a GPU an event behind all launched work."""
         if self.comm.device.type != "cuda":
             return self.comm.now()
         event = self._event()
@@ -402,7 +398,7 @@ class TorchReplica(Replica):
         return event
 
     def _event(self) -> torch.cuda.Event:
-        """A moment that is still to be recorded."""
+        """A new event, not recorded yet."""
         return torch.cuda.Event(enable_timing=True)
 
 

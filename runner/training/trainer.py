@@ -1,4 +1,4 @@
-"""The train loop. It names no strategy, and reads like the papers: gradients, step, mix, record."""
+"""The train loop of one rank, for every strategy and backend: gradients, optimizer step, strategy, record."""
 
 from dataclasses import asdict
 from itertools import pairwise
@@ -12,42 +12,45 @@ from ...strategies.topology import WORLD
 from ..records.outcome import FAILED, OK, Outcome
 from . import checkpoint
 from .context import TrainContext
-from .evaluator import Evaluator
+from .evaluation import Evaluator
 from .precision import is_lost
 from .time_accounting import TimeAccounting
 
 
 class Observer:
-    """Hooks of the train loop that do nothing; the conformance kit and tests look at a run through them.
+    """Base class: hooks of the train loop that do nothing. The conformance kit and tests use it.
 
-    A hook may look at the rank, copy its model, save it (`Trainer.save`) and end the run (`Trainer.ended`),
-    as long as all ranks do so at the same place.
+    A hook may read the rank's state, copy its model, save it (`Trainer.save`) and end the run
+    (`Trainer.ended`), if all ranks do so at the same place.
     """
 
     def on_prepared(self, trainer: "Trainer") -> None:
-        """The rank is complete; no checkpoint has been restored yet."""
+        """`TrainContext.prepare` has ended; no checkpoint has been restored yet."""
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """The clock of training has just been opened."""
+        """The training clock has just started."""
 
     def on_phase(self, trainer: "Trainer", phase: str) -> None:
         """A phase begins: shares, step, epoch (`after_epoch`), checkpoint, finalize; `loop` between them."""
 
     def on_step(self, trainer: "Trainer", loss: torch.Tensor) -> None:
-        """The strategy's `after_step` is over; `loss` []: of this rank's batch."""
+        """The strategy's `after_step` has ended; `loss` []: of this rank's batch."""
 
     def on_step_counted(self, trainer: "Trainer", *, agreed: bool, met: bool) -> None:
-        """`progress` counts the step; its epoch has not ended. `agreed`, `met`: the strategy's answers."""
+        """`progress` counts the step, before its epoch ends.
+
+        `agreed`, `met`: what `stop_agreed` and `is_sync_point` have returned.
+        """
 
     def on_boundary(self, trainer: "Trainer", *, met: bool, last: bool) -> None:
         """Between two steps, before the trainer itself evaluates, saves or stops. `last`: the run ends."""
 
     def on_finalized(self, trainer: "Trainer") -> None:
-        """The strategy's `finalize` is over, or `wait_pending` where the run did not finish."""
+        """The strategy's `finalize` has ended, or `wait_pending` where the run did not finish."""
 
 
 class Trainer:
-    """Trains one rank."""
+    """Trains one rank. `ended`: status and reason once the run ends, else None."""
 
     def __init__(self, context: TrainContext, observer: Observer | None = None) -> None:
         self.context, self.observer = context, observer or Observer()
@@ -99,7 +102,7 @@ class Trainer:
         clock.record_time("step_other")
 
     def after_step(self) -> None:
-        """Bookkeeping between two steps: epochs, agreement, evaluation, checkpoint, limits."""
+        """All that may follow a step: end of epoch, stop request, evaluation, checkpoint, end of the run."""
         context, progress, schedule = self.context, self.context.progress, self.context.state.schedule
         before = progress.samples
         agreed = context.strategy.stop_agreed(progress, context.replica.stop_requested)
@@ -125,9 +128,11 @@ class Trainer:
         if self.ended is not None:
             return
         schedule.step_is_open = met or last or schedule.deferred
-        # On GPUs a step's stop request is known in the next one: before the last step counts, or its model is
-        # evaluated or saved, everybody is asked.
-        if (agreed or (context.replica.late and self._pauses(last, met))) and self._handle_stop_request():
+        # On GPUs a step's stop request is known only in the next one: all ranks are asked before the last
+        # step counts, and before a model is evaluated or saved.
+        if (
+            agreed or (context.replica.delayed_flag and self._pauses(last, met))
+        ) and self._handle_stop_request():
             return
         if schedule.step_is_open:
             self._evaluate_if_due(last)
@@ -146,7 +151,7 @@ class Trainer:
         return last or schedule.pauses(samples, met, saves=self.context.checkpoints is not None)
 
     def _catch_up(self) -> None:
-        """Evaluate the checkpoint's step: a run that is asked to stop saves before it evaluates."""
+        """Evaluate after the checkpoint's step: a run that stops on request saves before it evaluates."""
         last = self.context.over()
         self._evaluate_if_due(last)
         self.context.state.schedule.step_is_open = False
@@ -162,7 +167,7 @@ class Trainer:
             self._evaluate()
             if not last:
                 self._stop_at_target()
-        # With the samples that an inline evaluation has counted.
+        # After an inline evaluation, which may update `progress.samples`.
         schedule.evaluated_samples = progress.samples
 
     def _end_epoch(self) -> None:
@@ -186,7 +191,7 @@ class Trainer:
             counters = context.loader.counters()
             if counters is not None:
                 row["reader"] = asdict(counters)
-            context.own.write(row)
+            context.rank_rows.write(row)
             if context.metrics is not None:
                 context.metrics.write(row)
         state.losses.epoch_ended()
@@ -221,7 +226,7 @@ class Trainer:
         return self.context.listener.interrupted() is not None or self._out_of_time()
 
     def _handle_stop_request(self) -> bool:
-        """All ranks know that some rank asks to stop; ask everybody what. True if the run ends here."""
+        """Find out why some rank requests a stop; all ranks call it. True if the run ends here."""
         flags = [
             not bool(self.context.state.losses.of_run.isfinite()),
             self.context.listener.interrupted() is not None,
@@ -261,15 +266,15 @@ class Trainer:
         self._interval_started = self.context.clock.total()
 
     def _evaluate_copies(self) -> None:
-        """Evaluate what was set aside since ranks met last, and stop if the target was reached by then."""
+        """Evaluate the waiting copies, and stop if one has reached the target."""
         self.evaluator.copies_and_go_on()
         self._go_on()
         self._stop_at_target()
 
     def _stop_at_target(self) -> None:
-        """Stop at the target if asked to: decided from global numbers, so by all ranks alike.
+        """End the run at the target, if `train.stop` says so; all ranks decide from the same numbers.
 
-        A run that is stopped by a copy ends with an evaluation, as every run does.
+        A run that ends after a deferred evaluation makes an inline one, as every run does at its end.
         """
         evaluations, stop = self.accounting.account.evaluations, self.context.config.train.stop
         reached = [bool(row["reached"]) for row in evaluations]
@@ -282,7 +287,7 @@ class Trainer:
     def save(self, *, waits: bool) -> Path | None:
         """Write a checkpoint and return its folder; None where the run keeps none. All ranks call it.
 
-        `waits`: whether ranks wait for it that would not have waited for each other here.
+        `waits`: whether ranks have to wait for each other that would not have done so here.
         """
         context, clock = self.context, self.context.clock
         context.state.schedule.saved_samples = context.progress.samples
@@ -313,7 +318,7 @@ class Trainer:
         return folder
 
     def _step_to_save(self) -> int:
-        """The step that names a checkpoint: rank 0's, where ranks at paces of their own are at others."""
+        """The step that names a checkpoint; with independent sampling that of rank 0."""
         context = self.context
         if not context.independent:
             return context.progress.step
@@ -332,7 +337,7 @@ class Trainer:
     # ------------------------------------------------------------------ start and end
 
     def begin(self, resumed_from: str | None) -> None:
-        """Write the start row, meet at a barrier, and open the clock on the first real batch."""
+        """Write the start row, wait for all ranks, and start the training clock."""
         context = self.context
         row = {
             "kind": "start",
@@ -344,7 +349,7 @@ class Trainer:
         }
         if context.loader.still_cached is not None:
             row["still_cached"] = context.loader.still_cached
-        context.own.write(row)
+        context.rank_rows.write(row)
         if context.metrics is not None:
             context.metrics.write(row)
         context.listener.progress(
@@ -383,7 +388,9 @@ class Trainer:
                 context.comm.barrier(WORLD)
         summary = self.accounting.summary(status)
         with clock.within("log"):
-            context.own.write({"kind": "segments", **self.accounting.where(), **self.accounting.times()})
+            context.rank_rows.write(
+                {"kind": "segments", **self.accounting.where(), **self.accounting.times()}
+            )
             if context.metrics is not None:
                 context.metrics.write(
                     {"kind": "summary", **self.accounting.where(), **summary, **self.accounting.times()}

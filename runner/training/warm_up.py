@@ -1,4 +1,4 @@
-"""Steps before the clock starts that leave no trace, and the compilation of a model in them."""
+"""Warm-up before the training clock starts: steps that are undone, and compilation of the model in them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,14 +17,14 @@ FIRST_BUCKET_MIB = 1  # PyTorch's
 
 
 def undone_step(replica: Replica, batch: Batch, comm: Communicator) -> None:
-    """Forward, backward, gradient averaging and optimizer step on `batch`; then all state is as before.
+    """Forward, backward, gradient averaging and optimizer step on `batch`; then restore all state.
 
     It builds what is built lazily (kernels, connections, optimizer state) before the clock starts. It also
-    makes a resumed run continue bit for bit: a fresh DistributedDataParallel reduces its first step in
-    another bucket layout than all later ones, at start and at resume alike; here that step is undone.
+    makes a resumed run continue bit for bit: a new DistributedDataParallel reduces its first step in another
+    bucket layout than all later ones, at start and at resume; here that step is undone.
 
-    Ranks of a node may share their parameters: nobody steps before all have saved them and gone backward,
-    nobody goes on before all have put them back.
+    Ranks of a node may share their parameters: no rank steps before all have saved them and ended backward,
+    and none goes on before all have restored them.
     """
     with replica.untouched():
         replica.compute_gradients(batch)
@@ -35,11 +35,11 @@ def undone_step(replica: Replica, batch: Batch, comm: Communicator) -> None:
 
 
 class CompiledModel(Callback):
-    """Compiles the model before training, for every size of batch that comes, and never in training time.
+    """Compiles the model before training, for each size of batch, and never in training time.
 
-    `nn.Module.compile` changes how a model is called and nothing else: its parameters keep their names, so
-    checkpoints of compiled and plain runs are alike. It is called inside of DDP's forward pass, where PyTorch
-    cuts the graph at the ends of DDP's buckets: gradients come bucket after bucket, and sums run beside
+    `nn.Module.compile` changes only how a model is called: its parameters keep their names, so checkpoints of
+    compiled and plain runs are alike. The model is called inside DDP's forward pass, where PyTorch cuts the
+    graph at the ends of DDP's buckets: buckets are complete one after the other, and sums overlap with
     backward. Evaluations run the plain model.
     """
 
@@ -53,11 +53,11 @@ class CompiledModel(Callback):
         self._seconds = compile_model(replica, batches, self._comm)
 
     def on_train_start(self) -> None:
-        """From now on it is an error to meet what is not compiled."""
+        """Make it an error to run anything that is not compiled."""
         torch.compiler.set_stance("fail_on_recompile")
 
     def on_pause(self) -> None:
-        """Nothing compiled runs in a pause."""
+        """Run nothing compiled in a pause."""
         torch.compiler.set_stance("force_eager")
 
     def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
@@ -65,11 +65,11 @@ class CompiledModel(Callback):
 
 
 def compile_model(replica: Replica, batches: Iterable[Batch], comm: CountedCommunicator) -> float:
-    """Compile the replica's model for `batches`, in steps that are undone; returns the seconds they took.
+    """Compile the replica's model for `batches` in steps that are undone; returns their seconds.
 
     Raises:
-        MachineError: it cannot be compiled here.
-        ConfigError: graphs cannot be cut by buckets as small as the strategy's.
+        MachineError: this machine cannot compile it.
+        ConfigError: the strategy's buckets are too small to cut the graph by them.
     """
     bucket_mib = replica.averaging.bucket_mib
     if bucket_mib < FIRST_BUCKET_MIB:
@@ -84,7 +84,7 @@ def compile_model(replica: Replica, batches: Iterable[Batch], comm: CountedCommu
         for batch in batches:
             undone_step(replica, batch, comm)
     except Exception as error:
-        # By name: to load these modules takes a second, which runs that compile nothing are spared.
+        # By name: importing these modules would take a second in runs that compile nothing.
         if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
         first = str(error).strip().splitlines()[0]

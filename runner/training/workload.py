@@ -1,4 +1,4 @@
-"""What one rank trains: model, task, order of the data and loader, made from a run's configuration."""
+"""Workload of one rank: model, task, batch order and loader, made from a run's configuration."""
 
 from dataclasses import dataclass
 
@@ -27,8 +27,8 @@ from .precision import DTYPES
 class Workload:
     """What one rank trains.
 
-    `model` is on the rank's device, in training mode. `order_alone`: why the run's reader gives samples an
-    order and reads no file, in words; None where it reads, and without a reader.
+    `model` is on the rank's device, in training mode. `order_alone`: in words, why the run's reader only
+    orders the samples and reads no file; None where it reads, and without a reader.
     """
 
     model: nn.Module
@@ -49,7 +49,7 @@ def workload_of(
 ) -> Workload:
     """The workload of a configuration. `packed`: the open file of a reader.
 
-    The model's numbers come from torch's generator, which gives the stream of this rank's dropout afterwards.
+    The model is initialised from torch's generator, which is then seeded for this rank's dropout.
 
     Raises:
         ConfigError: batch normalisation would see a single sample.
@@ -76,15 +76,15 @@ def workload_of(
 
 
 def memory_format(config: RunConfig) -> torch.memory_format:
-    """How images and convolutions lie in memory; preserve_format: as they come."""
+    """The memory format of images and convolutions; preserve_format: no change."""
     return torch.channels_last if config.train.channels_last else torch.preserve_format
 
 
 def seed_generators(seed: int) -> None:
     """Seed torch's own random generators.
 
-    `torch.manual_seed` also notes the seed, with a stack trace, for each kind of device that is not there: a
-    millisecond, of a thousand virtual ranks a second.
+    `torch.manual_seed` also records the seed, with a stack trace, for each kind of device that is missing: a
+    millisecond each time, a second with a thousand virtual ranks.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
@@ -93,8 +93,7 @@ def seed_generators(seed: int) -> None:
 
 def _model(config: RunConfig, data: Data, rank: int, device: torch.device) -> nn.Module:
     channels, height, width = data.shape
-    # The model's own random numbers come from torch's generator: give it this run's stream, then a stream
-    # per rank.
+    # Layers draw from torch's generator: the run's stream for initialisation, then a stream per rank.
     seed_generators(derive(config.seed, "init"))
     model = build(config.model, InputSpec(channels, height, width, data.classes))
     dtype = DTYPES[config.train.precision]

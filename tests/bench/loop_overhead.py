@@ -128,7 +128,7 @@ def cpu_blocks(*arguments: Any) -> None:
 
 def _collectives_beyond(comm: TorchCommunicator, replica: Any, took: Mapping[str, list[float]]) -> float:
     """Operations of a step of ours that are neither DDP's buckets nor the barriers between blocks."""
-    buckets = len(replica.ddp_module()._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(","))
+    buckets = len(replica._module._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(","))
     operations = sum(comm.traffic.verbs.values()) - PAIRS * len(took)
     return operations / (PAIRS * STEPS) - buckets
 

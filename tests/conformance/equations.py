@@ -16,7 +16,7 @@ from world import NoReference, Reference, Setting, World
 
 from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
 from daso_bench.runner.conformance.driver import drive
-from daso_bench.runner.conformance.scenario import Course, History
+from daso_bench.runner.conformance.scenario import History, Scenario
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.seeds import derive
 
@@ -94,7 +94,7 @@ def first_factor(draw: int, n: int, m: int, rank: int) -> Array:
 
 def run(strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes) -> list[History]:
     """The strategy itself in the case: the ranks' histories."""
-    course = Course(
+    scenario = Scenario(
         strategy_class=strategy_class,
         config=config,
         ranks_of_nodes=ranks,
@@ -105,7 +105,7 @@ def run(strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfN
         clip_norm=case.clip_norm,
         losses=case.losses,
     )
-    return drive(course, network=Slow(case.round_ns), step_time=case.step_ns)
+    return drive(scenario, network=Slow(case.round_ns), step_time=case.step_ns)
 
 
 def require(name: str, strategy_class: type[Strategy], config: Any, case: Case, ranks: RanksOfNodes) -> None:

@@ -20,8 +20,7 @@ from daso_bench.runner.conformance.candidates import RANKS
 from daso_bench.runner.conformance.checks import Candidate, Failed, RanksOfNodes
 from daso_bench.runner.conformance.driver import drive
 from daso_bench.runner.conformance.scenario import History
-from daso_bench.runner.conformance.shared_runs import OWN, plain, slow_last
-from daso_bench.runner.conformance.trial import NETWORK, course
+from daso_bench.runner.conformance.trial import NETWORK, STRATEGY_CALLS, plain, slow_last, trial_scenario
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError
 
@@ -72,7 +71,7 @@ def write(strategy: str) -> None:
 
 
 def _counts(candidate: Candidate, ranks: RanksOfNodes) -> Counts:
-    run = course(candidate, ranks)
+    run = trial_scenario(candidate, ranks)
     step_ns = slow_last(run)
     slow = drive(run, network=NETWORK, step_time=lambda rank, samples: step_ns[rank])
     return {
@@ -84,7 +83,7 @@ def _counts(candidate: Candidate, ranks: RanksOfNodes) -> Counts:
 def _calls(history: History) -> dict[str, list[int]]:
     calls: dict[str, list[int]] = {}
     for call in history.calls:
-        if call.during in OWN:
+        if call.during in STRATEGY_CALLS:
             number, numbytes = calls.get(f"{call.channel}.{call.verb}", (0, 0))
             calls[f"{call.channel}.{call.verb}"] = [number + 1, numbytes + call.numbytes]
     return dict(sorted(calls.items()))

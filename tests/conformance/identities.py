@@ -14,10 +14,15 @@ from torch_models import ModelProblem, autoencoder, springs
 
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.typed import locate_target
-from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
-from daso_bench.runner.conformance.comparison import require_equal, require_same_walk, spread
+from daso_bench.runner.conformance.checks import (
+    Failed,
+    RanksOfNodes,
+    require_equal,
+    require_same_walk,
+    spread,
+)
 from daso_bench.runner.conformance.driver import drive
-from daso_bench.runner.conformance.scenario import Course, History
+from daso_bench.runner.conformance.scenario import History, Scenario
 from daso_bench.strategies.base import Strategy
 
 APART = 1e-3  # what must differ, differs by more than this
@@ -28,7 +33,7 @@ def require(
 ) -> None:
     """Raise Failed where the identity of strategy `name` does not hold, or holds where it must break."""
     problem = problem_of(identity, ranks, recipe)
-    left = drive(course(strategy_class, identity.keys, ranks, problem))
+    left = drive(scenario(strategy_class, identity.keys, ranks, problem))
     what = f"{identity.sentence(name)}; with {recipe.kind}, momentum {recipe.momentum}"
     if identity.right is None:
         right: Sequence[Mapping[int, Tensor]] = [plain(problem, sum(ranks))] * sum(ranks)
@@ -51,13 +56,13 @@ def require_apart(histories: Sequence[History], wanted: Sequence[Mapping[int, Te
             raise Failed(f"{what}: rank {history.rank}: equal to {APART:.0e}, must not be")
 
 
-def course(
+def scenario(
     strategy_class: type[Strategy],
     keys: Mapping[str, Any],
     ranks: RanksOfNodes,
     problem: ModelProblem,
     **changes: Any,
-) -> Course:
+) -> Scenario:
     """The run of one side: `EPOCHS` x `STEPS_PER_EPOCH` steps."""
     fields: dict[str, Any] = {
         "strategy_class": strategy_class,
@@ -67,7 +72,7 @@ def course(
         "steps_per_epoch": STEPS_PER_EPOCH,
         "epochs": EPOCHS,
     }
-    return Course(**{**fields, **changes})
+    return Scenario(**{**fields, **changes})
 
 
 def problem_of(identity: Identity, ranks: RanksOfNodes, recipe: Recipe) -> ModelProblem:
@@ -89,7 +94,7 @@ def right_side(
     strategy: str, keys: tuple[tuple[str, Any], ...], ranks: RanksOfNodes, problem: ModelProblem
 ) -> list[History]:
     """The run of an identity's right side; several identities share one."""
-    return drive(course(builtin(strategy), dict(keys), ranks, problem))
+    return drive(scenario(builtin(strategy), dict(keys), ranks, problem))
 
 
 @cache
@@ -133,7 +138,7 @@ def still(
     problem = springs(sum(ranks), recipe=PLAIN, steps_per_epoch=STEPS_PER_EPOCH, sizes=(ones, ones))
     begin = None if start is None else lambda rank: torch.tensor([start(rank)], dtype=torch.float64)
     return drive(
-        course(strategy_class, keys, ranks, problem, rate=lambda step: 0.0, start=begin), step_time=1000
+        scenario(strategy_class, keys, ranks, problem, rate=lambda step: 0.0, start=begin), step_time=1000
     )
 
 

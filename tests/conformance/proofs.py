@@ -10,14 +10,33 @@ import golden_traffic
 import identities
 from proof import Case, Identity, Mixing, builtin, declared, skewed, spelt, strategies, with_keys
 
-from daso_bench.runner.conformance import contract, lifecycle
-from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
+from daso_bench.runner.conformance import lifecycle
+from daso_bench.runner.conformance.checks import Candidate, Failed, RanksOfNodes
+from daso_bench.runner.conformance.kit import contract_checks
+from daso_bench.runner.conformance.stop_requests import largest_delay
+from daso_bench.runner.conformance.trial import places_of, plain
+
+
+def drains_evenly(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """As the contract's `drains`, with ranks of one speed."""
+    lifecycle.require_drained(plain(candidate, ranks), "at the end")
+
+
+def resumes_twice(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """As the contract's `resumes`, at two places."""
+    lifecycle.require_resumes(candidate, ranks, places_of(candidate, ranks)[7:-1:7])
+
+
+def stops_twice(candidate: Candidate, ranks: RanksOfNodes) -> None:
+    """As the contract's `stops anywhere`, at two places."""
+    lifecycle.require_stops(candidate, ranks, places_of(candidate, ranks)[4:14:6])
+
 
 BRIEFLY = {
-    "drains": lifecycle.drains_evenly,
+    "drains": drains_evenly,
     "copies": lifecycle.copies,
-    "resumes": lifecycle.resumes_here_and_there,
-    "stops": lifecycle.stops_here_and_there,
+    "resumes": resumes_twice,
+    "stops": stops_twice,
 }
 """What of the contract is tried with the keys of `VARIANTS`."""
 
@@ -85,12 +104,34 @@ def mixes(strategy: str, mixing: Mixing, ranks: RanksOfNodes) -> None:
 
 
 def contract_as_configured(strategy: str, ranks: RanksOfNodes) -> None:
-    """All of the contract holds."""
-    for check in contract.checks(builtin(strategy)):
+    """All of the contract holds, and a stop request is agreed on as soon as the strategy promises."""
+    candidate = builtin(strategy)
+    for check in contract_checks(candidate):
         try:
-            check.run(builtin(strategy), ranks)
+            check.run(candidate, ranks)
         except Failed as error:
             raise Failed(f"{check.name}: {error}") from error
+    delay, bound = largest_delay(candidate, ranks), stop_request_bound(candidate, sum(ranks))
+    if isinstance(delay, int) and bound is not None and delay > bound:
+        raise Failed(f"a stop request is agreed on {delay} steps later, must be within {bound}")
+
+
+def stop_request_bound(candidate: Candidate, ranks: int) -> int | None:
+    """Steps within which a built-in strategy promises to agree on a stop request; None: no promise."""
+    config, name = candidate.config, candidate.builtin
+    if name in ("ddp", "placebo", "hsgd", "heterogeneous"):
+        return 0
+    if name == "daso":
+        # A request made just after a start travels with the next one, which is merged W batches later; a
+        # start that the epoch's end would overwrite is left to the epoch's last average, which comes no
+        # later.
+        return config.sync_every - 1 + config.wait_batches
+    if name in ("local_sgd", "post_local_sgd", "diloco", "slowmo", "ednncomm"):
+        fixed = isinstance(config.sync_every, int) and getattr(config, "period_rule", "constant") != "qsr"
+        return config.sync_every - 1 if fixed else None
+    if name == "sgp":
+        return config.reach(ranks) if ranks > 1 else 0
+    return None
 
 
 def contract_in_brief(strategy: str, keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:

@@ -132,8 +132,8 @@ FAULTS = [
     Fault(
         "merge divides by ranks",
         "daso",
-        "merged = (weight * own + total) / (weight + self.nodes)",
-        "merged = (weight * own + total) / (weight + self.comm.topology.ranks)",
+        "merged = (weight * model + total) / (weight + self.nodes)",
+        "merged = (weight * model + total) / (weight + self.comm.topology.ranks)",
     ),
     Fault(
         "merge before start",
@@ -262,8 +262,8 @@ FAULTS = [
     Fault(
         "half of the correction",
         "lasgd",
-        "            own += mean - self.copy\n",
-        "            own += 0.5 * (mean - self.copy)\n",
+        "            model += mean - self.copy\n",
+        "            model += 0.5 * (mean - self.copy)\n",
     ),
     Fault(
         "mean over one worker too many",
@@ -417,7 +417,7 @@ FAULTS = [
     Fault(
         "stays synchronous after a restart",
         "post_local_sgd",
-        "        self._average_over(WORLD if self.switched_after is None else self.own)\n",
+        "        self._average_over(WORLD if self.switched_after is None else self.local_group)\n",
         "        self._average_over(WORLD)\n",
     ),
     Fault(
@@ -527,8 +527,8 @@ FAULTS = [
     Fault(
         "the calibration counts its warm-up",
         "heterogeneous",
-        "own += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]",
-        "own += self.replica.time_steps(size, WARMUP_STEPS + steps)[:steps]",
+        "seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]",
+        "seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[:steps]",
         test="tests/strategies/test_heterogeneous.py::test_calibration_leaves_out_its_warmup_steps",
     ),
     # ------------------------------------------------------------------ the train loop

@@ -190,7 +190,7 @@ class Walk:
         self.topology = Topology.of(ranks_of_nodes)
         self.replica = GPUReplica(model, nn.CrossEntropyLoss())
         self.replica.comm = comm = Alone(self.topology, rank)
-        self.replica.late = True
+        self.replica.delayed_flag = True
         self.progress = Progress(EPOCHS, STEPS, budget=EPOCHS * STEPS * BATCH, global_batch_size=BATCH)
         self.strategy = kind(config)
         self.strategy.setup(self.replica, comm, self.progress)

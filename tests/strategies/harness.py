@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from daso_bench.runner.communication.link_costs import Network
 from daso_bench.runner.conformance import driver
 from daso_bench.runner.conformance.observer import ScenarioObserver
-from daso_bench.runner.conformance.scenario import Course, Problem
+from daso_bench.runner.conformance.scenario import Problem, Scenario
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.base import Strategy
 
@@ -118,7 +118,7 @@ def drive(
         made = EpochObserver(*args)
         return observers.setdefault(made.comm.rank, made)
 
-    scenario = Course(
+    scenario = Scenario(
         strategy_class=made_by(make),
         config=None,
         ranks_of_nodes=ranks_of_nodes,

@@ -1,6 +1,6 @@
 """Problems and questions for tests of strategies that average models from time to time."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.conformance.driver import drive as walk
-from daso_bench.runner.conformance.scenario import Course, History, Problem
+from daso_bench.runner.conformance.scenario import History, Problem, Scenario
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -70,7 +70,7 @@ def labelled(sizes: Sequence[int] = (4,), dtype: torch.dtype = torch.float64) ->
     return data
 
 
-def course(
+def scenario(
     strategy: Strategy,
     ranks_of_nodes: Sequence[int],
     *,
@@ -80,7 +80,7 @@ def course(
     data: Data | None = None,
     optimizer: Optimizer | None = None,
     **more: Any,
-) -> Course:
+) -> Scenario:
     """A walk of `steps` steps an epoch on the classifier."""
     problem = Problem(
         name="classifier",
@@ -89,7 +89,7 @@ def course(
         optimizer=optimizer or sgd(momentum=0.9),
         criterion=more.pop("criterion", nn.CrossEntropyLoss),
     )
-    return Course(
+    return Scenario(
         strategy_class=type(strategy),
         config=strategy.config,
         ranks_of_nodes=ranks_of_nodes,
@@ -103,32 +103,6 @@ def course(
 def averaged_after(history: History) -> list[int]:
     """The steps after which all models were averaged, of all epochs."""
     return [step for record in history.records for step in record["averaged_after"]]
-
-
-def assert_resumes(make: Callable[..., Course], after: Collection[int]) -> list[History]:
-    """Stopping after each of these steps and going on from what was saved changes nothing, bit for bit.
-
-    `make` takes fields of the course. Returns the histories of the unbroken run.
-    """
-    whole = walk(make(save_after=set(after)))
-    for stop in after:
-        resumed = walk(make(), resume=[history.saved[stop] for history in whole])
-        for one, other in zip(whole, resumed, strict=True):
-            assert not one.disturbed[stop], one.disturbed[stop]
-            for step, parameters in other.parameters.items():
-                assert torch.equal(parameters, one.parameters[step]), (stop, step)
-                assert torch.equal(other.buffers[step], one.buffers[step]), (stop, step)
-            assert torch.equal(other.final, one.final)
-            assert torch.equal(other.given, one.given)
-            assert [call for call in one.calls if call.during == "step" and call.step >= stop] == [
-                call for call in other.calls if call.during == "step"
-            ]
-            assert other.summary == one.summary
-            assert other.records == one.records[len(one.records) - len(other.records) :]
-            assert other.agreed == {step: one.agreed[step] for step in other.agreed}
-            for target in (None, 1, stop, one.steps):
-                assert other.strategy.labels(target) == one.strategy.labels(target)
-    return whole
 
 
 def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
@@ -163,12 +137,11 @@ __all__ = [
     "Mean",
     "Quadratic",
     "assert_gloo_and_virtual_time_agree",
-    "assert_resumes",
     "averaged_after",
     "classifier",
-    "course",
     "entry",
     "labelled",
+    "scenario",
     "sgd",
     "two_quadratics",
     "walk",

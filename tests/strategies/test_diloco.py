@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Linear, drive
-from periodic import course, walk
+from periodic import scenario, walk
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -63,7 +63,7 @@ def test_without_momentum_the_outer_step_is_a_part_of_the_way():
 
 
 def test_what_is_recorded():
-    history = walk(course(diloco(sync_every=2), [1, 1], steps=5, epochs=2))[1]
+    history = walk(scenario(diloco(sync_every=2), [1, 1], steps=5, epochs=2))[1]
     first, second = history.records
     assert (first["averaged_after"], second["averaged_after"]) == ([2, 4], [6, 8, 10])
     assert [len(row["outer_step_norms"]) for row in history.records] == [2, 3]

@@ -10,7 +10,7 @@ import torch
 from harness import Linear, Mean, constant, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from periodic import classifier, course, labelled, sgd, walk
+from periodic import classifier, labelled, scenario, sgd, walk
 from runs import Awkward, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
@@ -424,7 +424,7 @@ def test_a_wish_does_not_wait_for_the_period():
 
 def test_a_wish_is_told_once():
     stop_request = lambda rank, step: (rank, step) == (1, 2)  # noqa: E731
-    made = course(LASGD(LASGDConfig()), [2], steps=12, stop_request=stop_request)
+    made = scenario(LASGD(LASGDConfig()), [2], steps=12, stop_request=stop_request)
     for history in walk(made, step_time=lambda rank, samples: 10):
         # Made in the third step, sent with the round of the fourth and applied at its end.
         assert [step for step, agreed in history.agreed.items() if agreed] == [4]
@@ -444,7 +444,7 @@ def test_a_loss_that_is_not_finite_stops_all_ranks():
 
 def test_nothing_is_in_flight_where_ranks_meet_and_a_look_leaves_no_trace():
     """At every meeting parameters, momenta, buffers and random numbers are the same after a consensus."""
-    make = lambda **more: course(  # noqa: E731
+    make = lambda **more: scenario(  # noqa: E731
         LASGD(LASGDConfig()), [2, 2], steps=6, model=classifier(norm=True, dropout=0.1), **more
     )
     meetings = range(1, 100)

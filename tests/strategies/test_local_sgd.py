@@ -11,8 +11,8 @@ from periodic import (
     assert_gloo_and_virtual_time_agree,
     averaged_after,
     classifier,
-    course,
     entry,
+    scenario,
     sgd,
     two_quadratics,
     walk,
@@ -49,7 +49,7 @@ def test_two_steps_on_two_quadratics_by_hand():
 
 
 def test_twenty_steps_have_five_rounds_of_four():
-    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=20))
+    histories = walk(scenario(local_sgd(sync_every=4), [1, 1], steps=20))
     m = sum(p.numel() for p in classifier()().parameters())
     for history in histories:
         assert averaged_after(history) == [4, 8, 12, 16, 20]
@@ -67,7 +67,7 @@ def test_twenty_steps_have_five_rounds_of_four():
 
 
 def test_a_last_partial_round_ends_with_an_average_and_is_no_round():
-    histories = walk(course(local_sgd(sync_every=4), [1, 1], steps=11, consensus_after=[3, 4]))
+    histories = walk(scenario(local_sgd(sync_every=4), [1, 1], steps=11, consensus_after=[3, 4]))
     # After step 4 models are equal: they are not averaged once more to be evaluated.
     assert {call.step for call in histories[0].calls if call.during == "averaged_model"} == {2}
     expected = torch.stack([history.parameters[11] for history in histories]).mean(0)
@@ -169,7 +169,7 @@ def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
 def test_periods_of_the_rule(rate, period):
     steps = 2 * period
     qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
-    histories = walk(course(qsr, [1, 1], steps=steps, rate=lambda step: rate))
+    histories = walk(scenario(qsr, [1, 1], steps=steps, rate=lambda step: rate))
     assert averaged_after(histories[0]) == [period, 2 * period]
 
 
@@ -181,7 +181,7 @@ def test_what_is_whole_but_for_rounding_is_whole():
 def test_a_period_holds_for_its_round_and_follows_the_rate_of_the_next():
     rates = [0.4] * 3 + [0.2] * 5 + [0.1] * 20
     qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
-    histories = walk(course(qsr, [1, 1], steps=24, rate=rates.__getitem__))
+    histories = walk(scenario(qsr, [1, 1], steps=24, rate=rates.__getitem__))
     # Rounds begin after 0, 2, 4, 8 steps, at rates 0.4, 0.4 (falls within), 0.2, 0.1.
     assert averaged_after(histories[0]) == [2, 4, 8, 24]
     assert histories[0].summary["rounds_of_length"] == {"2": 2, "4": 1, "16": 1}
@@ -191,7 +191,7 @@ def test_a_period_holds_for_its_round_and_follows_the_rate_of_the_next():
 def test_while_the_rate_rises_rounds_are_short():
     rates = [0.01, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.2, 0.2]
     qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
-    histories = walk(course(qsr, [1, 1], steps=12, rate=rates.__getitem__))
+    histories = walk(scenario(qsr, [1, 1], steps=12, rate=rates.__getitem__))
     # 0.01 alone would ask for a first round of 1,600 steps.
     assert averaged_after(histories[0]) == [2, 4, 6, 8, 12]
 
@@ -199,7 +199,7 @@ def test_while_the_rate_rises_rounds_are_short():
 def test_a_rate_of_zero_makes_the_rest_one_round():
     rates = [0.4, 0.4, 0.0, 0.0, 0.0, 0.0]
     qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
-    histories = walk(course(qsr, [1, 1], steps=6, rate=rates.__getitem__))
+    histories = walk(scenario(qsr, [1, 1], steps=6, rate=rates.__getitem__))
     assert averaged_after(histories[0]) == [2]
     assert torch.equal(histories[0].final, histories[1].final)
 
@@ -209,11 +209,11 @@ def test_a_rate_of_zero_makes_the_rest_one_round():
 
 def test_labels_name_what_did_not_happen():
     def labels(target_step: int | None = None, steps: int = 8, **keys: Any) -> list[str]:
-        history = walk(course(local_sgd(**keys), [1, 1], steps=steps, rate=lambda step: 0.2))[0]
+        history = walk(scenario(local_sgd(**keys), [1, 1], steps=steps, rate=lambda step: 0.2))[0]
         return history.strategy.labels(target_step)
 
     assert labels(sync_every=4) == []
-    assert walk(course(local_sgd(), [1], steps=20))[0].labels == ["one rank: nothing to average"]
+    assert walk(scenario(local_sgd(), [1], steps=20))[0].labels == ["one rank: nothing to average"]
     assert labels(sync_every=8) == ["fewer than two complete rounds (1)"]
     assert labels(sync_every=9) == ["fewer than two complete rounds (0)"]
     assert labels(3, sync_every=4) == ["no average before the target"]

@@ -9,8 +9,8 @@ from harness import drive
 from periodic import (
     assert_gloo_and_virtual_time_agree,
     averaged_after,
-    course,
     entry,
+    scenario,
     walk,
 )
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
@@ -30,7 +30,7 @@ def post_local(**keys: Any) -> PostLocalSGD:
 
 def test_the_first_average_comes_one_period_after_the_switch():
     # 2 ranks of 4 samples: 10 steps are 80 samples.
-    histories = walk(course(post_local(switch_samples=80, sync_every=4), [1, 1], steps=20))
+    histories = walk(scenario(post_local(switch_samples=80, sync_every=4), [1, 1], steps=20))
     for history in histories:
         assert averaged_after(history) == [14, 18]
         assert history.summary["switched_after_steps"] == 10
@@ -45,7 +45,7 @@ def test_the_first_average_comes_one_period_after_the_switch():
 
 @pytest.mark.parametrize(("switch", "synchronous"), [(79, 10), (80, 10), (81, 11), (0, 0), (1, 1)])
 def test_a_step_is_synchronous_if_it_begins_before_the_switch(switch, synchronous):
-    history = walk(course(post_local(switch_samples=switch, sync_every=4), [1, 1], steps=12))[0]
+    history = walk(scenario(post_local(switch_samples=switch, sync_every=4), [1, 1], steps=12))[0]
     assert history.summary["steps_of_phase"].get("synchronous", 0) == synchronous
 
 
@@ -66,7 +66,7 @@ def test_a_wish_is_known_in_its_step_before_the_switch_and_at_the_next_average_a
         return rank == 3 and step in (2, 4, 9)
 
     strategy = post_local(switch_samples=4 * 16, sync_every=4, unit=unit)
-    for history in walk(course(strategy, [2, 2], steps=16, stop_request=stop_request)):
+    for history in walk(scenario(strategy, [2, 2], steps=16, stop_request=stop_request)):
         assert [step for step, agreed in history.agreed.items() if agreed] == [3, 8, 12]
 
 
@@ -75,12 +75,12 @@ def test_a_wish_is_known_in_its_step_before_the_switch_and_at_the_next_average_a
 
 def test_labels_name_a_phase_that_did_not_occur():
     def labels(target_step: int | None = None, **keys: Any) -> list[str]:
-        history = walk(course(post_local(**keys), [1, 1], steps=12))[0]
+        history = walk(scenario(post_local(**keys), [1, 1], steps=12))[0]
         return history.strategy.labels(target_step)
 
     assert labels(switch_samples=32, sync_every=4) == []
     assert labels(switch_samples=97) == ["ended before its switch at 97 samples: all steps were synchronous"]
-    one_node = course(post_local(switch_samples=0, sync_every=4, unit="node"), [3], steps=20)
+    one_node = scenario(post_local(switch_samples=0, sync_every=4, unit="node"), [3], steps=20)
     assert walk(one_node)[0].labels == ["one node: all steps were synchronous"]
     assert labels(4, switch_samples=32, sync_every=4) == ["no local step before the target"]
     assert labels(7, switch_samples=32, sync_every=4) == ["no average before the target"]
@@ -89,7 +89,7 @@ def test_labels_name_a_phase_that_did_not_occur():
 
 
 def test_records_name_the_phase():
-    history = walk(course(post_local(switch_samples=48, sync_every=4), [1, 1], steps=6, epochs=3))[0]
+    history = walk(scenario(post_local(switch_samples=48, sync_every=4), [1, 1], steps=6, epochs=3))[0]
     assert [record["phase"] for record in history.records] == ["synchronous", "local", "local"]
     assert [record["averaged_after"] for record in history.records] == [[], [10], [14, 18]]
     assert [record["since"] for record in history.records] == [0, 2, 0]

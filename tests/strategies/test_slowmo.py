@@ -7,7 +7,7 @@ import torch
 from harness import Mean, drive
 from periodic import (
     Quadratic,
-    course,
+    scenario,
     sgd,
     two_quadratics,
     walk,
@@ -58,7 +58,7 @@ def test_momentum_is_in_units_of_gradients_when_the_rate_changes():
     """Rates 0.1, 0.3 (mean 0.2, moved 0.4, u = 2), then 0.5, 0.5 (moved 1, u = 2·β + 2 = 3)."""
     rates = [0.1, 0.3, 0.5, 0.5]
     data = lambda rank, step: (torch.ones(1, 1), torch.zeros(1))  # noqa: E731
-    one = course(
+    one = scenario(
         slowmo(sync_every=2, slow_momentum=0.5),
         [1, 1],
         steps=4,
@@ -75,7 +75,7 @@ def test_momentum_is_in_units_of_gradients_when_the_rate_changes():
 
 def test_rounds_at_a_rate_of_zero_are_plain_averages():
     rates = [0.0, 0.0, 0.1, 0.1, 0.0, 0.0]
-    walked = walk(course(slowmo(sync_every=2), [1, 1], steps=6, rate=rates.__getitem__))
+    walked = walk(scenario(slowmo(sync_every=2), [1, 1], steps=6, rate=rates.__getitem__))
     for history in walked:
         assert torch.equal(history.parameters[2], history.parameters[0])
         assert not torch.equal(history.parameters[4], history.parameters[2])
@@ -87,14 +87,14 @@ def test_rounds_at_a_rate_of_zero_are_plain_averages():
 
 
 def test_what_is_recorded():
-    history = walk(course(slowmo(sync_every=2), [1, 1], steps=5, epochs=2))[1]
+    history = walk(scenario(slowmo(sync_every=2), [1, 1], steps=5, epochs=2))[1]
     first, second = history.records
     assert (first["averaged_after"], second["averaged_after"]) == ([2, 4], [6, 8, 10])
     assert [len(row["slow_step_norms"]) for row in history.records] == [2, 3]
     moved = torch.linalg.vector_norm(history.parameters[4] - history.parameters[2]).item()
     assert first["slow_step_norms"][1] == pytest.approx(moved, rel=1e-9)
     assert history.labels == []
-    assert walk(course(slowmo(sync_every=20), [1, 1], steps=30))[0].labels == [
+    assert walk(scenario(slowmo(sync_every=20), [1, 1], steps=30))[0].labels == [
         "fewer than two complete rounds (1)"
     ]
 

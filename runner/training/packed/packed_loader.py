@@ -1,4 +1,4 @@
-"""Training batches from a packed file: their order, the connections of a node's ranks, the loader."""
+"""Loader of training batches from a packed file, their order, and the connections of a node's ranks."""
 
 import hashlib
 import math
@@ -32,9 +32,9 @@ _MESSAGE_BYTES, _KEY_BYTES = 256, 16
 
 
 class ReaderOrder(GlobalOrder):
-    """Steps and sizes of a `GlobalOrder`; the samples are those of `reader`, by number in the data set.
+    """A `GlobalOrder` whose samples the reader chooses, by their numbers in the data set.
 
-    seed: of the run's order of the data. Raises ConfigError: a file that the reader cannot deal to the nodes.
+    seed: of the run's data order. Raises ConfigError where the reader cannot divide the file among the nodes.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class ReaderOrder(GlobalOrder):
             yield (stretch.number, step), self._samples(stretch.epoch, stretch.number, step)
 
     def stretches(self, progress: Progress) -> Iterator[Stretch]:
-        """The present step and all that follow while nothing else is decided, as readers take them."""
+        """This step and all later ones, as long as the split does not change, in the form for readers."""
         (first, step), epoch = self.place(progress), self.epoch()
         for number in range(first, progress.epochs):
             yield Stretch(number=number, epoch=epoch, step=step if number == first else 0)
 
     def epoch(self) -> Epoch:
-        """How an epoch is cut by the present shares."""
+        """The division of an epoch by the present shares."""
         return Epoch.of(self.sampler, self._ranks_of_nodes, *self._split())
 
     def digest(self, batches: int) -> str:
-        """Of the samples of the first global batches, sorted: however they are dealt to ranks."""
+        """A digest of the samples of the first global batches, whichever rank gets them."""
         digest, epoch, ranks = hashlib.blake2b(digest_size=8), self.epoch(), range(self.sampler.ranks)
         for place in range(batches):
             number, step = divmod(place, epoch.steps)
@@ -95,9 +95,9 @@ class ReaderOrder(GlobalOrder):
 
 
 class NodeConnections:
-    """Connections from the ranks of a node to its first one, over which a feeder tells them what is ready.
+    """Connections from the ranks of a node to its first rank, whose feeder announces ready batches over them.
 
-    The first rank listens on a socket. The others learn its address and a key over the control channel. All
+    The first rank listens on a socket; the control channel gives its address and a key to the others. All
     ranks of the node make it together.
     """
 
@@ -108,7 +108,7 @@ class NodeConnections:
         message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
         if self._place == 0:
             key = secrets.token_bytes(_KEY_BYTES)
-            # Of an address in no folder nothing is left; elsewhere than on Linux the library makes a file.
+            # On Linux the address is abstract and leaves no file; elsewhere the library makes a file.
             address = f"\0daso-bench-{secrets.token_hex(16)}" if sys.platform == "linux" else None
             self._listener = Listener(address, family="AF_UNIX", backlog=self._members, authkey=key)
             content = key + (address or str(self._listener.address)).encode()
@@ -116,11 +116,11 @@ class NodeConnections:
         if self._members > 1:
             comm.broadcast(message, 0, NODE, channel="control").wait()
         received = bytes(message.tolist())
-        # Such a socket's name begins with a zero byte; those at the end only fill the message up.
+        # An abstract address begins with a zero byte; zero bytes at the end are padding.
         self._key, self._address = received[:_KEY_BYTES], received[_KEY_BYTES:].rstrip(b"\0").decode()
 
     def open(self) -> tuple[list[Connection], Connection]:
-        """A new connection for each rank of the node: the first rank's ends (others have none), and its own.
+        """A new connection for each rank of the node: the first rank's ends (else none), and this rank's.
 
         All ranks of the node call it.
         """
@@ -136,16 +136,16 @@ class NodeConnections:
         return [ends[place] for place in range(self._members)], theirs
 
     def close(self) -> None:
-        """No further rank is let in."""
+        """Accept no more connections."""
         if self._listener is not None:
             self._listener.close()
 
 
 class PackedLoader(Loader):
-    """The batches of a `ReaderOrder`, which are those of its pieces by index, bit for bit.
+    """Gives the batches of a `ReaderOrder`, equal bit for bit to those that its indices give.
 
-    The reader of a node lives in the node's first rank; one of a rank, in that rank. It begins with the first
-    batch that is asked for: reading that one is waited for, in training time.
+    The reader of a node runs in the node's first rank; a reader per rank runs in that rank. It starts with
+    the first batch that is requested: the wait for that batch is training time.
     """
 
     def __init__(self, batch_order: ReaderOrder, samples: Any, seed: int, comm: Communicator) -> None:
@@ -160,7 +160,7 @@ class PackedLoader(Loader):
         self._useful_bytes, self._waited_s = 0, 0.0
 
     def on_prepared(self, replica: Any, batch_order: Any) -> None:
-        """Get to know the ranks of the node, which all call it; bring the cache to the state asked for."""
+        """Connect the ranks of the node, which all call it, and bring the cache to its configured state."""
         reader = self._batch_order.reader
         if self._comm.local_rank == 0:
             self._look_at_cache(reader)
@@ -168,7 +168,7 @@ class PackedLoader(Loader):
             self._connections = NodeConnections(self._comm)
 
     def next(self, progress: Progress) -> Images:
-        """The batch of the present step. Raises MachineError: a record is damaged, the reader has ended."""
+        """The batch of this step. Raises MachineError: a record is damaged, or the reader has ended."""
         place = self._batch_order.place(progress)
         if self._member is None:
             self._begin(progress)
@@ -181,14 +181,14 @@ class PackedLoader(Loader):
             raise RuntimeError(f"the reader is at {(part.number, part.step)}, the step at {place}")
         images = self._images(part, epoch_key(self.seed, place[0]))
         self._useful_bytes += part.content.nbytes
-        self._member.release()  # all of it is copied; others wait for the room
+        self._member.release()  # its content is copied, and other ranks may wait for the memory
         return images
 
     def restart(self) -> None:
         """See `Loader`; all ranks of the node call it."""
         if self._member is None:
             return
-        if self._shared:  # the first rank must not hang up before the others have their last parts
+        if self._shared:  # the first rank must not close before the others have their last batches
             self._comm.barrier(NODE)
         self._waited_s += self._member.waited_s
         self._member.close()
@@ -211,18 +211,18 @@ class PackedLoader(Loader):
             self._connections.close()
 
     def counters(self) -> Counters:
-        """What this rank has read, and has had of what was read, so far."""
+        """Counters of this rank so far: what its reader has read, and what it has used of it."""
         waited = self._waited_s + (0.0 if self._member is None else self._member.waited_s)
         here = replace(self._tally.counters(), useful_bytes=self._useful_bytes, waited_s=waited)
         names = [field.name for field in fields(Counters)]
         return Counters(**{name: getattr(here, name) + getattr(self._before, name) for name in names})
 
     def state_dict(self, train_ns: int) -> dict[str, Any]:
-        """The counters, and how the cache was."""
+        """The counters, and the state of the cache."""
         return {**asdict(self.counters()), "lacking": self.lacking}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on counting from there."""
+        """Continue counting from `state_dict`."""
         counts = dict(state)
         self.lacking = _worse(self.lacking, counts.pop("lacking"))
         self._before = Counters(**counts)
@@ -258,11 +258,11 @@ class PackedLoader(Loader):
 
 
 def _pipe() -> tuple[list[Connection], Connection]:
-    """As `NodeConnections.open`, of a rank that feeds itself."""
+    """As `NodeConnections.open`, for a rank that has its own reader."""
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     return [ours], theirs
 
 
 def _worse(a: float, b: float) -> float:
-    """The larger; what is not known is worse than any."""
+    """The larger number; NaN (not known) counts as larger than any."""
     return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

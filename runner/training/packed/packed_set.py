@@ -1,4 +1,4 @@
-"""The training split of a data set as one packed file: writing it, opening it and no other, its memory."""
+"""The packed file of a training split: writing it, opening it with checks, the memory of its readers."""
 
 import contextlib
 import dataclasses
@@ -67,9 +67,9 @@ def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
 
 
 def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
-    """Refuse a packed file as far as that goes without the data set: missing, damaged, of another order.
+    """Check a packed file without the data set: whether it exists, is whole, and has the configured order.
 
-    nodes: as many as there are to deal it to. Raises as `open_set` does.
+    nodes: among which it is divided. Raises as `open_set` does.
     """
     with _opened(dataset, reader) as packed:
         _refuse(packed, _other_order(packed, reader.shuffle_seed), dataset, reader)
@@ -84,8 +84,8 @@ def of_run(dataset: Dataset, reader: ReaderConfig, data: Data) -> PackedSet | No
 def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) -> bool:
     """Write the packed file of `data`, unless it is there and whole; returns whether it was written.
 
-    One of the same set and order that is damaged or of other samples is replaced, anything else is left.
-    One process at a time does so, others wait. `tell` hears how many samples are done, checked or written.
+    A file of the same data set and order that is damaged or has other samples is replaced; any other file is
+    kept. One process at a time writes, others wait. `tell` is called with the samples checked or written.
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
     path, codec = path_of(dataset, reader), _codec(data, reader)
@@ -106,7 +106,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
 
 
 def command(dataset: Dataset, reader: PackedReader) -> str:
-    """What makes the file, to be typed."""
+    """The command that makes the file."""
     folder = dataset.folder()
     words = ["daso-bench prepare", f"dataset={dataset.name}", f"reader={reader.name}"]
     words += [f"dataset.root={folder}"] * (folder is not None)
@@ -117,10 +117,10 @@ def command(dataset: Dataset, reader: PackedReader) -> str:
 
 
 def memory_needed(config: RunConfig) -> str | None:
-    """What the readers of a machine take at most, in words; None where that is little, or nothing is read.
+    """The most memory that the readers of a machine take, in words; None where it is little, or none is read.
 
-    Pages that are never used do not count: of records of many sizes it is a bound.
-    Raises ConfigError where it is more than this machine has. The file is there, as `look_at` has seen.
+    It is an upper bound: with records of many sizes some pages are never used.
+    Raises ConfigError where it is more than this machine has. `look_at` has found the file.
     """
     reader, ranks_of_nodes = config.reader, config.cluster.ranks_of_nodes
     if not isinstance(reader, PackedReader):
@@ -140,7 +140,7 @@ def memory_needed(config: RunConfig) -> str | None:
 
 
 def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
-    """The file, whatever it holds."""
+    """The open file, not compared with anything. Raises ConfigError or MachineError."""
     path, again = path_of(dataset, reader), command(dataset, reader)
     try:
         return Packed(path, random_access=reader.random_access)
@@ -160,7 +160,7 @@ def _refuse(packed: Packed, difference: str | None, dataset: Any, reader: Packed
 
 
 def _other_content(path: Path, wanted: Description) -> str | None:
-    """What would be lost if a file were written there, in words.
+    """What a new file at `path` would overwrite, in words.
 
     None where `path` is free, empty, or a packed file (also a damaged one) of `wanted`'s data set and order.
     """
@@ -184,7 +184,7 @@ def _other_content(path: Path, wanted: Description) -> str | None:
 
 
 def _check_records(packed: Packed, tell: Tell) -> None:
-    """Read all records. Raises DamagedFile for the first that is not as it was written."""
+    """Read all records. Raises DamagedFile for the first that differs from what was written."""
     for run in chunks(packed.starts(), CHUNK_BYTES):
         content = memoryview(bytearray(packed.size_of(run.first, run.count)))
         packed.read(run.first, run.count, content)
@@ -218,7 +218,7 @@ def _description(dataset: Dataset, reader: PackedReader, data: Data, codec: Reco
 
 
 def _difference(packed: Packed, wanted: Description, samples: int) -> str | None:
-    """In which way a file is not the one that is wanted, in words."""
+    """How a file differs from the wanted one, in words; None if it does not."""
     held = packed.description
     if held.name != wanted.name:
         return f"holds {held.name}, and the data set is {wanted.name}"

@@ -1,4 +1,4 @@
-"""What of a file lies in the system's page cache; dropping it from there, and reading it in."""
+"""Page cache of a file: which share of it is cached, dropping it, and reading it in."""
 
 import ctypes
 import math
@@ -13,14 +13,14 @@ from ....datasets.packed.packed_format import located
 
 MAPPED_BYTES = 2**30  # at once: a private map of more than there is memory may be refused
 READ_BYTES = 2**22
-ALLOWED = 0.02  # of the pages, which are not as they were asked to be
+ALLOWED = 0.02  # share of the pages that may be in another state than configured
 
 
 def drop(path: Path) -> float | None:
-    """Drop the pages of a file, all processes'; returns the share of them that is still there.
+    """Drop the pages of a file from the cache; returns the share of them that is still cached.
 
-    None where the system cannot drop them or does not tell. Pages that somebody has mapped stay, and those of
-    a file in memory (tmpfs).
+    None where the system cannot drop them or does not report them. Pages that a process has mapped stay, and
+    those of a file in memory (tmpfs).
     """
     if not hasattr(os, "posix_fadvise"):
         return None
@@ -48,25 +48,25 @@ def read_in(path: Path) -> float | None:
 
 
 def cached(path: Path) -> float | None:
-    """The share of a file's pages that is in the cache; None where the system does not tell.
+    """The share of a file's pages that is in the cache; None where the system does not report it.
 
-    Linux tells it of files that one owns or may write to; of all others it says that every page is there.
+    Linux reports it of files that the user owns or may write to; all pages of others are reported as cached.
     """
-    if not hasattr(os, "posix_fadvise"):  # elsewhere than on Linux the call says something else
+    if not hasattr(os, "posix_fadvise"):  # the call means something else on other systems
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        told = os.fstat(descriptor)
-        if os.geteuid() not in (0, told.st_uid) and not os.access(path, os.W_OK):
+        stat = os.fstat(descriptor)
+        if os.geteuid() not in (0, stat.st_uid) and not os.access(path, os.W_OK):
             return None
-        found = pages = 0
-        for begin in range(0, told.st_size, MAPPED_BYTES):
-            states = _states(descriptor, begin, min(MAPPED_BYTES, told.st_size - begin))
+        resident = pages = 0
+        for begin in range(0, stat.st_size, MAPPED_BYTES):
+            states = _states(descriptor, begin, min(MAPPED_BYTES, stat.st_size - begin))
             if states is None:
                 return None
-            found += int(np.count_nonzero(states & 1))
+            resident += int(np.count_nonzero(states & 1))
             pages += len(states)
-        return found / pages if pages else None
+        return resident / pages if pages else None
     finally:
         os.close(descriptor)
 
@@ -74,7 +74,7 @@ def cached(path: Path) -> float | None:
 def remark(*, cold: bool, warm: bool, lacking: float) -> str | None:
     """A label of a run whose cache was not as it was asked for when training began; None where it was.
 
-    lacking: the share of the file's pages that was not; NaN where the system does not tell.
+    lacking: the share of the file's pages that was not; NaN where the system does not report it.
     """
     if lacking <= ALLOWED or not (cold or warm):
         return None
@@ -92,11 +92,11 @@ def _states(descriptor: int, begin: int, size: int) -> NDArray[np.uint8] | None:
     except OSError:  # there are file systems that map nothing
         return None
     with memory:
-        told = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
+        states = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
         start = ctypes.c_char.from_buffer(memory)
         try:
-            address, into = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_void_p(told.ctypes.data)
+            address, into = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_void_p(states.ctypes.data)
             failed = ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), into)
         finally:
             del start
-    return None if failed else told
+    return None if failed else states

@@ -157,7 +157,7 @@ def test_no_step_waits_for_itself_and_a_loss_that_is_nan_stops_in_the_next():
 @pytest.mark.parametrize("late", [True, False])
 def test_a_pause_waits_for_what_is_behind_backward_whoever_sums(late: bool):
     _, comm, replica = on_fake_gpu()
-    replica.late = late  # not where gloo joins GPUs: their optimizer's step is as late as any other's
+    replica.delayed_flag = late  # not where gloo joins GPUs: their optimizer's step is as late as any other's
     replica.wait_pending()
     assert comm.synchronised == 1
 
@@ -206,7 +206,7 @@ def test_where_flags_are_delayed_ranks_agree_before_the_end_an_evaluation_and_a_
 ):
     class Delayed(Trainer):
         def begin(self, resumed_from: str | None) -> None:
-            self.context.replica.late = True
+            self.context.replica.delayed_flag = True
             super().begin(resumed_from)
 
         def step(self) -> None:

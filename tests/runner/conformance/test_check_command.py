@@ -37,7 +37,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def some(candidate: Candidate) -> list[Check]:
         return [
-            check for check in kit.contract.checks(candidate) if check.name in ("drains", "stops anywhere")
+            check for check in kit.contract_checks(candidate) if check.name in ("drains", "stops anywhere")
         ]
 
     layers = {kit.CONTRACT: some}
@@ -184,7 +184,7 @@ def test_real_processes_are_not_started_for_what_hangs_in_virtual_time(monkeypat
     told: list[CheckResult] = []
     candidate = Candidate("averager", Averager, Averager.Config())
     level = logging.getLogger("daso_bench").level
-    kit.run([candidate], [(1, 1)], jobs=1, tell=lambda _, found: told.extend(found))
+    kit.run([candidate], [(1, 1)], jobs=1, show=lambda _, found: told.extend(found))
     assert logging.getLogger("daso_bench").level == level
     assert told[1].text == "not tried: it does not end in virtual time"
     assert check_command.exit_code(told) == 1

@@ -9,12 +9,18 @@ from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.conformance import trial
-from daso_bench.runner.conformance.checks import Candidate, Failed
-from daso_bench.runner.conformance.comparison import element, require_equal, require_same_walk, spread
+from daso_bench.runner.conformance.checks import (
+    Candidate,
+    Failed,
+    element,
+    require_equal,
+    require_same_walk,
+    spread,
+)
 from daso_bench.runner.conformance.driver import drive, jittered
 from daso_bench.runner.conformance.given_workload import cut
 from daso_bench.runner.conformance.observer import changed, same
-from daso_bench.runner.conformance.scenario import Course, Problem
+from daso_bench.runner.conformance.scenario import Problem, Scenario
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.ddp import DDP
 
@@ -44,17 +50,17 @@ class _Mean(nn.Module):
         return outputs.mean()
 
 
-def course(kind: type = DDP, **changes: Any) -> Course:
+def scenario(kind: type = DDP, **changes: Any) -> Scenario:
     given: dict = dict(ranks_of_nodes=(1, 1), problem=LINEAR, steps_per_epoch=3, epochs=2)
-    return Course(strategy_class=kind, config=kind.Config(), **{**given, **changes})
+    return Scenario(strategy_class=kind, config=kind.Config(), **{**given, **changes})
 
 
-def awkward(**changes: Any) -> Course:
-    return trial.course(Candidate("averager", Averager, Averager.Config()), (2, 1), **changes)
+def awkward(**changes: Any) -> Scenario:
+    return trial.trial_scenario(Candidate("averager", Averager, Averager.Config()), (2, 1), **changes)
 
 
 def test_gradients_data_rates_and_samples_are_those_of_each_step():
-    first, second = drive(course(rate=lambda step: 1.0 if step < 3 else 0.5))
+    first, second = drive(scenario(rate=lambda step: 1.0 if step < 3 else 0.5))
     # The gradient in step s is s: 0, 1, 2 at rate 1, then 3, 4, 5 at rate 0.5.
     assert [first.parameters[k].item() for k in range(7)] == [0, 0, -1, -3, -4.5, -6.5, -9]
     assert first.final.item() == second.given.item() == -9
@@ -66,7 +72,7 @@ def test_gradients_data_rates_and_samples_are_those_of_each_step():
 
 def test_clocks_begin_with_the_first_step_and_late_ranks_are_waited_for():
     network = AlphaBeta(inter_latency_s=1e-3)
-    first, second = drive(course(begin_ns=lambda rank: 7 * rank), network=network, step_time=10)
+    first, second = drive(scenario(begin_ns=lambda rank: 7 * rank), network=network, step_time=10)
     all_reduce = 2 * 10**6
     assert first.clock_ns == {0: 0} | {k: 7 + k * (10 + all_reduce) for k in range(1, 7)}
     assert second.clock_ns == {0: 7} | {k: 7 + k * (10 + all_reduce) for k in range(1, 7)}
@@ -106,7 +112,7 @@ def test_two_drives_are_the_same_bit_for_bit_and_leave_the_generator_alone():
 
 def test_a_course_can_start_apart_and_stop_early():
     start = lambda rank: torch.tensor([float(rank)], dtype=torch.float64)  # noqa: E731
-    histories = drive(course(Averager, start=start, stop_after=2))
+    histories = drive(scenario(Averager, start=start, stop_after=2))
     assert [h.parameters[0].item() for h in histories] == [0, 1]
     assert [h.steps for h in histories] == [2, 2]
     assert {h.final.item() for h in histories} == {-0.5}

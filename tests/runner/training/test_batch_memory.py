@@ -17,9 +17,8 @@ from daso_bench.datasets.image_files import ImageFiles, MaskedFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import Normalise
-from daso_bench.runner.training.batch_memory import MARGIN, BatchMemory, Unfinished
 from daso_bench.runner.training.batch_order import GlobalOrder
-from daso_bench.runner.training.loader import Ahead, Direct, Loader
+from daso_bench.runner.training.loader import MARGIN, Ahead, BatchMemory, Direct, Loader, Unfinished
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.progress import Progress
 

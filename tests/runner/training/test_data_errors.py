@@ -15,7 +15,7 @@ from daso_bench.runner.cli.main import main, run
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import dataset_of
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.data_errors import BadData, can_go_on, data_told, files_told
+from daso_bench.runner.training.data_errors import BadData, can_go_on, data_errors, file_errors
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 RUN = (
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_the_users_to_mend(tmp_path: Path) -> None:
 
 def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     dataset = ImageFolder(root="my imgs", class_names=("a,b", "größe"))
-    with pytest.raises(ConfigError) as raised, files_told(dataset):
+    with pytest.raises(ConfigError) as raised, file_errors(dataset):
         raise BadImage("a.jpg", "empty")
     _, _, words = str(raised.value).partition("daso-bench prepare ")
     (composed,) = compose(shlex.split(words), sweep=False)
@@ -129,15 +129,15 @@ def test_each_kind_of_trouble_has_its_error() -> None:
         (PermissionError("not allowed"), MachineError),
         (KeyError("a fault of ours"), KeyError),
     ):
-        for telling in (files_told, data_told):
+        for telling in (file_errors, data_errors):
             with pytest.raises(told), telling(dataset):
                 raise trouble
 
 
 def test_a_value_error_is_the_users_only_where_nothing_but_the_data_sets_code_runs() -> None:
     dataset = ImageFolder(root="imgs")
-    with pytest.raises(ConfigError, match="no such augment"), data_told(dataset):
+    with pytest.raises(ConfigError, match="no such augment"), data_errors(dataset):
         raise ValueError("no such augment")
-    with pytest.raises(ValueError, match="a fault of ours") as raised, files_told(dataset):
+    with pytest.raises(ValueError, match="a fault of ours") as raised, file_errors(dataset):
         raise ValueError("a fault of ours")
     assert not isinstance(raised.value, ConfigError)

@@ -21,8 +21,7 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.device_model import StepTime
-from daso_bench.runner.training.evaluation import Score
-from daso_bench.runner.training.evaluator import Evaluator
+from daso_bench.runner.training.evaluation import Evaluator, Score
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.asynchronous import AsynchronousStrategy
 

@@ -88,7 +88,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 def _others_took_as_many(strategy: LASGD, counted: int) -> None:
     """In the place of what a round carries, which nobody can read here."""
     strategy.control.tolist()
-    strategy.total, strategy.counted = strategy.own * strategy.workers, counted
+    strategy.total, strategy.counted = strategy.rank_samples * strategy.workers, counted
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ def notes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def sums(done: SimulatedRun) -> list[dict[str, int]]:
     """Of each evaluation, over ranks."""
-    by_rank = [[row["payload_bytes"] for row in notes(own.rows)] for own in done.own]
+    by_rank = [[row["payload_bytes"] for row in notes(own.rows)] for own in done.rank_rows]
     return [
         {link: sum(each[link] for each in ranks) for link in LINKS} for ranks in zip(*by_rank, strict=True)
     ]
@@ -39,7 +39,7 @@ def sums(done: SimulatedRun) -> list[dict[str, int]]:
 def test_bytes_grow_from_evaluation_to_evaluation_and_end_as_the_summary_says(strategy: str):
     done = run(strategy, eval_every_samples=96)
     found = sums(done)
-    assert [row["index"] for row in notes(done.own[1].rows)] == [0, 1, 2, 3]
+    assert [row["index"] for row in notes(done.rank_rows[1].rows)] == [0, 1, 2, 3]
     for link in LINKS:
         values = [each[link] for each in found]
         assert values == sorted(values)
@@ -49,7 +49,7 @@ def test_bytes_grow_from_evaluation_to_evaluation_and_end_as_the_summary_says(st
 
 def test_a_stretch_holds_what_its_rank_had_sent_at_its_end():
     done = run("ddp", eval_every_samples=96)
-    for own in done.own:
+    for own in done.rank_rows:
         stretches = [row["payload_bytes"] for row in own.rows if row["kind"] == "stretch"]
         assert stretches[:-1] == [row["payload_bytes"] for row in notes(own.rows)]
         assert stretches[-1] == stretches[-2], "nothing is trained after the last evaluation"
@@ -81,8 +81,8 @@ def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path
         """Keeps what its rank had noted."""
 
         def run(self) -> Any:
-            assert isinstance(self.context.own, Recorded)
-            broken.append(self.context.own.rows)
+            assert isinstance(self.context.rank_rows, Recorded)
+            broken.append(self.context.rank_rows.rows)
             return super().run()
 
     with pytest.raises(Dies):
@@ -90,9 +90,9 @@ def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path
     resumed = simulate(cfg, data, checkpoints=tmp_path / "broken", attempt=2)
     assert resumed.metrics.rows[0]["step"] == 8, "steps 9 to 14 are done twice"
     # Ranks begin in any order, but their rows lie at the same steps: which goes with which is no matter.
-    files = [before + own.rows for before, own in zip(broken, resumed.own, strict=True)]
+    files = [before + own.rows for before, own in zip(broken, resumed.rank_rows, strict=True)]
     start = [row for row in resumed.metrics.rows if row["kind"] == "start"]
     rows = [row for row in whole.metrics.rows if row["kind"] == "evaluation"]
-    wanted = with_bytes(rows, start, [own.rows for own in whole.own])
+    wanted = with_bytes(rows, start, [own.rows for own in whole.rank_rows])
     assert "payload_bytes_inter" in wanted[0]
     assert with_bytes(rows, start, files) == wanted

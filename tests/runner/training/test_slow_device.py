@@ -340,7 +340,7 @@ def test_a_model_that_runs_other_layers_in_some_steps_is_refused(mood: str, came
     for error in (measuring, training):
         text = str(error.value)
         assert text.startswith(
-            f"cluster.device: the model came to {came} where an earlier step came to {expected}, "
+            f"cluster.device: the model reached {came} where an earlier step reached {expected}, "
         )
         assert "launcher=simulated" in text
 
@@ -354,7 +354,7 @@ def test_a_gradient_that_is_not_computed_is_found_at_the_end_of_the_step():
     padding.begin_backward()
     (gradient,) = torch.autograd.grad(out.sum(), [model.c.weight])
     assert gradient.shape == (2, 2)
-    with pytest.raises(ConfigError, match=r"came to the end of the pass where an earlier step came to \w,"):
+    with pytest.raises(ConfigError, match=r"reached the end of the pass where an earlier step reached \w,"):
         padding.end()
 
 

@@ -298,7 +298,7 @@ def test_ranks_with_different_losses_choose_the_same_period():
     """Nothing is good enough for this rule, so it changes B after every epoch: on all ranks alike."""
     keys = {**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.99}
     done = run(config("daso", keys=keys, epochs=6))
-    records = [[row["strategy"] for row in own.rows if row["kind"] == "epoch"] for own in done.own]
+    records = [[row["strategy"] for row in own.rows if row["kind"] == "epoch"] for own in done.rank_rows]
     periods = [[(one["sync_every"], one["wait_batches"]) for one in rank] for rank in records]
     assert periods[0] == [(4, 1), (4, 1), (2, 1), (1, 1), (4, 1), (4, 1)]
     assert all(one == periods[0] for one in periods)
@@ -451,7 +451,7 @@ def test_train_time_is_the_sum_of_the_slowest_stretches():
 
     done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
     assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
-    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.own]
+    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.rank_rows]
     assert own == [[10.0, 8.0], [8.0, 10.0]]
 
 
@@ -491,7 +491,7 @@ def test_waiting_is_told_from_transfer():
 
     cfg = config(ranks=[1, 1], epochs=1, global_batch_size=96)
     done = run(cfg, network=Twenty(), step_time=lambda rank, n: rank * 30_000_000)
-    parts = [next(row for row in own.rows if row["kind"] == "stretch")["parts_s"] for own in done.own]
+    parts = [next(row for row in own.rows if row["kind"] == "stretch")["parts_s"] for own in done.rank_rows]
     assert [part["waiting"] for part in parts] == [0.03, 0.0]
     assert [part["exposed"] for part in parts] == [0.02, 0.02]
     assert [part["compute"] for part in parts] == [0.0, 0.03]
@@ -505,7 +505,7 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
         network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
         step_time=lambda rank, n: (rank + 1) * 5_000_000,
     )
-    for own, context in zip(done.own, done.contexts, strict=True):
+    for own, context in zip(done.rank_rows, done.contexts, strict=True):
         stretches = [row for row in own.rows if row["kind"] == "stretch"]
         train = sum(row["train_s"] for row in stretches)
         parts = sum(row["parts_s"][part] for row in stretches for part in PARTS)
@@ -558,7 +558,7 @@ def test_every_row_is_json_ready():
     import json
 
     done = run(config("daso", keys=CYCLING, target=0.5))
-    for row in [*done.metrics.rows, *done.own[2].rows]:
+    for row in [*done.metrics.rows, *done.rank_rows[2].rows]:
         json.dumps(row)
     assert not any(math.isnan(v) for row in done.metrics.rows for v in row.values() if isinstance(v, float))
 
