@@ -16,7 +16,7 @@ from ... import __version__
 from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
 from ..config.overrides import key_of
-from ..launch.interrupts import remembered
+from ..machine.signals import remembered
 from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .commands import COMMANDS
 from .options import Parser, add_config_dir, add_dry_run, folder_of
@@ -100,10 +100,10 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         code = run(arguments)
     except Exception:
-        remembered.heed()
+        remembered.raise_if_interrupted()
         raise
     if code == OK:
-        remembered.heed()
+        remembered.raise_if_interrupted()
     return code
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...strategies.errors import ConfigError, MachineError
+from ..machine.signals import Interrupts, remembered
 from ..records.outcome import INTERRUPTED, Outcome
 from ..records.run_directory import RunDirectory
 from .failures import Rank
-from .interrupts import Interrupts, remembered
 from .supervisor import Event, Supervisor
 
 STATUS_EVERY_S = 2.0
@@ -74,7 +74,7 @@ def run_attempt(
     begun, that makes it a failed one. Raises KeyboardInterrupt if it was interrupted and this cannot be kept.
     """
     with directory.lock(), ranks, _logging_to(directory.supervisor_log), Interrupts() as interrupts:
-        remembered.heed()
+        remembered.raise_if_interrupted()
         attempt = directory.begin_attempt(**ranks.about())
         reporter = _Reporter(directory, on_event)
         born: list[Rank] = []

@@ -5,12 +5,12 @@ When one rank dies the others soon complain about the lost connection, often bef
 
 import json
 import re
-import signal
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ..machine.signals import signal_name
 from ..records.outcome import FAILED, INTERRUPTED, OK, Outcome
 
 Kind = Literal["signal", "frozen", "exit", "exception"]
@@ -161,13 +161,6 @@ def exit_fault(rank: int, seen: int, exit_code: int, call: str, finished: bool) 
         text=f"killed by {name}{hint}",
         call=call,
     )
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def judge(

@@ -16,13 +16,12 @@ from typing import Any, Literal, Self
 
 from ...strategies.errors import MachineError
 from ..config.schema import RunConfig
-from ..machine.core_pinning import apart_here
-from ..machine.die_with_parent import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from ..machine.cores import Awake, apart_here
 from ..machine.environment import threads_per_rank, timing_validity, usable_cores
+from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.outcome import Outcome
 from ..records.run_directory import RunDirectory
 from .attempt import PATIENCE_S, Ranks, run_attempt
-from .emulated.keep_awake import Awake
 from .failures import Rank
 from .launcher import Launcher, ranks_in_words, threads_of
 from .rank_process import RankTask, run_rank_process
@@ -32,7 +31,7 @@ from .venue import Loopback, Venue, venue_of
 ENTRY = "daso_bench.runner.launch.rank:run_rank"
 ALL_RANKS = "daso_bench.runner.launch.simulated_run:run_all"  # all ranks in one process
 PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.launch.rank")
-_ALWAYS_PRELOADED = ("daso_bench.runner.machine.die_with_parent", "daso_bench.runner.launch.rank_process")
+_ALWAYS_PRELOADED = ("daso_bench.runner.machine.signals", "daso_bench.runner.launch.rank_process")
 # While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
 # not its threads. The ranks set their own number (torch.set_num_threads).
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -249,7 +248,7 @@ def _forkserver_environment() -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Also in what is started meanwhile, until it unblocks them itself (see forkserver_guard)."""
+    """Blocked too in what is started meanwhile, until it unblocks them itself (`signals.guard`)."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
     try:
         yield

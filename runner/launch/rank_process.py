@@ -26,9 +26,9 @@ from typing import Any, NoReturn
 from setproctitle import setproctitle, setthreadtitle
 
 from ...strategies.errors import ConfigError, ExpectedEnd, MachineError
-from ..machine.core_pinning import keep_to
-from ..machine.die_with_parent import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
+from ..machine.cores import keep_to
 from ..machine.environment import usable_cores
+from ..machine.signals import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
 from .emulated.namespaces import NodeEntry, enter
 
 BEAT_S = 0.5

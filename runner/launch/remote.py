@@ -18,14 +18,15 @@ from typing import Any, Protocol, Self
 from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
-from ..machine.core_pinning import Room, apart
+from ..machine.cores import Room, apart
 from ..machine.environment import timing_validity
 from ..machine.interfaces import interfaces, is_loopback
 from ..machine.job_rules import short_findings
+from ..machine.signals import signal_name
 from ..records.json_lines import write_json
 from ..records.run_directory import RunDirectory
 from .attempt import Ranks
-from .failures import LOST, Rank, signal_name
+from .failures import LOST, Rank
 
 ADDRESS = "supervisor.json"
 HELLO_S = 10.0  # a caller that says nothing for so long is no rank

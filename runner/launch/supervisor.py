@@ -14,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
+from ..machine.signals import Interrupts
 from ..records.outcome import Outcome
 from .failures import (
     Fault,
@@ -25,7 +26,6 @@ from .failures import (
     vitals,
     whereabouts,
 )
-from .interrupts import Interrupts
 
 TICK_S = 0.25
 LONGEST_TURN_S = 1.0

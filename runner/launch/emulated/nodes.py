@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from ....strategies.errors import ConfigError, MachineError
 from ...config.cluster import LinkConfig
-from ...machine.die_with_parent import LEFT_TO_THE_SUPERVISOR
-from ..failures import signal_name
+from ...machine.signals import LEFT_TO_THE_SUPERVISOR, signal_name
 from .addresses import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, Shape
 from .namespaces import NodeEntry
 
@@ -106,7 +105,7 @@ class Nodes:
 
 
 class Holder:
-    """A running holder. `answer`: see `holder`; one with "error" if there are no nodes.
+    """The running process of `namespaces`. `answer`: its JSON line, with "error" if there are no nodes.
 
     The kernel ends it with the thread that made it: make it in the main thread.
     """
@@ -117,7 +116,7 @@ class Holder:
         try:
             # Unbuffered: the one line is written at once, and `select` sees all there is to read.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", f"{__package__}.holder", str(os.getpid())],
+                [sys.executable, "-P", "-m", f"{__package__}.namespaces", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

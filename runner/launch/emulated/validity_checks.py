@@ -26,13 +26,13 @@ from ....strategies.topology import WORLD
 from ...communication.link_costs import ClusterNetwork
 from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
+from ...machine.cores import computed_s
 from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
 from ...training import gather
 from ...training.batch_order import BatchOrder
 from ...training.callbacks import Callback
 from ...training.slow_device import Padding
 from ..rank_process import Meeting
-from .keep_awake import computed_s
 
 FLOOR_LIMIT = 0.05  # of the modelled time of a sum of all gradients
 LINK_LIMIT = 0.05  # of α + bytes/rate, either way

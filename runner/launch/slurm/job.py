@@ -26,9 +26,8 @@ from ..attempt import run_attempt
 from ..failures import Rank
 from ..remote import RemoteProcess, RemoteRanks
 from ..supervisor import Event
-from . import provenance, queue
-from .clean_environment import for_step
-from .request import JobRequest, request_of
+from . import queue
+from .request import JobRequest, check_code, for_step, request_of
 from .srun import Srun
 
 ENTRY_FILE = "entry.json"  # names what the ranks do in place of training, and what they need to know for it
@@ -110,7 +109,7 @@ def run_alone(run_dir: Path) -> None:
     _refuse_if_other(directory, allocation)
     attempts = len(directory.status()["attempts"])
     try:
-        provenance.compare(directory)
+        check_code(directory)
         config = load(directory.config)
         outcome = run_here(directory, config, allocation, entry=entry_of(directory))
     except (ConfigError, MachineError) as error:

@@ -25,10 +25,8 @@ from ...records.outcome import Outcome
 from ...records.run_directory import RunDirectory
 from ..launcher import Launcher, Runs
 from ..supervisor import Event
-from . import job, provenance, queue, slurm_status
-from .clean_environment import scrubbed
-from .request import JobRequest, request_of
-from .wait import follow
+from . import job, queue, slurm_status
+from .request import JobRequest, code_state, record_code, request_of, scrubbed, snapshot
 
 FOLDER = ".slurm"
 RUNS = job.RUNS
@@ -65,7 +63,7 @@ class SlurmLauncher(Launcher):
             display.say(console, f"{id}: not submitted: {why}", "red")
         if self.waits([config for _, config in runs]):
             followed = [run for run, _ in runs if run.run_id not in done.refused]
-            return max(follow(followed, console), 3 if done.refused else 0)
+            return max(slurm_status.follow(followed, console), 3 if done.refused else 0)
         for folder in dict.fromkeys(run.path.parent for run, _ in runs):
             where = runs[0][0].path if len(runs) == 1 else folder
             display.say(console, f"look: daso-bench status {shlex.quote(str(where))}")
@@ -190,9 +188,9 @@ def _submit_batch(
     try:
         folder.mkdir(parents=True)
         (folder / RUNS).write_text("".join(f"{run.run_id}\n" for run in accepted), encoding="utf-8")
-        state = provenance.present()
+        state = code_state()
         for directory in accepted:
-            provenance.record(directory, state)
+            record_code(directory, state)
         ids = _sbatch(request, name, folder, accepted)
     except (MachineError, OSError) as error:
         for directory in accepted:
@@ -220,7 +218,7 @@ def _sbatch(request: JobRequest, name: str, folder: Path, runs: Sequence[RunDire
     launcher = request.launcher
     parameters: dict[str, Any] = request.parameters()
     if launcher.snapshot:
-        code = provenance.snapshot(folder.parent)
+        code = snapshot(folder.parent)
         line = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
         parameters["setup"] = [*parameters.get("setup", []), line]
     given = [name.replace("_", "-") for name in parameters] + list(launcher.sbatch)

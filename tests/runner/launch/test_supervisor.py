@@ -13,8 +13,8 @@ import pytest
 from daso_bench.runner.launch import supervisor as module
 from daso_bench.runner.launch.attempt import Ranks, run_attempt
 from daso_bench.runner.launch.failures import Rank, Vitals, judge, whereabouts
-from daso_bench.runner.launch.interrupts import Interrupts
 from daso_bench.runner.launch.supervisor import Supervisor
+from daso_bench.runner.machine.signals import Interrupts
 from daso_bench.runner.records.outcome import Outcome
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError

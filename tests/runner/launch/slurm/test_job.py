@@ -11,7 +11,7 @@ from slurm_cases import a_run
 from daso_bench.runner.launch.failures import Rank
 from daso_bench.runner.launch.remote import RemoteProcess
 from daso_bench.runner.launch.slurm import job as module
-from daso_bench.runner.launch.slurm import provenance, queue
+from daso_bench.runner.launch.slurm import queue, request
 from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.launch.slurm.request import request_of
@@ -378,10 +378,10 @@ def test_changed_code_is_refused_and_the_run_says_why(
     tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch, attempts: int
 ) -> None:
     run, _ = a_run(tmp_path / "results")
-    provenance.record(run, provenance.present())
+    request.record_code(run, request.code_state())
     for _ in range(attempts):  # one that was lost
         run.begin_attempt()
-    monkeypatch.setattr(provenance, "code_hash", lambda _: "0123456789abcdef")
+    monkeypatch.setattr(request, "code_hash", lambda _: "0123456789abcdef")
     with pytest.raises(JobFailedError, match="changed since the run was submitted: code"):
         module.run_alone(run.path)
     status = run.status()
