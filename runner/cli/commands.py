@@ -1,17 +1,54 @@
-"""The commands of `daso-bench`: each reads its words and hands over to the part that does it.
+"""The commands of `daso-bench`: the options and --help of each, and the call of the function that does it.
 
-That part is imported when it is asked for: `--help` and `list` answer without torch and Hydra.
+That function is imported only when its command is given: `--help` and `list` answer without torch and Hydra.
 """
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from ...strategies.errors import ConfigError
 from ..config import groups
 from ..config.overrides import key_of
 from ..machine.folders import check_folder
-from ..records.outcome import FAILED, OK
-from .options import add_config_dir, add_dry_run, folder_of, parser_of
+from ..records.run_directory import FAILED, OK
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError: a wrong option is one sentence and exit code 2, like any other wrong request."""
+        raise ConfigError(f"{message} ({self.prog} --help)")
+
+
+def parser_of(command: str, about: str = "", *, codes: str = "") -> Parser:
+    """The parser of a command. `about` and `codes` (exit codes) are shown by its --help."""
+    return Parser(
+        prog=f"daso-bench {command}",
+        allow_abbrev=False,
+        description=about,
+        epilog=f"Exit codes: {codes}" if codes else "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_config_dir(parser: Parser, about: str = "a folder of your own YAML files") -> None:
+    """Add `--config-dir`, whose value `folder_of` takes."""
+    parser.add_argument("--config-dir", metavar="DIR", help=about)
+
+
+def add_dry_run(parser: Parser) -> None:
+    """Add `--dry-run`, for commands that start runs."""
+    parser.add_argument("--dry-run", action="store_true", help="show what would run; nothing is started")
+
+
+def folder_of(text: str | None) -> Path | None:
+    """The absolute folder that `--config-dir` names, None without it. Raises ConfigError if there is none."""
+    if text is None:
+        return None
+    folder = Path(text).absolute()
+    check_folder(folder, f"--config-dir={text}")
+    return folder
 
 
 def _list(arguments: list[str]) -> int:
@@ -133,7 +170,7 @@ def _check(arguments: list[str]) -> int:
         "check",
         _CHECK_HELP,
         codes="0 all holds; 1 something does not; 2 the request was wrong, or all was refused. "
-        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something found.",
+        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something errors.",
     )
     parser.add_argument("words", nargs="*", metavar="strategy=NAME | strategy.KEY=VALUE")
     parser.add_argument(
@@ -291,7 +328,7 @@ def _doctor(arguments: list[str]) -> int:
     parser = parser_of(
         "doctor",
         _DOCTOR_HELP,
-        codes="0 nothing to mend (notes may be told); 2 a wrong request; 3 something found.",
+        codes="0 nothing to mend (notes may be told); 2 a wrong request; 3 something errors.",
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true", help="for machines")
@@ -362,21 +399,21 @@ def _validate(arguments: list[str]) -> int:
     from ..report.simulation_errors import of_folder, twins_in
 
     twins = twins_in(options.dir)
-    for one in twins:
-        print(one.sentence())
+    for twin in twins:
+        print(twin.sentence())
     if twins:
-        return FAILED if any(one.short for one in twins) else OK
-    found = of_folder(options.dir, options.output or options.dir / "validation")
-    if found is None:
+        return FAILED if any(twin.short for twin in twins) else OK
+    errors = of_folder(options.dir, options.output or options.dir / "validation")
+    if errors is None:
         raise ConfigError(
             f"{options.dir}: holds no run both emulated and in virtual time, whose checks passed "
             "(daso-bench +study=validation makes some)"
         )
-    print(found.sentence())
-    print(f"emulated runs that their own checks refused, or that failed: {found.invalid}")
-    for line in found.short:
+    print(errors.sentence())
+    print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")
+    for line in errors.short:
         print(f"short: {line}")
-    return FAILED if found.short else OK
+    return FAILED if errors.short else OK
 
 
 _PREPARE_HELP = """\

@@ -17,9 +17,8 @@ from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
 from ..config.overrides import key_of
 from ..machine.signals import remembered
-from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
-from .commands import COMMANDS
-from .options import Parser, add_config_dir, add_dry_run, folder_of
+from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from .commands import COMMANDS, Parser, add_config_dir, add_dry_run, folder_of
 
 _HELP = """\
 daso-bench {version}: run and compare data-parallel training strategies
@@ -134,13 +133,10 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{word}: neither a command ({', '.join(COMMANDS)}) nor KEY=VALUE{hint}")
     many = options.multirun or any(key_of(word) == "study" for word in options.words)
     folder, cwd = folder_of(options.config_dir), Path.cwd()
-    if options.dry_run:
-        from ..studies.dry_run import dry_run
+    from ..studies.start import dry_run, start
 
-        return dry_run(options.words, many=many, config_dir=folder, cwd=cwd)
-    from ..studies.start import start
-
-    return start(options.words, many=many, config_dir=folder, cwd=cwd)
+    command = dry_run if options.dry_run else start
+    return command(options.words, many=many, config_dir=folder, cwd=cwd)
 
 
 def help_text() -> str:

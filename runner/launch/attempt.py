@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from ...strategies.errors import ConfigError, MachineError
 from ..machine.signals import Interrupts, remembered
-from ..records.outcome import INTERRUPTED, Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import INTERRUPTED, Outcome, RunDirectory
 from .failures import Rank
 from .supervisor import Event, Supervisor
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ..machine.signals import signal_name
-from ..records.outcome import FAILED, INTERRUPTED, OK, Outcome
+from ..records.run_directory import FAILED, INTERRUPTED, OK, Outcome
 
 Kind = Literal["signal", "frozen", "exit", "exception"]
 

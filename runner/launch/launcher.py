@@ -10,8 +10,7 @@ from ..config.launchers import LauncherConfig
 from ..config.schema import RunConfig
 from ..config.typed import TARGET, locate_target
 from ..machine.environment import threads_per_rank
-from ..records.outcome import Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import Outcome, RunDirectory
 from .supervisor import Event
 
 Runs = Sequence[tuple[RunDirectory, RunConfig]]

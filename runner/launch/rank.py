@@ -28,9 +28,8 @@ from ..config.reader_config import order_alone
 from ..machine import gpu_facts
 from ..machine.environment import environment, rank_row
 from ..machine.run_queue import RunQueue
-from ..records import data_file
 from ..records.json_lines import RecordWriter, read_json, write_json
-from ..records.run_directory import of_attempt
+from ..records.run_directory import check_same_data, of_attempt
 from ..simulation.timing_only import profile_of
 from ..training import checkpoint, gather
 from ..training.callbacks import RunQueueTime
@@ -97,7 +96,7 @@ def run_rank(
 
     with data_told(config.dataset):
         data = config.dataset.load()
-    data_file.check_same(run_dir, data.files)
+    check_same_data(run_dir, data.files)
     packed = of_run(config.dataset, config.reader, data)
     queue = RunQueue()
     emulated = _emulated(config, comm, link.meeting, data, queue)
@@ -224,7 +223,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         file = path / checkpoint.MODEL
     with data_told(config.dataset):
         data = config.dataset.load()
-    data_file.check_same(run_dir, data.files)
+    check_same_data(run_dir, data.files)
     dtype = DTYPES[config.train.precision]
     channels, height, width = data.shape
     model = build(config.model, InputSpec(channels, height, width, data.classes)).to(dtype=dtype)

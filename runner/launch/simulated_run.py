@@ -15,9 +15,8 @@ from ..communication.link_costs import ClusterNetwork
 from ..config import load, schema
 from ..config.model_building import input_spec
 from ..machine.environment import environment, rank_row
-from ..records import data_file
 from ..records.json_lines import RecordWriter, read_json, write_json
-from ..records.run_directory import of_attempt
+from ..records.run_directory import check_same_data, of_attempt
 from ..simulation import timing_only
 from ..simulation.simulated_world import SimulationSetup, simulate
 from ..simulation.simulator import OutOfTime
@@ -64,7 +63,7 @@ def run_all(
     topology = Topology.of(config.cluster.ranks_of_nodes)
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     data, spec = _data_and_spec(config)
-    data_file.check_same(run_dir, data.files)
+    check_same_data(run_dir, data.files)
     profile = timing_only.profile_of(config, spec)
     if config.launcher.timing_only:
         config = timing_only.without_numbers(config, profile)

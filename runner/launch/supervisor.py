@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from ..machine.signals import Interrupts
-from ..records.outcome import Outcome
+from ..records.run_directory import Outcome
 from .failures import (
     Fault,
     Rank,

@@ -15,8 +15,7 @@ from ...strategies.errors import ConfigError
 from ..launch.slurm import slurm_status
 from ..machine.folders import check_folder
 from ..records import display
-from ..records.outcome import OK
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import OK, RunDirectory
 
 _LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folder
 

@@ -21,13 +21,13 @@ from ..config.parts import StudyInfo
 from ..config.schema import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
-from ..records.outcome import OK
+from ..records.run_directory import OK
 from ..records.seed_ranges import PILOT, REFERENCE, phase_of
 from ..report.claims import convergence_points
 from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, workload_of
 from ..report.statistics.planning import FEWEST_PILOTS, Target, choose
 from ..training.data_errors import data_told
-from . import dry_run, start
+from . import start
 from .plan import PlannedRun, plan_of
 from .prepare_data import Preparation
 
@@ -186,7 +186,7 @@ def run_baseline(
     plan = plan_of([Request(words=words, config=config) for config in derive(base, asked.runs)])
     console = display.make_console(goes_on=True)
     if asked.dry_run:
-        return dry_run.show(console, plan, many=True)
+        return start.show_plan(console, plan, many=True)
     ready = Preparation(console)
     ready.check(base)  # they are worth nothing without one another
     code = start.run_sweep(console, plan, with_report=False, ready=ready)

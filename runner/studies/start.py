@@ -1,4 +1,4 @@
-"""The commands that start runs: one run, a sweep, `resume`, `evaluate`."""
+"""The commands that start runs: one run, a sweep, `--dry-run` of both, `resume`, `evaluate`."""
 
 import shlex
 import time
@@ -10,20 +10,24 @@ from rich.console import Console
 
 from ...strategies.errors import ConfigError, MachineError
 from .. import PACKAGE
-from ..config.load import load, requests, to_plain
+from ..config.load import dump, load, requests, to_plain
 from ..config.overrides import key_of
+from ..config.reader_config import PackedReader
 from ..config.schema import RunConfig
 from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
-from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from ..training.data_errors import can_go_on
+from ..training.packed.packed_set import look_at
 from . import duration, sweep
 from .overview import runs_below
 from .plan import PlannedRun, StudyPlan, declare, plan_of
 from .prepare_data import Preparation
+
+RUN, GO_ON = "run", "go on with it"
+STARTED = (RUN, GO_ON)
 
 
 def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
@@ -58,6 +62,73 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     directory, outcome = begin(run, _starter(console, ready), ready.check)
     _tell_end(console, directory, outcome)
     return outcome.exit_code
+
+
+def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Show what `start` would do, in its order, and start nothing; returns the exit code."""
+    plan = plan_of(requests(words, sweep=many, config_dir=config_dir, cwd=cwd))
+    if not many:
+        _ = plan.only
+    return show_plan(display.make_console(), plan, many=many)
+
+
+def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
+    """Show each run, how long all will take, and the first one's configuration; returns the exit code.
+
+    `many`: the runs of a sweep, which skips what is finished.
+    """
+    total, wrong = len(plan.runs) + len(plan.refused), bool(plan.refused)
+    for number, run in enumerate(plan.runs, 1):
+        display.say(console, (f"[{number}/{total}] " if many else "") + run.title, "bold")
+        display.say(console, f"  directory  {run.path}")
+        for line, text in enumerate(launcher_of(run.config).describe(run.config)):
+            display.say(console, f"  {'' if line else 'processes':<9}  {text}")
+        would = intent(run, many=many)
+        if would in STARTED and (trouble := packed_trouble(run.config)) is not None:
+            would, wrong = f"refuse: {trouble}", True
+        display.say(console, f"  would      {would}")
+    for number, request in enumerate(plan.refused, len(plan.runs) + 1):
+        display.say(console, f"[{number}/{total}] refused: {request.error}", "red")
+    tell_time(console, plan)
+    if plan.runs:
+        display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
+        display.say(console, dump(plan.runs[0].config).rstrip())
+    return WRONG_REQUEST if wrong else OK
+
+
+def packed_trouble(config: RunConfig) -> str | None:
+    """Why the run would not start for its packed file, as far as that goes without loading the data set."""
+    if not isinstance(config.reader, PackedReader):
+        return None
+    try:
+        look_at(config.dataset, config.reader, config.cluster.nodes)
+    except (ConfigError, MachineError) as error:
+        return str(error)
+    return None
+
+
+def tell_time(console: Console, plan: StudyPlan) -> None:
+    """Show how long the runs will take, as far as that is known before any is started."""
+    estimate = duration.from_finished(plan.runs)
+    if estimate is not None:
+        display.say(console, str(estimate))
+    most = duration.at_most(duration.left(plan.runs))
+    if most:
+        display.say(console, most)
+
+
+def intent(run: PlannedRun, *, many: bool) -> str:
+    """What would be done with this run."""
+    state = run.state
+    if state in ("new", "queued"):
+        return RUN
+    if state == "resumable" and many:
+        return GO_ON
+    if state == "resumable":
+        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(run.path))})"
+    if state == "finished" and many:
+        return "skip: finished already"
+    return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"
 
 
 def resume(folder: Path) -> int:

@@ -9,8 +9,7 @@ from ..config.schema import RunConfig
 from ..launch.launcher import launcher_of
 from ..records.display import duration
 from ..records.json_lines import read_json
-from ..records.outcome import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from .plan import PlannedRun, StudyPlan
 
 NOT_STARTED = ("skipped", "refused", "impossible", "not started")

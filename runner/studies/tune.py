@@ -22,11 +22,10 @@ from ..config.parts import RunInfo, check_trials
 from ..config.schema import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
-from ..records.outcome import FAILED, OK, WRONG_REQUEST
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.statistics.ratio import Times
-from . import dry_run, start
+from . import start
 from .pilot import beside, refuse_far
 from .plan import PlannedRun, StudyPlan, plan_of
 from .prepare_data import Preparation
@@ -198,7 +197,7 @@ def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
             if trial.request.error is not None:
                 display.say(console, f"refused: {trial.request.error}", "red")
         display.say(console, "")
-    dry_run.tell_time(console, plan)
+    start.tell_time(console, plan)
 
 
 def _table(arm: StudyArm, trials: Sequence[Trial], runs: Mapping[Path, PlannedRun]) -> Table:
@@ -220,7 +219,7 @@ def _text(value: Any) -> str:
 
 def _intent(trial: Trial, runs: Mapping[Path, PlannedRun]) -> str:
     path = trial.request.path
-    return "count as failed: refused" if path is None else dry_run.intent(runs[path], many=True)
+    return "count as failed: refused" if path is None else start.intent(runs[path], many=True)
 
 
 def result_of(trial: Trial) -> TrialResult:

@@ -20,8 +20,7 @@ from ...config.launchers import SlurmConfig
 from ...config.load import load
 from ...config.schema import RunConfig
 from ...records.json_lines import read_json
-from ...records.outcome import INTERRUPTED, Outcome
-from ...records.run_directory import DONE, SUPERVISOR_GONE, RunDirectory
+from ...records.run_directory import DONE, INTERRUPTED, SUPERVISOR_GONE, Outcome, RunDirectory
 from ..attempt import run_attempt
 from ..failures import Rank
 from ..remote import RemoteProcess, RemoteRanks

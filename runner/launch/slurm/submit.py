@@ -21,8 +21,7 @@ from ....strategies.errors import ConfigError, MachineError
 from ...config.launchers import SlurmConfig
 from ...config.schema import RunConfig
 from ...records import display
-from ...records.outcome import Outcome
-from ...records.run_directory import RunDirectory
+from ...records.run_directory import Outcome, RunDirectory
 from ..launcher import Launcher, Runs
 from ..supervisor import Event
 from . import job, queue, slurm_status

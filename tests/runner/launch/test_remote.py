@@ -20,8 +20,7 @@ from daso_bench.runner.launch.failures import LOST, Rank
 from daso_bench.runner.launch.remote import ADDRESS, RemoteRanks, threads_of, timing_of
 from daso_bench.runner.machine.facts import process_facts
 from daso_bench.runner.machine.rules import Finding
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Topology
 

@@ -15,8 +15,7 @@ from daso_bench.runner.launch.attempt import Ranks, run_attempt
 from daso_bench.runner.launch.failures import Rank, Vitals, judge, whereabouts
 from daso_bench.runner.launch.supervisor import Supervisor
 from daso_bench.runner.machine.signals import Interrupts
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import pytest
 from daso_bench.runner.cli import main as cli
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.machine.signals import Interrupts, Remembered
-from daso_bench.runner.records.outcome import INTERRUPTED, OK
+from daso_bench.runner.records.run_directory import INTERRUPTED, OK
 
 
 def swallowed(_arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from asking import code_of, requests
 
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.outcome import WRONG_REQUEST
+from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import FRESH, PILOT, REFERENCE, SEEDS, TRIAL
 from daso_bench.runner.report.claims.convergence_points import match, read
 from daso_bench.runner.report.data.load import load_runs

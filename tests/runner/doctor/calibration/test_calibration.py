@@ -29,7 +29,7 @@ from daso_bench.runner.doctor.calibration.fit import About, Calibration, HoldOut
 from daso_bench.runner.doctor.calibration.measure import turned, turned_back
 from daso_bench.runner.doctor.calibration.write import cluster_of, render
 from daso_bench.runner.launch import local
-from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile, factors, read_trace
 from daso_bench.strategies.errors import ConfigError

@@ -26,8 +26,8 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_what_is_unchanged_passes(run: RunDirectory) -> None:
     request.check_code(run)
     state = read_json(run.path / request.CODE_FILE)
-    assert set(found) == {"python", "torch", "commit", "code"}
-    assert re.fullmatch("[0-9a-f]{16}", found["code"])
+    assert set(state) == {"python", "torch", "commit", "code"}
+    assert re.fullmatch("[0-9a-f]{16}", state["code"])
 
 
 def test_another_commit_with_the_same_files_passes(run: RunDirectory) -> None:

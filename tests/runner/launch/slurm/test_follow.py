@@ -72,7 +72,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     for index, run in enumerate(runs):
         run.update(job={"id": f"1_{index}"})
         made.jobs[f"1_{index}"] = told(f"1_{index}", "PENDING", "Priority")
-    monkeypatch.setattr(module, "POLL_S", 0.0)
+    monkeypatch.setattr(slurm_status, "POLL_S", 0.0)
     monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
     monkeypatch.setattr(queue, "in_queue", made.look)
     monkeypatch.setattr(queue, "shown", made.jobs.get)
@@ -240,7 +240,7 @@ def test_runs_whose_jobs_are_gone_are_given_up_together(
         now[0] += seconds
 
     monkeypatch.setattr(slurm_status.time, "sleep", tick)
-    monkeypatch.setattr(module, "POLL_S", 10.0)
+    monkeypatch.setattr(slurm_status, "POLL_S", 10.0)
     monkeypatch.setattr(slurm_status, "LATE_S", 90.0)
     play.jobs.clear()
     assert followed(play.runs, capsys)[0] == 1
@@ -302,7 +302,7 @@ def test_wait_follows_the_jobs_to_their_ends(
     cluster()
     monkeypatch.setattr(queue, "PAUSE_S", 0.01)
     monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
-    monkeypatch.setattr(module, "POLL_S", 0.1)
+    monkeypatch.setattr(slurm_status, "POLL_S", 0.1)
     monkeypatch.setattr(submit, "KNOWN_S", 0.5)
     words = ["launcher.wait=true", "launcher.python='false #'", "cluster=one_node"]
     with pytest.raises(SystemExit) as caught:

@@ -15,8 +15,7 @@ from daso_bench.runner.launch.slurm import queue, request
 from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.launch.slurm.request import request_of
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
+from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
 
