@@ -170,7 +170,7 @@ def _check(arguments: list[str]) -> int:
         "check",
         _CHECK_HELP,
         codes="0 all holds; 1 something does not; 2 the request was wrong, or all was refused. "
-        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something errors.",
+        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something is wrong.",
     )
     parser.add_argument("words", nargs="*", metavar="strategy=NAME | strategy.KEY=VALUE")
     parser.add_argument(
@@ -328,7 +328,7 @@ def _doctor(arguments: list[str]) -> int:
     parser = parser_of(
         "doctor",
         _DOCTOR_HELP,
-        codes="0 nothing to mend (notes may be told); 2 a wrong request; 3 something errors.",
+        codes="0 nothing to mend (notes may be told); 2 a wrong request; 3 something is wrong.",
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true", help="for machines")

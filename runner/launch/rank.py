@@ -29,7 +29,7 @@ from ..machine import gpu_facts
 from ..machine.environment import environment, rank_row
 from ..machine.run_queue import RunQueue
 from ..records.json_lines import RecordWriter, read_json, write_json
-from ..records.run_directory import check_same_data, of_attempt
+from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation.timing_only import profile_of
 from ..training import checkpoint, gather
 from ..training.callbacks import RunQueueTime
@@ -119,7 +119,7 @@ def run_rank(
         make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
         **({} if emulated is None else {"spend": emulated.spend, "remarks": emulated.remarks}),
     )
-    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as rows:
+    with RecordWriter(RunDirectory(run_dir).rank_records(rank)) as rows:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
         context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
         with images_told(config.dataset):

@@ -16,7 +16,7 @@ from ..config import load, schema
 from ..config.model_building import input_spec
 from ..machine.environment import environment, rank_row
 from ..records.json_lines import RecordWriter, read_json, write_json
-from ..records.run_directory import check_same_data, of_attempt
+from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation import timing_only
 from ..simulation.simulated_world import SimulationSetup, simulate
 from ..simulation.simulator import OutOfTime
@@ -76,7 +76,7 @@ def run_all(
         link.steps += 1  # the stall watch counts it as progress
 
     def own(rank: int) -> Rows:
-        return Appended(run_dir / "ranks" / f"{rank}.jsonl")
+        return Appended(RunDirectory(run_dir).rank_records(rank))
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
         setup = SimulationSetup(

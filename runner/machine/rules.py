@@ -549,11 +549,6 @@ MACHINE_RULES: tuple[Callable[[MachineFacts], Iterable[Finding]], ...] = (
 )
 
 
-def process_findings(facts: ProcessFacts) -> list[Finding]:
-    """What is wrong with one process, be it a rank of a job or not."""
-    return apply(PROCESS_RULES, facts)
-
-
 def machine_findings(facts: MachineFacts) -> list[Finding]:
     """What is wrong with a laptop, a login node, or the place of a task."""
     return apply([*PROCESS_RULES, *MACHINE_RULES], facts)

@@ -222,12 +222,10 @@ def _first_new_steps(rows: Sequence[Row]) -> dict[int, int]:
     return from_rows | {attempt: step + 1 for attempt, step in starts.items()}
 
 
-def best(rows: Iterable[Row], field: str = "accuracy", *, lowest: bool = False) -> Row | None:
-    """The first row with the best `field`; NaN, infinity and missing never are; None if none is left."""
+def best(rows: Iterable[Row], field: str = "accuracy") -> Row | None:
+    """The first row with the highest finite `field`; None if no row has one."""
     finite = [row for row in rows if _finite(row.get(field))]
-    if not finite:
-        return None
-    return min(finite, key=lambda row: row[field]) if lowest else max(finite, key=lambda row: row[field])
+    return max(finite, key=lambda row: row[field], default=None)
 
 
 def _finite(value: Any) -> bool:

@@ -181,8 +181,3 @@ class SegmentsRow(RecordRow):
     wall_s: float
     startup_s: float
     process_s: float
-
-
-OF_METRICS = {row.kind: row for row in (StartRow, EvaluationRow, EpochRow, SummaryRow)}
-OF_RANK = {row.kind: row for row in (StartRow, StretchRow, EpochRow, SentRow, SegmentsRow)}
-"""The rows of metrics.jsonl, and of ranks/<r>.jsonl."""
