@@ -301,7 +301,7 @@ class _Forked(Ranks):
     def broken(self) -> str | None:
         return self._venue.broken()
 
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
         warm(self._preload)
         meeting = self._venue.meeting
         if self._venue.keep_awake:
@@ -321,15 +321,15 @@ class _Forked(Ranks):
                 node=self._venue.node(rank),
                 cores=self._cores[rank],
             )
-            born.append(_bear(task, self._venue.listener))
+            started.append(_start_rank(task, self._venue.listener))
         if self._venue.listener is not None:
             # Rank 0 has it; were it open here too, its death would leave others waiting.
             self._venue.listener.close()
-        pids = [rank.process.pid for rank in born]
+        pids = [rank.process.pid for rank in started]
         return {"ranks": self._ranks, "threads": self._threads, "port": self._venue.port, "pids": pids}
 
 
-def _bear(task: RankTask, listener: socket.socket | None) -> Rank:
+def _start_rank(task: RankTask, listener: socket.socket | None) -> Rank:
     """Start one rank with its end of the line to the supervisor; rank 0 also gets the rendezvous socket."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

@@ -1,4 +1,4 @@
-"""What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
+"""Training of one rank: reads the run directory, joins the other ranks, trains, reports its end."""
 
 import logging
 import os
@@ -60,7 +60,7 @@ class SupervisorLink(Listener, Protocol):
 
 
 class MeetingLink(SupervisorLink, Protocol):
-    """The link of a real process, which also tells where all ranks meet, and what this rank's GPU is at."""
+    """The link of a real process: also where all ranks meet, and the collective of this rank's GPU."""
 
     meeting: Meeting
     on_device: Callable[[], str]
@@ -82,7 +82,7 @@ def run_rank(
         threads: of this rank's torch operations.
 
     Raises:
-        ConfigError: the run directory asks for something that cannot be.
+        ConfigError: the run directory asks for something impossible.
         RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
     """
     started = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""The one process of a run in virtual time: all its ranks, their records, and the supervisor's link."""
+"""A run in virtual time: one process computes all ranks, writes their records, reports to the supervisor."""
 
 import socket
 from pathlib import Path
@@ -75,7 +75,7 @@ def run_all(
     def tick() -> None:
         link.steps += 1  # the stall watch counts it as progress
 
-    def own(rank: int) -> Rows:
+    def rows_of(rank: int) -> Rows:
         return Appended(RunDirectory(run_dir).rank_records(rank))
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
@@ -89,7 +89,7 @@ def run_all(
             attempt=attempt,
             listeners=lambda rank: link if rank == 0 else Nobody(),
             tick=tick,
-            own=own,
+            own=rows_of,
             metrics=metrics,
             until_ns=None if fails_s is None else round(fails_s * 1e9),
             timeline=timeline,
@@ -102,7 +102,7 @@ def run_all(
                 f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
                 "`daso-bench resume` goes on from the last checkpoint, or from the start if there is none"
             ) from error
-        finally:  # however it ended: what a run that failed was doing is wanted most
+        finally:  # also of a run that failed, where it is needed most
             if timeline is not None:
                 timeline.write(run_dir / of_attempt("timeline", attempt))
     first = results[0]

@@ -91,30 +91,30 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def new_user_and_net() -> None:
-    """Move this process (one thread) into a new user and a new network namespace, where it may do all.
+    """Move this process (one thread) into a new user and network namespace, with all capabilities there.
 
-    Real root keeps its power over everybody's files, as all ids are mapped to themselves. Anybody else
-    appears as root inside and stays who they are for the files.
+    Real root keeps its access to all files, as all ids are mapped to themselves. Another user appears as root
+    inside and keeps their own access to files.
 
     Raises OSError; its `filename` is the map that could not be written, None if `unshare` failed.
     """
     pid, uid, gid = os.getpid(), os.getuid(), os.getgid()
-    heard, say = os.pipe()
+    read_end, write_end = os.pipe()
     # A map of all ids has to be written from outside, so a child stays there to do it.
     child = os.fork()
     if child == 0:
         code = 255
         try:
-            os.close(say)
-            code = _write_maps(pid, uid, gid) if os.read(heard, 1) else 0
+            os.close(write_end)
+            code = _write_maps(pid, uid, gid) if os.read(read_end, 1) else 0
         finally:
             os._exit(code)
-    os.close(heard)
+    os.close(read_end)
     try:
         unshare(CLONE_NEWUSER | CLONE_NEWNET)
-        os.write(say, b"x")
+        os.write(write_end, b"x")
     finally:
-        os.close(say)
+        os.close(write_end)
         _, status = os.waitpid(child, 0)
     if code := os.waitstatus_to_exitcode(status):
         raise OSError(code, os.strerror(code) if 0 < code < 255 else f"code {code}", f"/proc/{pid}/uid_map")

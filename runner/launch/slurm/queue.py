@@ -33,7 +33,7 @@ _OVER = re.compile(r"Invalid job id specified|already completing or completed")
 
 
 class SlurmError(MachineError):
-    """A command of Slurm is missing, refused, or got no answer. `words`: what it wrote to stderr."""
+    """A command of Slurm is missing, failed, or got no answer. `words`: what it wrote to stderr."""
 
     def __init__(self, command: Sequence[str], words: str) -> None:
         super().__init__(f"{command[0]}: {words}" if not words.startswith(command[0]) else words)

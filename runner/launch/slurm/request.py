@@ -88,7 +88,7 @@ class JobRequest:
         return len(set(self.ranks_of_nodes)) > 1
 
     def describe(self) -> list[str]:
-        """For people, line by line."""
+        """The request line by line, for the user."""
         launcher, nodes = self.launcher, len(self.ranks_of_nodes)
         shape = f"{nodes} node{'s' * (nodes != 1)} x {self.tasks_per_node} tasks"
         if self.ragged:
@@ -99,7 +99,7 @@ class JobRequest:
             f"{self.gpus_per_node or 'no'} GPU{'s' * (self.gpus_per_node != 1)} a node, "
             f"partition {launcher.partition or '(default)'}",
             f"time limit {slurm_time_limit.for_people(limit)} (--time={slurm_time_limit.spelled(limit)}), "
-            f"told {launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times",
+            f"warned {launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times",
         ]
         if not launcher.submit:
             lines = [lines[0], "in the allocation around the command, whose own time limit counts"]
@@ -137,8 +137,8 @@ class JobRequest:
     def srun(self) -> list[str]:
         """The words of srun up to the program.
 
-        What the job has is said again: since Slurm 22.05 a step does not inherit --cpus-per-task, and a step
-        that names nothing takes all.
+        The job's options are repeated: since Slurm 22.05 a step does not inherit --cpus-per-task, and a step
+        without options takes the whole job.
         """
         words = [
             "srun",
@@ -208,7 +208,7 @@ def _gpu_each(kinds: Sequence[NodeKind], ranks: int) -> int:
         return 0
     if len(with_gpus) < len(kinds):
         raise ConfigError(
-            "launcher.gpus_per_rank=auto: some nodes of the partition have GPUs, some have none; say 1 or 0"
+            "launcher.gpus_per_rank=auto: some nodes of the partition have GPUs, some do not; use 1 or 0"
         )
     most = max(kind.gpus for kind in with_gpus)
     if most < ranks:

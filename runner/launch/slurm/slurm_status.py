@@ -29,7 +29,7 @@ def job_id(status: Mapping[str, Any]) -> str | None:
 
 
 def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.QueuedJob]:
-    """What the controller knows of the jobs of unfinished runs; {} where no Slurm answers."""
+    """The jobs of unfinished runs, as the controller knows them; {} if no Slurm answers."""
     ids = [
         id for status in statuses if (id := job_id(status)) is not None and status.get("status") not in DONE
     ]
@@ -43,8 +43,8 @@ def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.QueuedJob]
 def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
     """status.json with what the queue adds: `queue` = state, nodes, time left, reason for waiting.
 
-    A run that has not ended by its own account and whose job is gone has failed, for the reason that
-    accounting or the controller still knows.
+    A run whose status.json shows no end and whose job is gone has failed, for the reason that accounting or
+    the controller still knows.
     """
     combined, word = dict(status), str(status.get("status"))
     if job is None or not job.live:
@@ -71,14 +71,14 @@ def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[s
 
 
 def _gone(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
-    """The end of a run whose job has left the queue before the run wrote one."""
+    """The end of a run whose job has left the queue before the run recorded one."""
     id = job_id(status)
     if id is None:
         return {}
     attempts: Sequence[Mapping[str, Any]] = status.get("attempts") or ()
     word = str(status.get("status"))
     if word == "running" and attempts and attempts[-1].get("host") == socket.gethostname():
-        return {}  # its lock says that it runs
+        return {}  # its lock shows that it runs
     last = job
     try:
         last = last or queue.shown(id)
@@ -95,17 +95,17 @@ def _gone(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, A
     how = cause or last.state
     return {
         "status": word_of_slurm if word_of_slurm in ("cancelled", "timed_out") else "failed",
-        "reason": f"job {id} ended without the run's own word: {how}",
+        "reason": f"job {id} ended before the run recorded its end: {how}",
     }
 
 
 def is_last_word(status: Mapping[str, Any]) -> bool:
-    """Whether the run itself says that it has ended."""
+    """Whether the run itself has recorded its end."""
     return status["status"] not in queue.LIVE and status.get("reason") != SUPERVISOR_GONE
 
 
 def settle(run: RunDirectory) -> dict[str, Any]:
-    """The status of a run whose job has ended, once the file system here shows its last word."""
+    """The status of a run whose job has ended, once the file system here shows the end that it recorded."""
     deadline = time.monotonic() + LATE_S
     while True:
         status = run.status()
@@ -128,7 +128,7 @@ def cancel(run: RunDirectory) -> str:
     if id is not None:
         queue.cancel([id])
     if run.state() == "running":
-        return f"job {id} is told to end" if id is not None else "is told to end"
+        return f"job {id} is asked to end" if id is not None else "is asked to end"
     with suppress(ConfigError), run.lock():
         run.update(status="cancelled", reason="by daso-bench cancel")
     return f"taken out of the queue (job {id})" if id is not None else "cancelled"
@@ -147,7 +147,7 @@ def follow(runs: Sequence[RunDirectory], console: Console) -> int:
         while waiting:
             jobs = jobs_of(run.status() for run in waiting.values())
             for path, run in list(waiting.items()):
-                status = run.status()  # later than the queue: a job that is gone has had its last word
+                status = run.status()  # read after the queue: a job that is gone has written its last status
                 combined = with_queue(status, jobs.get(job_id(status) or ""))
                 if combined["status"] in ENDED and not is_last_word(status):
                     # The job is gone, but the file system may still show an older status.json.
@@ -215,7 +215,7 @@ def _print_ends(console: Console, ended: Mapping[Path, Mapping[str, Any]]) -> No
 
 
 def last_words(path: Path, reason: str | None = None) -> str:
-    """The failing rank's traceback, from the supervisor's log of the run; "" if its reason says all.
+    """The failing rank's traceback, from the supervisor's log of the run; "" if its reason is enough.
 
     `reason`: the run's; ranks that failed because of the first one have logged their errors too.
     """

@@ -30,7 +30,7 @@ from .request import JobRequest, code_state, record_code, request_of, scrubbed, 
 FOLDER = ".slurm"
 RUNS = job.RUNS
 IDS = "jobs.txt"
-KNOWN_S = 10.0  # from sbatch's yes to squeue's knowing, on a busy controller
+KNOWN_S = 10.0  # from sbatch's answer until squeue shows the job, on a busy controller
 
 
 class SlurmLauncher(Launcher):
@@ -40,7 +40,7 @@ class SlurmLauncher(Launcher):
         lines = super().describe(config)
         try:
             return [*lines, *request_of(config).describe()]
-        except MachineError as error:  # a laptop may look at what a cluster would be asked
+        except MachineError as error:  # a machine without Slurm can show the rest
             return [*lines, f"what it asks of Slurm is not known here: {str(error).splitlines()[0]}"]
 
     def run(
@@ -74,7 +74,7 @@ class SlurmLauncher(Launcher):
 
 @dataclass
 class Submitted:
-    """What became of the runs: submitted as job, in the queue already, or not (and why)."""
+    """The runs of a submission: submitted as a job, in the queue already, or refused (and why)."""
 
     jobs: dict[str, str] = field(default_factory=dict)  # run id -> job id
     present: dict[str, str] = field(default_factory=dict)  # the same, of runs that were there before
@@ -127,7 +127,7 @@ def queued_runs(study: Path) -> dict[str, queue.QueuedJob]:
             _, _, index = id.partition("_")
             live[ids[int(index or 0)]] = element
         if not alive and time.time() - file.stat().st_mtime > 60:
-            (file.parent / "over").touch()  # nobody needs to ask about it again
+            (file.parent / "over").touch()  # no later call needs to ask about it
     return live
 
 
@@ -248,7 +248,7 @@ def _executor(folder: Path, python: str | None) -> Any:
 
 
 def _words_of(error: Exception) -> str:
-    """What sbatch wrote, out of submitit's account of it."""
+    """The lines of sbatch in submitit's error."""
     lines = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
     return "; ".join(line.removeprefix("sbatch: error: ") for line in lines) or str(error).strip()
 

@@ -245,7 +245,7 @@ class Vanishing(Ranks):
     def __init__(self, directory: RunDirectory, error: BaseException) -> None:
         self._directory, self._error = directory, error
 
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
         self._directory.status_file.unlink()
         raise self._error
 

@@ -310,7 +310,7 @@ def test_wait_follows_the_jobs_to_their_ends(
     shown = capsys.readouterr().out
     assert caught.value.code == 1
     assert "submitted as job 1, 2 runs" in shown
-    assert shown.count("ended without the run's own word: FAILED") >= 2
+    assert shown.count("ended before the run recorded its end: FAILED") >= 2
 
 
 def test_a_run_that_is_not_let_in_does_not_spoil_the_others_and_the_code_is_3(

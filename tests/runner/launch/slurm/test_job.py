@@ -72,7 +72,7 @@ def concluded(ranks: SlurmRanks, outcome: Outcome, *signals: str) -> tuple[Outco
     return outcome, ranks.directory.status()
 
 
-def born(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number: int = 0) -> Rank:
+def started(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number: int = 0) -> Rank:
     process = RemoteProcess({"pid": 1, "rank": number}, cast(Any, None), lambda _: None)
     process.lost = lost
     return Rank(
@@ -137,7 +137,7 @@ def test_a_warning_that_only_the_ranks_heard_counts_as_well(slurm: Slurm, tmp_pa
     """Slurm signals the tasks of a job's steps and not its batch step."""
     slurm.jobs["7"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path)
-    ranks._born = [born("n1"), born("n2", signals=("SIGUSR2",))]
+    ranks._started = [started("n1"), started("n2", signals=("SIGUSR2",))]
     assert concluded(ranks, STOPPED)[1]["attempts"][0]["status"] == "timed_out"
     assert slurm.requeued == ["7"]
 
@@ -187,7 +187,7 @@ def test_a_requeue_by_slurm_at_the_same_moment_is_no_failure(slurm: Slurm, tmp_p
 
 def test_a_rank_that_fails_stays_failed_and_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
     ranks = ranks_of(tmp_path)
-    ranks._born = [born("n1"), born("n2")]
+    ranks._started = [started("n1"), started("n2")]
     outcome, status = concluded(ranks, FAILED)
     assert outcome is FAILED
     assert (status["status"], status["reason"]) == ("failed", "rank 1: RuntimeError: boom")
@@ -228,15 +228,16 @@ def test_a_node_whose_ranks_all_fell_silent_is_a_lost_node(
 ) -> None:
     ranks = ranks_of(tmp_path)
     hosts = ("n1", "n1", "n2", "n2")
-    ranks._born = [
-        born(host, lost=gone, number=rank) for rank, (host, gone) in enumerate(zip(hosts, lost, strict=True))
+    ranks._started = [
+        started(host, lost=gone, number=rank)
+        for rank, (host, gone) in enumerate(zip(hosts, lost, strict=True))
     ]
     _, status = concluded(ranks, FAILED)
     assert status["status"] == ("queued" if again else "failed")
     assert slurm.requeued == (["7"] if again else [])
     if again:
         assert status["attempts"][0]["reason"] == (
-            "node_fail: all ranks on n2 fell silent at once (Slurm says: down*)"
+            "node_fail: all ranks on n2 fell silent at once (Slurm's state: down*)"
         )
 
 
@@ -420,7 +421,7 @@ def test_a_failure_before_the_signal(slurm: Slurm, tmp_path: Path) -> None:
     """The rank raised, then Slurm's warning came while the others were being ended."""
     slurm.jobs["7"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path)
-    ranks._born = [born("n1", signals=("SIGUSR2",)), born("n2")]
+    ranks._started = [started("n1", signals=("SIGUSR2",)), started("n2")]
     _, status = concluded(ranks, replace(FAILED, raised=True))
     assert (status["status"], slurm.requeued) == ("failed", [])
 
