@@ -62,7 +62,7 @@ class Meeting:
     `one_clock`: all ranks are on one machine, whose monotonic clock they share. `network`: who makes the
     links of `cluster.links`: none, kernel, or modelled (the ranks do it). `interface`: by which they reach
     each other; null: by the host's address. `unshaped_interface`: the same without shaping. `awake`: the
-    processes that only keep cores awake. `known`: goes to environment.json as it is (batch job, interface, nodes).
+    processes that only keep cores awake. `known`: for environment.json (batch job, interface, nodes).
     """
 
     host: str = "127.0.0.1"

@@ -1,6 +1,6 @@
 """`daso-bench pilot`: runs of a study's baseline, on seeds that no scored run has, for the whole schedule.
 
-Pilots, on the validation split, say which target the study can aim at, and for how long. With `--reference`
+Pilots, on the validation split, give the target that the study can set, and its duration. With `--reference`
 the baseline runs as it is scored, and how many samples its target takes is stored as a file. Source:
 docs/method.md, "Validity and guard" and "Tuning and pilot".
 """
@@ -46,7 +46,7 @@ class Asked:
 
 
 def pilot(asked: Asked) -> int:
-    """Run the pilots of a study, and say what came out; returns the exit code.
+    """Run the pilots of a study, and show the result; returns the exit code.
 
     Raises ConfigError where the study has no baseline, aims at another metric than accuracy, or is for a
     cluster.
@@ -103,7 +103,7 @@ def _show_target(console: Console, target: Target, folder: Path, words: Sequence
 
 
 def reference(asked: Asked, *, output: Path | None) -> int:
-    """Run the baseline of a study as it is scored, and store what came out; returns the exit code.
+    """Run the baseline of a study as it is scored, and store the result; returns the exit code.
 
     `output`: the folder that gets `convergence/<study>.yaml`; None: that of the runs. Raises ConfigError
     where the study has no baseline or no target, or is for a cluster.
@@ -123,8 +123,8 @@ def scored(base: RunConfig, runs: int) -> list[RunConfig]:
     Raises ConfigError without a target.
     """
     if base.train.target is None:
-        raise ConfigError("train.target=null: a reference tells how many samples a target takes; give one")
-    # As in a study: where the evaluations lie is drawn for each repetition, if at all.
+        raise ConfigError("train.target=null: a reference is the number of samples to a target; give one")
+    # As in a study: each repetition has its own random phase of the evaluations, if any.
     seeds = [REFERENCE + number for number in range(runs)]
     return [beside(base, REFERENCE_SUFFIX, seed=seed, phase=phase_of(seed)) for seed in seeds]
 
@@ -188,7 +188,7 @@ def run_baseline(
     if asked.dry_run:
         return start.show_plan(console, plan, many=True)
     ready = Preparation(console)
-    ready.check(base)  # they are worth nothing without one another
+    ready.check(base)  # one run alone has no use
     code = start.run_sweep(console, plan, with_report=False, ready=ready)
     if code == OK:
         conclude(console, base, plan.runs)

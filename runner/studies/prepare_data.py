@@ -154,7 +154,7 @@ class Preparation:
 
 
 def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
-    """A prepared data set in sentences, for people; nothing of one without files.
+    """Sentences that describe a prepared data set; none for one without files.
 
     named: of the files left out, how many are named one by one; None: all.
     """

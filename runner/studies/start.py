@@ -31,21 +31,21 @@ STARTED = (RUN, GO_ON)
 
 
 def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
-    """Run what `words` ask for: one run, or with `many` a sweep. Relative paths count from `cwd`.
+    """Run what `words` name: one run, or with `many` a sweep. Relative paths count from `cwd`.
 
     Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
     """
     asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
-    given_away = external_launcher(request.config for request in asked)
-    if given_away is None:
+    external = external_launcher(request.config for request in asked)
+    if external is None:
         local.warm()  # the processes load torch while this one looks at the requests
     plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many:
         with_report = any(key_of(word) == "study" for word in words)
-        if given_away is not None:
-            return _give_away(
+        if external is not None:
+            return _hand_over(
                 console,
-                given_away,
+                external,
                 plan,
                 with_report=with_report,
                 words=words,
@@ -54,8 +54,8 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
         return run_sweep(console, plan, with_report=with_report, words=words, config_dir=config_dir)
     run = plan.only
     display.say(console, run.title, "bold")
-    if given_away is not None:
-        return _give_away(console, given_away, plan, with_report=False)
+    if external is not None:
+        return _hand_over(console, external, plan, with_report=False)
     ready = Preparation(console)
     # A requeued batch script repeats its command.
     begin = sweep.run_or_resume if run.config.launcher.external else sweep.run_one
@@ -191,7 +191,7 @@ def run_sweep(
     config_dir: Path | None = None,
     ready: Preparation | None = None,
 ) -> int:
-    """Run them here, in the order of the plan, and show how it goes; returns the exit code.
+    """Run the plan here, in its order, and show the progress; returns the exit code.
 
     `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
     that have been looked at already.
@@ -245,7 +245,7 @@ def _tell_refused(console: Console, plan: StudyPlan) -> None:
         display.say(console, f"refused: {error}", "red")
 
 
-def _give_away(
+def _hand_over(
     console: Console,
     launcher: Launcher,
     plan: StudyPlan,
@@ -288,7 +288,7 @@ def _give_away(
 
 
 def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
-    """The folder of a run that is given away, its data ready; None for a finished one.
+    """The folder of a run that is handed over, its data ready; None for a finished one.
 
     Raises ConfigError, MachineError where it cannot be run; then there is no new folder.
     """
@@ -355,5 +355,5 @@ def _build_report(console: Console, folder: Path, config_dir: Path | None) -> No
 
     try:
         display.say(console, f"report: {report(folder, folder / 'report', config_dir)}", "bold")
-    except (ConfigError, MachineError) as error:  # what the runs have told already, or a full disk
+    except (ConfigError, MachineError) as error:  # the runs have shown it already, or the disk is full
         display.say(console, f"no report: {error}", "red")

@@ -1,4 +1,4 @@
-"""Starts one run or many: checked before the first starts, and none stops the others."""
+"""Runs one run or a sweep: all are checked before the first starts; a failure does not stop the others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ def _run(
             tell(f"{count} {run.title}: goes on after an attempt that did not finish{after}")
             directory = RunDirectory.open(run.path)
         else:
-            # A run that somebody else has right now is refused by name in here.
+            # This refuses a run that another process runs now.
             tell(f"{count} {run.title}{after}")
             directory = RunDirectory.create(to_plain(config), config.results_dir)
         return Result(run, start(directory, config))

@@ -1,4 +1,4 @@
-"""`daso-bench calibrate`: measures this machine with real processes, and writes it as a cluster's file."""
+"""`daso-bench calibrate`: measures this machine with real processes, and writes the file of a cluster."""
 
 import dataclasses
 import datetime

@@ -218,7 +218,7 @@ def test_the_command_stores_what_later_runs_are_held_against(here: Path, capsys:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--reference", "train.target=null"], "train.target=null: a reference tells how many samples"),
+        (["--reference", "train.target=null"], "train.target=null: a reference is the number of samples"),
         (["--output", "mine"], "--output mine: belongs to --reference"),
     ],
 )
