@@ -253,7 +253,7 @@ def launch(
     that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `attempt.run_attempt`.
 
     Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
-    port, its networks, cores to pin to) cannot be had or the directory cannot be written: all found before
+    port, its networks, cores to pin to) is not available or the directory cannot be written: all before
     the attempt begins, so nothing has changed.
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """

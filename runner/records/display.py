@@ -279,18 +279,18 @@ def percent(share: float) -> str:
 
 def _summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     summary = status.get("summary") or {}
-    found, headline = _figures(status), _headline(summary, "final_")
+    figures, headline = _figures(status), _headline(summary, "final_")
     rows = [("status", str(status.get("status")))]
     if status.get("reason"):
         rows.append(("reason", str(status["reason"])))
     measured = [
-        (f"final {headline}", found["judged"]),
+        (f"final {headline}", figures["judged"]),
         (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
-        (f"time to {_target(summary.get('target'))}", found["to target"]),
-        ("training time", found["train"]),
-        ("samples/s", found["samples/s"]),
-        ("bytes between nodes", found["inter"]),
-        ("bytes inside nodes", found["intra"]),
+        (f"time to {_target(summary.get('target'))}", figures["to target"]),
+        ("training time", figures["train"]),
+        ("samples/s", figures["samples/s"]),
+        ("bytes between nodes", figures["inter"]),
+        ("bytes inside nodes", figures["intra"]),
     ]
     return [
         *rows,

@@ -131,10 +131,10 @@ def read_records(path: Path) -> Read:
     damage: list[Damage] = []
     decoder = json.JSONDecoder()
     for number in used_lines:
-        found, kind = _records_of(lines[number - 1], decoder)
-        rows += found
+        records, kind = _records_of(lines[number - 1], decoder)
+        rows += records
         if kind is not None:
-            damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(found)))
+            damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(records)))
     return Read(rows, damage)
 
 

@@ -77,7 +77,9 @@ def pilots(base: RunConfig, runs: int) -> list[RunConfig]:
     # All evaluate at the same marks, so that their curves can be averaged.
     phase = phase_of(PILOT)
     return [
-        beside(base, PILOT_SUFFIX, seed=PILOT + number, phase=phase, eval_split="validation", target=None)
+        derived_run(
+            base, PILOT_SUFFIX, seed=PILOT + number, phase=phase, eval_split="validation", target=None
+        )
         for number in range(runs)
     ]
 
@@ -126,7 +128,7 @@ def scored(base: RunConfig, runs: int) -> list[RunConfig]:
         raise ConfigError("train.target=null: a reference is the number of samples to a target; give one")
     # As in a study: each repetition has its own random phase of the evaluations, if any.
     seeds = [REFERENCE + number for number in range(runs)]
-    return [beside(base, REFERENCE_SUFFIX, seed=seed, phase=phase_of(seed)) for seed in seeds]
+    return [derived_run(base, REFERENCE_SUFFIX, seed=seed, phase=phase_of(seed)) for seed in seeds]
 
 
 def read_references(runs: Sequence[PlannedRun], name: str, command: str) -> Reference:
@@ -181,7 +183,7 @@ def run_baseline(
     if asked.runs < fewest:
         raise ConfigError(f"--runs {asked.runs}: must be {fewest} or more")
     base = baseline_of(requests(asked.words, sweep=True, config_dir=asked.config_dir, cwd=asked.cwd))
-    refuse_far(base, what)
+    refuse_external(base, what)
     words = tuple(asked.words)
     plan = plan_of([Request(words=words, config=config) for config in derive(base, asked.runs)])
     console = display.make_console(goes_on=True)
@@ -209,7 +211,7 @@ def baseline_of(requests: Sequence[Request]) -> RunConfig:
     return baselines[0]
 
 
-def beside(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: Any) -> RunConfig:
+def derived_run(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: Any) -> RunConfig:
     """`base` with this seed, its whole schedule and other values of `train`, in the study <name><suffix>.
 
     `phase`: of the evaluations, where the study draws one at all.
@@ -220,7 +222,7 @@ def beside(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: An
     return dataclasses.replace(base, seed=seed, train=whole, study=study)
 
 
-def refuse_far(config: RunConfig, what: str) -> None:
+def refuse_external(config: RunConfig, what: str) -> None:
     """Raises ConfigError where `what`, which is waited for, would go to a queue."""
     if config.launcher.external:
         raise ConfigError(

@@ -67,7 +67,7 @@ def run_all(
 ) -> list[Result]:
     """Run what is not finished, in the order of the plan.
 
-    `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, told at
+    `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, shown at
     the start of each; None if that is not known.
     """
     results: list[Result] = []

@@ -26,7 +26,7 @@ from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.statistics.ratio import Times
 from . import start
-from .pilot import beside, refuse_far
+from .pilot import derived_run, refuse_external
 from .plan import PlannedRun, StudyPlan, plan_of
 from .prepare_data import Preparation
 from .search_space import described, settings_of, sobol_points, space_of, value_of, with_settings
@@ -148,7 +148,7 @@ def tuning_of(
         raise ConfigError(
             "study.role: all arms are second baselines or the placebo; there is nothing to tune"
         )
-    refuse_far(searched[0].config, "trials")
+    refuse_external(searched[0].config, "trials")
     number = searched[0].config.study.tune_trials if count is None else count
     check_trials(number, "study.tune_trials" if count is None else "--trials")
     scored = (r.config.seed for r in requests if r.config is not None and not r.config.study.role)
@@ -178,7 +178,7 @@ def _request(
     trial_words = (*words, f"study.arm={arm.name}", *(f"{key}={value}" for key, value in settings.items()))
     try:
         changed = with_settings(arm.config, settings)
-        run = beside(changed, SUFFIX, seed=seed, phase=phase_of(seed), eval_split="validation")
+        run = derived_run(changed, SUFFIX, seed=seed, phase=phase_of(seed), eval_split="validation")
         run = dataclasses.replace(
             run, run=RunInfo(name=f"trial {number}"), study=dataclasses.replace(run.study, arm=arm.name)
         )

@@ -199,7 +199,7 @@ def write_study(
     }
     file = folder / "study" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    title = f"The settings of +study={first.name} beside equally tuned ones; made by daso-bench tune"
+    title = f"The settings of +study={first.name} and equally tuned ones; made by daso-bench tune"
     file.write_text(f"# @package _global_\n# {title}\n{dump_yaml(tree)}", encoding="utf-8")
     return file
 
