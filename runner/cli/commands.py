@@ -147,7 +147,7 @@ def _tensorboard(arguments: list[str]) -> int:
 
 
 _CHECK_HELP = """\
-Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, hears
+Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, obeys
 stop requests, equal calls on all ranks), and the same steps by real processes over gloo. A strategy may
 refuse ranks: that is no failure. That the built-in strategies follow their equations is proven by the tests
 of the repository (tests/conformance), not by this command.
@@ -196,7 +196,7 @@ def _check(arguments: list[str]) -> int:
 
 _CLAIMS_HELP = """\
 The claims of the papers behind the strategies: what is claimed, where that is stated and how sure it is, by
-what and against what it is judged, under which conditions it was claimed (as far as the source says), and the
+what and against what it is judged, under which conditions it was claimed (if the source states them), and the
 command that tests it. Numbers of a paper's tables are yours to add, as rows: docs/claims.md shows how.
 
   daso-bench claims

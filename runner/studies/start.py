@@ -60,7 +60,7 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
     # A requeued batch script repeats its command.
     begin = sweep.run_or_resume if run.config.launcher.external else sweep.run_one
     directory, outcome = begin(run, _starter(console, ready), ready.check)
-    _tell_end(console, directory, outcome)
+    _show_end(console, directory, outcome)
     return outcome.exit_code
 
 
@@ -89,7 +89,7 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
         display.say(console, f"  would      {would}")
     for number, request in enumerate(plan.refused, len(plan.runs) + 1):
         display.say(console, f"[{number}/{total}] refused: {request.error}", "red")
-    tell_time(console, plan)
+    show_time(console, plan)
     if plan.runs:
         display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
         display.say(console, dump(plan.runs[0].config).rstrip())
@@ -107,7 +107,7 @@ def packed_trouble(config: RunConfig) -> str | None:
     return None
 
 
-def tell_time(console: Console, plan: StudyPlan) -> None:
+def show_time(console: Console, plan: StudyPlan) -> None:
     """Show how long the runs will take, as far as that is known before any is started."""
     estimate = duration.from_finished(plan.runs)
     if estimate is not None:
@@ -165,7 +165,7 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
             display.say(console, f"{run.run_id}: {error}", "red")
             code = code or _code_of(error)
             continue
-        _tell_end(console, run, outcome)
+        _show_end(console, run, outcome)
         if outcome.exit_code == INTERRUPTED:
             return outcome.exit_code
         code = outcome.exit_code or code
@@ -200,14 +200,14 @@ def run_sweep(
     def tell(text: str) -> None:
         display.say(console, text)
 
-    _tell_refused(console, plan)
+    _show_refused(console, plan)
     commit = cache(lambda: commit_of(PACKAGE)[0])
     declare(plan.runs, words, unix=time.time(), commit=commit)
     ready = ready or Preparation(console)
-    pace = duration.Pace(_tell_estimate(console, plan))
-    start_run = _paced(_starter(console, ready, tell_end=True), pace)
+    pace = duration.Pace(_show_estimate(console, plan))
+    start_run = _paced(_starter(console, ready, show_end=True), pace)
     results = sweep.run_all(plan, start_run, tell, commit, pace.left_s, ready.check)
-    _tell_sweep(console, results)
+    _show_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
         if with_report and code != INTERRUPTED:
@@ -217,7 +217,7 @@ def run_sweep(
     return code
 
 
-def _tell_estimate(console: Console, plan: StudyPlan) -> float | None:
+def _show_estimate(console: Console, plan: StudyPlan) -> float | None:
     """Show how long the runs will take; seconds of each, None before one is finished."""
     estimate = duration.from_finished(plan.runs)
     if estimate is None:
@@ -236,7 +236,7 @@ def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
     return start_and_time
 
 
-def _tell_refused(console: Console, plan: StudyPlan) -> None:
+def _show_refused(console: Console, plan: StudyPlan) -> None:
     """Show which requests are refused. Raises ConfigError if all are."""
     errors = dict.fromkeys(str(request.error) for request in plan.refused)
     if not plan.runs:
@@ -255,7 +255,7 @@ def _hand_over(
     config_dir: Path | None = None,
 ) -> int:
     """Hand the runs to Slurm's queue or to the user's torchrun. `words`: of a sweep."""
-    _tell_refused(console, plan)
+    _show_refused(console, plan)
     if words is not None:
         declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
     most = duration.at_most(duration.left(plan.runs))
@@ -310,7 +310,7 @@ def _code_of(error: ConfigError | MachineError) -> int:
     return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
 
 
-def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) -> sweep.Start:
+def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> sweep.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
             ready(directory, config)
@@ -321,21 +321,21 @@ def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) ->
             raise
         if outcome.exit_code and outcome.details:
             display.say(console, outcome.details.rstrip(), "dim")
-        if tell_end:
+        if show_end:
             display.say(console, f"  {display.one_line(directory.status())}")
         return outcome
 
     return start_run
 
 
-def _tell_end(console: Console, directory: RunDirectory, outcome: Outcome) -> None:
+def _show_end(console: Console, directory: RunDirectory, outcome: Outcome) -> None:
     console.print(display.run_table(directory.status()))
     display.say(console, f"run directory: {directory.path}")
     if outcome.status in ("failed", "cancelled", "timed_out") and can_go_on(outcome.reason):
         display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
 
 
-def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
+def _show_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
     done = [r.request.path for r in results if r.request.path is not None and r.done]
     if done:
         console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))

@@ -197,7 +197,7 @@ def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
             if trial.request.error is not None:
                 display.say(console, f"refused: {trial.request.error}", "red")
         display.say(console, "")
-    start.tell_time(console, plan)
+    start.show_time(console, plan)
 
 
 def _table(arm: StudyArm, trials: Sequence[Trial], runs: Mapping[Path, PlannedRun]) -> Table:
