@@ -80,7 +80,7 @@ def test_auto_takes_what_the_nodes_of_the_partition_have(
         ([], (2, 2), r"launcher.partition=None: Slurm knows no nodes of it"),
         ([kind(2)], (4, 4), r"cluster.ranks_per_node=4: the partition's nodes have at most 2 CPUs"),
         ([kind(8, 2)], (4, 4), r"cluster.ranks_per_node=4: .* have 2 GPUs; use launcher.gpus_per_rank=0"),
-        ([kind(8, 2), kind(8)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* say 1 or 0"),
+        ([kind(8, 2), kind(8)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* use 1 or 0"),
     ],
 )
 def test_auto_refuses_what_the_nodes_cannot_give(
