@@ -81,7 +81,7 @@ def started(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), num
 
 
 LIMIT = "time limit of {} min (launcher.timeout_min)"
-REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
+REQUEUED, ASKED = "requeued by Slurm", "preempted, or asked"
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
         ("SIGUSR2", 10, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
         ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
         # One with much time left is a preemption, also in a short job, where submitit counts a time limit.
-        ("SIGUSR2", 5, "RUNNING", 299.0, "queued", "cancelled", TOLD, 1),
-        ("SIGUSR2", 10, "RUNNING", 540.0, "queued", "cancelled", TOLD, 1),
-        ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 3 * DAY_MIN * 60.0 - 60, "queued", "cancelled", TOLD, 1),
+        ("SIGUSR2", 5, "RUNNING", 299.0, "queued", "cancelled", ASKED, 1),
+        ("SIGUSR2", 10, "RUNNING", 540.0, "queued", "cancelled", ASKED, 1),
+        ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 3 * DAY_MIN * 60.0 - 60, "queued", "cancelled", ASKED, 1),
         # SIGTERM means what Slurm says of the job; one that Slurm has requeued is not requeued again.
         ("SIGTERM", 10, "PENDING", 600.0, "queued", "cancelled", REQUEUED, 0),
         ("SIGTERM", 10, "REQUEUED", 600.0, "queued", "cancelled", REQUEUED, 0),
@@ -105,12 +105,12 @@ REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
         ("SIGTERM", 10, "COMPLETING", 0.0, "queued", "timed_out", LIMIT, 1),
         ("SIGTERM", 10, "TIMEOUT", 0.0, "queued", "timed_out", "time limit", 1),
         ("SIGTERM", 10, "PREEMPTED", 400.0, "queued", "cancelled", "preempted", 1),
-        ("SIGTERM", 10, "RUNNING", 400.0, "queued", "cancelled", f"{TOLD} to stop by SIGTERM", 1),
+        ("SIGTERM", 10, "RUNNING", 400.0, "queued", "cancelled", f"{ASKED} to stop by SIGTERM", 1),
         ("SIGTERM", 10, "RUNNING", -3.0, "queued", "timed_out", LIMIT, 1),
-        ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", TOLD, 1),
-        ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", TOLD, 1),
-        ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", TOLD, 1),
-        ("SIGTERM", 10, None, None, "queued", "cancelled", TOLD, 1),  # no answer from Slurm
+        ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", ASKED, 1),
+        ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", ASKED, 1),
+        ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", ASKED, 1),
+        ("SIGTERM", 10, None, None, "queued", "cancelled", ASKED, 1),  # no answer from Slurm
     ],
 )
 def test_what_a_signal_means_for_the_run_and_its_job(
