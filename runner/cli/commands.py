@@ -1,17 +1,54 @@
-"""The commands of `daso-bench`: each reads its words and hands over to the part that does it.
+"""The commands of `daso-bench`: the options and --help of each, and the call of the function that does it.
 
-That part is imported when it is asked for: `--help` and `list` answer without torch and Hydra.
+That function is imported only when its command is given: `--help` and `list` answer without torch and Hydra.
 """
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from ...strategies.errors import ConfigError
 from ..config import groups
 from ..config.overrides import key_of
 from ..machine.folders import check_folder
-from ..records.outcome import FAILED, OK
-from .options import add_config_dir, add_dry_run, folder_of, parser_of
+from ..records.run_directory import FAILED, OK
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError: a wrong option is one sentence and exit code 2, like any other wrong request."""
+        raise ConfigError(f"{message} ({self.prog} --help)")
+
+
+def parser_of(command: str, about: str = "", *, codes: str = "") -> Parser:
+    """The parser of a command. `about` and `codes` (exit codes) are shown by its --help."""
+    return Parser(
+        prog=f"daso-bench {command}",
+        allow_abbrev=False,
+        description=about,
+        epilog=f"Exit codes: {codes}" if codes else "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_config_dir(parser: Parser, about: str = "a folder of your own YAML files") -> None:
+    """Add `--config-dir`, whose value `folder_of` takes."""
+    parser.add_argument("--config-dir", metavar="DIR", help=about)
+
+
+def add_dry_run(parser: Parser) -> None:
+    """Add `--dry-run`, for commands that start runs."""
+    parser.add_argument("--dry-run", action="store_true", help="show what would run; nothing is started")
+
+
+def folder_of(text: str | None) -> Path | None:
+    """The absolute folder that `--config-dir` names, None without it. Raises ConfigError if there is none."""
+    if text is None:
+        return None
+    folder = Path(text).absolute()
+    check_folder(folder, f"--config-dir={text}")
+    return folder
 
 
 def _list(arguments: list[str]) -> int:
@@ -61,7 +98,7 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("dir", type=Path, nargs="?", help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/report")
     parser.add_argument(
-        "--diff", type=Path, nargs=2, metavar=("A", "B"), help="say what changed between two results instead"
+        "--diff", type=Path, nargs=2, metavar=("A", "B"), help="show what changed between two results instead"
     )
     add_config_dir(parser, "a folder whose claims and stored convergence points count too")
     options = parser.parse_args(arguments)
@@ -110,7 +147,7 @@ def _tensorboard(arguments: list[str]) -> int:
 
 
 _CHECK_HELP = """\
-Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, hears
+Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, obeys
 stop requests, equal calls on all ranks), and the same steps by real processes over gloo. A strategy may
 refuse ranks: that is no failure. That the built-in strategies follow their equations is proven by the tests
 of the repository (tests/conformance), not by this command.
@@ -133,7 +170,7 @@ def _check(arguments: list[str]) -> int:
         "check",
         _CHECK_HELP,
         codes="0 all holds; 1 something does not; 2 the request was wrong, or all was refused. "
-        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something found.",
+        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something is wrong.",
     )
     parser.add_argument("words", nargs="*", metavar="strategy=NAME | strategy.KEY=VALUE")
     parser.add_argument(
@@ -146,7 +183,7 @@ def _check(arguments: list[str]) -> int:
     words = [*options.words, *(word for word in options.ranks if "=" in word)]
     if any(key_of(word) == "launcher" for word in words):
         if options.ranks or options.jobs is not None:
-            raise ConfigError("check launcher=...: cluster.nodes and cluster.ranks_per_node say which ranks")
+            raise ConfigError("check launcher=...: cluster.nodes and cluster.ranks_per_node set the ranks")
         from ..doctor.slurm_check import check as check_cluster
 
         return check_cluster(words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
@@ -159,11 +196,11 @@ def _check(arguments: list[str]) -> int:
 
 _CLAIMS_HELP = """\
 The claims of the papers behind the strategies: what is claimed, where that is stated and how sure it is, by
-what and against what it is judged, under which conditions it was claimed (as far as the source says), and the
+what and against what it is judged, under which conditions it was claimed (if the source states them), and the
 command that tests it. Numbers of a paper's tables are yours to add, as rows: docs/claims.md shows how.
 
   daso-bench claims
-  daso-bench claims results/mission      each with what these runs say of it: measured, verdict, and why
+  daso-bench claims results/mission      each with its verdict by these runs: measured, verdict, and why
   daso-bench claims --config-dir DIR     with those in DIR/claims; one with an id that is here replaces it
 """
 
@@ -172,7 +209,7 @@ def _claims(arguments: list[str]) -> int:
     parser = parser_of(
         "claims",
         _CLAIMS_HELP,
-        codes="0 told; 2 a file of claims, or the request, is wrong.",
+        codes="0 shown; 2 a file of claims, or the request, is wrong.",
     )
     parser.add_argument("directory", metavar="DIR", nargs="?", help="results to judge the claims by")
     add_config_dir(parser)
@@ -187,9 +224,9 @@ def _claims(arguments: list[str]) -> int:
 
 
 _PILOT_HELP = """\
-Run the baseline of a study with seeds of its own on the validation split, which no scored run sees, and say
-at what target the study can aim: the first value past the bend of the mean curve that nine in ten pilots
-reach, on a grid as coarse as the two splits can tell apart. And for how long: twice the median time of a
+Run the baseline of a study with seeds of its own on the validation split, which no scored run sees, and show
+which target the study can set: the first value past the bend of the mean curve that nine in ten pilots
+reach, on a grid as coarse as the two splits can distinguish. And for how long: twice the median time of a
 pilot.
 
   daso-bench pilot +study=mission
@@ -209,7 +246,7 @@ def _pilot(arguments: list[str]) -> int:
     parser = parser_of(
         "pilot",
         _PILOT_HELP,
-        codes="0 told; 1 a run failed; 2 the request was wrong; 3 this machine cannot do it.",
+        codes="0 done; 1 a run failed; 2 the request was wrong; 3 this machine cannot do it.",
     )
     parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
     parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
@@ -239,7 +276,7 @@ are the peak learning rate (1/8 to 8 times the default), the warm-up (0 to a qua
 weight decay (1/10 to 10 times) and at most three keys that the strategy declares. The trial that wins has the
 shortest time to train.target; without a target, the best last metric.
 
-What it leaves is a study: every arm with the study's own settings beside the same arm equally tuned, for the
+What it leaves is a study: every arm with the study's own settings and the same arm equally tuned, for the
 seeds of the study, and a report that keeps the two apart. A trial that the strategy refuses counts as failed.
 
   daso-bench tune +study=mission --dry-run              arms, trials, and the settings of each
@@ -247,8 +284,8 @@ seeds of the study, and a report that keeps the two apart. A trial that the stra
   daso-bench tune +study=mission cluster=ethernet_10g study.arm='ddp flat,daso' --trials 8
   daso-bench --config-dir results/mission_tune +study=mission_tuned
 
-What is typed for tune stands in the new study: it need not be typed again. Stopped, and typed again, tune
-goes on where it was.
+The new study contains the options given to tune: do not repeat them. If tune was stopped, the same command
+continues it.
 """
 
 
@@ -256,7 +293,7 @@ def _tune(arguments: list[str]) -> int:
     parser = parser_of(
         "tune",
         _TUNE_HELP,
-        codes="0 told; 1 a run failed, the others decided; 2 the request was wrong; 3 this "
+        codes="0 done; 1 a run failed, the others decided; 2 the request was wrong; 3 this "
         "machine cannot do it; 130 interrupted.",
     )
     parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
@@ -279,7 +316,7 @@ def _tune(arguments: list[str]) -> int:
 
 _DOCTOR_HELP = """\
 Look at this machine, or at the allocation around this shell: what it can do, what is wrong, how to mend it.
-KEY=VALUE says what is meant to run: results_dir, launcher, launcher.port, launcher.threads_per_rank,
+KEY=VALUE describes the run that is planned: results_dir, launcher, launcher.port, launcher.threads_per_rank,
 cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-bench check launcher=slurm.
 
   daso-bench doctor
@@ -291,7 +328,7 @@ def _doctor(arguments: list[str]) -> int:
     parser = parser_of(
         "doctor",
         _DOCTOR_HELP,
-        codes="0 nothing to mend (notes may be told); 2 a wrong request; 3 something found.",
+        codes="0 nothing to mend (notes may be shown); 2 a wrong request; 3 something is wrong.",
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true", help="for machines")
@@ -303,7 +340,7 @@ def _doctor(arguments: list[str]) -> int:
 
 _CALIBRATE_HELP = """\
 Measure this machine with real processes, and write it as a cluster for virtual time: how long a step takes,
-and how that varies; latency and rate of sums of two ranks; what sums beside the backward pass cost. Then real
+and how that varies; latency and rate of sums of two ranks; what sums during the backward pass cost. Then real
 runs of ddp are compared with the same run in virtual time. KEY=VALUE as for a run: model, dataset,
 cluster.nodes, cluster.ranks_per_node, train.global_batch_size, launcher.threads_per_rank, ...
 
@@ -362,21 +399,21 @@ def _validate(arguments: list[str]) -> int:
     from ..report.simulation_errors import of_folder, twins_in
 
     twins = twins_in(options.dir)
-    for one in twins:
-        print(one.sentence())
+    for twin in twins:
+        print(twin.sentence())
     if twins:
-        return FAILED if any(one.short for one in twins) else OK
-    found = of_folder(options.dir, options.output or options.dir / "validation")
-    if found is None:
+        return FAILED if any(twin.short for twin in twins) else OK
+    errors = of_folder(options.dir, options.output or options.dir / "validation")
+    if errors is None:
         raise ConfigError(
             f"{options.dir}: holds no run both emulated and in virtual time, whose checks passed "
             "(daso-bench +study=validation makes some)"
         )
-    print(found.sentence())
-    print(f"emulated runs that their own checks refused, or that failed: {found.invalid}")
-    for line in found.short:
+    print(errors.sentence())
+    print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")
+    for line in errors.short:
         print(f"short: {line}")
-    return FAILED if found.short else OK
+    return FAILED if errors.short else OK
 
 
 _PREPARE_HELP = """\

@@ -1,4 +1,4 @@
-"""`daso-bench`: reads the command line, hands over to the part that does it, ends with an honest exit code.
+"""`daso-bench`: parses the command line, calls the command, and exits with its exit code.
 
 Only what every command needs is imported at the top: `--help` and `list` answer without torch and Hydra.
 """
@@ -16,15 +16,14 @@ from ... import __version__
 from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
 from ..config.overrides import key_of
-from ..launch.interrupts import remembered
-from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
-from .commands import COMMANDS
-from .options import Parser, add_config_dir, add_dry_run, folder_of
+from ..machine.signals import remembered
+from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
+from .commands import COMMANDS, Parser, add_config_dir, add_dry_run, folder_of
 
 _HELP = """\
 daso-bench {version}: run and compare data-parallel training strategies
 
-  daso-bench [KEY=VALUE ...]          one run: progress, a summary, an exit code that tells the truth
+  daso-bench [KEY=VALUE ...]          one run: progress, a summary, and an exit code
   daso-bench -m KEY=A,B KEY=0,1,2     a sweep: every combination, arms interleaved, finished runs skipped
   daso-bench +study=NAME [KEY=VALUE]  a named sweep and its report
   daso-bench --dry-run ...            what would run, where, with which values; nothing is started
@@ -38,8 +37,8 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
   daso-bench tensorboard DIR          event files for TensorBoard; --follow: while runs go on
   daso-bench report --diff A B        what changed from A to B: configuration, environment, numbers
-  daso-bench check [strategy=NAME]    does a strategy do what it says? The conformance kit; also for your own
-  daso-bench claims [DIR]             what the papers claim, and what tests it; with DIR: what its runs say
+  daso-bench check [strategy=NAME]    does a strategy keep the contract? The conformance kit; for yours too
+  daso-bench claims [DIR]             what the papers claim, and what tests it; with DIR: its verdicts
   daso-bench pilot +study=NAME        runs of a study's baseline that set its target and its budget
   daso-bench tune +study=NAME         the same search for better settings in every arm; a study of the winners
   daso-bench calibrate [KEY=VALUE]    measures this machine and writes a cluster for launcher=simulated
@@ -86,29 +85,29 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(error, MACHINE)
     except KeyboardInterrupt:
         code = _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # `daso-bench list | head`: the reader has seen enough
+    except BrokenPipeError:  # `daso-bench list | head`: head has ended
         code = OK
     except OSError as error:
-        said = error.strerror or str(error)
-        code = _complain(f"{error.filename}: {said}" if error.filename else said, MACHINE)
+        reason = error.strerror or str(error)
+        code = _complain(f"{error.filename}: {reason}" if error.filename else reason, MACHINE)
     _drop_what_is_stuck()
     sys.exit(code)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """As `run`; an interrupt that an import dropped, or made an error of its own of, is one all the same."""
+    """As `run`; raises KeyboardInterrupt also if an import dropped it or raised another error instead."""
     try:
         code = run(arguments)
     except Exception:
-        remembered.heed()
+        remembered.raise_if_interrupted()
         raise
     if code == OK:
-        remembered.heed()
+        remembered.raise_if_interrupted()
     return code
 
 
 def _drop_what_is_stuck() -> None:
-    """Let go of what standard output does not take: Python would try again, and end with a traceback."""
+    """Drop output that stdout does not accept: Python would write it again at exit, with a traceback."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -116,7 +115,7 @@ def _drop_what_is_stuck() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what `arguments` ask for; returns the exit code. Raises ConfigError, MachineError."""
+    """Run the command that `arguments` name; returns the exit code. Raises ConfigError, MachineError."""
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         return COMMANDS[first](list(arguments[1:]))
@@ -134,13 +133,10 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{word}: neither a command ({', '.join(COMMANDS)}) nor KEY=VALUE{hint}")
     many = options.multirun or any(key_of(word) == "study" for word in options.words)
     folder, cwd = folder_of(options.config_dir), Path.cwd()
-    if options.dry_run:
-        from ..studies.dry_run import dry_run
+    from ..studies.start import dry_run, start
 
-        return dry_run(options.words, many=many, config_dir=folder, cwd=cwd)
-    from ..studies.start import start
-
-    return start(options.words, many=many, config_dir=folder, cwd=cwd)
+    command = dry_run if options.dry_run else start
+    return command(options.words, many=many, config_dir=folder, cwd=cwd)
 
 
 def help_text() -> str:

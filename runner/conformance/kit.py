@@ -16,7 +16,7 @@ import torch
 
 from ...strategies.errors import ConfigError, MachineError
 from ..launch import local
-from ..machine.die_with_parent import die_with_parent
+from ..machine.signals import die_with_parent
 from . import accounts, lifecycle, real_processes, stop_requests
 from .checks import Candidate, Check, CheckResult, Failed, Layer, RanksOfNodes
 

@@ -20,8 +20,8 @@ from ...strategies.topology import WORLD, Topology
 from ..communication.torch_communicator import TorchCommunicator, connect
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
+from ..launch.local import HOST
 from ..launch.rank import SupervisorLink
-from ..launch.venue import HOST
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
 from . import trial

@@ -51,7 +51,7 @@ def as_dict(facts: MachineFacts, able: Sequence["Ability"], findings: Sequence[F
 
 
 def wanted(words: Sequence[str], cwd: Path) -> Wanted:
-    """What the `words` of a command line state about a run here. Raises ConfigError."""
+    """The planned run that the `words` of a command line describe. Raises ConfigError."""
     readers: dict[str, Callable[[str, str], Any]] = {
         "results_dir": lambda key, text: Path(os.path.normpath(cwd / Path(text).expanduser())),
         "launcher": lambda key, text: text,

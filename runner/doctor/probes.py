@@ -19,7 +19,7 @@ from typing import Any
 
 from ...strategies.errors import ConfigError, one_of
 from ..launch.emulated.nodes import has_netem, impossible
-from ..launch.venue import HOST
+from ..launch.local import HOST
 from ..machine.environment import installed
 from ..machine.facts import MachineFacts, process_facts, torch_facts
 

@@ -1,4 +1,4 @@
-"""What each rank runs in `daso-bench check launcher=slurm`: facts, links, sums, the contract of strategies.
+"""The checks by each rank of `daso-bench check launcher=slurm`: facts, links, sums, strategies' contract.
 
 The ranks are started as those of a training are, and use the same communicator. Rank 0 updates `check.json`
 in the run directory after each part, so that a later failure loses nothing.

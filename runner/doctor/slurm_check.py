@@ -28,7 +28,6 @@ from ..conformance.real_processes import plain_of
 from ..launch.slurm import slurm_status
 from ..launch.slurm.job import ENTRY_FILE, Allocation, run_here
 from ..launch.slurm.submit import submit
-from ..launch.slurm.wait import last_words
 from ..machine.job_rules import cluster_findings
 from ..machine.rules import Finding, troubles, worst_first
 from ..records import display
@@ -238,7 +237,7 @@ def conclude(console: Console, path: Path, config: RunConfig, status: Mapping[st
         reason = status.get("reason") or f"it left no complete {RESULT}"
         word = "failed" if status["status"] == "finished" else status["status"]
         display.say(console, f"the job {word.replace('_', ' ')}: {reason}", "red")
-        if log := last_words(path) or _end_of_log(path, status):
+        if log := slurm_status.last_words(path) or _end_of_log(path, status):
             display.say(console, log, "dim")
     count = len(troubles(problems))
     conclusion = f"{count} thing{'s' * (count != 1)} to mend." if count else "Nothing has to be mended."

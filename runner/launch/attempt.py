@@ -1,4 +1,4 @@
-"""One attempt at a run: takes the run's lock, starts its ranks, has them watched, and records the outcome."""
+"""One attempt at a run: takes the lock of the run, starts and supervises its ranks, records the outcome."""
 
 import logging
 import time
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...strategies.errors import ConfigError, MachineError
-from ..records.outcome import INTERRUPTED, Outcome
-from ..records.run_directory import RunDirectory
+from ..machine.signals import Interrupts, remembered
+from ..records.run_directory import INTERRUPTED, Outcome, RunDirectory
 from .failures import Rank
-from .interrupts import Interrupts, remembered
 from .supervisor import Event, Supervisor
 
 STATUS_EVERY_S = 2.0
@@ -22,9 +21,9 @@ _log = logging.getLogger("daso_bench.supervisor")
 
 
 class Ranks(ABC):
-    """Starts the ranks of an attempt; each launcher has its own kind.
+    """The ranks of an attempt; each launcher has a subclass that starts them.
 
-    Entered under the run's lock, before the attempt begins: what `__enter__` refuses leaves no trace.
+    Entered under the run's lock, before the attempt begins: an error in `__enter__` changes nothing on disk.
     """
 
     def __enter__(self) -> Self:
@@ -34,22 +33,22 @@ class Ranks(ABC):
         return
 
     def about(self) -> dict[str, Any]:
-        """What `RunDirectory.begin_attempt` is to write before the ranks start."""
+        """Keywords of `RunDirectory.begin_attempt`, written before the ranks start."""
         return {}
 
     @abstractmethod
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
-        """Start all ranks, adding each to `born` as soon as it could be killed.
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
+        """Start all ranks, adding each to `started` as soon as it could be killed.
 
-        Returns what the event "start" tells. A KeyboardInterrupt may strike at any point.
+        Returns the fields of the event "start". KeyboardInterrupt may be raised at any point.
         """
 
     def broken(self) -> str | None:
-        """Why no rank can go on, where the ranks do not notice it; None if they can. Asked in every turn."""
+        """Why no rank can go on although none reports it; None if they can. Called often."""
         return None
 
     def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
-        """`outcome` with what the starter knows; `interrupts`: names of the supervisor's signals."""
+        """`outcome`, corrected by what the launcher knows. `interrupts`: signals to the supervisor."""
         return outcome
 
     def recorded(self, outcome: Outcome) -> None:
@@ -71,15 +70,15 @@ def run_attempt(
     progress, call), interrupt (signal, wait_s), trouble (rank, reason), end (status, reason, exit_code).
 
     Raises ConfigError if another process runs this run, and whatever `ranks` raises; once the attempt has
-    begun, that makes it a failed one. Raises KeyboardInterrupt if it was interrupted and this cannot be kept.
+    begun, it is then recorded as failed. Raises KeyboardInterrupt if an interrupt cannot be recorded.
     """
     with directory.lock(), ranks, _logging_to(directory.supervisor_log), Interrupts() as interrupts:
-        remembered.heed()
+        remembered.raise_if_interrupted()
         attempt = directory.begin_attempt(**ranks.about())
         reporter = _Reporter(directory, on_event)
-        born: list[Rank] = []
+        started: list[Rank] = []
         supervisor = Supervisor(
-            born,
+            started,
             stall_s=stall_s,
             patience_s=patience_s,
             interrupts=interrupts,
@@ -88,8 +87,8 @@ def run_attempt(
         )
         try:
             with interrupts.impatiently():
-                started = ranks.start(born, attempt)
-            reporter({"kind": "start", "attempt": attempt, **started})
+                facts = ranks.start(started, attempt)
+            reporter({"kind": "start", "attempt": attempt, **facts})
             outcome = supervisor.watch()
         except KeyboardInterrupt:
             supervisor.kill()
@@ -153,7 +152,7 @@ class _Reporter:
         )
 
     def _timing(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """What was known of it at the start, or was checked by the ranks since; and what they found."""
+        """Whether the timing is valid: as known at the start, or as checked by the ranks since."""
         known = summary.get("apparatus") or self._directory.status()["timing"]
         untimed = summary.get("untimed", [])
         return {"valid": known["valid"] and not untimed, "reasons": [*known["reasons"], *untimed]}
@@ -176,7 +175,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     propagate = _log.propagate
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
-    _log.propagate = False  # the command line says to people what they need to know
+    _log.propagate = False  # the command line prints what users need
     try:
         yield
     finally:

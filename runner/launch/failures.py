@@ -1,21 +1,21 @@
-"""What the supervisor knows of each rank, which failure of several came first, and the outcome of the run.
+"""The supervisor's record of each rank, the root cause of several failures, and the outcome of the run.
 
 When one rank dies the others soon complain about the lost connection, often before the death is seen.
 """
 
 import json
 import re
-import signal
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from ..records.outcome import FAILED, INTERRUPTED, OK, Outcome
+from ..machine.signals import signal_name
+from ..records.run_directory import FAILED, INTERRUPTED, OK, Outcome
 
 Kind = Literal["signal", "frozen", "exit", "exception"]
 
-# How torch.distributed (gloo, NCCL, TCPStore), sockets and pipes say that another process is gone.
+# Messages of torch.distributed (gloo, NCCL, TCPStore), sockets and pipes when another process has ended.
 _CONSEQUENCE = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|closed by peer|reset by peer|"
     r"socket (timeout|closed)|timed out waiting|recvValue failed|failed to recv|failed to send|"
@@ -30,17 +30,17 @@ _CONSEQUENCE_TYPES = (
     "ConnectionAbortedError",
     "BrokenPipeError",
 )
-LOST = 254  # the exit code of a process on another machine of whose end nobody knows the reason
+LOST = 254  # the exit code of a process on another machine that ended for an unknown reason
 # A rank that aborts (SIGABRT) mostly does so because a helper thread of gloo or NCCL lost its peer.
 _RANKS_OF_KINDS: dict[Kind, int] = {"signal": 0, "frozen": 0, "exit": 1, "exception": 2}
 # The worst of the ranks' statuses is the run's.
 _STATUSES = ("finished", "cancelled", "timed_out", "diverged")
-_FORKSERVER_GONE = 255  # the exit code multiprocessing reports when nobody is left to tell it
+_FORKSERVER_GONE = 255  # the exit code that multiprocessing reports when the forkserver has ended
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """What the kernel says of a process: the states of its threads and the processor time it has used."""
+    """The states of a process's threads and the processor time it has used, from the kernel."""
 
     states: str  # one letter per thread, see proc(5): R running, S asleep, D in the disk, T and t stopped
     cpu_ticks: int
@@ -49,7 +49,7 @@ class Vitals:
 class RankHandle(Protocol):
     """What the supervisor needs of a process; multiprocessing's processes have it.
 
-    `sentinel` is readable once the process has ended, -1 where only the rank's line can tell that.
+    `sentinel` is readable once the process has ended; -1 if only the closed line shows the end.
     """
 
     @property
@@ -75,9 +75,9 @@ class Rank:
     beats: int = 0
     vitals: Vitals | None = None
     progress: dict[str, Any] = field(default_factory=dict)
-    progress_text: str = "[0, {}]"  # of a beat that has nothing to tell
+    progress_text: str = "[0, {}]"  # of a beat without progress
     call: str = ""
-    silent: bool = False  # given up for want of any sign, on a machine that cannot be asked
+    silent: bool = False  # given up after a long silence, on a machine whose kernel cannot be asked
     signals: list[str] = field(default_factory=list)  # sent to the rank itself
     finish: dict[str, Any] | None = None
     exit_code: int | None = None
@@ -145,7 +145,7 @@ def exception_fault(rank: int, seen: int, report: dict[str, Any]) -> Fault:
 def exit_fault(rank: int, seen: int, exit_code: int, call: str, finished: bool) -> Fault:
     """The fault of a rank that ended without a report (negative `exit_code`: by that signal)."""
     if exit_code == LOST:
-        text = "its line closed and nobody says why (killed, or its node is gone)"
+        text = "its connection closed for an unknown reason (killed, or its node is gone)"
         return Fault(rank=rank, kind="signal", seen=seen, text=text, call=call)
     if exit_code >= 0:
         when = "after it had finished" if finished else "without finishing"
@@ -161,13 +161,6 @@ def exit_fault(rank: int, seen: int, exit_code: int, call: str, finished: bool) 
         text=f"killed by {name}{hint}",
         call=call,
     )
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def judge(
@@ -234,7 +227,7 @@ def _summary(ranks: list[Rank]) -> dict[str, Any]:
 
 
 def whereabouts(ranks: list[Rank]) -> str:
-    """Which ranks are in which collective: the odd one out is the one to look at."""
+    """Which ranks are in which collective: a rank that differs from all others is the suspect."""
     places: dict[str, list[int]] = {}
     for rank in ranks:
         places.setdefault(rank.call, []).append(rank.number)
@@ -253,7 +246,7 @@ def vitals(pid: int, proc: Path = Path("/proc")) -> Vitals | None:
     states, ticks = "", 0
     try:
         for task in (proc / str(pid) / "task").iterdir():
-            # The command's name stands in brackets and may hold anything, brackets included.
+            # The command's name is in brackets and may contain anything, also brackets.
             fields = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()
             states += fields[0]
             ticks += int(fields[11]) + int(fields[12])

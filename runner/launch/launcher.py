@@ -1,4 +1,4 @@
-"""Launchers: what `launcher=NAME` does with a run, and how many processes of this machine it takes."""
+"""Launchers: the base class of what `launcher=NAME` does with a run, and the cores that a run needs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -10,8 +10,7 @@ from ..config.launchers import LauncherConfig
 from ..config.schema import RunConfig
 from ..config.typed import TARGET, locate_target
 from ..machine.environment import threads_per_rank
-from ..records.outcome import Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import Outcome, RunDirectory
 from .supervisor import Event
 
 Runs = Sequence[tuple[RunDirectory, RunConfig]]
@@ -32,7 +31,7 @@ class Launcher:
        it has an entry in `config.launchers.LAUNCHERS`.
     3. A test: `tests/runner/launch/test_launcher.py` adds a launcher from outside and runs it.
 
-    The rest of the program asks these methods and never compares the name of a launcher.
+    The rest of the program calls these methods and never compares the name of a launcher.
     """
 
     def refuse(self, config: RunConfig) -> None:
@@ -63,7 +62,7 @@ class Launcher:
         return False
 
     def hand_over(self, runs: Runs, console: Console) -> int:
-        """Give runs whose directories are made to the other program, say so, and return the exit code."""
+        """Give runs, whose directories exist, to the other program, print that, and return the exit code."""
         raise NotImplementedError
 
     def waits(self, configs: Sequence[RunConfig]) -> bool:

@@ -1,4 +1,4 @@
-"""Runs one run on this machine: a process per rank, born of a forkserver, watched to its end."""
+"""Launchers for this machine: a forked process per rank, and the network on which the ranks meet."""
 
 import multiprocessing
 import os
@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -14,25 +15,29 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ...strategies.errors import MachineError
+from ...strategies.errors import ConfigError, MachineError
+from ...strategies.topology import Topology
+from ..config.cluster import ClusterConfig
+from ..config.launchers import LocalConfig
 from ..config.schema import RunConfig
-from ..machine.core_pinning import apart_here
-from ..machine.die_with_parent import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from ..machine.cores import Awake, apart_here
 from ..machine.environment import threads_per_rank, timing_validity, usable_cores
-from ..records.outcome import Outcome
-from ..records.run_directory import RunDirectory
+from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from ..records.run_directory import Outcome, RunDirectory
 from .attempt import PATIENCE_S, Ranks, run_attempt
-from .emulated.keep_awake import Awake
+from .emulated.namespaces import NodeEntry
+from .emulated.nodes import Nodes, has_netem, impossible
 from .failures import Rank
 from .launcher import Launcher, ranks_in_words, threads_of
-from .rank_process import RankTask, run_rank_process
+from .rank_process import Meeting, RankTask, run_rank_process
 from .supervisor import Event
-from .venue import Loopback, Venue, venue_of
 
+HOST = "127.0.0.1"
+PORT = 29500  # of the rendezvous of emulated nodes: nobody else is on the network of a run's nodes
 ENTRY = "daso_bench.runner.launch.rank:run_rank"
 ALL_RANKS = "daso_bench.runner.launch.simulated_run:run_all"  # all ranks in one process
 PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.launch.rank")
-_ALWAYS_PRELOADED = ("daso_bench.runner.machine.die_with_parent", "daso_bench.runner.launch.rank_process")
+_ALWAYS_PRELOADED = ("daso_bench.runner.machine.signals", "daso_bench.runner.launch.rank_process")
 # While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
 # not its threads. The ranks set their own number (torch.set_num_threads).
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -90,6 +95,120 @@ class SimulatedLauncher(LocalLauncher):
         return [f"1, for {ranks_in_words(config)} in virtual time"]
 
 
+class Venue(ABC):
+    """The network on which the ranks of a run meet. Entered before anything changes, left after them."""
+
+    meeting: Meeting
+    port: int
+    listener: socket.socket | None = None  # rank 0's, open; None: rank 0 opens the port itself
+    emulated: bool = False  # devices and links are slower ones than this machine's: other checks apply
+    keep_awake: bool = False  # no core may fall asleep meanwhile
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    def node(self, rank: int) -> NodeEntry | None:
+        """The emulated node of a rank."""
+        return None
+
+    def broken(self) -> str | None:
+        """Why no rank can reach another any more; None if they can."""
+        return None
+
+
+class Loopback(Venue):
+    """All ranks on this machine's loopback interface. `port`: of the rendezvous, None for a free one."""
+
+    def __init__(
+        self, port: int | None, *, modelled: bool = False, instead_of_kernel: str | None = None
+    ) -> None:
+        """`instead_of_kernel`: why the kernel does not make the links that were asked for."""
+        self._port, self.emulated = port, modelled
+        known = {"network": {"made_by": "ranks", "instead_of_kernel": instead_of_kernel}} if modelled else {}
+        self.meeting = Meeting(network="modelled" if modelled else "none", known=known)
+
+    def __enter__(self) -> Self:
+        self.listener = _listen(self._port)
+        self.port = self.listener.getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.listener is not None:
+            self.listener.close()
+
+
+class EmulatedNodes(Venue):
+    """A network namespace for each node, and links between them that the kernel shapes."""
+
+    port = PORT
+    emulated = True
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._nodes = Nodes(cluster.ranks_of_nodes, cluster.links.inter, cluster.links.node_speeds)
+        self._node_of_rank = Topology.of(cluster.ranks_of_nodes).node_of_rank
+
+    def __enter__(self) -> Self:
+        nodes = self._nodes.__enter__()
+        first = nodes.entries[0]
+        self.meeting = Meeting(
+            host=first.address,
+            network="kernel",
+            interface=first.interface,
+            unshaped_interface=first.unshaped_interface,
+            known={"network": {"made_by": "kernel", "commands": list(nodes.commands), "turns": nodes.turns}},
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._nodes.__exit__(None, None, None)
+
+    def node(self, rank: int) -> NodeEntry | None:
+        return self._nodes.entries[self._node_of_rank[rank]]
+
+    def broken(self) -> str | None:
+        return self._nodes.broken()
+
+
+def venue_of(config: RunConfig) -> Venue:
+    """The network for the ranks of `config`; with `launcher.network=auto` the kernel's if it can make one.
+
+    If it cannot, the reason is in environment.json and in the run's labels.
+    """
+    launcher, cluster = config.launcher, config.cluster
+    network, lacking = launcher.asked_network, None
+    if network == "auto":
+        lacking = cluster.kernel_lacks() or impossible() or _latency(cluster)
+        network = "kernel" if lacking is None else "modelled"
+    if network == "kernel":
+        venue: Venue = EmulatedNodes(cluster)
+    else:
+        venue = Loopback(launcher.port, modelled=network == "modelled", instead_of_kernel=lacking)
+    venue.keep_awake = venue.emulated and isinstance(launcher, LocalConfig) and launcher.keep_awake
+    return venue
+
+
+def _latency(cluster: ClusterConfig) -> str | None:
+    if not cluster.links.inter.latency_us or has_netem():
+        return None
+    return f"cluster.links.inter.latency_us={cluster.links.inter.latency_us:g}: this kernel has no netem"
+
+
+def _listen(port: int | None) -> socket.socket:
+    """An open, listening socket: a port that no other run can take from now on."""
+    if port is not None and not 1 <= port <= 65535:
+        raise ConfigError(f"launcher.port={port}: must be null (a free one) or between 1 and 65535")
+    try:
+        return socket.create_server((HOST, port or 0), backlog=1024)
+    except OSError as error:
+        raise MachineError(
+            f"launcher.port={port}: cannot be used on {HOST}: {os.strerror(error.errno or 0)}; "
+            "launcher.port=null takes a free one"
+        ) from error
+
+
 def warm(preload: Sequence[str] = PRELOAD) -> None:
     """Start the forkserver, which then loads `preload` on its own time; no-op if it runs with the same list.
 
@@ -129,12 +248,12 @@ def launch(
     """Run `directory` with `ranks` processes and watch it to its end; status.json is kept up to date.
 
     `threads`: per rank; `workers`: loader processes of each rank; `pin`: each rank has as many cores
-    of its own. `venue`: where they live and meet; None: on the loopback, at `port` (None: a free one).
+    of its own. `venue`: the network on which they meet; None: the loopback, at `port` (None: a free one).
     `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`: seconds
     that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `attempt.run_attempt`.
 
     Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
-    port, its networks, cores to pin to) cannot be had or the directory cannot be written: all found before
+    port, its networks, cores to pin to) is not available or the directory cannot be written: all before
     the attempt begins, so nothing has changed.
     Raises MachineError if processes cannot be started; that is a failed attempt.
     """
@@ -146,7 +265,7 @@ def launch(
 
 
 class _Forked(Ranks):
-    """Ranks born of the forkserver. Entering enters their venue, before anything changes."""
+    """Ranks that the forkserver forks. Entering enters their venue, before anything changes."""
 
     def __init__(
         self,
@@ -158,7 +277,7 @@ class _Forked(Ranks):
         entry: str,
         preload: Sequence[str],
     ) -> None:
-        """`cores`: of each rank its own, or none."""
+        """`cores`: those that each rank is bound to, or none."""
         self._directory, self._threads, self._workers = directory, threads, workers
         self._cores, self._ranks = cores, len(cores)
         self._venue, self._entry, self._preload = venue, entry, preload
@@ -182,7 +301,7 @@ class _Forked(Ranks):
     def broken(self) -> str | None:
         return self._venue.broken()
 
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
         warm(self._preload)
         meeting = self._venue.meeting
         if self._venue.keep_awake:
@@ -202,16 +321,16 @@ class _Forked(Ranks):
                 node=self._venue.node(rank),
                 cores=self._cores[rank],
             )
-            born.append(_bear(task, self._venue.listener))
+            started.append(_start_rank(task, self._venue.listener))
         if self._venue.listener is not None:
             # Rank 0 has it; were it open here too, its death would leave others waiting.
             self._venue.listener.close()
-        pids = [rank.process.pid for rank in born]
+        pids = [rank.process.pid for rank in started]
         return {"ranks": self._ranks, "threads": self._threads, "port": self._venue.port, "pids": pids}
 
 
-def _bear(task: RankTask, listener: socket.socket | None) -> Rank:
-    """Start one rank and give it its end of the line, rank 0 also the open socket of the rendezvous."""
+def _start_rank(task: RankTask, listener: socket.socket | None) -> Rank:
+    """Start one rank with its end of the line to the supervisor; rank 0 also gets the rendezvous socket."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     process: ForkServerProcess = multiprocessing.get_context("forkserver").Process(
@@ -230,7 +349,7 @@ def _bear(task: RankTask, listener: socket.socket | None) -> Rank:
 
 @contextmanager
 def _forkserver_environment() -> Iterator[None]:
-    """What the forkserver inherits and this process does not keep."""
+    """Variables that the forkserver inherits and that this process does not keep."""
     changed = {
         SUPERVISOR_VARIABLE: str(os.getpid()),
         "PYTHONSAFEPATH": "1",  # else a random.py in the user's folder would be imported for the library's
@@ -249,7 +368,7 @@ def _forkserver_environment() -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Also in what is started meanwhile, until it unblocks them itself (see forkserver_guard)."""
+    """Blocked too in what is started meanwhile, until it unblocks them itself (`signals.guard`)."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
     try:
         yield

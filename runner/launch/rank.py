@@ -1,4 +1,4 @@
-"""What a rank does: read the run directory, meet the others, train, leave. No other state reaches it."""
+"""Training of one rank: reads the run directory, joins the other ranks, trains, reports its end."""
 
 import logging
 import os
@@ -28,9 +28,8 @@ from ..config.reader_config import order_alone
 from ..machine import gpu_facts
 from ..machine.environment import environment, rank_row
 from ..machine.run_queue import RunQueue
-from ..records import data_file
 from ..records.json_lines import RecordWriter, read_json, write_json
-from ..records.run_directory import of_attempt
+from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation.timing_only import profile_of
 from ..training import checkpoint, gather
 from ..training.callbacks import RunQueueTime
@@ -61,7 +60,7 @@ class SupervisorLink(Listener, Protocol):
 
 
 class MeetingLink(SupervisorLink, Protocol):
-    """The link of a real process, which also tells where all ranks meet, and what this rank's GPU is at."""
+    """The link of a real process: also where all ranks meet, and the collective of this rank's GPU."""
 
     meeting: Meeting
     on_device: Callable[[], str]
@@ -83,7 +82,7 @@ def run_rank(
         threads: of this rank's torch operations.
 
     Raises:
-        ConfigError: the run directory asks for something that cannot be.
+        ConfigError: the run directory asks for something impossible.
         RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
     """
     started = time.monotonic_ns()
@@ -97,7 +96,7 @@ def run_rank(
 
     with data_errors(config.dataset):
         data = config.dataset.load()
-    data_file.check_same(run_dir, data.files)
+    check_same_data(run_dir, data.files)
     packed = of_run(config.dataset, config.reader, data)
     queue = RunQueue()
     emulated = _emulated(config, comm, link.meeting, data, queue)
@@ -120,7 +119,7 @@ def run_rank(
         make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
         **({} if emulated is None else {"spend": emulated.spend, "remarks": emulated.remarks}),
     )
-    with RecordWriter(run_dir / "ranks" / f"{rank}.jsonl") as rows:
+    with RecordWriter(RunDirectory(run_dir).rank_records(rank)) as rows:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
         context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
         with image_errors(config.dataset):
@@ -224,7 +223,7 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         file = path / checkpoint.MODEL
     with data_errors(config.dataset):
         data = config.dataset.load()
-    data_file.check_same(run_dir, data.files)
+    check_same_data(run_dir, data.files)
     dtype = DTYPES[config.train.precision]
     channels, height, width = data.shape
     model = build(config.model, InputSpec(channels, height, width, data.classes)).to(dtype=dtype)

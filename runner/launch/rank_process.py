@@ -1,8 +1,9 @@
-"""The rank's side of a run: one process, its log, its signals, and its link to the supervisor.
+"""The process of one rank: its log, its signals, and its link to the supervisor.
 
 The link is a stream socket that carries one JSON object per line.
 rank -> supervisor: `beat` (every 0.5 s: progress, steps, the collective it is in), `error`, `finish`.
-supervisor -> rank: `interrupt`. Either end may die at any time: the rank then ends, the supervisor judges.
+supervisor -> rank: `interrupt`. Either end may die at any time: a rank without supervisor ends, and the
+supervisor records the end of a rank.
 """
 
 import errno
@@ -26,9 +27,9 @@ from typing import Any, NoReturn
 from setproctitle import setproctitle, setthreadtitle
 
 from ...strategies.errors import ConfigError, ExpectedEnd, MachineError
-from ..machine.core_pinning import keep_to
-from ..machine.die_with_parent import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
+from ..machine.cores import keep_to
 from ..machine.environment import usable_cores
+from ..machine.signals import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
 from .emulated.namespaces import NodeEntry, enter
 
 BEAT_S = 0.5
@@ -49,20 +50,19 @@ class RankTask:
     port: int
     threads: int
     entry: str  # "package.module:function"
-    meeting: "Meeting | None" = None  # None: on the loopback, or as its starter says
+    meeting: "Meeting | None" = None  # None: on the loopback, or as in the supervisor's welcome
     node: NodeEntry | None = None  # the emulated node that it lives on
-    cores: tuple[int, ...] = ()  # its own ones; none: it shares the machine's
+    cores: tuple[int, ...] = ()  # to bind it to; none: it shares the machine's
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """Where the ranks meet (except for the port), and what the supervisor knows of their machines.
+    """Where the ranks meet (without the port), and what the supervisor knows of their machines.
 
     `one_clock`: all ranks are on one machine, whose monotonic clock they share. `network`: who makes the
-    links of `cluster.links`: none, kernel, or modelled, which is then the ranks' own business. `interface`:
-    by which they reach each other; null: by the host's address. `unshaped_interface`: the same, where nothing
-    is held back. `awake`: programs that only keep the cores awake. `known`: goes to environment.json as it is
-    (batch job, interface, nodes).
+    links of `cluster.links`: none, kernel, or modelled (the ranks do it). `interface`: by which they reach
+    each other; null: by the host's address. `unshaped_interface`: the same without shaping. `awake`: the
+    processes that only keep cores awake. `known`: for environment.json (batch job, interface, nodes).
     """
 
     host: str = "127.0.0.1"
@@ -75,12 +75,11 @@ class Meeting:
 
 
 class Link:
-    """A rank's line to its supervisor. All methods may be called from the rank's main thread at any rate.
+    """A rank's connection to its supervisor. All methods may be called from the rank's main thread, often.
 
-    `call`: name of the collective the rank is in, "" if none; then `on_device` is asked, for what its GPU is
-    at. `steps`: steps made. All are plain attributes, read by the thread that sends the beats; a change of
-    `steps` or of the progress is progress to the stall watch. That thread ends the process when the
-    supervisor is gone.
+    `call`: name of the collective the rank is in; if "", `on_device` returns that of its GPU. `steps`: steps
+    made. All are plain attributes, read by the thread that sends the beats; a change of `steps` or of the
+    progress is progress to the stall watch. That thread ends the process when the supervisor is gone.
     """
 
     def __init__(self, line: socket.socket, supervisor: int | None) -> None:
@@ -98,7 +97,7 @@ class Link:
         self._sending = threading.Lock()  # two threads write to one line
 
     def start(self) -> None:
-        """Start the thread that sends the beats and hears the supervisor."""
+        """Start the thread that sends the beats and reads the supervisor's messages."""
         threading.Thread(target=self._live, name="link", daemon=True).start()
 
     def progress(self, **numbers: Any) -> None:
@@ -128,7 +127,7 @@ class Link:
         self._send({**self._beat(), "kind": "finish", "status": status, "summary": summary, "reason": reason})
 
     def error(self, error: BaseException, text: str, exit_code: int) -> None:
-        """Report the exception that ends this rank; `text` is its traceback, "" if the message says all."""
+        """Report the exception that ends this rank; `text` is its traceback, "" if the message is enough."""
         self._send(
             {
                 **self._beat(),
@@ -163,14 +162,14 @@ class Link:
             readable, _, _ = select.select(watched, [], [], BEAT_S)
             if self._supervisor in readable:
                 os._exit(1)
-            if self._line.fileno() in readable and not self._hear():
+            if self._line.fileno() in readable and not self._receive():
                 os._exit(1)
             # A supervisor that is stopped (Ctrl-Z) reads nothing: beats are dropped, not queued for ever.
             if select.select([], [self._line], [], 0)[1]:
                 self._send(self._beat())
 
-    def _hear(self) -> bool:
-        """Read what the supervisor wrote; False if it is gone."""
+    def _receive(self) -> bool:
+        """Obey the supervisor's messages; False if the supervisor is gone."""
         try:
             data = self._line.recv(4096)
         except OSError:
@@ -191,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def run_rank_process(task: RankTask, line: socket.socket, listener: socket.socket | None) -> NoReturn:
-    """The whole life of a rank's process; ends it with `os._exit`, so that no destructor can hang.
+    """Run a rank's process from start to end; it ends with `os._exit`, so that no destructor can hang.
 
     Exit codes: 0 the entry returned, 1 it raised, 2 it raised ConfigError, 3 MachineError or a full disk.
     `listener` is the open socket of the rendezvous, rank 0's alone.

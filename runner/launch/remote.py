@@ -1,8 +1,8 @@
-"""Ranks that another program starts, anywhere (srun, torchrun): they come to their supervisor over TCP.
+"""Ranks that another program starts on any machine (srun, torchrun): they connect to the supervisor over TCP.
 
-A rank finds its supervisor by `supervisor.json` in the run directory, says `hello` (which rank it is, where,
-on which cores), hears `welcome` (where all ranks meet, how many threads it has) or `refused` (why), and from
-then on the line is as any rank's: see `rank_process.Link`.
+A rank finds its supervisor by `supervisor.json` in the run directory and sends `hello` (which rank it is,
+where, on which cores). The answer is `welcome` (where all ranks meet, how many threads it has) or `refused`
+(why). From then on the connection is that of any rank: see `rank_process.Link`.
 """
 
 import json
@@ -18,20 +18,26 @@ from typing import Any, Protocol, Self
 from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
-from ..machine.core_pinning import Room, apart
+from ..machine.cores import Room, apart
 from ..machine.environment import timing_validity
 from ..machine.interfaces import interfaces, is_loopback
 from ..machine.job_rules import short_findings
+from ..machine.signals import signal_name
 from ..records.json_lines import write_json
 from ..records.run_directory import RunDirectory
 from .attempt import Ranks
-from .failures import LOST, Rank, signal_name
+from .failures import LOST, Rank
 
 ADDRESS = "supervisor.json"
-HELLO_S = 10.0  # a caller that says nothing for so long is no rank
+HELLO_S = 10.0  # a caller that sends nothing for so long is no rank
 FATE_S = 3.0  # from the end of a rank's line until its starter knows the exit code
 PROTOCOL = 1
-_OF_TIME = ("affinity", "threads", "timing", "devices")  # topics of the doctor's
+_OF_TIME = (
+    "affinity",
+    "threads",
+    "timing",
+    "devices",
+)  # topics of findings about timing
 _log = logging.getLogger("daso_bench.supervisor")
 Hello = dict[str, Any]
 
@@ -44,7 +50,7 @@ class Starter(Protocol):
         ...
 
     def ended(self) -> str | None:
-        """Why no more ranks will come, with the program's last words; None while it runs."""
+        """Why no more ranks will come, with the program's last lines; None while it runs."""
         ...
 
     def fate(self, rank: int) -> int | None:
@@ -61,7 +67,7 @@ class Starter(Protocol):
 
 
 class RemoteProcess:
-    """A rank's process on another machine, known by its line and by what its starter reports."""
+    """A rank's process on another machine, known by its connection and by what its starter reports."""
 
     sentinel = -1
 
@@ -72,7 +78,7 @@ class RemoteProcess:
         self._line, self._fate = line, fate
         self._closed_s: float | None = None
         self._killed = False
-        self.lost = False  # its line closed, or fell silent, and nobody knows why
+        self.lost = False  # its connection closed, or fell silent, for an unknown reason
 
     @property
     def exitcode(self) -> int | None:
@@ -98,16 +104,16 @@ class RemoteProcess:
     def kill(self) -> None:
         self._killed = True
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)  # its thread ends the process when it hears that
+            self._line.shutdown(socket.SHUT_RDWR)  # its thread then ends the process
 
 
 class RemoteRanks(Ranks):
-    """The ranks that `starter` starts. Entering opens the port at which they call.
+    """The ranks that `starter` starts. Entering opens the port to which they connect.
 
     Args:
-        launcher: says how long all ranks may take to call, and how they share cores and GPUs.
-        key: of this attempt; a rank takes no address with another one (of an attempt before).
-        grouped: whether the nodes that ranks say they are on must be those of the topology.
+        launcher: its keys limit the time until all ranks have connected, and the sharing of cores and GPUs.
+        key: of this attempt; a rank ignores an address with another key (of an earlier attempt).
+        grouped: whether the nodes that ranks report must be those of the topology.
         kinds: `cluster.device.kind`; ranks on CPUs need no GPU.
         known: goes to environment.json as it is.
     """
@@ -141,11 +147,11 @@ class RemoteRanks(Ranks):
         (self.directory.path / ADDRESS).unlink(missing_ok=True)
         self._starter.stop()
 
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
         publish(self.directory.path, self._key, self._listener.getsockname()[1], self._token)
         self._starter.begin()
-        hellos = self._gather(born)
-        born.sort(key=lambda rank: rank.number)
+        hellos = self._gather(started)
+        started.sort(key=lambda rank: rank.number)
         try:
             self._check_places(hellos)
             workers = self._launcher.loader_workers
@@ -155,27 +161,27 @@ class RemoteRanks(Ranks):
             cores = cores_of(hellos, wanted) if self._launcher.pin else [()] * len(hellos)
             host = self._meeting_host(hellos)
         except MachineError as error:
-            refuse(born, str(error))
+            refuse(started, str(error))
             raise
         valid, reasons = timing_of(hellos, threads, workers)
         reasons += remarks
         self.directory.update(timing={"valid": valid and not remarks, "reasons": reasons})
         known = {"nodes": list(dict.fromkeys(hello["host"] for hello in hellos)), **self._known}
-        for rank, count, own in zip(born, threads, cores, strict=True):
+        for rank, count, rank_cores in zip(started, threads, cores, strict=True):
             welcome = {
                 "kind": "welcome",
                 "host": host,
                 "port": hellos[0]["port"],
                 "threads": count,
-                "cores": own,
+                "cores": rank_cores,
                 "one_clock": len({hello["boot"] for hello in hellos}) == 1,
                 "known": known,
             }
-            with suppress(OSError):  # a rank that died meanwhile is found by the watch
+            with suppress(OSError):  # the supervisor sees that a rank has died meanwhile
                 rank.line.send(json.dumps(welcome).encode() + b"\n")
         pids = [hello["pid"] for hello in hellos]
         return {
-            "ranks": len(born),
+            "ranks": len(started),
             "threads": max(threads),
             "port": hellos[0]["port"],
             "pids": pids,
@@ -191,9 +197,13 @@ class RemoteRanks(Ranks):
         rows = [{**hello["facts"], **{key: hello[key] for key in keys}} for hello in hellos]
         shape = self.topology.ranks_of_nodes
         findings = short_findings(rows, shape, threads, share_gpus=self._launcher.share_gpus)
-        if self._on_cpus:  # what ranks see is not what they take
+        if self._on_cpus:  # ranks on CPUs use none of the devices that they see
             findings = [finding for finding in findings if finding.topic != "devices"]
-        errors = [f"{one.what}: {one.cause}; {one.fix}" for one in findings if one.severity == "error"]
+        errors = [
+            f"{finding.what}: {finding.cause}; {finding.fix}"
+            for finding in findings
+            if finding.severity == "error"
+        ]
         if errors:
             raise MachineError("\n".join(errors))
         for finding in findings:
@@ -204,8 +214,8 @@ class RemoteRanks(Ranks):
         """Whether all nodes are virtual: one machine, and the starter knows no nodes of its own."""
         return not self._grouped and len({(hello["boot"], hello["node"]) for hello in hellos}) == 1
 
-    def _gather(self, born: list[Rank]) -> list[Hello]:
-        """Hear every rank's hello. Raises MachineError naming those who did not come."""
+    def _gather(self, started: list[Rank]) -> list[Hello]:
+        """Read the hello of every rank. Raises MachineError with the ranks that did not connect."""
         hellos: dict[int, Hello] = {}
         deadline = time.monotonic() + self._launcher.start_s
         ranks = self.topology.ranks
@@ -215,7 +225,7 @@ class RemoteRanks(Ranks):
                 if hello["ranks"] != ranks or number in hellos or not 0 <= number < ranks:
                     _answer(line, {"kind": "refused", "reason": (reason := self._wrong_count(hello))})
                     line.close()
-                    refuse(born, reason)
+                    refuse(started, reason)
                     raise MachineError(reason)
                 process = RemoteProcess(hello, line, self._starter.fate)
                 rank = Rank(
@@ -226,14 +236,14 @@ class RemoteRanks(Ranks):
                     host=hello["host"],
                 )
                 process.rank = rank
-                born.append(rank)
+                started.append(rank)
                 hellos[number] = hello
             if len(hellos) < ranks:
-                self._despair(hellos, born, deadline)
+                self._give_up_if_over(hellos, started, deadline)
         return [hellos[number] for number in range(ranks)]
 
     def _callers(self) -> Iterator[tuple[socket.socket, Hello]]:
-        """Those who have called by now and say a rank's hello with our token."""
+        """The connections that have sent a rank's hello with our token by now."""
         try:
             line, _ = self._listener.accept()
         except TimeoutError:
@@ -247,7 +257,7 @@ class RemoteRanks(Ranks):
         line.setblocking(False)
         yield line, hello
 
-    def _despair(self, hellos: dict[int, Hello], born: list[Rank], deadline: float) -> None:
+    def _give_up_if_over(self, hellos: dict[int, Hello], started: list[Rank], deadline: float) -> None:
         missing = [rank for rank in range(self.topology.ranks) if rank not in hellos]
         gone = self._starter.ended()
         dead = {rank: code for rank in missing if (code := self._starter.fate(rank)) is not None}
@@ -268,7 +278,7 @@ class RemoteRanks(Ranks):
                 f"{who} (on {where}) did not call within {self._launcher.start_s:g} s (launcher.start_s); "
                 f"asked for {self.topology.ranks} ranks, {len(hellos)} came"
             )
-        refuse(born, reason)
+        refuse(started, reason)
         raise MachineError(reason)
 
     def _wrong_count(self, hello: Hello) -> str:
@@ -282,7 +292,7 @@ class RemoteRanks(Ranks):
         )
 
     def _check_places(self, hellos: Sequence[Hello]) -> None:
-        """Refuse ranks on other nodes than the topology says: every figure of traffic would be wrong."""
+        """Refuse ranks on other nodes than in the topology: every figure of traffic would be wrong."""
         nodes = [hello["node"] for hello in hellos]
         order = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
         placed = tuple(order[node] for node in nodes)
@@ -299,13 +309,13 @@ class RemoteRanks(Ranks):
         )
 
     def _meeting_host(self, hellos: Sequence[Hello]) -> str:
-        """The address at which rank 0 serves, as the others reach it."""
+        """The address at which the other ranks reach rank 0."""
         if len({hello["host"] for hello in hellos}) == 1:  # also with several torchrun on one machine
             return "127.0.0.1"
         zero = hellos[0]
         if zero["interface"] is not None:
             return zero["address"]
-        if zero["host"] == socket.gethostname():  # we are on its node: the way to us is the way to it
+        if zero["host"] == socket.gethostname():  # this process is on its node, at the same address
             ways = [hello["reached"] for hello in hellos if hello["host"] != zero["host"]]
         else:
             ways = [zero["address"]]
@@ -320,7 +330,7 @@ class RemoteRanks(Ranks):
 
 
 def publish(run_dir: Path, key: str, port: int, token: str) -> None:
-    """Write where the supervisor listens: by its host's name first, then by its addresses."""
+    """Write where the supervisor listens: its host's name first, then its addresses."""
     known = [
         address
         for interface in interfaces().values()
@@ -337,7 +347,7 @@ def publish(run_dir: Path, key: str, port: int, token: str) -> None:
 
 
 def refuse(ranks: Sequence[Rank], reason: str) -> None:
-    """Tell the ranks that wait for their welcome why none comes."""
+    """Send the ranks that wait for their welcome the reason why there is none."""
     for rank in ranks:
         _answer(rank.line, {"kind": "refused", "reason": reason})
 
@@ -359,7 +369,7 @@ def read_line(line: socket.socket, patience_s: float) -> dict[str, Any] | None:
 
 
 def threads_of(hellos: Sequence[Hello], setting: int | str, workers: int = 0) -> list[int]:
-    """Threads of each rank: the setting, or its own cores, or its share of those it has in common.
+    """Threads of each rank: the setting, or else its share of the cores that it was started on.
 
     A core is left to each of the rank's `workers`.
     """

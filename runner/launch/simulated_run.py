@@ -1,4 +1,4 @@
-"""The one process of a run in virtual time: all its ranks, their records, and the supervisor's link."""
+"""A run in virtual time: one process computes all ranks, writes their records, reports to the supervisor."""
 
 import socket
 from pathlib import Path
@@ -15,9 +15,8 @@ from ..communication.link_costs import ClusterNetwork
 from ..config import load, schema
 from ..config.model_building import input_spec
 from ..machine.environment import environment, rank_row
-from ..records import data_file
 from ..records.json_lines import RecordWriter, read_json, write_json
-from ..records.run_directory import of_attempt
+from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation import timing_only
 from ..simulation.simulated_world import SimulationSetup, simulate
 from ..simulation.simulator import OutOfTime
@@ -64,7 +63,7 @@ def run_all(
     topology = Topology.of(config.cluster.ranks_of_nodes)
     attempt = len(read_json(run_dir / "status.json")["attempts"])
     data, spec = _data_and_spec(config)
-    data_file.check_same(run_dir, data.files)
+    check_same_data(run_dir, data.files)
     profile = timing_only.profile_of(config, spec)
     if config.launcher.timing_only:
         config = timing_only.without_numbers(config, profile)
@@ -77,7 +76,7 @@ def run_all(
         link.steps += 1  # the stall watch counts it as progress
 
     def rank_rows(rank: int) -> Rows:
-        return Appended(run_dir / "ranks" / f"{rank}.jsonl")
+        return Appended(RunDirectory(run_dir).rank_records(rank))
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
         setup = SimulationSetup(
@@ -103,7 +102,7 @@ def run_all(
                 f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
                 "`daso-bench resume` goes on from the last checkpoint, or from the start if there is none"
             ) from error
-        finally:  # however it ended: what a run that failed was doing is wanted most
+        finally:  # also of a run that failed, where it is needed most
             if timeline is not None:
                 timeline.write(run_dir / of_attempt("timeline", attempt))
     first = results[0]

@@ -1,7 +1,7 @@
-"""Watches the ranks of one run until all have ended: the first trouble of any rank ends the run.
+"""The supervisor: watches the ranks of a run until all have ended; the first failure of a rank ends the run.
 
 The loop never blocks: sockets are read without waiting, signals only raise a count, and its clock counts at
-most a second per turn, so that a supervisor (or a whole machine) that was stopped for a while blames nobody.
+most a second per turn: a supervisor (or a machine) that was stopped for a while must not blame the ranks.
 """
 
 import json
@@ -14,7 +14,8 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from ..records.outcome import Outcome
+from ..machine.signals import Interrupts
+from ..records.run_directory import Outcome
 from .failures import (
     Fault,
     Rank,
@@ -25,7 +26,6 @@ from .failures import (
     vitals,
     whereabouts,
 )
-from .interrupts import Interrupts
 
 TICK_S = 0.25
 LONGEST_TURN_S = 1.0
@@ -41,7 +41,7 @@ _log = logging.getLogger("daso_bench.supervisor")
 
 
 class Supervisor:
-    """`watch()` sees the ranks to their end and kills what is left; `kill()` may be called any time."""
+    """`watch()` waits for the end of the ranks and kills what is left; `kill()` may be called at any time."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Supervisor:
         on_event: Callable[[Event], None],
         broken: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`broken`: why no rank can go on, where none of them can tell; None if they can."""
+        """`broken`: why no rank can go on although none reports it; None if they can."""
         self._ranks = ranks
         self._stall_s = stall_s
         self._patience_s = patience_s
@@ -70,9 +70,9 @@ class Supervisor:
         self._stall: str | None = None
 
     def watch(self) -> Outcome:
-        """Wait for the end of the run, whichever it is, and bury the ranks."""
+        """Wait for the end of the run, and kill and reap the ranks that are left."""
         while any(rank.exit_code is None for rank in self._ranks):
-            self._look_for_broken()  # first: what the ranks say of it says less
+            self._look_for_broken()  # first: the ranks' own errors would hide the cause
             self._listen()
             self._look_for_frozen()
             self._look_for_stall()
@@ -106,13 +106,13 @@ class Supervisor:
         return [rank for rank in self._ranks if rank.exit_code is None]
 
     def _listen(self) -> None:
-        """Wait up to a tick for word from the ranks, then take in all there is."""
+        """Wait up to a tick for messages of the ranks, then read all that have arrived."""
         running = self._running()
         lines = [rank.line for rank in running if rank.line_open]
         ends = [rank.process.sentinel for rank in running if rank.process.sentinel >= 0]
         if lines or ends:
             wait([*lines, *ends], TICK_S)
-        else:  # every line is closed, and why is not known yet
+        else:  # every line is closed, for a reason not known yet
             time.sleep(TICK_S)
         turn = time.monotonic()
         self._now_s += min(turn - self._last_turn, LONGEST_TURN_S)
@@ -124,7 +124,7 @@ class Supervisor:
             for message in rank.messages():
                 reported |= self._take(rank, message)
             if exit_code is not None:
-                self._bury(rank, exit_code, reported)
+                self._record_end(rank, exit_code, reported)
 
     def _take(self, rank: Rank, message: dict[str, Any]) -> bool:
         """Note one message; True if it reports an exception."""
@@ -149,7 +149,7 @@ class Supervisor:
         self._note(exception_fault(rank.number, len(self._faults), message))
         return True
 
-    def _bury(self, rank: Rank, exit_code: int, reported: bool) -> None:
+    def _record_end(self, rank: Rank, exit_code: int, reported: bool) -> None:
         rank.exit_code = exit_code
         known = reported or any(fault.rank == rank.number for fault in self._faults)
         if known or (exit_code == 0 and rank.finish is not None):
@@ -207,14 +207,14 @@ class Supervisor:
             if rank.host is not None:
                 with suppress(OSError):
                     rank.line.send(b"stacks\n")
-            elif rank.process.pid is not None and rank.beats:  # before a beat no handler stands
+            elif rank.process.pid is not None and rank.beats:  # before the first beat it has no handler
                 with suppress(ProcessLookupError):
                     os.kill(rank.process.pid, signal.SIGUSR1)
         time.sleep(1.0 if any(rank.host for rank in self._running()) else 0.2)  # to write the stacks
         self._on_event({"kind": "trouble", "rank": None, "reason": why})
 
     def _answer_interrupts(self) -> bool:
-        """Pass the first interrupt on to the ranks; True once they are to be killed."""
+        """Ask the ranks to stop at the first interrupt; True once they are to be killed."""
         names = self._interrupts.names
         if names and self._asked_s is None:
             self._asked_s = self._now_s

@@ -53,7 +53,7 @@ class TorchrunLauncher(Launcher):
 
 
 class _RankZero:
-    """The `Starter` of a run whose other ranks were started elsewhere: starts the process of rank 0."""
+    """The `Starter` of a run whose other ranks torchrun or srun has started: starts the process of rank 0."""
 
     def __init__(self, command: Sequence[str], key: str) -> None:
         self._command, self._key = command, key

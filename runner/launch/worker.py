@@ -1,8 +1,8 @@
-"""The process of one rank, started by srun or torchrun: `python -m daso_bench.runner.launch.worker RUN_DIR`.
+"""The program of one rank that srun or torchrun starts: `python -m daso_bench.runner.launch.worker RUN_DIR`.
 
-It learns from the environment which rank it is and from the run directory where its supervisor listens; what
-to train it reads there too. Without a supervisor (`--key`), rank 0 is one: it starts its rank as a child of
-its own and outlives it, so that the last process of the job to end is the one that has written the outcome.
+The environment names the rank, the run directory the address of the supervisor and what to train. Without a
+supervisor (no `--key`), the process of rank 0 becomes the supervisor: it starts rank 0 as a child process and
+ends after it, so that the process of the job that ends last has written the outcome.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-FIND_S = 120.0  # for the supervisor's address to be seen here: file systems show others' files late
+FIND_S = 120.0  # until the supervisor's address is visible: network file systems show new files late
 CONNECT_S = 5.0
-WELCOME_S = 900.0  # the supervisor ends the wait for a rank that does not come, and tells
+WELCOME_S = 900.0  # the supervisor refuses all ranks earlier if one does not come
 _EARLY = (signal.SIGUSR2, signal.SIGTERM)
-_heard: list[int] = []
+_early_signals: list[int] = []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class Place:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The whole life of the process. Exit codes: those of `rank_process`, 3 where no supervisor is found."""
-    for number in _EARLY:  # before the second that torch takes to load: the default would be death
-        signal.signal(number, lambda number, _: _heard.append(number))
+    """Run the process from start to end. Exit codes: as `rank_process`, 3 if no supervisor is found."""
+    for number in _EARLY:  # torch takes a second to load: until then the default action would end the process
+        signal.signal(number, lambda number, _: _early_signals.append(number))
     parser = argparse.ArgumentParser(prog="python -m daso_bench.runner.launch.worker", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--key", help="of the attempt, where a supervisor waits already")
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if options.key is None and place.rank == 0:
             from .torchrun import supervise
 
-            sys.exit(supervise(options.run_dir, place.key, [*_again(), str(options.run_dir)]))
-        if options.key is None and _is_finished(options.run_dir):  # rank 0 says so and ends
+            sys.exit(supervise(options.run_dir, place.key, [*_worker_command(), str(options.run_dir)]))
+        if options.key is None and _is_finished(options.run_dir):  # rank 0 prints that and ends
             sys.exit(0)
         key = options.key or place.key
         line, address = find(options.run_dir, key)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _is_finished(run_dir: Path) -> bool:
-    """Whether no supervisor will come: the run has its result, and is not trained again.
+    """Whether the run has its result and is not trained again: then there is no supervisor.
 
     Reads the file alone: `RunDirectory.state` tries the run's lock, which rank 0 may be taking now.
     """
@@ -102,12 +102,12 @@ def place_of(environ: Mapping[str, str]) -> Place:
 
 
 def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.socket, dict[str, Any]]:
-    """A line to the supervisor of the attempt `key`, and what its file says. Raises LookupError."""
+    """A connection to the supervisor of the attempt `key`, and its `supervisor.json`. Raises LookupError."""
     from .remote import ADDRESS
 
     deadline, why = time.monotonic() + patience_s, f"no {ADDRESS} in {run_dir}"
     while time.monotonic() < deadline:
-        if _heard and not run_dir.is_dir():
+        if _early_signals and not run_dir.is_dir():
             break
         try:
             os.listdir(run_dir)  # makes a network file system look again
@@ -131,7 +131,7 @@ def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.so
 
 
 def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, Any], entry: str) -> NoReturn:
-    """Say hello, hear the welcome, and be a rank."""
+    """Send hello, wait for the welcome, and run the rank."""
     from .remote import read_line
 
     launcher = _launcher(run_dir)
@@ -150,7 +150,7 @@ def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, 
 
     link = Link(line, None)
     link.meeting = Meeting(host=answer["host"], one_clock=answer["one_clock"], known=answer["known"])
-    for number in _heard:
+    for number in _early_signals:
         link.interrupt(number)
     task = RankTask(
         run_dir=str(run_dir),
@@ -169,7 +169,7 @@ def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, 
 def hello(
     run_dir: Path, place: Place, line: socket.socket, token: str, port: int | None, interface: str | None
 ) -> dict[str, Any]:
-    """What a rank says first: which it is, where it is, on which cores, and how it came here."""
+    """A rank's first message: its number, its place, its cores, and the facts about its process."""
     from ..machine.environment import affinity, usable_cores
     from ..machine.facts import process_facts
     from .remote import PROTOCOL
@@ -224,7 +224,7 @@ def _listener(port: int) -> socket.socket:
         ) from error
 
 
-def _set_interfaces(chosen: str | None, own_address: str, meeting_host: str) -> None:
+def _set_interfaces(chosen: str | None, address: str, meeting_host: str) -> None:
     """Have gloo and NCCL use the interface by which the ranks reach each other, unless the user chose one.
 
     Left alone, gloo takes the address of the host's name, which may be 127.0.1.1.
@@ -233,7 +233,7 @@ def _set_interfaces(chosen: str | None, own_address: str, meeting_host: str) -> 
 
     if meeting_host == "127.0.0.1":
         return
-    name = chosen or interface_of(own_address)
+    name = chosen or interface_of(address)
     if name is None or name == "lo":
         name = route_to(meeting_host)[1]
     if name is not None:
@@ -242,14 +242,14 @@ def _set_interfaces(chosen: str | None, own_address: str, meeting_host: str) -> 
 
 
 def _boot() -> str:
-    """The same for all processes of one running machine, whatever they call it."""
+    """An id of the running machine, the same for all its processes and host names."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return socket.gethostname()
 
 
-def _again() -> list[str]:
+def _worker_command() -> list[str]:
     return [sys.executable, "-u", "-m", "daso_bench.runner.launch.worker"]
 
 

@@ -116,7 +116,7 @@ class ProcessFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts(ProcessFacts):
-    """What `daso-bench doctor` asks besides, once per machine.
+    """More facts for `daso-bench doctor`, once per machine.
 
     `wanted`: what the user means to run here (launcher, port, threads, ranks_of_nodes, ranks_here,
     share_gpus; None: not stated). `commands`: path of each command of Slurm. `slurm`: version, controller

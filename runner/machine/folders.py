@@ -1,4 +1,4 @@
-"""Folders: those that a user names, errors of writing, and what can be written where."""
+"""Folders: checks of those that a user names, errors of writing, free space."""
 
 import errno
 import fcntl
@@ -53,7 +53,7 @@ def folder_facts(path: Path) -> dict[str, Any]:
         "inode": status.st_ino,
         "free_bytes": room.f_bavail * room.f_frsize,
         "total_bytes": room.f_blocks * room.f_frsize,
-        # Some file systems have no fixed number of inodes, and say 0 of 0.
+        # Some file systems have no fixed number of inodes, and report 0 of 0.
         "free_inodes": room.f_favail if room.f_files else None,
     }
 

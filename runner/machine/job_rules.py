@@ -137,7 +137,7 @@ def devices(job: JobFacts) -> Iterator[Finding]:
 
 
 def gpus_of(facts: ProcessFacts) -> list[str]:
-    """Names by which the GPUs that a rank sees can be told apart on its host.
+    """Names by which the GPUs that a rank sees can be distinguished on its host.
 
     Where Slurm confines each task to GPUs of its own, each calls its first one 0: there the number means
     nothing, unless torch knows the real identity.
@@ -222,15 +222,15 @@ def _link_finding(job: JobFacts, severity: Severity, what: str, pairs: Sequence[
     fix = f"sbatch --exclude={host}" if job.under_slurm else "cluster.nodes=N (without the slow host)"
     for facts in job.hosts.get(host, [])[:1]:
         used = facts.variables.get("GLOO_SOCKET_IFNAME") or (facts.route or {}).get("interface")
-        others = [
+        unused = [
             name
             for name, interface in facts.interfaces.items()
             if interface["up"] and interface["addresses"] and not interface["loopback"] and name != used
         ]
-        others.sort(key=lambda name: -facts.interfaces[name]["speed_mbit"])
-        if others:
-            has = f"{host} uses {used}, and has also {', '.join(others)}"
-            fix = f"export GLOO_SOCKET_IFNAME={others[0]} ({has})"
+        unused.sort(key=lambda name: -facts.interfaces[name]["speed_mbit"])
+        if unused:
+            has = f"{host} uses {used}, and has also {', '.join(unused)}"
+            fix = f"export GLOO_SOCKET_IFNAME={unused[0]} ({has})"
     return Finding(severity, "links", what, cause, fix)
 
 

@@ -466,7 +466,7 @@ def submitting(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def node_local_environment(facts: MachineFacts) -> Iterator[Finding]:
-    """Python, or the package, lies on a file system that other nodes do not see."""
+    """Python, or the package, is on a file system that other nodes do not see."""
     if facts.variables.get("SLURM_NNODES", "1") == "1" and facts.wanted["launcher"] != "slurm":
         return
     for name, path in (("Python's environment", facts.prefix), ("the package", facts.package)):
@@ -547,11 +547,6 @@ MACHINE_RULES: tuple[Callable[[MachineFacts], Iterable[Finding]], ...] = (
     shadowed,
     torch_import,
 )
-
-
-def process_findings(facts: ProcessFacts) -> list[Finding]:
-    """What is wrong with one process, be it a rank of a job or not."""
-    return apply(PROCESS_RULES, facts)
 
 
 def machine_findings(facts: MachineFacts) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What people see of a run: a live line on a terminal, plain lines elsewhere, a table at the end.
+"""Console output of runs: a live line on a terminal, plain lines elsewhere, a table at the end.
 
 Everything is fed by the supervisor's events and by status.json; names and paths are printed as they are,
 never read as markup.
@@ -22,14 +22,14 @@ OnEvent = Callable[[Event], None]
 PLAIN_EVERY_S = 10.0
 PLAIN_WIDTH = 160  # a log file has no width; at 80 the tables would break
 MOST_TASKS = "accuracy"
-# What models are judged by. A run tells its task's own metric, and one of the first two if it is asked for.
+# What models are judged by: the metric of the task, and one of the first two if the run asks for it.
 HEADLINES = ("top5", "pixel_accuracy", MOST_TASKS, "miou")
 _MISSING = "-"
 _STYLES = {"finished": "green", "running": "cyan", "queued": "dim", "diverged": "yellow"}
 
 
 class _Console(Console):
-    """`goes_on`: whether what is told is not all that the program does."""
+    """`goes_on`: whether the program does more than print."""
 
     def __init__(self, *, goes_on: bool, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -167,11 +167,11 @@ def run_table(status: Mapping[str, Any]) -> Table:
 
 
 def one_line(status: Mapping[str, Any]) -> str:
-    """The end of one run of a sweep in a line: status, the numbers there are, reason."""
-    found = _figures(status)
+    """The end of one run of a sweep in a line: status, the known numbers, reason."""
+    figures = _figures(status)
     headline = _headline(status.get("summary") or {}, "final_")
     words = {headline: "judged", "to target": "to target", "train": "train"}
-    shown = [f"{word} {found[key]}" for word, key in words.items() if found[key] != _MISSING]
+    shown = [f"{word} {figures[key]}" for word, key in words.items() if figures[key] != _MISSING]
     return "  ".join(
         [str(status.get("status")), *shown, *([str(status["reason"])] if status.get("reason") else [])]
     )
@@ -193,19 +193,19 @@ def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     if common:
         table.caption, table.caption_justify = Text(f"all runs: {'; '.join(common)}"), "left"
     for (name, status), notes in zip(rows, notes_of, strict=True):
-        found = _figures(status)
+        figures = _figures(status)
         word = str(status.get("status"))
         table.add_row(
             Text(name),
             Text(word, style=_STYLES.get(word, "red")),
-            *(found[key] for key in keys),
+            *(figures[key] for key in keys),
             Text("; ".join(note for note in notes if note not in common)),
         )
     return table
 
 
 def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """Where each run stands, for `daso-bench status`: (run, its status.json)."""
+    """The status of each run, for `daso-bench status`. `rows`: (run, its status.json)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     table.add_column("state")
@@ -234,7 +234,7 @@ def states_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 
 
 def _place(status: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The run's job, its nodes, and the time left to it, as far as the queue tells."""
+    """The run's job, its nodes, and the time left to it, as far as the queue shows them."""
     queue = status.get("queue") or {}
     attempts = status.get("attempts") or ({},)
     nodes = queue.get("nodes") or ",".join(attempts[-1].get("nodes") or ())
@@ -279,18 +279,18 @@ def percent(share: float) -> str:
 
 def _summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     summary = status.get("summary") or {}
-    found, headline = _figures(status), _headline(summary, "final_")
+    figures, headline = _figures(status), _headline(summary, "final_")
     rows = [("status", str(status.get("status")))]
     if status.get("reason"):
         rows.append(("reason", str(status["reason"])))
     measured = [
-        (f"final {headline}", found["judged"]),
+        (f"final {headline}", figures["judged"]),
         (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
-        (f"time to {_target(summary.get('target'))}", found["to target"]),
-        ("training time", found["train"]),
-        ("samples/s", found["samples/s"]),
-        ("bytes between nodes", found["inter"]),
-        ("bytes inside nodes", found["intra"]),
+        (f"time to {_target(summary.get('target'))}", figures["to target"]),
+        ("training time", figures["train"]),
+        ("samples/s", figures["samples/s"]),
+        ("bytes between nodes", figures["inter"]),
+        ("bytes inside nodes", figures["intra"]),
     ]
     return [
         *rows,
@@ -322,10 +322,10 @@ def _headline(numbers: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def _headlines(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """The header of a column with what the runs' models are judged by; a status may not tell yet."""
+    """The header of the column with what the runs' models are judged by; a new run has no number yet."""
     of_runs = ({**(status.get("progress") or {}), **_finals(status)} for _, status in rows)
-    found = {_headline(numbers) for numbers in of_runs if not numbers.keys().isdisjoint(HEADLINES)}
-    return " / ".join(name for name in HEADLINES if name in found) or MOST_TASKS
+    present = {_headline(numbers) for numbers in of_runs if not numbers.keys().isdisjoint(HEADLINES)}
+    return " / ".join(name for name in HEADLINES if name in present) or MOST_TASKS
 
 
 def _finals(status: Mapping[str, Any]) -> dict[str, Any]:

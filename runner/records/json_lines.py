@@ -1,4 +1,4 @@
-"""Records on disk: JSON Lines that survive a kill, JSON that is never half written, and what the rows mean.
+"""Records on disk: JSON Lines that survive a kill, JSON written atomically, and target crossings in rows.
 
 One writer per file. Every line is valid JSON: NaN and the infinities are the strings "NaN", "Infinity" and
 "-Infinity", a missing number is null. The fields of every file are listed in docs/records.md.
@@ -131,10 +131,10 @@ def read_records(path: Path) -> Read:
     damage: list[Damage] = []
     decoder = json.JSONDecoder()
     for number in used_lines:
-        found, kind = _records_of(lines[number - 1], decoder)
-        rows += found
+        records, kind = _records_of(lines[number - 1], decoder)
+        rows += records
         if kind is not None:
-            damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(found)))
+            damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(records)))
     return Read(rows, damage)
 
 
@@ -145,22 +145,22 @@ def _records_of(
     rest = line.decode("utf-8", errors="replace").strip()
     # Most lines hold none of the three strings: looking for them in every value takes most of the time.
     plain = not any(sign in rest for sign in ('NaN"', 'Infinity"', "\\"))
-    found: list[Row] = []
+    records: list[Row] = []
     while rest:
         try:
             value, end = decoder.raw_decode(rest)
         except (ValueError, RecursionError):
             # A line whose writer was killed begins like a record; anything else never was one.
-            return found, "cut" if rest.startswith("{") and not rest.endswith("}") else "broken"
+            return records, "cut" if rest.startswith("{") and not rest.endswith("}") else "broken"
         if not isinstance(value, dict):
-            return found, "broken"
-        found.append(value if plain else decode(value))
+            return records, "broken"
+        records.append(value if plain else decode(value))
         rest = rest[end:].lstrip()
-    return found, None if len(found) == 1 else "glued"
+    return records, None if len(records) == 1 else "glued"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` so that a reader, or a crash, sees the old file or the new one and never a mixture."""
+    """Write `value` atomically: a reader, or a crash, sees the old file or the new one."""
     path = Path(path)
     text = json.dumps(encode(value), allow_nan=False, indent=2) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -181,7 +181,7 @@ def read_json(path: Path) -> Any:
 
 
 def surviving(rows: Iterable[Row]) -> list[Row]:
-    """The rows of the line of work that survived, in file order; the file itself keeps every attempt.
+    """The rows of the work that survived, in file order; the file keeps the rows of every attempt.
 
     An attempt that began at step s (its row of kind "start"; without one, just before its smallest step)
     replaces all that earlier attempts recorded after s. Where two attempts recorded the same step of one
@@ -222,12 +222,10 @@ def _first_new_steps(rows: Sequence[Row]) -> dict[int, int]:
     return from_rows | {attempt: step + 1 for attempt, step in starts.items()}
 
 
-def best(rows: Iterable[Row], field: str = "accuracy", *, lowest: bool = False) -> Row | None:
-    """The first row with the best `field`; NaN, infinity and missing never are; None if none is left."""
+def best(rows: Iterable[Row], field: str = "accuracy") -> Row | None:
+    """The first row with the highest finite `field`; None if no row has one."""
     finite = [row for row in rows if _finite(row.get(field))]
-    if not finite:
-        return None
-    return min(finite, key=lambda row: row[field]) if lowest else max(finite, key=lambda row: row[field])
+    return max(finite, key=lambda row: row[field], default=None)
 
 
 def _finite(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """One dataclass for each kind of row in metrics.jsonl and ranks/<r>.jsonl.
 
-Units stand in names: `_s` seconds, `_bytes` bytes, `_per_s` per second; shares (`accuracy`, `miou`) run from
+Units end names: `_s` seconds, `_bytes` bytes, `_per_s` per second; shares (`accuracy`, `miou`) run from
 0 to 1, losses have no unit, other numbers are counts. A field without a default is in every row of its kind;
 one with `ABSENT` is left out where it does not apply. What each field means: docs/records.md, which a test
 compares with these classes.
@@ -17,7 +17,7 @@ Seconds = dict[str, float]  # by part, segment or link
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRow:
-    """What every row begins with: attempt from 1, optimizer steps done, epoch from 0, global samples done."""
+    """Fields of every row: attempt from 1, optimizer steps done, epoch from 0, global samples done."""
 
     kind: ClassVar[str]
 
@@ -28,7 +28,7 @@ class RecordRow:
 
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> Self:
-        """The row as its writer must have written it. Raises ValueError for an unknown or missing field."""
+        """The row, checked strictly. Raises ValueError for an unknown or missing field."""
         names = {field.name for field in fields(cls)}
         required = {field.name for field in fields(cls) if field.default is MISSING}
         unknown, missing = row.keys() - names - {"kind"}, required - row.keys()
@@ -39,7 +39,7 @@ class RecordRow:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:
-        """The known fields of a row that nobody has checked; what it lacks is None."""
+        """The known fields of an unchecked row; missing ones are None."""
         known: dict[str, Any] = {field.name: row.get(field.name) for field in fields(cls)}
         return cls(**known)
 
@@ -97,7 +97,7 @@ class EpochRow(RecordRow):
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow(RecordRow):
-    """The last row of an attempt that came to an end of its own."""
+    """The last row of an attempt that was not killed."""
 
     kind = "summary"
 
@@ -181,8 +181,3 @@ class SegmentsRow(RecordRow):
     wall_s: float
     startup_s: float
     process_s: float
-
-
-OF_METRICS = {row.kind: row for row in (StartRow, EvaluationRow, EpochRow, SummaryRow)}
-OF_RANK = {row.kind: row for row in (StartRow, StretchRow, EpochRow, SentRow, SegmentsRow)}
-"""The rows of metrics.jsonl, and of ranks/<r>.jsonl."""

@@ -1,7 +1,8 @@
-"""The folder of one run: every path in it, its lock, and its status.json (written by the supervisor alone).
+"""The run directory: paths, lock, status.json (written by the supervisor alone), data.json; how a run ended.
 
-A run directory belongs to one run. It is made exclusively; who holds the lock runs it, and the kernel frees
-the lock of a process that dies, so a run that is "running" without its lock has lost its supervisor.
+A run directory belongs to one run. It is made exclusively; the process that holds the lock runs it. The
+kernel frees the lock of a process that dies, so a run that is "running" without its lock has lost its
+supervisor.
 """
 
 import errno
@@ -11,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,13 +23,48 @@ from .trees import dump_yaml
 
 State = Literal["new", "queued", "running", "finished", "resumable"]
 
+# Exit codes of every command, as `daso-bench --help` lists them.
+OK = 0
+FAILED = 1  # a run failed, diverged, timed out or was cancelled
+WRONG_REQUEST = 2
+MACHINE = 3  # this machine cannot do it
+INTERRUPTED = 130  # as of a shell after SIGINT
+
 STATUS_SCHEMA_VERSION = 1
 SUPERVISOR_GONE = "supervisor gone"
+DATA_FILE = "data.json"
 _FOLDERS = ("ranks", "logs", "checkpoints")
 DONE = ("finished", "diverged")  # results; repeating them would give the same again
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05  # `state()` holds the lock for an instant to see whether it is free
 _BEING_MADE_TRIES, _BEING_MADE_S = 50, 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended, or one rank of it, or why a run was not started.
+
+    `status`: finished, diverged, timed_out, cancelled or failed; of a run that was not started: skipped,
+    refused, impossible or not started. `reason`: one line; None for a finished run. `summary`: the final
+    numbers of the run, empty if there are none. `details`: the failing rank's traceback and its log.
+    `raised`: an exception in a rank ended the run, not the death of a process or a signal. `run_status`: the
+    status of the run where it differs from that of its last attempt ("queued": the run goes on later).
+    `attempt`: what status.json keeps of the attempt in addition.
+    """
+
+    status: str
+    reason: str | None = None
+    exit_code: int = OK
+    summary: dict[str, Any] = field(default_factory=dict)
+    details: str = ""
+    raised: bool = False
+    run_status: str | None = None
+    attempt: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def without_result(self) -> bool:
+        """Whether the run gives no numbers. A diverged run does: diverging is a result of its strategy."""
+        return self.status in ("failed", "timed_out", "cancelled")
 
 
 class RunDirectory:
@@ -284,3 +321,31 @@ def _folder_name(config: Mapping[str, Any], group: str, key: str) -> str:
 def of_attempt(stem: str, attempt: int) -> str:
     """The name of a file that each attempt writes anew: the first one's has no number."""
     return f"{stem}.json" if attempt == 1 else f"{stem}_{attempt}.json"
+
+
+def write_data_file(run_dir: Path, facts: Mapping[str, Any], *, begun: bool) -> None:
+    """Write data.json of a run that is about to start: which files its samples are.
+
+    `facts`: with `files`, a digest of names, labels and sizes. `begun`: the run has been started before.
+    Raises ConfigError if such a run would go on with other files.
+    """
+    if begun:
+        check_same_data(run_dir, facts.get("files", ""))
+    write_json(run_dir / DATA_FILE, {"schema_version": 1, **facts})
+
+
+def check_same_data(run_dir: Path, files: str) -> None:
+    """Raise ConfigError if the run in `run_dir` was started with other files of its data set.
+
+    `files`: the digest of the present ones, "" where none can change. A run without data.json may have any.
+    """
+    try:
+        before = read_json(run_dir / DATA_FILE).get("files", "")
+    except FileNotFoundError:
+        return
+    if before and files != before:
+        raise ConfigError(
+            f"{run_dir / DATA_FILE}: the files of the data set are others than those that the run was "
+            f"started with (names, labels, sizes; digest {before}, now {files or 'none'}); bring those back, "
+            "or start anew with run.repeat=1"
+        )

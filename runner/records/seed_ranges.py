@@ -1,7 +1,7 @@
-"""Ranges of seeds in a study: scored runs share none with runs that set targets, tune or measure noise.
+"""Seed ranges of a study: scored runs share no seed with runs that set targets, tune or measure noise.
 
 Scored runs have seeds below `SEEDS`, one per repetition, the same for all arms. Each other use has a range of
-that size of its own, and the number within it says which repetition it belongs to.
+that size, and the number within it is the repetition.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ def check_fair(
 
 
 def repetition_of(seed: Any) -> Any:
-    """The repetition of a run with this seed; what is no whole number stays what it is."""
+    """The repetition of a run with this seed; a value that is no integer is returned as it is."""
     return seed % SEEDS if isinstance(seed, int) and not isinstance(seed, bool) else seed
 
 
@@ -43,8 +43,8 @@ def block_of(seed: Any, role: str) -> Any:
 
 
 def phase_of(seed: int) -> float:
-    """Where between two marks the evaluations of a repetition lie, in [0, 1): drawn, the same for all arms.
+    """The offset of a repetition's evaluations between two marks, in [0, 1): random, the same for all arms.
 
-    A fixed grid would favour whoever crosses the target just before one of its marks.
+    A fixed grid would favour the arm that crosses the target just before one of its marks.
     """
     return round(derive(repetition_of(seed), "phase") / 2**63 * 0.9999, 4)

@@ -1,4 +1,4 @@
-"""Trees of plain values: as YAML that every reader understands alike, and with dotted keys.
+"""Nested configurations of plain values: as YAML that all parsers read alike, and with dotted keys.
 
 Text stays text in YAML, whatever it looks like. Dotted keys: `{"train": {"epochs": 3}}` is
 `{"train.epochs": 3}`.
@@ -60,5 +60,5 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def below(key: str, names: Iterable[str]) -> bool:
-    """Whether a dotted key is one of `names` or lies below one."""
+    """Whether a dotted key is one of `names` or below one."""
     return any(key == name or key.startswith(f"{name}.") for name in names)

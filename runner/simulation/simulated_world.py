@@ -14,7 +14,7 @@ from ...strategies.topology import Topology
 from ..communication.link_costs import Network
 from ..config.reader_config import ORDER_ALONE
 from ..config.schema import RunConfig
-from ..records.outcome import Outcome
+from ..records.run_directory import Outcome
 from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime
 from ..training.packed.packed_set import of_run

@@ -1,4 +1,4 @@
-"""How long the rest of a sweep will take: estimated from its finished runs."""
+"""Estimates how long the rest of a sweep takes, from its finished runs."""
 
 import math
 from collections.abc import Iterable, Sequence

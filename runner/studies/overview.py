@@ -1,4 +1,4 @@
-"""`daso-bench status` and `cancel`: the runs below a folder, how each is, and how each is ended.
+"""`daso-bench status` and `cancel`: finds the runs below a folder, shows their status, ends them.
 
 Loads no torch: that takes seconds.
 """
@@ -15,8 +15,7 @@ from ...strategies.errors import ConfigError
 from ..launch.slurm import slurm_status
 from ..machine.folders import check_folder
 from ..records import display
-from ..records.outcome import OK
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import OK, RunDirectory
 
 _LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folder
 
@@ -33,7 +32,7 @@ def runs_below(folder: Path) -> list[RunDirectory]:
 
 
 def states(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """(name, status) of each run below `folder`; a damaged status.json says so and hides nobody."""
+    """(name, status) of each run below `folder`; a damaged status.json hides no other run."""
     named: list[tuple[RunDirectory, Mapping[str, Any]]] = []
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for run in runs_below(folder):

@@ -1,6 +1,6 @@
 """`daso-bench pilot`: runs of a study's baseline, on seeds that no scored run has, for the whole schedule.
 
-Pilots, on the validation split, say which target the study can aim at, and for how long. With `--reference`
+Pilots, on the validation split, give the target that the study can set, and its duration. With `--reference`
 the baseline runs as it is scored, and how many samples its target takes is stored as a file. Source:
 docs/method.md, "Validity and guard" and "Tuning and pilot".
 """
@@ -21,13 +21,13 @@ from ..config.parts import StudyInfo
 from ..config.schema import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
-from ..records.outcome import OK
+from ..records.run_directory import OK
 from ..records.seed_ranges import PILOT, REFERENCE, phase_of
 from ..report.claims import convergence_points
 from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, workload_of
 from ..report.statistics.planning import FEWEST_PILOTS, Target, choose
 from ..training.data_errors import data_errors
-from . import dry_run, start
+from . import start
 from .plan import PlannedRun, plan_of
 from .prepare_data import Preparation
 
@@ -46,7 +46,7 @@ class Asked:
 
 
 def pilot(asked: Asked) -> int:
-    """Run the pilots of a study, and say what came out; returns the exit code.
+    """Run the pilots of a study, and show the result; returns the exit code.
 
     Raises ConfigError where the study has no baseline, aims at another metric than accuracy, or is for a
     cluster.
@@ -77,7 +77,9 @@ def pilots(base: RunConfig, runs: int) -> list[RunConfig]:
     # All evaluate at the same marks, so that their curves can be averaged.
     phase = phase_of(PILOT)
     return [
-        beside(base, PILOT_SUFFIX, seed=PILOT + number, phase=phase, eval_split="validation", target=None)
+        derived_run(
+            base, PILOT_SUFFIX, seed=PILOT + number, phase=phase, eval_split="validation", target=None
+        )
         for number in range(runs)
     ]
 
@@ -103,7 +105,7 @@ def _show_target(console: Console, target: Target, folder: Path, words: Sequence
 
 
 def reference(asked: Asked, *, output: Path | None) -> int:
-    """Run the baseline of a study as it is scored, and store what came out; returns the exit code.
+    """Run the baseline of a study as it is scored, and store the result; returns the exit code.
 
     `output`: the folder that gets `convergence/<study>.yaml`; None: that of the runs. Raises ConfigError
     where the study has no baseline or no target, or is for a cluster.
@@ -123,10 +125,10 @@ def scored(base: RunConfig, runs: int) -> list[RunConfig]:
     Raises ConfigError without a target.
     """
     if base.train.target is None:
-        raise ConfigError("train.target=null: a reference tells how many samples a target takes; give one")
-    # As in a study: where the evaluations lie is drawn for each repetition, if at all.
+        raise ConfigError("train.target=null: a reference is the number of samples to a target; give one")
+    # As in a study: each repetition has its own random phase of the evaluations, if any.
     seeds = [REFERENCE + number for number in range(runs)]
-    return [beside(base, REFERENCE_SUFFIX, seed=seed, phase=phase_of(seed)) for seed in seeds]
+    return [derived_run(base, REFERENCE_SUFFIX, seed=seed, phase=phase_of(seed)) for seed in seeds]
 
 
 def read_references(runs: Sequence[PlannedRun], name: str, command: str) -> Reference:
@@ -181,14 +183,14 @@ def run_baseline(
     if asked.runs < fewest:
         raise ConfigError(f"--runs {asked.runs}: must be {fewest} or more")
     base = baseline_of(requests(asked.words, sweep=True, config_dir=asked.config_dir, cwd=asked.cwd))
-    refuse_far(base, what)
+    refuse_external(base, what)
     words = tuple(asked.words)
     plan = plan_of([Request(words=words, config=config) for config in derive(base, asked.runs)])
     console = display.make_console(goes_on=True)
     if asked.dry_run:
-        return dry_run.show(console, plan, many=True)
+        return start.show_plan(console, plan, many=True)
     ready = Preparation(console)
-    ready.check(base)  # they are worth nothing without one another
+    ready.check(base)  # one run alone has no use
     code = start.run_sweep(console, plan, with_report=False, ready=ready)
     if code == OK:
         conclude(console, base, plan.runs)
@@ -209,7 +211,7 @@ def baseline_of(requests: Sequence[Request]) -> RunConfig:
     return baselines[0]
 
 
-def beside(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: Any) -> RunConfig:
+def derived_run(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: Any) -> RunConfig:
     """`base` with this seed, its whole schedule and other values of `train`, in the study <name><suffix>.
 
     `phase`: of the evaluations, where the study draws one at all.
@@ -220,7 +222,7 @@ def beside(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: An
     return dataclasses.replace(base, seed=seed, train=whole, study=study)
 
 
-def refuse_far(config: RunConfig, what: str) -> None:
+def refuse_external(config: RunConfig, what: str) -> None:
     """Raises ConfigError where `what`, which is waited for, would go to a queue."""
     if config.launcher.external:
         raise ConfigError(

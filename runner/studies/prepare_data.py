@@ -25,10 +25,8 @@ from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
 from ..config.reader_config import PackedReader, path_of, reads
 from ..config.schema import RunConfig
-from ..records import data_file
 from ..records.display import make_console, say
-from ..records.outcome import OK
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import OK, RunDirectory, write_data_file
 from ..training.data_errors import data_errors
 from ..training.packed.packed_set import look_at, memory_needed, open_set, write_set
 
@@ -118,7 +116,7 @@ class Preparation:
         about, packed = config.dataset.about(), self._packed(config)
         if about is not None or packed is not None:
             row = {**(about or {}), **({} if packed is None else {"packed": packed})}
-            data_file.write(directory.path, row, begun=bool(directory.status().get("attempts")))
+            write_data_file(directory.path, row, begun=bool(directory.status().get("attempts")))
 
     def _packed(self, config: RunConfig) -> dict[str, Any] | None:
         """What the reader's file is, looked at once for all runs alike; None for a run without one."""
@@ -156,7 +154,7 @@ class Preparation:
 
 
 def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
-    """A prepared data set in sentences, for people; nothing of one without files.
+    """Sentences that describe a prepared data set; none for one without files.
 
     named: of the files left out, how many are named one by one; None: all.
     """

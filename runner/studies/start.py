@@ -1,4 +1,4 @@
-"""The commands that start runs: one run, a sweep, `resume`, `evaluate`."""
+"""The commands that start runs: one run, a sweep, `--dry-run` of both, `resume`, `evaluate`."""
 
 import shlex
 import time
@@ -10,38 +10,42 @@ from rich.console import Console
 
 from ...strategies.errors import ConfigError, MachineError
 from .. import PACKAGE
-from ..config.load import load, requests, to_plain
+from ..config.load import dump, load, requests, to_plain
 from ..config.overrides import key_of
+from ..config.reader_config import PackedReader
 from ..config.schema import RunConfig
 from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
-from ..records.outcome import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from ..training.data_errors import can_go_on
+from ..training.packed.packed_set import look_at
 from . import duration, sweep
 from .overview import runs_below
 from .plan import PlannedRun, StudyPlan, declare, plan_of
 from .prepare_data import Preparation
 
+RUN, GO_ON = "run", "go on with it"
+STARTED = (RUN, GO_ON)
+
 
 def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
-    """Run what `words` ask for: one run, or with `many` a sweep. Relative paths count from `cwd`.
+    """Run what `words` name: one run, or with `many` a sweep. Relative paths count from `cwd`.
 
     Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
     """
     asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
-    given_away = external_launcher(request.config for request in asked)
-    if given_away is None:
+    external = external_launcher(request.config for request in asked)
+    if external is None:
         local.warm()  # the processes load torch while this one looks at the requests
     plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many:
         with_report = any(key_of(word) == "study" for word in words)
-        if given_away is not None:
-            return _give_away(
+        if external is not None:
+            return _hand_over(
                 console,
-                given_away,
+                external,
                 plan,
                 with_report=with_report,
                 words=words,
@@ -50,14 +54,81 @@ def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Pat
         return run_sweep(console, plan, with_report=with_report, words=words, config_dir=config_dir)
     run = plan.only
     display.say(console, run.title, "bold")
-    if given_away is not None:
-        return _give_away(console, given_away, plan, with_report=False)
+    if external is not None:
+        return _hand_over(console, external, plan, with_report=False)
     ready = Preparation(console)
     # A requeued batch script repeats its command.
     begin = sweep.run_or_resume if run.config.launcher.external else sweep.run_one
     directory, outcome = begin(run, _starter(console, ready), ready.check)
-    _tell_end(console, directory, outcome)
+    _show_end(console, directory, outcome)
     return outcome.exit_code
+
+
+def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Show what `start` would do, in its order, and start nothing; returns the exit code."""
+    plan = plan_of(requests(words, sweep=many, config_dir=config_dir, cwd=cwd))
+    if not many:
+        _ = plan.only
+    return show_plan(display.make_console(), plan, many=many)
+
+
+def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
+    """Show each run, how long all will take, and the first one's configuration; returns the exit code.
+
+    `many`: the runs of a sweep, which skips what is finished.
+    """
+    total, wrong = len(plan.runs) + len(plan.refused), bool(plan.refused)
+    for number, run in enumerate(plan.runs, 1):
+        display.say(console, (f"[{number}/{total}] " if many else "") + run.title, "bold")
+        display.say(console, f"  directory  {run.path}")
+        for line, text in enumerate(launcher_of(run.config).describe(run.config)):
+            display.say(console, f"  {'' if line else 'processes':<9}  {text}")
+        would = intent(run, many=many)
+        if would in STARTED and (trouble := packed_trouble(run.config)) is not None:
+            would, wrong = f"refuse: {trouble}", True
+        display.say(console, f"  would      {would}")
+    for number, request in enumerate(plan.refused, len(plan.runs) + 1):
+        display.say(console, f"[{number}/{total}] refused: {request.error}", "red")
+    show_time(console, plan)
+    if plan.runs:
+        display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
+        display.say(console, dump(plan.runs[0].config).rstrip())
+    return WRONG_REQUEST if wrong else OK
+
+
+def packed_trouble(config: RunConfig) -> str | None:
+    """Why the run would not start for its packed file, as far as that goes without loading the data set."""
+    if not isinstance(config.reader, PackedReader):
+        return None
+    try:
+        look_at(config.dataset, config.reader, config.cluster.nodes)
+    except (ConfigError, MachineError) as error:
+        return str(error)
+    return None
+
+
+def show_time(console: Console, plan: StudyPlan) -> None:
+    """Show how long the runs will take, as far as that is known before any is started."""
+    estimate = duration.from_finished(plan.runs)
+    if estimate is not None:
+        display.say(console, str(estimate))
+    most = duration.at_most(duration.left(plan.runs))
+    if most:
+        display.say(console, most)
+
+
+def intent(run: PlannedRun, *, many: bool) -> str:
+    """What would be done with this run."""
+    state = run.state
+    if state in ("new", "queued"):
+        return RUN
+    if state == "resumable" and many:
+        return GO_ON
+    if state == "resumable":
+        return f"refuse: begun and not finished (daso-bench resume {shlex.quote(str(run.path))})"
+    if state == "finished" and many:
+        return "skip: finished already"
+    return f"refuse: {'finished already' if state == 'finished' else 'it is being run'}"
 
 
 def resume(folder: Path) -> int:
@@ -94,7 +165,7 @@ def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]
             display.say(console, f"{run.run_id}: {error}", "red")
             code = code or _code_of(error)
             continue
-        _tell_end(console, run, outcome)
+        _show_end(console, run, outcome)
         if outcome.exit_code == INTERRUPTED:
             return outcome.exit_code
         code = outcome.exit_code or code
@@ -120,7 +191,7 @@ def run_sweep(
     config_dir: Path | None = None,
     ready: Preparation | None = None,
 ) -> int:
-    """Run them here, in the order of the plan, and show how it goes; returns the exit code.
+    """Run the plan here, in its order, and show the progress; returns the exit code.
 
     `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
     that have been looked at already.
@@ -129,14 +200,14 @@ def run_sweep(
     def tell(text: str) -> None:
         display.say(console, text)
 
-    _tell_refused(console, plan)
+    _show_refused(console, plan)
     commit = cache(lambda: commit_of(PACKAGE)[0])
     declare(plan.runs, words, unix=time.time(), commit=commit)
     ready = ready or Preparation(console)
-    pace = duration.Pace(_tell_estimate(console, plan))
-    start_run = _paced(_starter(console, ready, tell_end=True), pace)
+    pace = duration.Pace(_show_estimate(console, plan))
+    start_run = _paced(_starter(console, ready, show_end=True), pace)
     results = sweep.run_all(plan, start_run, tell, commit, pace.left_s, ready.check)
-    _tell_sweep(console, results)
+    _show_sweep(console, results)
     code = sweep.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
         if with_report and code != INTERRUPTED:
@@ -146,7 +217,7 @@ def run_sweep(
     return code
 
 
-def _tell_estimate(console: Console, plan: StudyPlan) -> float | None:
+def _show_estimate(console: Console, plan: StudyPlan) -> float | None:
     """Show how long the runs will take; seconds of each, None before one is finished."""
     estimate = duration.from_finished(plan.runs)
     if estimate is None:
@@ -165,7 +236,7 @@ def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
     return start_and_time
 
 
-def _tell_refused(console: Console, plan: StudyPlan) -> None:
+def _show_refused(console: Console, plan: StudyPlan) -> None:
     """Show which requests are refused. Raises ConfigError if all are."""
     errors = dict.fromkeys(str(request.error) for request in plan.refused)
     if not plan.runs:
@@ -174,7 +245,7 @@ def _tell_refused(console: Console, plan: StudyPlan) -> None:
         display.say(console, f"refused: {error}", "red")
 
 
-def _give_away(
+def _hand_over(
     console: Console,
     launcher: Launcher,
     plan: StudyPlan,
@@ -184,7 +255,7 @@ def _give_away(
     config_dir: Path | None = None,
 ) -> int:
     """Hand the runs to Slurm's queue or to the user's torchrun. `words`: of a sweep."""
-    _tell_refused(console, plan)
+    _show_refused(console, plan)
     if words is not None:
         declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
     most = duration.at_most(duration.left(plan.runs))
@@ -217,7 +288,7 @@ def _give_away(
 
 
 def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
-    """The folder of a run that is given away, its data ready; None for a finished one.
+    """The folder of a run that is handed over, its data ready; None for a finished one.
 
     Raises ConfigError, MachineError where it cannot be run; then there is no new folder.
     """
@@ -239,7 +310,7 @@ def _code_of(error: ConfigError | MachineError) -> int:
     return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
 
 
-def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) -> sweep.Start:
+def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> sweep.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
             ready(directory, config)
@@ -250,21 +321,21 @@ def _starter(console: Console, ready: Preparation, *, tell_end: bool = False) ->
             raise
         if outcome.exit_code and outcome.details:
             display.say(console, outcome.details.rstrip(), "dim")
-        if tell_end:
+        if show_end:
             display.say(console, f"  {display.one_line(directory.status())}")
         return outcome
 
     return start_run
 
 
-def _tell_end(console: Console, directory: RunDirectory, outcome: Outcome) -> None:
+def _show_end(console: Console, directory: RunDirectory, outcome: Outcome) -> None:
     console.print(display.run_table(directory.status()))
     display.say(console, f"run directory: {directory.path}")
     if outcome.status in ("failed", "cancelled", "timed_out") and can_go_on(outcome.reason):
         display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
 
 
-def _tell_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
+def _show_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
     done = [r.request.path for r in results if r.request.path is not None and r.done]
     if done:
         console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))
@@ -284,5 +355,5 @@ def _build_report(console: Console, folder: Path, config_dir: Path | None) -> No
 
     try:
         display.say(console, f"report: {report(folder, folder / 'report', config_dir)}", "bold")
-    except (ConfigError, MachineError) as error:  # what the runs have told already, or a full disk
+    except (ConfigError, MachineError) as error:  # the runs have shown it already, or the disk is full
         display.say(console, f"no report: {error}", "red")

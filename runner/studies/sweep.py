@@ -1,4 +1,4 @@
-"""Starts one run or many: checked before the first starts, and none stops the others."""
+"""Runs one run or a sweep: all are checked before the first starts; a failure does not stop the others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from ..config.schema import RunConfig
 from ..launch.launcher import launcher_of
 from ..records.display import duration
 from ..records.json_lines import read_json
-from ..records.outcome import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from .plan import PlannedRun, StudyPlan
 
 NOT_STARTED = ("skipped", "refused", "impossible", "not started")
@@ -68,7 +67,7 @@ def run_all(
 ) -> list[Result]:
     """Run what is not finished, in the order of the plan.
 
-    `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, told at
+    `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, shown at
     the start of each; None if that is not known.
     """
     results: list[Result] = []
@@ -130,7 +129,7 @@ def _run(
             tell(f"{count} {run.title}: goes on after an attempt that did not finish{after}")
             directory = RunDirectory.open(run.path)
         else:
-            # A run that somebody else has right now is refused by name in here.
+            # This refuses a run that another process runs now.
             tell(f"{count} {run.title}{after}")
             directory = RunDirectory.create(to_plain(config), config.results_dir)
         return Result(run, start(directory, config))

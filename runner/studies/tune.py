@@ -22,12 +22,11 @@ from ..config.parts import RunInfo, check_trials
 from ..config.schema import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
-from ..records.outcome import FAILED, OK, WRONG_REQUEST
-from ..records.run_directory import RunDirectory
+from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.statistics.ratio import Times
-from . import dry_run, start
-from .pilot import beside, refuse_far
+from . import start
+from .pilot import derived_run, refuse_external
 from .plan import PlannedRun, StudyPlan, plan_of
 from .prepare_data import Preparation
 from .search_space import described, settings_of, sobol_points, space_of, value_of, with_settings
@@ -149,7 +148,7 @@ def tuning_of(
         raise ConfigError(
             "study.role: all arms are second baselines or the placebo; there is nothing to tune"
         )
-    refuse_far(searched[0].config, "trials")
+    refuse_external(searched[0].config, "trials")
     number = searched[0].config.study.tune_trials if count is None else count
     check_trials(number, "study.tune_trials" if count is None else "--trials")
     scored = (r.config.seed for r in requests if r.config is not None and not r.config.study.role)
@@ -179,7 +178,7 @@ def _request(
     trial_words = (*words, f"study.arm={arm.name}", *(f"{key}={value}" for key, value in settings.items()))
     try:
         changed = with_settings(arm.config, settings)
-        run = beside(changed, SUFFIX, seed=seed, phase=phase_of(seed), eval_split="validation")
+        run = derived_run(changed, SUFFIX, seed=seed, phase=phase_of(seed), eval_split="validation")
         run = dataclasses.replace(
             run, run=RunInfo(name=f"trial {number}"), study=dataclasses.replace(run.study, arm=arm.name)
         )
@@ -198,7 +197,7 @@ def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
             if trial.request.error is not None:
                 display.say(console, f"refused: {trial.request.error}", "red")
         display.say(console, "")
-    dry_run.tell_time(console, plan)
+    start.show_time(console, plan)
 
 
 def _table(arm: StudyArm, trials: Sequence[Trial], runs: Mapping[Path, PlannedRun]) -> Table:
@@ -220,7 +219,7 @@ def _text(value: Any) -> str:
 
 def _intent(trial: Trial, runs: Mapping[Path, PlannedRun]) -> str:
     path = trial.request.path
-    return "count as failed: refused" if path is None else dry_run.intent(runs[path], many=True)
+    return "count as failed: refused" if path is None else start.intent(runs[path], many=True)
 
 
 def result_of(trial: Trial) -> TrialResult:

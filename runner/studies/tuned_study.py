@@ -199,7 +199,7 @@ def write_study(
     }
     file = folder / "study" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    title = f"The settings of +study={first.name} beside equally tuned ones; made by daso-bench tune"
+    title = f"The settings of +study={first.name} and equally tuned ones; made by daso-bench tune"
     file.write_text(f"# @package _global_\n# {title}\n{dump_yaml(tree)}", encoding="utf-8")
     return file
 
@@ -282,19 +282,19 @@ def _split(arms: Sequence[StudyArm], config_dir: Path | None) -> tuple[dict[str,
 def _defaults_of_choices(
     arms: Sequence[StudyArm], config_dir: Path | None
 ) -> dict[tuple[str, ...], dict[str, Any]]:
-    """What the choices of each arm hold by themselves, by dotted key."""
+    """The values of each arm's choices alone, by dotted key."""
     defaults: dict[tuple[str, ...], dict[str, Any]] = {}
     strategies: dict[tuple[str, ...], dict[str, None]] = {}  # by the choices of the other groups
     for arm in arms:
-        strategy, *others = arm.place
-        strategies.setdefault(tuple(others), {})[strategy] = None
-    for others, names in strategies.items():
-        chosen = [f"{group}={choice}" for group, choice in zip(GROUPS[1:], others, strict=True)]
+        strategy, *rest = arm.place
+        strategies.setdefault(tuple(rest), {})[strategy] = None
+    for rest, names in strategies.items():
+        chosen = [f"{group}={choice}" for group, choice in zip(GROUPS[1:], rest, strict=True)]
         jobs = compose([f"strategy={','.join(names)}", *chosen], sweep=True, config_dir=config_dir)
         for strategy, job in zip(names, jobs, strict=True):
             if job.config is None:
                 raise job.error or ConfigError(f"strategy={strategy}: does not compose by itself")
-            defaults[strategy, *others] = flatten(plain(job.config))
+            defaults[strategy, *rest] = flatten(plain(job.config))
     return defaults
 
 

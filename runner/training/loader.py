@@ -27,7 +27,7 @@ from ...datasets.data import Compact, Samples, training_batch
 from ...datasets.packed.readers import Counters
 from ...datasets.transforms import epoch_key
 from ...strategies.progress import Progress
-from ..machine.die_with_parent import die_with_parent
+from ..machine.signals import die_with_parent
 from .batch_order import BatchOrder, Place
 from .callbacks import Callback
 

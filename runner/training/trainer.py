@@ -9,7 +9,7 @@ import torch
 
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.topology import WORLD
-from ..records.outcome import FAILED, OK, Outcome
+from ..records.run_directory import FAILED, OK, Outcome
 from . import checkpoint
 from .context import TrainContext
 from .evaluation import Evaluator

@@ -15,8 +15,7 @@ from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.parts import PRECISIONS
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.supervisor import Event
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, at_least, one_of
 
 PARTS = ("loop", "function", "nccl", "mixed")

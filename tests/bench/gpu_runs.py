@@ -28,8 +28,7 @@ from daso_bench.runner.config.parts import TrainConfig
 from daso_bench.runner.config.typed import locate_target
 from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.heterogeneous import Heterogeneous

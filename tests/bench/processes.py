@@ -16,11 +16,10 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.launch import local
+from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event
-from daso_bench.runner.launch.venue import venue_of
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica

@@ -12,8 +12,7 @@ from processes import configuration
 from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import RecordWriter
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 
 SMALL = ["device=cpu", "model=small_cnn", "image=8", "batch=8", "blocks=5", "steps=8"]
 DONE = Outcome(status="finished", reason=None, exit_code=0, summary={"final_accuracy": 0.9})

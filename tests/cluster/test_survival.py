@@ -37,7 +37,11 @@ def test_a_broken_run_finishes_with_the_history_of_an_unbroken_one(stories: Stor
     ("name", "word", "reason"),
     [
         ("time limit", "timed_out", r"time limit of 2 min \(launcher\.timeout_min\)"),
-        ("told to stop", "cancelled", r"preempted, or told to stop by SIGUSR2, (59|60) min before the limit"),
+        (
+            "told to stop",
+            "cancelled",
+            r"preempted, or asked to stop by SIGUSR2, (59|60) min before the limit",
+        ),
         ("requeued by hand", "cancelled", r"requeued by Slurm \(SIGTERM\)"),
         ("lost node", "failed", r"node_fail: all ranks on n2 fell silent at once.*"),
     ],
@@ -75,7 +79,7 @@ def test_a_command_that_waits_tells_the_way_of_its_run_and_needs_no_sacct(storie
     words = [line.split(": ", 1)[1].split()[0] for line in said]
     ways = [word for word, before in zip(words, [None, *words], strict=False) if word != before]
     assert ways == ["queued", "running", "queued", "running", "finished"]
-    assert "(preempted, or told to stop by SIGUSR2" in done.text
+    assert "(preempted, or asked to stop by SIGUSR2" in done.text
 
 
 def test_a_killed_rank_fails_the_run_by_name_and_resume_finishes_it(stories: Stories):

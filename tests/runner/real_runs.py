@@ -10,10 +10,9 @@ from runs import config
 
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.venue import venue_of
+from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.records.json_lines import read_records, surviving
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.training import checkpoint
 
 

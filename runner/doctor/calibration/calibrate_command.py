@@ -1,4 +1,4 @@
-"""`daso-bench calibrate`: measures this machine with real processes, and writes it as a cluster's file."""
+"""`daso-bench calibrate`: measures this machine with real processes, and writes the file of a cluster."""
 
 import dataclasses
 import datetime
@@ -30,8 +30,7 @@ from ...launch.launcher import launcher_of, threads_of
 from ...machine.environment import processor, usable_cores
 from ...records import display
 from ...records.json_lines import write_json
-from ...records.outcome import INTERRUPTED, Outcome
-from ...records.run_directory import RunDirectory
+from ...records.run_directory import INTERRUPTED, Outcome, RunDirectory
 from . import fit, measure
 from .fit import About, Calibration, HoldOut, LinkClass, Overlap, Steps
 from .measure import MeasureTask

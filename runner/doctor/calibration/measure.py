@@ -1,4 +1,4 @@
-"""What the ranks measure: steps on noise, sums of two ranks, and both at once. The entry of real processes.
+"""Measurements by real ranks: steps on noise, sums of two ranks, and both at once.
 
 Ranks of one machine read the same clock, so a sum lasts from the moment when its last member enters until its
 last member leaves. Ranks meet before every step that counts, as they do in training; the meeting itself is
@@ -59,7 +59,7 @@ class MeasureTask:
 
 
 class Apart(DDP):
-    """DDP whose sums can be left out: nobody then knows of stop requests, and nobody asks."""
+    """DDP whose sums can be left out, so that ranks do not exchange stop requests."""
 
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return False
@@ -74,10 +74,10 @@ def measure(
     threads: int,
     link: SupervisorLink,
 ) -> None:
-    """Do the task in `run_dir`; rank 0 hands over what was found as its summary.
+    """Do the task in `run_dir`; rank 0 sends the measurements as its summary.
 
     Raises:
-        ConfigError: the run directory asks for something that cannot be.
+        ConfigError: the run directory asks for something impossible.
     """
     torch.set_num_threads(threads)
     task = MeasureTask(**read_json(run_dir / TASK))
@@ -100,9 +100,9 @@ def measure(
         "sums": sums,
         "overlap": overlap,
     }
-    found = parts[task.part](Rig(config, comm), task, link)
+    measured = parts[task.part](Rig(config, comm), task, link)
     comm.barrier(WORLD)
-    link.finish("finished", found if rank == 0 else None, None)
+    link.finish("finished", measured if rank == 0 else None, None)
     comm.close()
 
 
@@ -251,8 +251,8 @@ class Rig:
 
     def lasted(self, stamps: list[tuple[int, int]]) -> Tensor:
         """Seconds of each collective: from the last rank's entry to the last rank's leave."""
-        own = torch.tensor(stamps, dtype=torch.int64)
-        everybody = self.gather(own.flatten()).view(-1, len(stamps), 2)
+        of_rank = torch.tensor(stamps, dtype=torch.int64)
+        everybody = self.gather(of_rank.flatten()).view(-1, len(stamps), 2)
         return (everybody[:, :, 1].amax(0) - everybody[:, :, 0].amax(0)).double() / 1e9
 
     def buckets(self) -> tuple[list[Tensor], list[float]]:
@@ -261,17 +261,17 @@ class Rig:
         spec = InputSpec(*context.data.shape, context.data.classes)
         profile = timing_only.profile_of(config, spec)
         dtype = DTYPES[config.train.precision]
-        found = profile.buckets(dtype.itemsize, config.strategy.bucket_mib)
-        sizes = [sum(profile.numels[first:last]) for first, last in found]
+        buckets = profile.buckets(dtype.itemsize, config.strategy.bucket_mib)
+        sizes = [sum(profile.numels[first:last]) for first, last in buckets]
         tensors = [torch.zeros(size, dtype=dtype, device=self.comm.device) for size in sizes]
-        return tensors, [profile.ready[first] for first, _ in found]
+        return tensors, [profile.ready[first] for first, _ in buckets]
 
-    def gather(self, own: Tensor) -> Tensor:
+    def gather(self, vector: Tensor) -> Tensor:
         """All ranks' vectors [k] as [R, k]."""
-        return gather.vectors(self.comm, own)
+        return gather.vectors(self.comm, vector)
 
     def device_name(self) -> str | None:
-        """What the accelerator calls itself; None on a processor."""
+        """The name of the accelerator; None on a CPU."""
         return torch.cuda.get_device_name(self.comm.device) if self.comm.device.type == "cuda" else None
 
     def _replica(self, model: torch.nn.Module, criterion: torch.nn.Module) -> TorchReplica:

@@ -46,8 +46,8 @@ def render(results: Calibration, name: str) -> str:
         *_overlap(results.overlap),
         _speeds(steps),
         *_jitter(steps),
-        f"  # {name}.csv beside this file has the {steps.own.size} measured steps of {about.batch} samples:",
-        f"  # trace: PATH/{name}.csv takes them one by one, and fixed_ms to jitter_cv then say nothing.",
+        f"  # {name}.csv next to this file has the {steps.own.size} measured steps of {about.batch} samples:",
+        f"  # trace: PATH/{name}.csv takes them one by one, and fixed_ms to jitter_cv then have no effect.",
         "  trace: null",
         "  straggler: {rank: null, times: 4.0, every: 100, steps: 20} # a rank that is slow now and then; "
         "not measured",
@@ -166,15 +166,15 @@ def _link(kind: str, link: LinkClass | None, over: str) -> list[str]:
             "    latency_us: 0",
             "    efficiency: 1.0",
         ]
-    fit, other = link.paused, link.back_to_back
+    fit, loop = link.paused, link.back_to_back
     sizes = f"{payload(link.payloads[0])} to {payload(link.payloads[-1])}"
     return [
         f"  {kind}: # all-reduce {over}: {link.rounds} rounds of {len(link.payloads)} sizes, {sizes}.",
         "    # Each after a training step, for that is when training sends: sockets and caches are cold",
         "    # then, which a loop of nothing but sums never sees. Least squares of relative errors.",
         f"    # Worst size: {payload(fit.worst_at)}, modelled {percent(fit.worst)} of what was measured.",
-        f"    # Back to back: {number(other.latency_us)} us, {number(other.rate_gbit)} Gbit/s, worst "
-        f"{percent(other.worst)} at {payload(other.worst_at)}.",
+        f"    # Back to back: {number(loop.latency_us)} us, {number(loop.rate_gbit)} Gbit/s, worst "
+        f"{percent(loop.worst)} at {payload(loop.worst_at)}.",
         f"    rate_gbit: {number(fit.rate_gbit)} # {between(fit.rate_interval)}",
         f"    latency_us: {number(fit.latency_us)} # of a message: {between(fit.latency_interval)}",
         "    efficiency: 1.0 # is in the rate",
@@ -204,11 +204,11 @@ def _steps(about: About, steps: Steps) -> list[str]:
 
 def _overlap(overlap: Overlap | None) -> list[str]:
     if overlap is None or overlap.hidden_ms == 0:
-        why = "a single rank sums nothing" if overlap is None else "one bucket, no sum runs beside backward"
+        why = "a single rank sums nothing" if overlap is None else "one bucket, no sum runs during backward"
         return [f"  overlap_loss: 0 # not measurable: {why}"]
     return [
         f"  # {overlap.rounds} rounds of a step alone, the sums of its buckets alone, and ddp's step. Sums",
-        f"  # run {overlap.hidden_ms:.3f} ms beside the backward pass and change it by "
+        f"  # run {overlap.hidden_ms:.3f} ms during the backward pass and change it by "
         f"{overlap.stretched_ms:+.3f} ms.",
         f"  overlap_loss: {number(overlap.loss)} # the second over the first, within 0 and 1: "
         f"{between(overlap.interval)}",

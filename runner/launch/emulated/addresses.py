@@ -1,4 +1,4 @@
-"""What an emulated cluster's network is made of: addresses, and the lines for `ip -batch` and `tc -batch`.
+"""The network of an emulated cluster: addresses, and the lines for `ip -batch` and `tc -batch`.
 
     node 0: e0 ─ n0 ─ bridge b0 ─ n1 ─ e0 :node 1     shaped
     node 0: f0 ─ m0 ─ bridge b1 ─ m1 ─ f0 :node 1     never shaped, to measure what is not the link
@@ -72,7 +72,7 @@ def burst_bytes(wire_rate: float) -> int:
     """Bytes of a token bucket for `wire_rate` bytes/s, between two limits.
 
     After a pause so many bytes pass unshaped, which makes a message of 256 KiB 10 % too fast from 23 kB on,
-    and from that much later as the message costs time besides the link (0.5 to 2 ms: waking up, the ring's
+    and from that much later as the message costs time apart from the link (0.5 to 2 ms: waking up, the ring's
     hops). But a core that serves the queue late, as it does where there are more ranks than cores, loses what
     the bucket cannot hold: with 0.3 ms, sums of 1 MiB over 1 Gbit/s were 6 to 8 % late.
     """
@@ -82,9 +82,9 @@ def burst_bytes(wire_rate: float) -> int:
 def window_bytes(shapes: Sequence[Shape]) -> int | None:
     """Bytes that one sender may have under way to one receiver; None where no link is shaped.
 
-    Whatever TCP lets a sender have under way lies in the link's queue: without bounds a whole message. gloo
-    asks for each part of a ring's sum by a word to its sender on the same connection, which must not wait
-    behind all of the sender's own data. Hosts avoid it by short queues (TSQ, BQL). So: what the slowest
+    All that TCP lets a sender have under way is in the link's queue: without a bound, a whole message. gloo
+    requests each part of a ring's sum by a message to its sender on the same connection, which must not wait
+    behind all of the sender's data. Hosts avoid it by short queues (TSQ, BQL). So: what the slowest
     machine serves late and, of the fastest link, what is on its way; less and the link runs dry between two
     wake-ups (at 1 Gbit/s with 1 ms).
     """
@@ -101,7 +101,7 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool =
 
     Args:
         base: path of the namespace with the bridges, for the nodes' `ip`.
-        ipv6: the kernel has it, so each interface must be told to take no address of its own accord.
+        ipv6: the kernel has it, so each interface must be kept from taking an address by itself.
         turns: the kernel has what `fair_lines` needs; without, the queues are first in, first out.
     """
     quiet = ["link set {} addrgenmode none"] if ipv6 else []
@@ -119,13 +119,13 @@ def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True, turns: bool =
             (INTERFACE, f"n{node}", "b0", True),
             (UNSHAPED_INTERFACE, f"m{node}", "b1", False),
         ):
-            own = address(node, shaped=shaped)
+            ip = address(node, shaped=shaped)
             inside += [
                 f"link add {name} mtu {MTU} type veth peer name {port} mtu {MTU} netns {base}",
                 *(line.format(name) for line in quiet),
-                f"address add {own}/16 dev {name} noprefixroute",
+                f"address add {ip}/16 dev {name} noprefixroute",
                 f"link set {name} up",
-                _route(own, name, window if shaped else None),
+                _route(ip, name, window if shaped else None),
             ]
             ports += [line.format(port) for line in quiet]
             ports += [f"link set {port} master {bridge}", f"link set {port} up"]
@@ -143,8 +143,8 @@ def _end(node: int | None, device: str, shape: Shape, turns: bool) -> list[IpBat
         batches.append(IpBatch(node, "tc", tuple(lines)))
     if turns and shape.bytes_per_s is not None:
         first, *classes = fair_lines(device)
-        others = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
-        batches.append(IpBatch(node, "tc", (first, *classes), (first, others)))
+        rest = f"and {len(classes) // 2} classes of it by the low {_PORT_BITS} bits of both ports: {_TURN}"
+        batches.append(IpBatch(node, "tc", (first, *classes), (first, rest)))
     return batches
 
 
@@ -170,8 +170,8 @@ def shaping_lines(device: str, shape: Shape) -> list[str]:
 def fair_lines(device: str) -> list[str]:
     """For one end of a node's pair: equal turns for the connections that wait for tbf's rate.
 
-    In a queue that is first in, first out, one rank's word to its sender waits behind what another rank of
-    the node sends, while the other way of the link stands idle: sums of 4 MiB over 2 nodes of 2 ranks came to
+    In a queue that is first in, first out, a rank's request to its sender waits behind what another rank of
+    the node sends, while the other way of the link is idle: sums of 4 MiB over 2 nodes of 2 ranks reached
     0.94 to 0.95 of 1 Gbit/s, with this to 0.99 to 1.00. Kernels have htb where they have no other queue with
     turns; its own rates are far above any link's and shape nothing.
     """
@@ -199,7 +199,7 @@ def trial_lines(device: str) -> list[str]:
 
 
 def _route(source: str, device: str, window: int | None) -> str:
-    """The way to the other nodes, with TCP that neither paces itself nor starts slowly after each pause.
+    """The route to the other nodes, with a TCP that neither paces itself nor starts slowly after each pause.
 
     The machine's own choice could be one that does (bbr sends next to nothing for 0.2 s in every 10). Reno is
     in every kernel, and where nothing is lost it only opens its window.
@@ -210,5 +210,5 @@ def _route(source: str, device: str, window: int | None) -> str:
 
 
 def has_ipv6() -> bool:
-    """Whether this kernel gives interfaces IPv6 addresses unasked."""
+    """Whether this kernel has IPv6, and so gives interfaces addresses by itself."""
     return os.path.isdir("/proc/sys/net/ipv6")

@@ -1,4 +1,4 @@
-"""Emulated nodes: the process that holds their network namespaces, and why a machine cannot have them."""
+"""Emulated nodes of a run: makes and ends their network namespaces; why this machine cannot have them."""
 
 import json
 import math
@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from ....strategies.errors import ConfigError, MachineError
 from ...config.cluster import LinkConfig
-from ...machine.die_with_parent import LEFT_TO_THE_SUPERVISOR
-from ..failures import signal_name
+from ...machine.signals import LEFT_TO_THE_SUPERVISOR, signal_name
 from .addresses import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, Shape
 from .namespaces import NodeEntry
 
@@ -106,7 +105,7 @@ class Nodes:
 
 
 class Holder:
-    """A running holder. `answer`: see `holder`; one with "error" if there are no nodes.
+    """The running process of `namespaces`. `answer`: its JSON line, with "error" if there are no nodes.
 
     The kernel ends it with the thread that made it: make it in the main thread.
     """
@@ -117,7 +116,7 @@ class Holder:
         try:
             # Unbuffered: the one line is written at once, and `select` sees all there is to read.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", f"{__package__}.holder", str(os.getpid())],
+                [sys.executable, "-P", "-m", f"{__package__}.namespaces", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -146,7 +145,7 @@ class Holder:
 
     def end(self) -> None:
         """End it if it runs; what it held goes with the last rank inside. May be called again."""
-        self._process.kill()  # it has nothing to tidy up
+        self._process.kill()  # it has nothing to clean up
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -168,7 +167,7 @@ class Holder:
                 return {"error": f"no answer within {limit_s:g} s", "cause": "other"}
             if not (more := os.read(process.stdout.fileno(), 65536)):
                 lines = process.stderr.read().decode(errors="replace").strip().splitlines()
-                return {"error": (lines or ["it ended without a word"])[-1], "cause": "other"}
+                return {"error": (lines or ["it ended without an error message"])[-1], "cause": "other"}
             answer += more
         return json.loads(answer)
 
@@ -187,7 +186,7 @@ def has_netem() -> bool:
 
 
 def explain(answer: Mapping[str, Any], values: Mapping[str, str]) -> str:
-    """A holder's failure in words. `values`: of those `SWITCHES` that this kernel has."""
+    """The error message for a holder's failure. `values`: of those `SWITCHES` that this kernel has."""
     error, cause = answer["error"], answer["cause"]
     if cause == "missing":
         return f"emulated nodes: {error}; install iproute2 (package iproute2 or iproute); {WAY_OUT}"

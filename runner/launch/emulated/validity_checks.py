@@ -1,4 +1,4 @@
-"""Whether a run on modelled or emulated links and devices measures them, or this machine's own troubles.
+"""Validity checks: whether a run measures its modelled or emulated links and devices, or this machine's load.
 
 At its start: the scheduler floor (a small sum over all ranks that have just woken, with nothing held back),
 the links at the sizes that the run sends (asked against achieved, after a pause), and whether real computing
@@ -26,13 +26,13 @@ from ....strategies.topology import WORLD
 from ...communication.link_costs import ClusterNetwork
 from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
+from ...machine.cores import computed_s
 from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
 from ...training import gather
 from ...training.batch_order import BatchOrder
 from ...training.callbacks import Callback
 from ...training.slow_device import Padding
 from ..rank_process import Meeting
-from .keep_awake import computed_s
 
 FLOOR_LIMIT = 0.05  # of the modelled time of a sum of all gradients
 LINK_LIMIT = 0.05  # of α + bytes/rate, either way
@@ -40,7 +40,7 @@ OTHERS_LIMIT = 0.1  # of the time of all cores
 OVERRUN_LIMIT = 0.01  # of steps
 ROOM = 0.8  # of a padded step may be real computing, all ranks at once; beyond, jitter alone overruns
 FLOOR_TIMES, LINK_TIMES, LAYER_TIMES = 30, 5, 20
-STEP_TIMES = 3  # of a real device's step, which only says how long to pause
+STEP_TIMES = 3  # of a real device's step; only sets the length of a pause
 FLOOR_BYTES = 2**18  # what moving more than that costs is the links' check
 LONGEST_PAUSE_S = 0.1  # a rank has long gone to sleep by then
 ALIKE = 1.02  # sizes this close are one
@@ -59,8 +59,8 @@ class LinkCheck:
     def reason(self, floor_s: float, sum_s: float) -> str | None:
         """Why it is out of bounds, None if it is not.
 
-        A short one, below 20 floors, cannot be told from what any sum takes here: it may be off by as much as
-        the floor itself may be, a part of `sum_s`, the time asked for a sum of all gradients.
+        A short one, below 20 floors, cannot be distinguished from what any sum takes here. It may be off by
+        as much as the floor itself: by a part of `sum_s`, the time asked for a sum of all gradients.
         """
         long = self.asked_s >= 20 * floor_s
         allowed_s = LINK_LIMIT * self.asked_s if long else FLOOR_LIMIT * sum_s
@@ -75,7 +75,7 @@ class LinkCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What one rank's checks have counted while it trained. None where the system does not tell.
+    """What one rank's checks have counted while it trained. None where the system does not count it.
 
     `queued_ns`: stood in the run queue. `cores_s`, `own_s`, `room_s`: what ran on all cores, this process's
     part of it, and what could have run. `steps`, `overruns`: of the padding.
@@ -108,11 +108,11 @@ class Counted:
 
 
 class ValidityChecks(Callback):
-    """One rank's checks; all ranks call each method together, and come to the same words.
+    """One rank's checks; all ranks call each method together and get the same reasons.
 
     Args:
-        meeting: says who makes the links.
-        queue: the rank's; another callback says when the rank trains.
+        meeting: names who makes the links.
+        queue: the rank's; another callback reports when the rank trains.
         refuse: whether a run that fails its checks at the start is refused.
     """
 
@@ -226,12 +226,12 @@ class ValidityChecks(Callback):
         )
 
     def _judge_others(self, all_s: float, own_s: float, room_s: float) -> None:
-        """Whether other programs ran beside the ranks."""
-        others = (all_s - own_s) / room_s if all_s >= 0 and room_s else None
-        self._measured["others_share"] = others
-        if others is not None and others > OTHERS_LIMIT:
+        """Whether other programs used the cores while the ranks trained."""
+        share = (all_s - own_s) / room_s if all_s >= 0 and room_s else None
+        self._measured["others_share"] = share
+        if share is not None and share > OTHERS_LIMIT:
             self._reasons.append(
-                f"other programs had {others:.0%} of the cores' time while it trained (at most "
+                f"other programs had {share:.0%} of the cores' time while it trained (at most "
                 f"{OTHERS_LIMIT:.0%}); keep the machine free"
             )
 
@@ -304,7 +304,7 @@ class ValidityChecks(Callback):
         known = {check.size for check in self._checked}
         todo: list[int] = []
         for size in sorted(sizes):
-            if not any(size / ALIKE <= other <= size * ALIKE for other in (*known, *todo)) and size >= 4:
+            if not any(size / ALIKE <= seen <= size * ALIKE for seen in (*known, *todo)) and size >= 4:
                 todo.append(size)
         for size in todo:
             tensor = torch.zeros(size // 4, device=self._comm.device)
@@ -314,7 +314,7 @@ class ValidityChecks(Callback):
             for _ in range(LINK_TIMES):
                 time.sleep(self._pause_s)
                 took.append(_seconds(lambda tensor=tensor: self._comm.all_reduce(tensor, WORLD).wait()))
-            # Who comes last waits for nobody: that rank saw the links alone.
+            # The rank that comes last waits for no other: its time is that of the links alone.
             achieved = median(min(times) for times in zip(*self._gather(took), strict=True))
             check = LinkCheck(size=size, asked_s=asked / 1e9, achieved_s=achieved)
             self._checked.append(check)

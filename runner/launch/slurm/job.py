@@ -1,7 +1,7 @@
-"""Inside a batch job: the batch step supervises one run, srun starts its ranks, a warning saves and requeues.
+"""The batch job: its batch step supervises one run, srun starts the ranks; a warning saves and requeues.
 
-Nothing but the run directory's path comes with the job: whatever started it (a first submission, a requeue by
-us or by Slurm after a lost node, a preemption), it looks at the directory and goes on from there.
+The job gets only the path of the run directory. Whatever started the job (a submission, a requeue by us or by
+Slurm after a lost node, a preemption), it goes on from what is in the directory.
 """
 
 import os
@@ -20,26 +20,24 @@ from ...config.launchers import SlurmConfig
 from ...config.load import load
 from ...config.schema import RunConfig
 from ...records.json_lines import read_json
-from ...records.outcome import INTERRUPTED, Outcome
-from ...records.run_directory import DONE, SUPERVISOR_GONE, RunDirectory
+from ...records.run_directory import DONE, INTERRUPTED, SUPERVISOR_GONE, Outcome, RunDirectory
 from ..attempt import run_attempt
 from ..failures import Rank
 from ..remote import RemoteProcess, RemoteRanks
 from ..supervisor import Event
-from . import provenance, queue
-from .clean_environment import for_step
-from .request import JobRequest, request_of
+from . import queue
+from .request import JobRequest, check_code, for_step, request_of
 from .srun import Srun
 
-ENTRY_FILE = "entry.json"  # names what the ranks do in place of training, and what they need to know for it
+ENTRY_FILE = "entry.json"  # names what the ranks do instead of training, with its arguments
 WARNINGS = ("SIGTERM", "SIGUSR2")
 RUNS = "runs.txt"  # of a submission: its runs, in the order of the array's elements
 APPEAR_S = 120.0  # for a run directory made elsewhere to be seen on this node
-# The attempt's status, why it ended, and what comes of the job: it is to be requeued by us, waits in the
-# queue already, or is over for good.
+# The attempt's status, why it ended, and what becomes of the job: "again": we requeue it; "waits": it is in
+# the queue already; "over": it has ended.
 Cause = tuple[str, str, Literal["again", "waits", "over"]]
 KILLED_LATE_S = 1.0  # a job that is ended for its time limit has no more time left than this
-SETTLE_S = 2.0  # for Slurm to say what becomes of a job that it is ending
+SETTLE_S = 2.0  # until Slurm shows what becomes of a job that it ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +77,13 @@ class Allocation:
 
 
 class JobFailedError(Exception):
-    """The run ended in no result: the batch job must not look as if it had."""
+    """The run ended without a result: the batch job must end with an error too."""
 
 
 def main(folder: Path) -> int:
-    """What the batch file runs: the run of this job, or of this element of the array. Returns the exit code.
+    """The command of the batch file: the run of this job or array element. Returns the exit code.
 
-    `folder` has the list of the submission's runs, one run id a line, and lies in their study's `.slurm`.
+    `folder`, in the study's `.slurm`, has the list of the submission's runs, one run id a line.
     """
     try:
         runs = _appeared(folder / RUNS).read_text(encoding="utf-8").split()
@@ -110,7 +108,7 @@ def run_alone(run_dir: Path) -> None:
     _refuse_if_other(directory, allocation)
     attempts = len(directory.status()["attempts"])
     try:
-        provenance.compare(directory)
+        check_code(directory)
         config = load(directory.config)
         outcome = run_here(directory, config, allocation, entry=entry_of(directory))
     except (ConfigError, MachineError) as error:
@@ -152,7 +150,7 @@ def run_here(
 
 
 class SlurmRanks(RemoteRanks):
-    """The tasks of an srun in our allocation; tells time limits, preemption and lost nodes apart."""
+    """The tasks of an srun in our allocation; distinguishes time limits, preemption and lost nodes."""
 
     def __init__(
         self,
@@ -164,7 +162,7 @@ class SlurmRanks(RemoteRanks):
         kinds: Sequence[str] = (),
     ) -> None:
         self._slurm, self._allocation = request.launcher, allocation
-        self._born: list[Rank] = []
+        self._started: list[Rank] = []
         self._at_start: list[str] = []
         attempts = len(directory.status()["attempts"])
         key = f"slurm-{allocation.id}-{allocation.restarts}-{attempts}"
@@ -194,12 +192,12 @@ class SlurmRanks(RemoteRanks):
             "job": {**(self.directory.status().get("job") or {}), **job},
         }
 
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
-        self._born = born
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
+        self._started = started
         try:
-            return super().start(born, attempt)
+            return super().start(started, attempt)
         except MachineError as error:
-            # A warning that comes while Python starts is a task's death: nobody listens to signals yet.
+            # A warning ends a task while Python starts: it has no signal handler yet.
             deaths = {self._srun.fate(rank) for rank in range(self.topology.ranks)}
             self._at_start = [name for name in WARNINGS if -signal.Signals[name] in deaths]
             if self._at_start:
@@ -243,15 +241,15 @@ class SlurmRanks(RemoteRanks):
             self._requeue()
 
     def _cause(self, outcome: Outcome, interrupts: list[str]) -> Cause | None:
-        """Slurm's hand in the end of this attempt; None if it had none."""
-        signals = [*interrupts, *self._at_start, *(name for rank in self._born for name in rank.signals)]
+        """How Slurm caused the end of this attempt; None if it did not."""
+        signals = [*interrupts, *self._at_start, *(name for rank in self._started for name in rank.signals)]
         if set(signals) & set(WARNINGS):
             return self._signalled(signals)
         node = self._lost_node() if outcome.status == "failed" else None
         if node is not None:
             return (
                 "failed",
-                f"node_fail: all ranks on {node} fell silent at once{_as_slurm_sees(node)}",
+                f"node_fail: all ranks on {node} fell silent at once{_state_of(node)}",
                 "again",
             )
         return None
@@ -279,14 +277,14 @@ class SlurmRanks(RemoteRanks):
         if left_s is not None and left_s <= near_s:
             return "timed_out", f"time limit of {limit} min (launcher.timeout_min)", "again"
         left = "" if left_s is None else f", {left_s / 60:.0f} min before the limit"
-        return "cancelled", f"preempted, or told to stop by {name}{left}", "again"
+        return "cancelled", f"preempted, or asked to stop by {name}{left}", "again"
 
     def _lost_node(self) -> str | None:
-        """The host all of whose ranks were lost without a word, where others were not."""
+        """The one host all of whose ranks were lost for an unknown reason, if other hosts have ranks left."""
         if self._srun.node_failure is not None:
             return self._srun.node_failure
         fates: dict[str, list[bool]] = {}
-        for rank in self._born:
+        for rank in self._started:
             process = rank.process
             assert isinstance(process, RemoteProcess)
             fates.setdefault(rank.host or "", []).append(process.lost or rank.silent)
@@ -311,9 +309,9 @@ def _shown(id: str) -> queue.QueuedJob | None:
 
 
 def _settled(id: str) -> queue.QueuedJob | None:
-    """The job once Slurm says what becomes of it: requeued, cancelled, preempted.
+    """The job once Slurm shows what becomes of it: requeued, cancelled, preempted.
 
-    It says so once the job's steps have ended on all nodes; the batch step, we, may still be there.
+    That is once the job's steps have ended on all nodes; the batch step (this process) may still run.
     """
     deadline = time.monotonic() + SETTLE_S
     while True:
@@ -323,10 +321,10 @@ def _settled(id: str) -> queue.QueuedJob | None:
         time.sleep(0.3)
 
 
-def _as_slurm_sees(node: str) -> str:
+def _state_of(node: str) -> str:
     with suppress(MachineError):
         state = queue.node_states([node]).get(node)
-        return f" (Slurm says: {state})" if state else ""
+        return f" (Slurm's state: {state})" if state else ""
     return ""
 
 
@@ -352,7 +350,7 @@ def _refuse_if_other(directory: RunDirectory, allocation: Allocation) -> None:
 
 
 def _note_refusal(directory: RunDirectory, error: Exception, attempts: int) -> None:
-    """Say in status.json why the job did not run; an attempt that began has recorded it."""
+    """Write into status.json why the job did not run; an attempt that began has recorded it."""
     if len(directory.status()["attempts"]) == attempts:
         with suppress(ConfigError, MachineError), directory.lock():
             directory.update(status="failed", reason=str(error))

@@ -1,8 +1,8 @@
-"""Slurm's queue: one function for each question or order, over the commands of the batch system.
+"""Slurm's queue: one function for each query or order, by the commands of the batch system.
 
 Every command runs without a shell and without the user's own formats and filters (SQUEUE_STATES,
-SCANCEL_USER, ...), has 30 s, and is asked three times if the controller does not answer. All of these
-questions and orders may be repeated; `sbatch` may not (a job could go in twice): `call(..., retry=False)`.
+SCANCEL_USER, ...), has 30 s, and is repeated twice if the controller does not answer. `sbatch` must not be
+repeated (a job could go in twice) and is not called here.
 """
 
 import os
@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -33,7 +33,7 @@ _OVER = re.compile(r"Invalid job id specified|already completing or completed")
 
 
 class SlurmError(MachineError):
-    """A command of Slurm is missing, refused, or got no answer. `words`: what it wrote to stderr."""
+    """A command of Slurm is missing, failed, or got no answer. `words`: what it wrote to stderr."""
 
     def __init__(self, command: Sequence[str], words: str) -> None:
         super().__init__(f"{command[0]}: {words}" if not words.startswith(command[0]) else words)
@@ -43,7 +43,7 @@ class SlurmError(MachineError):
 
 @dataclass(frozen=True, kw_only=True)
 class QueuedJob:
-    """One job or array element as Slurm tells it; None: this source does not say.
+    """One job or array element as a command of Slurm shows it; None: that command does not show it.
 
     `id`: "123" or "123_4". `state`: Slurm's word (`words` translates it). `time_left_s`: infinity without a
     limit. `nodes`: compressed list ("n[1-2]"), "" before the start.
@@ -63,7 +63,7 @@ class QueuedJob:
 
 
 class Words(NamedTuple):
-    """Our word for a state and, where there is more to say, its cause."""
+    """Our status for a state of Slurm and, where the state names one, its cause."""
 
     status: Status
     cause: str | None
@@ -80,7 +80,7 @@ class NodeKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the site allows, None where it does not say. `max_array_size`: the largest index is one less."""
+    """What the site allows, None where unknown. `max_array_size`: the largest index is one less."""
 
     max_array_size: int | None
     max_submit: int | None
@@ -125,7 +125,7 @@ def words(state: str) -> Words:
     """Our word for Slurm's `state`, with "+" (cut short), "*" or "by 0" behind it or not.
 
     A preempted job counts as failed with the cause "preempted": nobody cancelled it. An unknown state, of a
-    newer Slurm, counts as running, with the state as cause: nothing says that the job has ended.
+    newer Slurm, counts as running, with the state as cause: the job may not have ended.
     """
     name = state.split(" by ")[0].strip().rstrip("*")
     if name.endswith("+"):
@@ -136,25 +136,23 @@ def words(state: str) -> Words:
     return _WORDS[name]
 
 
-def in_queue(
-    ids: Collection[str] = (), *, name: str | None = None, user: str | None = None
-) -> dict[str, QueuedJob]:
-    """The jobs that the controller knows, by id: the `ids`, or those called `name` of `user` (or me).
+def in_queue(ids: Collection[str] = (), *, name: str | None = None) -> dict[str, QueuedJob]:
+    """The jobs that the controller knows, by id: the `ids`, or this user's jobs of this `name`.
 
-    The id of an array stands for all its elements. A finished job stays known for some minutes (MinJobAge)
-    and is in the result: `state` says so. An id that is unknown is absent.
+    The id of an array means all its elements. The controller knows a finished job for some minutes more
+    (MinJobAge), and the result has it, with its `state`. An unknown id is absent.
     """
     jobs: list[QueuedJob] = []
     if ids:
         for chunk in _chunks(ids):
             jobs += _squeue_ids(chunk)
     elif name is not None:
-        jobs = _squeue(f"--name={name}", f"--user={user or os.getuid()}")
+        jobs = _squeue(f"--name={name}", f"--user={os.getuid()}")
     return {job.id: job for job in jobs if not ids or _asked(job.id, ids)}
 
 
 def shown(id: str) -> QueuedJob | None:
-    """One job as `scontrol show job` tells it; None if it is unknown."""
+    """One job as `scontrol show job` shows it; None if it is unknown."""
     try:
         text = call("scontrol", "--oneliner", "show", "job", id)
     except SlurmError as error:
@@ -219,12 +217,12 @@ def partition_of_nodes(partition: str | None = None) -> list[NodeKind]:
     return [NodeKind(count=count, cpus=cpus, gpus=gpus) for (cpus, gpus), count in counts.items()]
 
 
-def limits(*, account: str | None = None, qos: str | None = None) -> Limits:
-    """What the site allows this user; `max_submit` is the smallest limit of the account(s) and of the QOS."""
+def limits() -> Limits:
+    """What the site allows this user; `max_submit` is the smallest limit of the accounts and of the QOS."""
     config = _config()
     return Limits(
         max_array_size=_first_number(config.get("MaxArraySize", "")),
-        max_submit=_max_submit(account, qos),
+        max_submit=_max_submit(),
         kill_wait_s=_first_number(config.get("KillWait", "")),
     )
 
@@ -237,20 +235,14 @@ def node_states(names: Collection[str]) -> dict[str, str]:
     return {name: state for name, state in _rows(text, 2) if name in names}
 
 
-def call(
-    *command: str, retry: bool = True, stdin: str | None = None, environ: Mapping[str, str] | None = None
-) -> str:
-    """What a command writes to stdout. Raises SlurmError if it is missing, fails, or takes over 30 s.
-
-    `environ` replaces the process's own. `retry=False` for an order that must not be given twice.
-    """
-    environ = os.environ if environ is None else environ
-    clean = {key: value for key, value in environ.items() if not _FILTERS.match(key)}
-    for left in reversed(range(TRIES if retry else 1)):
+def call(*command: str) -> str:
+    """What a command writes to stdout. Raises SlurmError if it is missing, fails, or takes over 30 s."""
+    clean = {key: value for key, value in os.environ.items() if not _FILTERS.match(key)}
+    for left in reversed(range(TRIES)):
         try:
             done = subprocess.run(
                 command, capture_output=True, timeout=TIMEOUT_S, check=False, env=clean, text=True,
-                errors="replace", input=stdin, stdin=None if stdin is not None else subprocess.DEVNULL,
+                errors="replace", stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except FileNotFoundError:
             raise SlurmError(command, "command not found; is this a machine with Slurm?") from None
@@ -382,13 +374,12 @@ def _gpus(gres: str) -> int:
     return total
 
 
-def _max_submit(account: str | None, qos: str | None) -> int | None:
+def _max_submit() -> int | None:
     """The smallest limit of waiting and running jobs; None where sacctmgr has no answer or no limit."""
     user = pwd.getpwuid(os.getuid()).pw_name
-    account_of = [] if account is None else [f"account={account}"]
     try:
-        rows = _sacctmgr("assoc", "DefaultQOS,MaxSubmitJobs,GrpSubmitJobs", f"user={user}", *account_of)
-        chosen = {qos} if qos else {row[0] for row in rows if row[0]} or {"normal"}
+        rows = _sacctmgr("assoc", "DefaultQOS,MaxSubmitJobs,GrpSubmitJobs", f"user={user}")
+        chosen = {row[0] for row in rows if row[0]} or {"normal"}
         rows += [
             row
             for row in _sacctmgr("qos", "Name,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,GrpSubmitJobs")

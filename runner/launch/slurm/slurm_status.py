@@ -1,17 +1,26 @@
-"""The status of submitted runs from status.json and Slurm's queue, and their cancellation."""
+"""Submitted runs: status from status.json and Slurm's queue, cancelling, and following runs to their end."""
 
+import re
+import shlex
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from ....strategies.errors import ConfigError, MachineError
+from ...records import display
 from ...records.run_directory import DONE, SUPERVISOR_GONE, RunDirectory
 from . import queue
 
 LATE_S = 90.0  # how long a network file system may show an old status.json after its job is gone
 ENDED = ("finished", "diverged", "failed", "timed_out", "cancelled")
+POLL_S = 2.0
+PROGRESS_EVERY_S = 15.0
+_ENTRY = re.compile(r"^(?=\S+ \S+ supervisor [A-Z]+: )", re.MULTILINE)  # of the supervisor's log
 
 
 def job_id(status: Mapping[str, Any]) -> str | None:
@@ -20,7 +29,7 @@ def job_id(status: Mapping[str, Any]) -> str | None:
 
 
 def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.QueuedJob]:
-    """What the controller knows of the jobs of unfinished runs; {} where no Slurm answers."""
+    """The jobs of unfinished runs, as the controller knows them; {} if no Slurm answers."""
     ids = [
         id for status in statuses if (id := job_id(status)) is not None and status.get("status") not in DONE
     ]
@@ -34,8 +43,8 @@ def jobs_of(statuses: Iterable[Mapping[str, Any]]) -> dict[str, queue.QueuedJob]
 def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
     """status.json with what the queue adds: `queue` = state, nodes, time left, reason for waiting.
 
-    A run that has not ended by its own account and whose job is gone has failed, for the reason that
-    accounting or the controller still knows.
+    A run whose status.json shows no end and whose job is gone has failed, for the reason that accounting or
+    the controller still knows.
     """
     combined, word = dict(status), str(status.get("status"))
     if job is None or not job.live:
@@ -62,14 +71,14 @@ def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[s
 
 
 def _gone(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
-    """The end of a run whose job has left the queue before the run wrote one."""
+    """The end of a run whose job has left the queue before the run recorded one."""
     id = job_id(status)
     if id is None:
         return {}
     attempts: Sequence[Mapping[str, Any]] = status.get("attempts") or ()
     word = str(status.get("status"))
     if word == "running" and attempts and attempts[-1].get("host") == socket.gethostname():
-        return {}  # its lock says that it runs
+        return {}  # its lock shows that it runs
     last = job
     try:
         last = last or queue.shown(id)
@@ -86,17 +95,17 @@ def _gone(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, A
     how = cause or last.state
     return {
         "status": word_of_slurm if word_of_slurm in ("cancelled", "timed_out") else "failed",
-        "reason": f"job {id} ended without the run's own word: {how}",
+        "reason": f"job {id} ended before the run recorded its end: {how}",
     }
 
 
 def is_last_word(status: Mapping[str, Any]) -> bool:
-    """Whether the run itself says that it has ended."""
+    """Whether the run itself has recorded its end."""
     return status["status"] not in queue.LIVE and status.get("reason") != SUPERVISOR_GONE
 
 
 def settle(run: RunDirectory) -> dict[str, Any]:
-    """The status of a run whose job has ended, once the file system here shows its last word."""
+    """The status of a run whose job has ended, once the file system here shows the end that it recorded."""
     deadline = time.monotonic() + LATE_S
     while True:
         status = run.status()
@@ -119,7 +128,102 @@ def cancel(run: RunDirectory) -> str:
     if id is not None:
         queue.cancel([id])
     if run.state() == "running":
-        return f"job {id} is told to end" if id is not None else "is told to end"
+        return f"job {id} is asked to end" if id is not None else "is asked to end"
     with suppress(ConfigError), run.lock():
         run.update(status="cancelled", reason="by daso-bench cancel")
     return f"taken out of the queue (job {id})" if id is not None else "cancelled"
+
+
+def follow(runs: Sequence[RunDirectory], console: Console) -> int:
+    """Print the progress of `runs` until all have ended, for `launcher.wait=true`; returns the exit code.
+
+    Ctrl-C leaves the jobs alone.
+    """
+    seen = _Shown(console)
+    waiting = {run.path: run for run in runs}
+    ended: dict[Path, Mapping[str, Any]] = {}
+    gone_s: dict[Path, float] = {}
+    try:
+        while waiting:
+            jobs = jobs_of(run.status() for run in waiting.values())
+            for path, run in list(waiting.items()):
+                status = run.status()  # read after the queue: a job that is gone has written its last status
+                combined = with_queue(status, jobs.get(job_id(status) or ""))
+                if combined["status"] in ENDED and not is_last_word(status):
+                    # The job is gone, but the file system may still show an older status.json.
+                    if time.monotonic() - gone_s.setdefault(path, time.monotonic()) < LATE_S:
+                        continue
+                else:
+                    gone_s.pop(path, None)
+                seen(path.name, combined)
+                if combined["status"] in ENDED:
+                    ended[path] = combined
+                    del waiting[path]
+            if waiting:
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        display.say(console, "no longer followed; the jobs go on (daso-bench cancel DIR ends them)")
+        return 130
+    _print_ends(console, ended)
+    words = {status["status"] for status in ended.values()}
+    return (
+        1 if words & {"failed", "timed_out", "cancelled"} or (len(ended) == 1 and "diverged" in words) else 0
+    )
+
+
+class _Shown:
+    """Prints what is new of a run: each change of its state, and its progress from time to time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: dict[str, str] = {}
+        self._shown_s: dict[str, float] = {}
+
+    def __call__(self, name: str, status: Mapping[str, Any]) -> None:
+        word, reason = str(status["status"]), str(status.get("reason") or "")
+        state = f"{word}|{reason}|{len(status.get('attempts') or ())}"
+        now = time.monotonic()
+        progress = display.numbers(status.get("progress") or {})
+        due = word == "running" and progress and now - self._shown_s.get(name, now) >= PROGRESS_EVERY_S
+        if state == self._last.get(name) and not due:
+            self._shown_s.setdefault(name, now)
+            return
+        self._last[name], self._shown_s[name] = state, now
+        nodes = (status.get("queue") or {}).get("nodes") or ""
+        parts = [word, f"on {nodes}" if word == "running" and nodes else "", progress if due else "", reason]
+        display.say(self._console, f"  {name}: {'  '.join(part for part in parts if part)}")
+
+
+def _print_ends(console: Console, ended: Mapping[Path, Mapping[str, Any]]) -> None:
+    from ...training.data_errors import can_go_on  # loads torch, which `daso-bench status` must not
+
+    if len(ended) == 1:
+        ((path, status),) = ended.items()
+        console.print(display.run_table(status))
+        display.say(console, f"run directory: {path}")
+    elif ended:
+        console.print(display.runs_table([(path.name, status) for path, status in ended.items()]))
+    for path, status in ended.items():
+        if status["status"] in ("failed", "timed_out", "cancelled"):
+            if len(ended) > 1:
+                display.say(console, f"{path.name}: {status['status']}: {status.get('reason')}", "red")
+            text = last_words(path, status.get("reason")) if status["status"] == "failed" else ""
+            if text:
+                display.say(console, text, "dim")
+            if can_go_on(status.get("reason")):
+                display.say(console, f"go on with: daso-bench resume {shlex.quote(str(path))}")
+
+
+def last_words(path: Path, reason: str | None = None) -> str:
+    """The failing rank's traceback, from the supervisor's log of the run; "" if its reason is enough.
+
+    `reason`: the run's; ranks that failed because of the first one have logged their errors too.
+    """
+    try:
+        log = (path / "logs" / "supervisor.log").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    errors = [entry for entry in _ENTRY.split(log) if " supervisor ERROR: " in entry.partition("\n")[0]]
+    of_reason = [entry for entry in errors if reason and f" supervisor ERROR: {reason}\n" in entry]
+    (*_, chosen) = of_reason or errors or [""]
+    return "\n".join(chosen.splitlines()[1:61]).strip()

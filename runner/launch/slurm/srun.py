@@ -1,4 +1,4 @@
-"""srun as the starter of ranks: its error lines are the only report of how a remote task ended."""
+"""srun as the `Starter` of ranks: its error lines are the only report of how a remote task ended."""
 
 import itertools
 import re
@@ -21,7 +21,7 @@ _KEPT = 20
 
 
 class Srun:
-    """One srun. Its lines go to `log`; `node_failure` is the node that Slurm has given up, None so far."""
+    """One srun. Its lines go to `log`; `node_failure`: the node that Slurm has given up, or None."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
         self._command, self._environ, self._log = list(command), dict(environ), log
@@ -51,7 +51,7 @@ class Srun:
         if self._process is None or self._process.poll() is None:
             return None
         self._reader.join(1.0)
-        return f"srun ended with exit code {self._process.returncode}: {self.words() or 'it said nothing'}"
+        return f"srun ended with exit code {self._process.returncode}: {self.words() or 'it wrote nothing'}"
 
     def words(self) -> str:
         return "; ".join(self._lines[-6:])
@@ -77,13 +77,13 @@ class Srun:
     def _read(self, stream: IO[str]) -> None:
         with stream, self._log.open("a", encoding="utf-8") as log:
             for line in itertools.chain([f"$ {' '.join(self._command)}\n"], stream):
-                with suppress(OSError):  # a full disk: what srun says is heeded all the same
+                with suppress(OSError):  # a full disk: the line is interpreted all the same
                     log.write(line)
                     log.flush()
                 if not line.startswith("$ "):
-                    self._heed(line.rstrip())
+                    self._interpret(line.rstrip())
 
-    def _heed(self, line: str) -> None:
+    def _interpret(self, line: str) -> None:
         if line:
             self._lines = [*self._lines[-_KEPT:], line]
         node = _NODE.search(line)
@@ -96,7 +96,7 @@ class Srun:
 
 
 def exit_code_of(word: str) -> int:
-    """srun's word for the end of a task as an exit code: "Killed" is -9, "Exited with exit code 3" is 3."""
+    """The exit code in srun's words for the end of a task: "Killed" is -9, "Exited with exit code 3" is 3."""
     exited = _EXIT.search(word)
     if exited is not None:
         return int(exited[1])

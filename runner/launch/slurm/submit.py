@@ -21,19 +21,16 @@ from ....strategies.errors import ConfigError, MachineError
 from ...config.launchers import SlurmConfig
 from ...config.schema import RunConfig
 from ...records import display
-from ...records.outcome import Outcome
-from ...records.run_directory import RunDirectory
+from ...records.run_directory import Outcome, RunDirectory
 from ..launcher import Launcher, Runs
 from ..supervisor import Event
-from . import job, provenance, queue, slurm_status
-from .clean_environment import scrubbed
-from .request import JobRequest, request_of
-from .wait import follow
+from . import job, queue, slurm_status
+from .request import JobRequest, code_state, record_code, request_of, scrubbed, snapshot
 
 FOLDER = ".slurm"
 RUNS = job.RUNS
 IDS = "jobs.txt"
-KNOWN_S = 10.0  # from sbatch's yes to squeue's knowing, on a busy controller
+KNOWN_S = 10.0  # from sbatch's answer until squeue shows the job, on a busy controller
 
 
 class SlurmLauncher(Launcher):
@@ -43,7 +40,7 @@ class SlurmLauncher(Launcher):
         lines = super().describe(config)
         try:
             return [*lines, *request_of(config).describe()]
-        except MachineError as error:  # a laptop may look at what a cluster would be asked
+        except MachineError as error:  # a machine without Slurm can show the rest
             return [*lines, f"what it asks of Slurm is not known here: {str(error).splitlines()[0]}"]
 
     def run(
@@ -65,7 +62,7 @@ class SlurmLauncher(Launcher):
             display.say(console, f"{id}: not submitted: {why}", "red")
         if self.waits([config for _, config in runs]):
             followed = [run for run, _ in runs if run.run_id not in done.refused]
-            return max(follow(followed, console), 3 if done.refused else 0)
+            return max(slurm_status.follow(followed, console), 3 if done.refused else 0)
         for folder in dict.fromkeys(run.path.parent for run, _ in runs):
             where = runs[0][0].path if len(runs) == 1 else folder
             display.say(console, f"look: daso-bench status {shlex.quote(str(where))}")
@@ -77,7 +74,7 @@ class SlurmLauncher(Launcher):
 
 @dataclass
 class Submitted:
-    """What became of the runs: submitted as job, in the queue already, or not (and why)."""
+    """The runs of a submission: submitted as a job, in the queue already, or refused (and why)."""
 
     jobs: dict[str, str] = field(default_factory=dict)  # run id -> job id
     present: dict[str, str] = field(default_factory=dict)  # the same, of runs that were there before
@@ -130,7 +127,7 @@ def queued_runs(study: Path) -> dict[str, queue.QueuedJob]:
             _, _, index = id.partition("_")
             live[ids[int(index or 0)]] = element
         if not alive and time.time() - file.stat().st_mtime > 60:
-            (file.parent / "over").touch()  # nobody needs to ask about it again
+            (file.parent / "over").touch()  # no later call needs to ask about it
     return live
 
 
@@ -190,9 +187,9 @@ def _submit_batch(
     try:
         folder.mkdir(parents=True)
         (folder / RUNS).write_text("".join(f"{run.run_id}\n" for run in accepted), encoding="utf-8")
-        state = provenance.present()
+        state = code_state()
         for directory in accepted:
-            provenance.record(directory, state)
+            record_code(directory, state)
         ids = _sbatch(request, name, folder, accepted)
     except (MachineError, OSError) as error:
         for directory in accepted:
@@ -220,7 +217,7 @@ def _sbatch(request: JobRequest, name: str, folder: Path, runs: Sequence[RunDire
     launcher = request.launcher
     parameters: dict[str, Any] = request.parameters()
     if launcher.snapshot:
-        code = provenance.snapshot(folder.parent)
+        code = snapshot(folder.parent)
         line = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
         parameters["setup"] = [*parameters.get("setup", []), line]
     given = [name.replace("_", "-") for name in parameters] + list(launcher.sbatch)
@@ -251,7 +248,7 @@ def _executor(folder: Path, python: str | None) -> Any:
 
 
 def _words_of(error: Exception) -> str:
-    """What sbatch wrote, out of submitit's account of it."""
+    """The lines of sbatch in submitit's error."""
     lines = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
     return "; ".join(line.removeprefix("sbatch: error: ") for line in lines) or str(error).strip()
 

@@ -16,8 +16,7 @@ from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import groups
 from daso_bench.runner.config.load import load
 from daso_bench.runner.launch import local
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.studies import start
 from daso_bench.strategies.errors import MachineError
 

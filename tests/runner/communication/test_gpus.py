@@ -19,10 +19,9 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.doctor.calibration import measure
-from daso_bench.runner.launch import local, venue
+from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, write_json
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
 
@@ -109,10 +108,10 @@ def test_devices_of_real_processes(asked: ClusterConfig, launcher: str, network:
 
 
 def test_an_emulated_run_of_gpus_has_the_modelled_network(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(venue, "impossible", lambda: None)  # a kernel that has all it takes
+    monkeypatch.setattr(local, "impossible", lambda: None)  # a kernel that has all it takes
     on_gpus = replace(cluster("cuda", nodes=2, ranks=1), links=SHAPED)
     cfg = replace(config(), cluster=on_gpus, launcher=EmulatedConfig())
-    assert venue.venue_of(cfg).meeting.network == "modelled"
+    assert local.venue_of(cfg).meeting.network == "modelled"
 
 
 def test_kinds_come_back_from_the_run_directory_as_they_were(tmp_path: Path):

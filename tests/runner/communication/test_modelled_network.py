@@ -27,10 +27,9 @@ from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.launch.venue import venue_of
+from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.machine.shared_memory import drop_name
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import (
     SimulatedCommunicator,
     SimulatedExchange,

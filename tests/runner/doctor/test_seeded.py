@@ -18,13 +18,20 @@ from daso_bench.runner.doctor.probes import port_error
 from daso_bench.runner.machine import rules
 from daso_bench.runner.machine.facts import ProcessFacts, process_facts
 from daso_bench.runner.machine.job_rules import cluster_findings, short_findings
-from daso_bench.runner.machine.rules import Finding, machine_findings, process_findings, shadowed, troubles
+from daso_bench.runner.machine.rules import (
+    PROCESS_RULES,
+    Finding,
+    apply,
+    machine_findings,
+    shadowed,
+    troubles,
+)
 
 UNWRITABLE = "/proc/daso-bench"  # nobody can make it, root neither
 
 
 def diagnose(results: Path | None = None) -> list[Finding]:
-    return process_findings(process_facts(results, with_commit=False))
+    return apply(PROCESS_RULES, process_facts(results, with_commit=False))
 
 
 def test_this_machine_has_no_trouble(tmp_path: Path) -> None:
@@ -87,7 +94,7 @@ def test_a_full_disk_is_found(tmp_path: Path) -> None:
     script = f'{mount} && exec \'{sys.executable}\' -c "$0" "$1"'
     done = subprocess.run([*inside, "sh", "-c", script, code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    full, many = process_findings(ProcessFacts.of(row(folders__results=json.loads(done.stdout))))
+    full, many = apply(PROCESS_RULES, ProcessFacts.of(row(folders__results=json.loads(done.stdout))))
     assert (full.severity, many.severity) == ("error", "warning")
     assert "1 MiB free" in full.what
     assert "more files" in many.what

@@ -14,7 +14,7 @@ from daso_bench.runner.config.load import load, run_config
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import cores_of, external_launcher, launcher_of, threads_of
 from daso_bench.runner.machine import environment
-from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.studies import duration
 from daso_bench.strategies.errors import ConfigError
 

@@ -17,8 +17,7 @@ from real_runs import alive, members
 
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import launch
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 HERE = Path(__file__).parents[1]

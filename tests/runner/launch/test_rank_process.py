@@ -156,7 +156,7 @@ def test_a_supervisor_that_does_not_read_holds_no_rank_up() -> None:
 
 
 def test_without_a_known_parent_the_forkserver_guard_leaves() -> None:
-    code = "from daso_bench.runner.machine.die_with_parent import die_with_parent\ndie_with_parent({})"
+    code = "from daso_bench.runner.machine.signals import die_with_parent\ndie_with_parent({})"
     for parent, left in ((os.getpid(), False), (1 << 22, True)):
         process = subprocess.run(
             [sys.executable, "-c", code.format(parent) + "; print('here')"], capture_output=True, text=True

@@ -20,8 +20,7 @@ from daso_bench.runner.launch.failures import LOST, Rank
 from daso_bench.runner.launch.remote import ADDRESS, RemoteRanks, threads_of, timing_of
 from daso_bench.runner.machine.facts import process_facts
 from daso_bench.runner.machine.rules import Finding
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Topology
 
@@ -148,7 +147,10 @@ def test_an_exception_in_any_rank_fails_the_run_with_its_traceback(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("told", "reason"),
-    [(True, "killed by SIGKILL; by hand, or by the kernel for want of memory"), (False, "nobody says why")],
+    [
+        (True, "killed by SIGKILL; by hand, or by the kernel for want of memory"),
+        (False, "for an unknown reason"),
+    ],
 )
 def test_a_killed_rank_is_named_with_what_its_starter_says(tmp_path: Path, told: bool, reason: str):
     killed: list[int] = []
@@ -240,12 +242,12 @@ def test_a_signal_to_the_ranks_stops_them_in_good_order_and_is_told(tmp_path: Pa
     told: list[list[str]] = []
 
     class Telling(RemoteRanks):
-        def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
-            self.born = born
-            return super().start(born, attempt)
+        def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
+            self.started = started
+            return super().start(started, attempt)
 
         def conclude(self, outcome: Outcome, interrupts: list[str]) -> Outcome:
-            told.extend(rank.signals for rank in self.born)
+            told.extend(rank.signals for rank in self.started)
             return super().conclude(outcome, interrupts)
 
     sent: list[int] = []

@@ -13,10 +13,9 @@ import pytest
 from daso_bench.runner.launch import supervisor as module
 from daso_bench.runner.launch.attempt import Ranks, run_attempt
 from daso_bench.runner.launch.failures import Rank, Vitals, judge, whereabouts
-from daso_bench.runner.launch.interrupts import Interrupts
 from daso_bench.runner.launch.supervisor import Supervisor
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.machine.signals import Interrupts
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -246,7 +245,7 @@ class Vanishing(Ranks):
     def __init__(self, directory: RunDirectory, error: BaseException) -> None:
         self._directory, self._error = directory, error
 
-    def start(self, born: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
         self._directory.status_file.unlink()
         raise self._error
 

@@ -11,7 +11,7 @@ from asking import code_of
 
 from daso_bench.runner.cli import commands
 from daso_bench.runner.machine.folders import check_folder, writing
-from daso_bench.runner.records.outcome import MACHINE, WRONG_REQUEST
+from daso_bench.runner.records.run_directory import MACHINE, WRONG_REQUEST
 from daso_bench.runner.report import build
 from daso_bench.strategies.errors import ConfigError, MachineError
 

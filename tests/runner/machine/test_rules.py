@@ -10,9 +10,9 @@ from daso_bench.runner.machine.rules import (
     MACHINE_RULES,
     PROCESS_RULES,
     Finding,
+    apply,
     machine_findings,
     on,
-    process_findings,
     troubles,
 )
 
@@ -61,7 +61,7 @@ def test_nothing_is_wrong_with_a_healthy_machine(name: str) -> None:
 
 def test_a_healthy_laptop_has_not_even_a_note() -> None:
     assert machine_findings(machine()) == []
-    assert process_findings(ProcessFacts.of(row())) == []
+    assert apply(PROCESS_RULES, ProcessFacts.of(row())) == []
 
 
 # What is spoiled -> severity, topic, words of what was seen, words of the fix.

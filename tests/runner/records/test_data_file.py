@@ -10,8 +10,8 @@ from runs import config
 
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.cli.main import run
-from daso_bench.runner.records import data_file
 from daso_bench.runner.records.json_lines import read_json
+from daso_bench.runner.records.run_directory import check_same_data, write_data_file
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
@@ -70,14 +70,14 @@ def test_the_digest_is_of_names_labels_and_sizes_and_of_nothing_else(images: Pat
 
 
 def test_a_run_that_has_not_begun_takes_the_files_that_are_there(tmp_path: Path) -> None:
-    data_file.write(tmp_path, {"files": "abc"}, begun=False)
-    data_file.write(tmp_path, {"files": "def"}, begun=False)
+    write_data_file(tmp_path, {"files": "abc"}, begun=False)
+    write_data_file(tmp_path, {"files": "def"}, begun=False)
     with pytest.raises(ConfigError, match=OTHERS):
-        data_file.write(tmp_path, {"files": "abc"}, begun=True)
-    data_file.check_same(tmp_path, "def")
+        write_data_file(tmp_path, {"files": "abc"}, begun=True)
+    check_same_data(tmp_path, "def")
     with pytest.raises(ConfigError, match=r"digest def, now none"):
-        data_file.check_same(tmp_path, "")
-    data_file.check_same(tmp_path / "of a set without files", "")
+        check_same_data(tmp_path, "")
+    check_same_data(tmp_path / "of a set without files", "")
 
 
 def test_a_rank_whose_node_has_other_files_ends_the_run_before_it_trains() -> None:

@@ -9,8 +9,19 @@ import pytest
 import daso_bench
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.records.json_lines import read_records
-from daso_bench.runner.records.rows import OF_METRICS, OF_RANK, RecordRow, SegmentsRow, StretchRow
+from daso_bench.runner.records.rows import (
+    EpochRow,
+    EvaluationRow,
+    RecordRow,
+    SegmentsRow,
+    SentRow,
+    StartRow,
+    StretchRow,
+    SummaryRow,
+)
 
+OF_METRICS = {row.kind: row for row in (StartRow, EvaluationRow, EpochRow, SummaryRow)}
+OF_RANK = {row.kind: row for row in (StartRow, StretchRow, EpochRow, SentRow, SegmentsRow)}
 DOCS = (Path(daso_bench.__file__).parent / "docs" / "records.md").read_text()
 
 

@@ -8,13 +8,13 @@ from asking import code_of, requests
 
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.outcome import WRONG_REQUEST
+from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import FRESH, PILOT, REFERENCE, SEEDS, TRIAL
 from daso_bench.runner.report.claims.convergence_points import match, read
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.statistics.planning import choose, grid_step
 from daso_bench.runner.studies import start
-from daso_bench.runner.studies.pilot import baseline_of, beside, pilots, scored
+from daso_bench.runner.studies.pilot import baseline_of, derived_run, pilots, scored
 from daso_bench.strategies.errors import ConfigError
 
 ONE_ARM = ("study.arm=ddp by nodes", "seed=0")
@@ -64,8 +64,8 @@ def test_they_are_the_baseline_for_its_whole_schedule_with_seeds_and_a_study_of_
 def test_evaluations_lie_at_fixed_marks_where_the_study_draws_none(tmp_path: Path):
     drawn = baseline_of(requests(tmp_path, *ONE_ARM))
     fixed = baseline_of(requests(tmp_path, *ONE_ARM, "train.eval_phase=0"))
-    assert beside(drawn, "_x", seed=1, phase=0.25).train.eval_phase == 0.25
-    assert beside(fixed, "_x", seed=1, phase=0.25).train.eval_phase == 0.0
+    assert derived_run(drawn, "_x", seed=1, phase=0.25).train.eval_phase == 0.25
+    assert derived_run(fixed, "_x", seed=1, phase=0.25).train.eval_phase == 0.0
 
 
 @KINDS
@@ -218,7 +218,7 @@ def test_the_command_stores_what_later_runs_are_held_against(here: Path, capsys:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--reference", "train.target=null"], "train.target=null: a reference tells how many samples"),
+        (["--reference", "train.target=null"], "train.target=null: a reference is the number of samples"),
         (["--output", "mine"], "--output mine: belongs to --reference"),
     ],
 )

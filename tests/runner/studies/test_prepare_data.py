@@ -21,8 +21,7 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.runner.cli.main import main, run
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.studies.prepare_data import loaded_input_spec
 from daso_bench.strategies.errors import ConfigError, MachineError
 

@@ -23,8 +23,7 @@ from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import sweep
 from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of

@@ -10,8 +10,7 @@ from asking import code_of
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.outcome import WRONG_REQUEST
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import WRONG_REQUEST, RunDirectory
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.studies import start
 from daso_bench.runner.studies.plan import plan_of

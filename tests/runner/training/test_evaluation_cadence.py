@@ -18,7 +18,7 @@ from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.runner.training.evaluation import Evaluator, Score

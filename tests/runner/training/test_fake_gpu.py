@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.machine import gpu_facts
-from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.context import Backend, TrainContext

@@ -29,7 +29,7 @@ from daso_bench.runner.doctor.calibration.fit import About, Calibration, HoldOut
 from daso_bench.runner.doctor.calibration.measure import turned, turned_back
 from daso_bench.runner.doctor.calibration.write import cluster_of, render
 from daso_bench.runner.launch import local
-from daso_bench.runner.records.outcome import Outcome
+from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile, factors, read_trace
 from daso_bench.strategies.errors import ConfigError
@@ -514,7 +514,7 @@ def test_a_real_machine_of_two_ranks_becomes_a_cluster(tmp_path: Path, capsys: p
         assert len(times) % calibrate_command.OWN_STEPS == 0
         assert 1e-5 < min(times) < 1
     text = (folder / "cluster" / "mine.yaml").read_text()
-    assert "beside the backward pass" in text  # both buckets were seen
+    assert "during the backward pass" in text  # both buckets were seen
     assert " steps of 10 samples a rank, a size that no fit has seen" in text
     shown = capsys.readouterr().out
     assert "all in all about" in shown

@@ -16,7 +16,7 @@ from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated.namespaces import NodeEntry, enter
 from daso_bench.runner.launch.emulated.nodes import Nodes
-from daso_bench.runner.machine.die_with_parent import FORKSERVER_VARIABLE, die_with_parent
+from daso_bench.runner.machine.signals import FORKSERVER_VARIABLE, die_with_parent
 
 
 def main(mode: str) -> None:

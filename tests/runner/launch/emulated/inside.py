@@ -23,7 +23,7 @@ from daso_bench.runner.launch.emulated.namespaces import NodeEntry, enter
 from daso_bench.runner.launch.emulated.nodes import Nodes
 from daso_bench.runner.launch.failures import vitals
 from daso_bench.runner.machine import shared_memory
-from daso_bench.runner.machine.die_with_parent import FORKSERVER_VARIABLE, die_with_parent
+from daso_bench.runner.machine.signals import FORKSERVER_VARIABLE, die_with_parent
 from daso_bench.strategies.errors import MachineError
 
 PORT, SIZE = 29500, 64

@@ -17,7 +17,7 @@ def holders() -> set[int]:
     found: set[int] = set()
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(OSError):
-            if b"emulated.holder" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"emulated.namespaces" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.add(int(child))
     return found
 

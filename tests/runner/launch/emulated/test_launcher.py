@@ -20,7 +20,7 @@ from daso_bench.datasets.digits import Digits
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import LinkConfig
-from daso_bench.runner.launch import venue
+from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated.nodes import has_netem
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -201,7 +201,7 @@ def test_a_machine_without_namespaces_takes_the_modelled_network_for_auto_and_sa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     why = "emulated nodes: user namespaces are forbidden"
-    monkeypatch.setattr(venue, "impossible", lambda: why)
+    monkeypatch.setattr(local, "impossible", lambda: why)
     assert code_of(*WORDS, "launcher.network=auto", f"results_dir={tmp_path}") == 0
     directory = only_run(tmp_path)
     assert read_json(directory.environment)["network"] == {"made_by": "ranks", "instead_of_kernel": why}

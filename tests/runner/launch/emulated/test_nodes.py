@@ -20,7 +20,7 @@ from people import HERE, Person
 from real_runs import members
 
 from daso_bench.runner.config.cluster import LinkConfig
-from daso_bench.runner.launch.emulated import holder, nodes
+from daso_bench.runner.launch.emulated import namespaces, nodes
 from daso_bench.runner.launch.emulated.addresses import IpBatch
 from daso_bench.runner.launch.emulated.namespaces import NodeEntry, enter
 from daso_bench.runner.launch.emulated.nodes import SWITCHES, Nodes, explain, has_netem, impossible, switches
@@ -85,15 +85,15 @@ def test_the_connections_of_a_link_wait_in_turns_where_the_kernel_can():
 
 
 def test_a_kernel_without_turns_is_told_in_the_record(monkeypatch: pytest.MonkeyPatch):
-    real = holder._run
+    real = namespaces._run
 
     def refuses(batch: IpBatch, program: str) -> None:
         if any(" htb " in line for line in batch.lines):
-            raise holder.StepFailed("tc", "Specified qdisc kind is unknown.")
+            raise namespaces.StepFailed("tc", "Specified qdisc kind is unknown.")
         real(batch, program)
 
-    monkeypatch.setattr(holder, "_run", refuses)
-    assert holder._has_turns("tc") is False
+    monkeypatch.setattr(namespaces, "_run", refuses)
+    assert namespaces._has_turns("tc") is False
 
 
 def test_without_a_rate_nothing_is_shaped():
@@ -336,9 +336,9 @@ def test_switches_of_this_kernel_are_numbers():
 
 
 def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(holder, "SEARCHED", "/nowhere")
-    with pytest.raises(holder.StepFailed, match="no command ip and tc") as failed:
-        holder.build([])
+    monkeypatch.setattr(namespaces, "SEARCHED", "/nowhere")
+    with pytest.raises(namespaces.StepFailed, match="no command ip and tc") as failed:
+        namespaces.build([])
     said = explain({"error": str(failed.value), "cause": failed.value.cause}, {})
     assert "no command ip and tc on the PATH; install iproute2" in said
 

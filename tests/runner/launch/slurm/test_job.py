@@ -11,12 +11,11 @@ from slurm_cases import a_run
 from daso_bench.runner.launch.failures import Rank
 from daso_bench.runner.launch.remote import RemoteProcess
 from daso_bench.runner.launch.slurm import job as module
-from daso_bench.runner.launch.slurm import provenance, queue
+from daso_bench.runner.launch.slurm import queue, request
 from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.launch.slurm.request import request_of
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
+from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
 
@@ -73,7 +72,7 @@ def concluded(ranks: SlurmRanks, outcome: Outcome, *signals: str) -> tuple[Outco
     return outcome, ranks.directory.status()
 
 
-def born(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number: int = 0) -> Rank:
+def started(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number: int = 0) -> Rank:
     process = RemoteProcess({"pid": 1, "rank": number}, cast(Any, None), lambda _: None)
     process.lost = lost
     return Rank(
@@ -82,7 +81,7 @@ def born(host: str, *, lost: bool = False, signals: tuple[str, ...] = (), number
 
 
 LIMIT = "time limit of {} min (launcher.timeout_min)"
-REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
+REQUEUED, ASKED = "requeued by Slurm", "preempted, or asked"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +93,9 @@ REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
         ("SIGUSR2", 10, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
         ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
         # One with much time left is a preemption, also in a short job, where submitit counts a time limit.
-        ("SIGUSR2", 5, "RUNNING", 299.0, "queued", "cancelled", TOLD, 1),
-        ("SIGUSR2", 10, "RUNNING", 540.0, "queued", "cancelled", TOLD, 1),
-        ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 3 * DAY_MIN * 60.0 - 60, "queued", "cancelled", TOLD, 1),
+        ("SIGUSR2", 5, "RUNNING", 299.0, "queued", "cancelled", ASKED, 1),
+        ("SIGUSR2", 10, "RUNNING", 540.0, "queued", "cancelled", ASKED, 1),
+        ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 3 * DAY_MIN * 60.0 - 60, "queued", "cancelled", ASKED, 1),
         # SIGTERM means what Slurm says of the job; one that Slurm has requeued is not requeued again.
         ("SIGTERM", 10, "PENDING", 600.0, "queued", "cancelled", REQUEUED, 0),
         ("SIGTERM", 10, "REQUEUED", 600.0, "queued", "cancelled", REQUEUED, 0),
@@ -106,12 +105,12 @@ REQUEUED, TOLD = "requeued by Slurm", "preempted, or told"
         ("SIGTERM", 10, "COMPLETING", 0.0, "queued", "timed_out", LIMIT, 1),
         ("SIGTERM", 10, "TIMEOUT", 0.0, "queued", "timed_out", "time limit", 1),
         ("SIGTERM", 10, "PREEMPTED", 400.0, "queued", "cancelled", "preempted", 1),
-        ("SIGTERM", 10, "RUNNING", 400.0, "queued", "cancelled", f"{TOLD} to stop by SIGTERM", 1),
+        ("SIGTERM", 10, "RUNNING", 400.0, "queued", "cancelled", f"{ASKED} to stop by SIGTERM", 1),
         ("SIGTERM", 10, "RUNNING", -3.0, "queued", "timed_out", LIMIT, 1),
-        ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", TOLD, 1),
-        ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", TOLD, 1),
-        ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", TOLD, 1),
-        ("SIGTERM", 10, None, None, "queued", "cancelled", TOLD, 1),  # no answer from Slurm
+        ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", ASKED, 1),
+        ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", ASKED, 1),
+        ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", ASKED, 1),
+        ("SIGTERM", 10, None, None, "queued", "cancelled", ASKED, 1),  # no answer from Slurm
     ],
 )
 def test_what_a_signal_means_for_the_run_and_its_job(
@@ -138,7 +137,7 @@ def test_a_warning_that_only_the_ranks_heard_counts_as_well(slurm: Slurm, tmp_pa
     """Slurm signals the tasks of a job's steps and not its batch step."""
     slurm.jobs["7"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path)
-    ranks._born = [born("n1"), born("n2", signals=("SIGUSR2",))]
+    ranks._started = [started("n1"), started("n2", signals=("SIGUSR2",))]
     assert concluded(ranks, STOPPED)[1]["attempts"][0]["status"] == "timed_out"
     assert slurm.requeued == ["7"]
 
@@ -188,7 +187,7 @@ def test_a_requeue_by_slurm_at_the_same_moment_is_no_failure(slurm: Slurm, tmp_p
 
 def test_a_rank_that_fails_stays_failed_and_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
     ranks = ranks_of(tmp_path)
-    ranks._born = [born("n1"), born("n2")]
+    ranks._started = [started("n1"), started("n2")]
     outcome, status = concluded(ranks, FAILED)
     assert outcome is FAILED
     assert (status["status"], status["reason"]) == ("failed", "rank 1: RuntimeError: boom")
@@ -229,15 +228,16 @@ def test_a_node_whose_ranks_all_fell_silent_is_a_lost_node(
 ) -> None:
     ranks = ranks_of(tmp_path)
     hosts = ("n1", "n1", "n2", "n2")
-    ranks._born = [
-        born(host, lost=gone, number=rank) for rank, (host, gone) in enumerate(zip(hosts, lost, strict=True))
+    ranks._started = [
+        started(host, lost=gone, number=rank)
+        for rank, (host, gone) in enumerate(zip(hosts, lost, strict=True))
     ]
     _, status = concluded(ranks, FAILED)
     assert status["status"] == ("queued" if again else "failed")
     assert slurm.requeued == (["7"] if again else [])
     if again:
         assert status["attempts"][0]["reason"] == (
-            "node_fail: all ranks on n2 fell silent at once (Slurm says: down*)"
+            "node_fail: all ranks on n2 fell silent at once (Slurm's state: down*)"
         )
 
 
@@ -378,10 +378,10 @@ def test_changed_code_is_refused_and_the_run_says_why(
     tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch, attempts: int
 ) -> None:
     run, _ = a_run(tmp_path / "results")
-    provenance.record(run, provenance.present())
+    request.record_code(run, request.code_state())
     for _ in range(attempts):  # one that was lost
         run.begin_attempt()
-    monkeypatch.setattr(provenance, "code_hash", lambda _: "0123456789abcdef")
+    monkeypatch.setattr(request, "code_hash", lambda _: "0123456789abcdef")
     with pytest.raises(JobFailedError, match="changed since the run was submitted: code"):
         module.run_alone(run.path)
     status = run.status()
@@ -421,7 +421,7 @@ def test_a_failure_before_the_signal(slurm: Slurm, tmp_path: Path) -> None:
     """The rank raised, then Slurm's warning came while the others were being ended."""
     slurm.jobs["7"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path)
-    ranks._born = [born("n1", signals=("SIGUSR2",)), born("n2")]
+    ranks._started = [started("n1", signals=("SIGUSR2",)), started("n2")]
     _, status = concluded(ranks, replace(FAILED, raised=True))
     assert (status["status"], slurm.requeued) == ("failed", [])
 

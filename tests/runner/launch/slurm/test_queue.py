@@ -2,6 +2,7 @@
 
 import math
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -23,7 +24,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def submit(*options: str, script: str = "sleep 30") -> str:
-    return queue.call("sbatch", "--parsable", *options, stdin=f"#!/bin/sh\n{script}\n").strip()
+    command = ["sbatch", "--parsable", *options]
+    done = subprocess.run(
+        command, input=f"#!/bin/sh\n{script}\n", capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
 
 
 def settled(id: str, *states: str) -> QueuedJob:
@@ -72,7 +77,6 @@ def test_the_answer_holds_the_jobs_that_were_asked_for(cluster: Cluster, tmp_pat
     assert set(queue.in_queue(["998", mine, "999"])) == {mine}
     assert set(queue.in_queue(name="daso-abc")) == {mine}
     assert f"--user={os.getuid()}" in fake.calls(env)[-1]
-    assert queue.in_queue(name="daso-abc", user="somebody") == {}
     assert queue.in_queue(name="$(touch broken); touch broken") == {}
     assert not (tmp_path / "broken").exists(), "no shell reads it"
 
@@ -266,7 +270,6 @@ def test_gpus_are_counted_in_every_form_of_a_gres(
 def test_the_limits_of_the_site_are_told(cluster: Cluster, version: str) -> None:
     cluster(version, max_array_size=501, max_submit=20, kill_wait_s=7)
     assert queue.limits() == Limits(max_array_size=501, max_submit=20, kill_wait_s=7)
-    assert queue.limits(qos="other").max_submit is None
     cluster(version, accounting=False)
     assert queue.limits().max_submit is None
 
@@ -275,15 +278,12 @@ def test_the_smallest_of_the_limits_that_apply_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = """case "$*" in
-    *assoc*account=phys*) echo 'long|50|';;
     *assoc*) echo 'long|50|'; echo '|300|40';;
     *qos*) echo 'normal|5||'; echo 'long|70|30|';;
     esac"""
     command(tmp_path, "sacctmgr", script, monkeypatch)
     command(tmp_path, "scontrol", "echo 'KillWait                = 30 sec'", monkeypatch)
     assert queue.limits() == Limits(max_array_size=None, max_submit=30, kill_wait_s=30)
-    assert queue.limits(qos="normal").max_submit == 5
-    assert queue.limits(account="phys", qos="none").max_submit == 50
 
 
 def test_the_state_of_nodes_is_told_by_name(cluster: Cluster) -> None:
@@ -360,13 +360,6 @@ def test_a_controller_that_does_not_answer_is_asked_three_times(cluster: Cluster
     with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
         queue.in_queue([id])
     assert len([call for call in fake.calls(env) if call[0] == "squeue"]) == 6
-
-
-def test_an_order_that_must_not_be_given_twice_is_given_once(cluster: Cluster) -> None:
-    env = cluster(unreachable=1)
-    with pytest.raises(SlurmError, match="Unable to contact"):
-        queue.call("sbatch", retry=False, stdin="#!/bin/sh\ntrue\n")
-    assert len(fake.calls(env)) == 1
 
 
 def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

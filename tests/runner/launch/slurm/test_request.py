@@ -11,7 +11,7 @@ from fake_slurm.fake import Cluster
 from slurm_cases import config
 
 from daso_bench.runner.launch.slurm.queue import NodeKind
-from daso_bench.runner.launch.slurm.request import JobRequest, request_of
+from daso_bench.runner.launch.slurm.request import JobRequest, for_step, request_of, scrubbed
 from daso_bench.strategies.errors import ConfigError
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -80,7 +80,7 @@ def test_auto_takes_what_the_nodes_of_the_partition_have(
         ([], (2, 2), r"launcher.partition=None: Slurm knows no nodes of it"),
         ([kind(2)], (4, 4), r"cluster.ranks_per_node=4: the partition's nodes have at most 2 CPUs"),
         ([kind(8, 2)], (4, 4), r"cluster.ranks_per_node=4: .* have 2 GPUs; use launcher.gpus_per_rank=0"),
-        ([kind(8, 2), kind(8)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* say 1 or 0"),
+        ([kind(8, 2), kind(8)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* use 1 or 0"),
     ],
 )
 def test_auto_refuses_what_the_nodes_cannot_give(
@@ -194,12 +194,12 @@ def test_parameters_are_submitits_own() -> None:
 def test_people_are_told_what_is_asked_for() -> None:
     assert asked(**RECORDINGS["all_keys"]).describe() == [
         "2 nodes x 4 tasks, 8 CPUs a task, 4 GPUs a node, partition gpu",
-        "time limit 1 d 12 h (--time=1-12:00:00), told 30 s before, then requeued up to 0 times",
+        "time limit 1 d 12 h (--time=1-12:00:00), warned 30 s before, then requeued up to 0 times",
         "also: --distribution=block:block --contiguous",
     ]
     assert asked(ranks=(2,)).describe() == [
         "1 node x 2 tasks, 1 CPU a task, no GPUs a node, partition (default)",
-        "time limit 10 min (--time=00:10:00), told 120 s before, then requeued up to 3 times",
+        "time limit 10 min (--time=00:10:00), warned 120 s before, then requeued up to 3 times",
     ]
     assert "2 nodes x 3 tasks (used: 3 + 1)" in asked(ranks=(3, 1)).describe()[0]
 
@@ -234,3 +234,63 @@ def test_unequal_nodes_are_laid_out_by_a_host_file() -> None:
     assert not asked(ranks=(2, 2)).ragged
     with pytest.raises(ValueError, match="zip"):
         request.host_file(["n1"])
+
+
+HOME = {"PATH": "/bin", "HOME": "/home/me", "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "4"}
+OUTER = {
+    "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3",
+    "SLURM_NTASKS": "8", "SLURM_NPROCS": "8", "SLURM_NTASKS_PER_NODE": "4", "SLURM_PROCID": "2",
+    "SLURM_CPU_BIND": "quiet,mask_cpu:0xF", "SLURM_CPU_BIND_LIST": "0xF", "SLURM_MEM_BIND": "local",
+    "SLURM_CPUS_PER_TASK": "4", "SLURM_TRES_PER_TASK": "cpu:4", "SLURM_EXPORT_ENV": "NONE",
+    "SLURM_RESTART_COUNT": "1", "SLURMD_NODENAME": "n1", "SRUN_CPUS_PER_TASK": "4", "SRUN_DEBUG": "3",
+    "SBATCH_MEM_BIND": "local", "SBATCH_MEM_BIND_TYPE": "local", "PMI_RANK": "2", "PMI_SIZE": "8",
+    "PMIX_RANK": "2", "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1",
+}  # fmt: skip
+USER = {
+    "SBATCH_ACCOUNT": "phys",
+    "SBATCH_PARTITION": "long",
+    "SBATCH_CONSTRAINT": "a100",
+    "SALLOC_ACCOUNT": "x",
+}
+SITE = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big"}
+
+
+STEP = (
+    "SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_MEM_BIND_LIST", "SLURM_NTASKS", "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID",
+    "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK",
+    "SRUN_CPUS_PER_TASK", "SLURM_EXPORT_ENV", "SLURM_OPEN_MODE", "SLURM_HINT", "SLURM_THREADS_PER_CORE",
+    "SLURM_KILL_BAD_EXIT", "SLURM_STDOUTMODE", "SLURM_WAIT", "PMI_RANK", "PMIX_NAMESPACE",
+)  # fmt: skip
+
+
+def test_a_submission_inherits_the_user_and_the_site_but_nothing_of_the_job_around_it() -> None:
+    assert scrubbed(HOME | OUTER | USER | SITE) == HOME | USER | SITE
+
+
+def test_a_default_that_the_batch_file_sets_itself_does_not_override_it() -> None:
+    found = scrubbed(USER | {"SBATCH_MEM_PER_NODE": "1G"}, given=["partition", "mem", "gpus-per-node"])
+    assert found == {name: USER[name] for name in ("SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SALLOC_ACCOUNT")}
+
+
+@pytest.mark.parametrize(
+    "name", ["OUTPUT", "ARRAY_INX", "WAIT", "NO_REQUEUE", "TIMELIMIT", "EXPORT", "JOB_NAME"]
+)
+def test_a_default_that_would_break_the_launcher_never_arrives(name: str) -> None:
+    assert scrubbed({f"SBATCH_{name}": "x"}) == {}
+
+
+def test_gpus_that_were_hidden_by_hand_stay_hidden() -> None:
+    assert scrubbed({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_step_inherits_its_job_but_no_layout_or_binding() -> None:
+    kept = {
+        "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NNODES": "2", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "1", "SLURM_CONF": "/c",
+        "SLURM_GPUS_PER_NODE": "2", "SLURM_MEM_PER_NODE": "100", "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_JOB_DEPENDENCY": "after:1", "SLURM_STEPMGR": "n1", "SLURM_CPUS_ON_NODE": "8",
+        "CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_END_TIME": "99",
+    }  # fmt: skip
+    dropped = dict.fromkeys(STEP, "x")
+    assert for_step(HOME | kept | dropped) == HOME | kept

@@ -104,12 +104,12 @@ def test_nodes_time_left_and_reason_are_those_of_the_queue() -> None:
     [
         (None, None, "failed", "job 7_1 is gone, and Slurm does not know how it ended"),
         (None, SlurmError(["sacct"], "no"), "failed", "job 7_1 is gone, and Slurm does not know how"),
-        (job("CANCELLED"), None, "cancelled", "job 7_1 ended without the run's own word: CANCELLED"),
-        (job("NODE_FAIL"), None, "failed", "job 7_1 ended without the run's own word: node_fail"),
-        (job("TIMEOUT"), None, "timed_out", "job 7_1 ended without the run's own word: time limit"),
-        (job("COMPLETED"), None, "failed", "job 7_1 ended without the run's own word: COMPLETED"),
-        (None, [job("NODE_FAIL"), job("OUT_OF_MEMORY")], "failed", "own word: out_of_memory"),
-        (None, [job("CANCELLED by 0")], "cancelled", "own word: CANCELLED by 0"),
+        (job("CANCELLED"), None, "cancelled", "job 7_1 ended before the run recorded its end: CANCELLED"),
+        (job("NODE_FAIL"), None, "failed", "job 7_1 ended before the run recorded its end: node_fail"),
+        (job("TIMEOUT"), None, "timed_out", "job 7_1 ended before the run recorded its end: time limit"),
+        (job("COMPLETED"), None, "failed", "job 7_1 ended before the run recorded its end: COMPLETED"),
+        (None, [job("NODE_FAIL"), job("OUT_OF_MEMORY")], "failed", "recorded its end: out_of_memory"),
+        (None, [job("CANCELLED by 0")], "cancelled", "recorded its end: CANCELLED by 0"),
     ],
 )
 def test_a_run_whose_job_is_gone_ends_as_slurm_says(
@@ -233,8 +233,8 @@ def test_status_works_where_there_is_no_slurm(
 @pytest.mark.parametrize(
     ("accounting", "forgotten", "word", "how"),
     [
-        (True, False, "cancelled", "job 1 ended without the run's own word: CANCELLED"),
-        (True, True, "cancelled", "own word: CANCELLED by"),
+        (True, False, "cancelled", "job 1 ended before the run recorded its end: CANCELLED"),
+        (True, True, "cancelled", "recorded its end: CANCELLED by"),
         (False, True, "failed", "Slurm does not know how it ended"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_running_run_is_told_to_end_and_its_supervisor_has_the_last_word(
         run.begin_attempt()
         assert code_of("cancel", "results") == 0
         assert run.status()["status"] == "running"
-    assert capsys.readouterr().out == f"{run.run_id}: job 1 is told to end\n"
+    assert capsys.readouterr().out == f"{run.run_id}: job 1 is asked to end\n"
     assert run.cancel_file.exists()
     assert fake.wait(env)["1"]["state"] == "CANCELLED"
 

@@ -65,7 +65,7 @@ def test_an_end_is_told_with_the_last_words(tmp_path: Path) -> None:
     many = "".join(f"line {number}\n" for number in range(9))
     said = "; ".join(f"line {number}" for number in range(3, 9))
     assert after(many, tmp_path, 4).ended() == f"srun ended with exit code 4: {said}"
-    assert after("", tmp_path, 1).ended() == "srun ended with exit code 1: it said nothing"
+    assert after("", tmp_path, 1).ended() == "srun ended with exit code 1: it wrote nothing"
 
 
 def test_words_that_are_no_text_do_no_harm(tmp_path: Path) -> None:

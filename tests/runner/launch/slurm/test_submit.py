@@ -18,7 +18,7 @@ from submitit import SlurmExecutor
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.schema import RunConfig
-from daso_bench.runner.launch.slurm import provenance, queue, submit
+from daso_bench.runner.launch.slurm import queue, request, submit
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
@@ -96,7 +96,7 @@ def test_a_sweep_becomes_one_array_and_its_ids_are_written_down(cluster: Cluster
             done.jobs[run.run_id],
         )
         assert status["job"]["name"] == name
-        assert json.loads((run.path / provenance.FILE).read_text()) == provenance.present()
+        assert json.loads((run.path / request.CODE_FILE).read_text()) == request.code_state()
     assert told[-1] == "  submitted as job 1, 6 runs"
     assert "1 CPU a task" in told[0]
 
@@ -329,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_told_for_each_run(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(provenance, "record", full)
+    monkeypatch.setattr(submit, "record_code", full)
     done = put(runs)
     assert list(done.refused) == [run.run_id for run, _ in runs]
     assert all("No space left on device" in why for why in done.refused.values())

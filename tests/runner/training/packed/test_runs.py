@@ -22,8 +22,7 @@ from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBa
 from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
-from daso_bench.runner.records.outcome import Outcome
-from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation import simulated_world
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training import checkpoint

@@ -13,7 +13,6 @@ from slurm_cases import a_run
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
-from daso_bench.runner.launch.slurm import wait as module
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records import display
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
@@ -73,7 +72,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     for index, run in enumerate(runs):
         run.update(job={"id": f"1_{index}"})
         made.jobs[f"1_{index}"] = told(f"1_{index}", "PENDING", "Priority")
-    monkeypatch.setattr(module, "POLL_S", 0.0)
+    monkeypatch.setattr(slurm_status, "POLL_S", 0.0)
     monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
     monkeypatch.setattr(queue, "in_queue", made.look)
     monkeypatch.setattr(queue, "shown", made.jobs.get)
@@ -82,7 +81,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 def followed(runs: list[RunDirectory], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = module.follow(runs, display.make_console())
+    code = slurm_status.follow(runs, display.make_console())
     return code, capsys.readouterr().out
 
 
@@ -175,15 +174,15 @@ def test_a_run_that_met_a_bad_file_cannot_go_on(play: Play, capsys: pytest.Captu
 
 
 def test_last_words_are_those_of_the_reason(tmp_path: Path) -> None:
-    assert module.last_words(tmp_path, "x") == ""
+    assert slurm_status.last_words(tmp_path, "x") == ""
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "supervisor.log"
     log.write_text("2026-11-28 13:46:01,001 supervisor INFO: {'kind': 'start'}\n")
-    assert module.last_words(tmp_path, "x") == ""
+    assert slurm_status.last_words(tmp_path, "x") == ""
     log.write_text(LOG)
-    assert module.last_words(tmp_path, "rank 1: RuntimeError: boom").endswith("\nRuntimeError: boom")
-    assert module.last_words(tmp_path, "another").endswith("RuntimeError: Connection closed by peer")
-    assert module.last_words(tmp_path).startswith("Traceback")
+    assert slurm_status.last_words(tmp_path, "rank 1: RuntimeError: boom").endswith("\nRuntimeError: boom")
+    assert slurm_status.last_words(tmp_path, "another").endswith("RuntimeError: Connection closed by peer")
+    assert slurm_status.last_words(tmp_path).startswith("Traceback")
 
 
 def test_a_job_that_slurm_requeues_is_followed_on(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,13 +234,13 @@ def test_runs_whose_jobs_are_gone_are_given_up_together(
 ) -> None:
     """Not one after the other: a thousand cancelled runs would take a day."""
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slurm_status.time, "monotonic", lambda: now[0])
 
     def tick(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(module.time, "sleep", tick)
-    monkeypatch.setattr(module, "POLL_S", 10.0)
+    monkeypatch.setattr(slurm_status.time, "sleep", tick)
+    monkeypatch.setattr(slurm_status, "POLL_S", 10.0)
     monkeypatch.setattr(slurm_status, "LATE_S", 90.0)
     play.jobs.clear()
     assert followed(play.runs, capsys)[0] == 1
@@ -276,7 +275,7 @@ def test_ctrl_c_leaves_the_jobs_alone(
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.time, "sleep", interrupted)
+    monkeypatch.setattr(slurm_status.time, "sleep", interrupted)
     monkeypatch.setattr(queue, "cancel", lambda _: pytest.fail("nobody asked for that"))
     code, shown = followed(play.runs, capsys)
     assert code == 130
@@ -286,11 +285,11 @@ def test_ctrl_c_leaves_the_jobs_alone(
 
 def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(slurm_status.time, "monotonic", lambda: now[0])
     console = Console(record=True, width=200, file=io.StringIO())
-    seen = module._Seen(console)
+    seen = slurm_status._Shown(console)
     status: dict[str, Any] = {"status": "running", "progress": {"step": 3, "steps": 9}}
-    every_s = module.PROGRESS_EVERY_S
+    every_s = slurm_status.PROGRESS_EVERY_S
     for now[0], step in ((0.0, 3), (1.0, 4), (every_s + 1, 5), (every_s + 2, 6)):
         seen("r", status | {"progress": {"step": step, "steps": 9}})
     assert console.export_text().splitlines() == ["  r: running", "  r: running  step 5/9"]
@@ -303,7 +302,7 @@ def test_wait_follows_the_jobs_to_their_ends(
     cluster()
     monkeypatch.setattr(queue, "PAUSE_S", 0.01)
     monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
-    monkeypatch.setattr(module, "POLL_S", 0.1)
+    monkeypatch.setattr(slurm_status, "POLL_S", 0.1)
     monkeypatch.setattr(submit, "KNOWN_S", 0.5)
     words = ["launcher.wait=true", "launcher.python='false #'", "cluster=one_node"]
     with pytest.raises(SystemExit) as caught:
@@ -311,7 +310,7 @@ def test_wait_follows_the_jobs_to_their_ends(
     shown = capsys.readouterr().out
     assert caught.value.code == 1
     assert "submitted as job 1, 2 runs" in shown
-    assert shown.count("ended without the run's own word: FAILED") >= 2
+    assert shown.count("ended before the run recorded its end: FAILED") >= 2
 
 
 def test_a_run_that_is_not_let_in_does_not_spoil_the_others_and_the_code_is_3(
@@ -323,7 +322,7 @@ def test_a_run_that_is_not_let_in_does_not_spoil_the_others_and_the_code_is_3(
     def finish(_: float) -> None:
         ends(runs[0][0], "finished")
 
-    monkeypatch.setattr(module.time, "sleep", finish)
+    monkeypatch.setattr(slurm_status.time, "sleep", finish)
     assert submit.SlurmLauncher().hand_over(runs, display.make_console()) == 3
     shown = capsys.readouterr().out
     assert f"{runs[1][0].run_id}: not submitted: more than the site lets you submit at once" in shown

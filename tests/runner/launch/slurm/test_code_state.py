@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slurm_cases import a_run
 
-from daso_bench.runner.launch.slurm import provenance
+from daso_bench.runner.launch.slurm import request
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError
@@ -19,28 +19,28 @@ from daso_bench.strategies.errors import ConfigError
 def run(tmp_path: Path) -> RunDirectory:
     """A run that was submitted with what is here."""
     made, _ = a_run(tmp_path / "results")
-    provenance.record(made, provenance.present())
+    request.record_code(made, request.code_state())
     return made
 
 
 def test_what_is_unchanged_passes(run: RunDirectory) -> None:
-    provenance.compare(run)
-    found = read_json(run.path / provenance.FILE)
-    assert set(found) == {"python", "torch", "commit", "code"}
-    assert re.fullmatch("[0-9a-f]{16}", found["code"])
+    request.check_code(run)
+    state = read_json(run.path / request.CODE_FILE)
+    assert set(state) == {"python", "torch", "commit", "code"}
+    assert re.fullmatch("[0-9a-f]{16}", state["code"])
 
 
 def test_another_commit_with_the_same_files_passes(run: RunDirectory) -> None:
-    write_json(run.path / provenance.FILE, provenance.present() | {"commit": "0" * 40})
-    provenance.compare(run)
+    write_json(run.path / request.CODE_FILE, request.code_state() | {"commit": "0" * 40})
+    request.check_code(run)
 
 
 @pytest.mark.parametrize("key", ["python", "torch", "code"])
 def test_what_has_changed_is_refused_with_both_states_and_the_ways_out(run: RunDirectory, key: str) -> None:
-    now = str(provenance.present()[key])
-    write_json(run.path / provenance.FILE, provenance.present() | {key: "0.0.0-before"})
+    now = str(request.code_state()[key])
+    write_json(run.path / request.CODE_FILE, request.code_state() | {key: "0.0.0-before"})
     with pytest.raises(ConfigError) as caught:
-        provenance.compare(run)
+        request.check_code(run)
     message = str(caught.value)
     assert f"changed since the run was submitted: {key} 0.0.0-before -> {now[:12]};" in message
     assert f"daso-bench resume {run.path}" in message
@@ -49,7 +49,7 @@ def test_what_has_changed_is_refused_with_both_states_and_the_ways_out(run: RunD
 
 def test_a_run_that_was_never_submitted_is_not_checked(tmp_path: Path) -> None:
     made, _ = a_run(tmp_path / "results")
-    provenance.compare(made)
+    request.check_code(made)
 
 
 def package(folder: Path) -> Path:
@@ -79,25 +79,25 @@ def package(folder: Path) -> Path:
 )
 def test_the_hash_is_over_code_and_configuration(tmp_path: Path, file: str, text: str, counts: bool) -> None:
     here = package(tmp_path)
-    before = provenance.code_hash(here)
+    before = request.code_hash(here)
     (here / file).parent.mkdir(parents=True, exist_ok=True)
     (here / file).write_text(text)
-    assert (provenance.code_hash(here) != before) == counts
+    assert (request.code_hash(here) != before) == counts
 
 
 def test_a_file_that_moves_or_splits_changes_the_hash(tmp_path: Path) -> None:
     here = package(tmp_path)
-    before = provenance.code_hash(here)
+    before = request.code_hash(here)
     (here / "runner" / "a.py").rename(here / "models" / "a.py")
-    assert provenance.code_hash(here) != before
+    assert request.code_hash(here) != before
 
 
 def test_a_snapshot_leaves_out_tests_results_and_hidden_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "PACKAGE", package(tmp_path / "package"))
-    copy = provenance.snapshot(tmp_path)
-    assert copy == tmp_path / f"code-{provenance.code_hash(provenance.PACKAGE)}"
+    monkeypatch.setattr(request, "PACKAGE", package(tmp_path / "package"))
+    copy = request.snapshot(tmp_path)
+    assert copy == tmp_path / f"code-{request.code_hash(request.PACKAGE)}"
     names = {str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()}
     assert names == {
         "daso_bench/__init__.py", "daso_bench/runner/a.py", "daso_bench/conf/launcher/b.yaml",
@@ -109,39 +109,39 @@ def test_a_snapshot_is_made_once_for_each_state_of_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = package(tmp_path / "package")
-    monkeypatch.setattr(provenance, "PACKAGE", here)
-    first = provenance.snapshot(tmp_path)
+    monkeypatch.setattr(request, "PACKAGE", here)
+    first = request.snapshot(tmp_path)
     mark = first / "daso_bench" / "mark"
     mark.touch()
-    assert provenance.snapshot(tmp_path) == first
+    assert request.snapshot(tmp_path) == first
     assert mark.exists()
     (here / "runner" / "a.py").write_text("a = 2")
-    second = provenance.snapshot(tmp_path)
+    second = request.snapshot(tmp_path)
     assert second != first
     assert (first / "daso_bench" / "runner" / "a.py").read_text() == "a = 1"
 
 
 def test_a_snapshot_that_was_cut_off_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "PACKAGE", package(tmp_path / "package"))
+    monkeypatch.setattr(request, "PACKAGE", package(tmp_path / "package"))
     with monkeypatch.context() as patch:
 
         def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
-        patch.setattr(provenance.shutil, "copytree", full)
+        patch.setattr(request.shutil, "copytree", full)
         with pytest.raises(OSError, match="No space"):
-            provenance.snapshot(tmp_path)
-    copy = provenance.snapshot(tmp_path)
+            request.snapshot(tmp_path)
+    copy = request.snapshot(tmp_path)
     assert (copy / "daso_bench" / "runner" / "a.py").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == [copy.name, "package"]
 
 
 def test_the_run_from_a_snapshot_finds_the_code_it_was_submitted_with(tmp_path: Path) -> None:
     """The copy comes before the installed package, and is the same to the last byte."""
-    copy = provenance.snapshot(tmp_path)
-    ask = "from daso_bench.runner.launch.slurm.provenance import *; print(PACKAGE, code_hash(PACKAGE))"
+    copy = request.snapshot(tmp_path)
+    ask = "from daso_bench.runner.launch.slurm.request import *; print(PACKAGE, code_hash(PACKAGE))"
     done = subprocess.run(
         [sys.executable, "-c", ask], env={**os.environ, "PYTHONPATH": str(copy)}, cwd=tmp_path,
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == [str(copy / "daso_bench"), provenance.code_hash(provenance.PACKAGE)]
+    assert done.stdout.split() == [str(copy / "daso_bench"), request.code_hash(request.PACKAGE)]

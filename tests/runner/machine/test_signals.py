@@ -10,8 +10,8 @@ import pytest
 
 from daso_bench.runner.cli import main as cli
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.launch.interrupts import Interrupts, Remembered
-from daso_bench.runner.records.outcome import INTERRUPTED, OK
+from daso_bench.runner.machine.signals import Interrupts, Remembered
+from daso_bench.runner.records.run_directory import INTERRUPTED, OK
 
 
 def swallowed(_arguments: Sequence[str]) -> int:
@@ -57,14 +57,14 @@ def test_what_was_remembered_is_of_one_program_and_the_handler_is_put_back() -> 
     with kept, pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        kept.heed()
+        kept.raise_if_interrupted()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with kept:
-        kept.heed()
+        kept.raise_if_interrupted()
         with Interrupts() as counted:
             signal.raise_signal(signal.SIGINT)
         assert counted.names == ["SIGINT"]
-        kept.heed()
+        kept.raise_if_interrupted()
 
 
 def test_other_threads_and_other_handlers_are_left_alone() -> None:

@@ -13,8 +13,8 @@ from daso_bench.runner.config.launchers import LAUNCHERS
 from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.remote import cores_of
-from daso_bench.runner.machine import core_pinning
-from daso_bench.runner.machine.core_pinning import Room, apart, apart_here, keep_to
+from daso_bench.runner.machine import cores as module
+from daso_bench.runner.machine.cores import Room, apart, apart_here, keep_to
 from daso_bench.runner.machine.environment import usable_cores
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -62,8 +62,8 @@ def test_ranks_that_do_not_fit_are_refused_with_the_way_out(rooms: list[Room], s
 
 
 def test_loader_workers_have_cores_beside_the_threads(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(core_pinning, "affinity", lambda: list(range(6)))
-    monkeypatch.setattr(core_pinning, "usable_cores", lambda: 6)
+    monkeypatch.setattr(module, "affinity", lambda: list(range(6)))
+    monkeypatch.setattr(module, "usable_cores", lambda: 6)
     launcher = {"pin": True, "threads_per_rank": 2, "loader_workers": 1}
     local.LocalLauncher().refuse(config(ranks=[2], launcher=launcher))
     with pytest.raises(MachineError, match="3 ranks want 9 cores of their own, 6 are usable"):
@@ -81,7 +81,7 @@ def test_machines_are_divided_one_by_one():
 
 THREAD_BEFORE = """
 import os, threading
-from daso_bench.runner.machine.core_pinning import keep_to
+from daso_bench.runner.machine.cores import keep_to
 go, found = threading.Event(), []
 earlier = threading.Thread(target=lambda: (go.wait(), found.append(os.sched_getaffinity(0))))
 earlier.start()
