@@ -129,10 +129,7 @@ class Simulator:
             thread.switch()
         stuck = [thread for thread in self._rank_of if not thread.dead]
         if stuck:
-            waits = "; ".join(
-                f"rank {self._rank_of[thread]} waits in {self._wait_of(thread)}" for thread in stuck
-            )
-            raise Deadlock(f"no rank can go on: {waits}")
+            raise Deadlock(f"no rank can go on: {'; '.join(map(self._wait_of, stuck))}")
         return results
 
     def advance(self, rank: int, nanoseconds: int) -> None:

@@ -82,7 +82,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (
             OtherSizes,
             "calls in step",
-            "call 1 is broadcast on parameters over ranks [0, 1], 8 bytes, rank 0 ",
+            "call 3 is broadcast on parameters over ranks [0, 1], 8 bytes, rank 0 ",
         ),
         (NeverWaits, "drains", "at the end: rank 0 launched 1 operations it never waits for"),
         (LeavesTraces, "looks leave no trace", "rank 0, after step 1: changed by a look: again.bias"),
