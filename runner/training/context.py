@@ -190,22 +190,6 @@ class TrainContext:
             self.progress.samples_of_rank,
         )
 
-    def set_learning_rate(self) -> None:
-        """Set the learning rate of the next step, a function of the global samples before and after it.
-
-        Samples of other ranks count only as far as this rank knows of them.
-        """
-        strategy, state, before = self.strategy, self.state, self.progress.samples
-        if isinstance(strategy, AsynchronousStrategy):
-            before = strategy.global_samples(self.progress)
-        after = before + self.batch_order.counted(self.progress.samples_of_rank)
-        factor = self.config.schedule.factor(before, after, self.total_samples, len(self.data.train))
-        if state.watch is not None:
-            factor *= state.watch.factor
-        state.learning_rate = self.config.optimizer.lr * factor
-        for group in self.replica.optimizer.param_groups:
-            group["lr"] = state.learning_rate
-
     def over(self) -> bool:
         """Whether the schedule, or `train.max_steps` of it, is done.
 

@@ -88,7 +88,7 @@ class Trainer:
         clock.record_time("step_other")
         batch = context.next_batch()
         clock.record_time("data")
-        context.set_learning_rate()
+        self._set_learning_rate()
         replica.requests_stop = self._requests_stop()
         loss = replica.compute_gradients(batch)
         clock.record_time("compute")
@@ -100,6 +100,23 @@ class Trainer:
         context.state.losses.add(loss, len(batch.targets))
         self.observer.on_step(self, loss)
         clock.record_time("step_other")
+
+    def _set_learning_rate(self) -> None:
+        """Set the learning rate of the next step, a function of the global samples before and after it.
+
+        Samples of other ranks count only as far as this rank knows of them.
+        """
+        context, progress = self.context, self.context.progress
+        before = progress.samples
+        if isinstance(context.strategy, AsynchronousStrategy):
+            before = context.strategy.global_samples(progress)
+        after = before + context.batch_order.counted(progress.samples_of_rank)
+        factor = context.config.schedule.factor(before, after, context.total_samples, len(context.data.train))
+        if context.state.watch is not None:
+            factor *= context.state.watch.factor
+        context.state.learning_rate = context.config.optimizer.lr * factor
+        for group in context.replica.optimizer.param_groups:
+            group["lr"] = context.state.learning_rate
 
     def after_step(self) -> None:
         """All that may follow a step: end of epoch, stop request, evaluation, checkpoint, end of the run."""

@@ -535,17 +535,17 @@ FAULTS = [
     Fault(
         "the learning rate is one step late",
         "loop",
-        '        state.learning_rate = self.config.optimizer.lr * factor\n        for group in self.replica.optimizer.param_groups:\n            group["lr"] = state.learning_rate\n',
-        '        late, state.learning_rate = state.learning_rate, self.config.optimizer.lr * factor\n        for group in self.replica.optimizer.param_groups:\n            group["lr"] = late\n',
-        "runner/training/context.py",
+        '        context.state.learning_rate = context.config.optimizer.lr * factor\n        for group in context.replica.optimizer.param_groups:\n            group["lr"] = context.state.learning_rate\n',
+        '        late, context.state.learning_rate = context.state.learning_rate, context.config.optimizer.lr * factor\n        for group in context.replica.optimizer.param_groups:\n            group["lr"] = late\n',
+        "runner/training/trainer.py",
         test="tests/runner/training/test_trainer.py::test_each_step_has_its_own_learning_rate",
     ),
     Fault(
         "the schedule counts twice",
         "loop",
-        "state.learning_rate = self.config.optimizer.lr * factor\n",
-        "state.learning_rate = self.config.optimizer.lr * factor**2\n",
-        "runner/training/context.py",
+        "state.learning_rate = context.config.optimizer.lr * factor\n",
+        "state.learning_rate = context.config.optimizer.lr * factor**2\n",
+        "runner/training/trainer.py",
         test="tests/runner/training/test_trainer.py::test_each_step_has_its_own_learning_rate",
     ),
     Fault(
