@@ -1,19 +1,24 @@
 """Launchers: the base class of what `launcher=NAME` does with a run, and the cores that a run needs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from ...strategies.errors import ConfigError
 from ..config.launchers import LauncherConfig
-from ..config.schema import RunConfig
 from ..config.typed import TARGET, locate_target
 from ..machine.environment import threads_per_rank
 from ..records.run_directory import Outcome, RunDirectory
 from .supervisor import Event
 
-Runs = Sequence[tuple[RunDirectory, RunConfig]]
+if TYPE_CHECKING:
+    from ..config.schema import RunConfig  # loads torch, which no supervisor needs
+
+Runs = Sequence[tuple[RunDirectory, "RunConfig"]]
 
 
 class Launcher:

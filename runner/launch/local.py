@@ -1,5 +1,7 @@
 """Launchers for this machine: a forked process per rank, and the network on which the ranks meet."""
 
+from __future__ import annotations
+
 import multiprocessing
 import os
 import signal
@@ -13,13 +15,12 @@ from dataclasses import replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
-from ..config.schema import RunConfig
 from ..machine.cores import Awake, apart_here
 from ..machine.environment import threads_per_rank, timing_validity, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
@@ -31,6 +32,9 @@ from .failures import Rank
 from .launcher import Launcher, ranks_in_words, threads_of
 from .rank_process import Meeting, RankTask, run_rank_process
 from .supervisor import Event
+
+if TYPE_CHECKING:
+    from ..config.schema import RunConfig  # loads torch, which no supervisor needs
 
 HOST = "127.0.0.1"
 PORT = 29500  # of the rendezvous of emulated nodes: nobody else is on the network of a run's nodes
