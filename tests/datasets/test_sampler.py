@@ -150,7 +150,6 @@ def test_a_shift_moves_whole_pieces_between_ranks() -> None:
         ((3, 16, 0), {}, r"ranks=0: must be >= 1$"),
         ((5, 5, 1), {"short_batch": "pad"}, r"train\.short_batch=pad: must be one of join, keep, drop$"),
         ((5, 64, 4), {"short_batch": "drop"}, "train.short_batch=drop: leaves out all 5 training"),
-        ((5, 64, 4), {"short_batch": "keep", "minimum": 6}, "train.short_batch=keep: leaves out all 5 "),
     ],
 )
 def test_impossible_samplers_are_refused(

@@ -149,7 +149,7 @@ def test_a_batch_goes_to_the_gpu_from_pinned_memory_and_nobody_waits(
     monkeypatch.setattr(Tensor, "to", to)
     batch = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
     context: Any = SimpleNamespace(
-        backend=SimpleNamespace(batch=None, device=CUDA, spend=lambda what, samples: None),
+        backend=SimpleNamespace(make_batch=None, device=CUDA, spend=lambda what, samples: None),
         progress=SimpleNamespace(samples_of_rank=(2,)),
         loader=SimpleNamespace(next=lambda progress: batch),
         dtype=torch.float32,
