@@ -27,6 +27,7 @@ from . import trial
 from .checks import Candidate, Check, Failed, RanksOfNodes
 from .comparison import require_agreement, require_equal, require_same_walk
 from .driver import drive
+from .given_workload import GivenData
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import Call, Course, History, Problem
 
@@ -265,7 +266,7 @@ def _walk(course: Course, comm: TorchCommunicator, checkpoints: Path | None) -> 
         return TorchReplica(model, criterion, comm)
 
     observer = ScenarioObserver(course, comm)
-    return observed_run(observer, make_replica, course.problem.data, checkpoints, comm.device)
+    return observed_run(observer, make_replica, GivenData(course), checkpoints, comm.device)
 
 
 _KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")
