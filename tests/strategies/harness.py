@@ -78,6 +78,12 @@ class EpochObserver(ScenarioObserver):
             self.epoch_end_ns.append(self.comm.now() - self._started)
         super().on_phase(trainer, phase)
 
+    def on_boundary(self, trainer: Trainer, *, met: bool, last: bool) -> None:
+        # Ranks at their own pace take as many steps as others, wherever they meet.
+        progress = trainer.context.progress
+        over = self.independent and progress.step == progress.steps
+        super().on_boundary(trainer, met=met, last=last or over)
+
     def on_finalized(self, trainer: Trainer) -> None:
         verbs = self.traffic.verbs.items()
         self.in_memory = Counter({verb: times for verb, times in verbs if verb.startswith("shared.")})
