@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from ..simulation.simulated_replica import SimulatedReplica
 from ..simulation.simulator import Simulator
 from ..training import checkpoint
 from ..training.device_model import Scripted, StepTime
+from .given_workload import GivenData
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import History, Problem, Saved, Scenario
 
@@ -88,7 +88,7 @@ def drive(
     """
     took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time
     simulator = Simulator(scenario.topology, network)
-    data = cache(scenario.problem.data)
+    data = GivenData(scenario)
 
     def body(rank: int) -> History:
         comm = WatchedCommunicator(simulator, rank)

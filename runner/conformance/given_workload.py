@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
@@ -103,25 +103,33 @@ class GivenTask(Classification):
         return targets[torch.arange(samples) % len(targets)]
 
 
+class GivenData:
+    """The scenario's batches, made once for all ranks of a process.
+
+    `batch`: (rank, step from 0) -> inputs, targets; `sizes`: step -> samples of each rank, before shares.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        ranks, shift = scenario.topology.ranks, scenario.strategy_class.piece_shift
+        data = cache(scenario.problem.data)
+        self.batch: Data = lambda rank, step: data((rank + shift) % ranks, step)
+        self.sizes = cache(lambda step: tuple(len(self.batch(rank, step)[1]) for rank in range(ranks)))
+
+
 class GivenOrder(BatchOrder):
     """The batches that the scenario gives to each rank and step; shares cut all of a step anew."""
 
-    def __init__(self, scenario: Scenario, data: Data, rank: int) -> None:
-        self.scenario, self.data, self.rank = scenario, data, rank
+    def __init__(self, scenario: Scenario, data: GivenData, rank: int) -> None:
+        self.data, self.rank = data, rank
         self.independent = issubclass(scenario.strategy_class, AsynchronousStrategy)
         self.steps_per_epoch = scenario.steps_per_epoch
         if self.independent:
             self.samples_per_epoch = self.steps_per_epoch * scenario.global_batch_size
         else:
-            self.samples_per_epoch = scenario.samples_before(self.steps_per_epoch)
-
-    def pieces(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """The batches of all ranks in a step from 0, before they are cut by shares."""
-        ranks, shift = self.scenario.topology.ranks, self.scenario.strategy_class.piece_shift
-        return [self.data((rank + shift) % ranks, step) for rank in range(ranks)]
+            self.samples_per_epoch = sum(sum(data.sizes(step)) for step in range(self.steps_per_epoch))
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:
-        sizes = tuple(len(targets) for _, targets in self.pieces(progress.step))
+        sizes = self.data.sizes(progress.step)
         return sizes if self.shares is None else cut(sum(sizes), self.shares)
 
     def piece(self, progress: Progress) -> Tensor:
@@ -134,7 +142,7 @@ class GivenOrder(BatchOrder):
         raise NotImplementedError("batches are given, not drawn from a data set")
 
     def extremes(self) -> list[tuple[int, ...]]:
-        return [self.scenario.sizes(0), self.scenario.sizes(self.steps_per_epoch - 1)]
+        return [self.data.sizes(0), self.data.sizes(self.steps_per_epoch - 1)]
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sizes[self.rank] if self.independent else sum(sizes)
@@ -157,10 +165,11 @@ class GivenBatches(Loader):
         self._order = batch_order
 
     def next(self, progress: Progress) -> Images:
-        pieces, rank, sizes = self._order.pieces(progress.step), self._order.rank, progress.samples_of_rank
+        data, rank, sizes = self._order.data, self._order.rank, progress.samples_of_rank
         if self._order.shares is None:
-            inputs, targets = pieces[rank]
+            inputs, targets = data.batch(rank, progress.step)
             return inputs.clone(), targets.clone()
+        pieces = [data.batch(other, progress.step) for other in range(len(sizes))]
         before = sum(sizes[:rank])
         piece = slice(before, before + sizes[rank])
         return torch.cat([x for x, _ in pieces])[piece], torch.cat([t for _, t in pieces])[piece]
@@ -199,13 +208,13 @@ def splits_of(scenario: Scenario) -> Splits:
     return replace(ghost_data("given", 1, 0, 0), shape=shape)  # pyright: ignore[reportArgumentType]
 
 
-def workload_of(scenario: Scenario, data: Data, comm: Communicator) -> Workload:
+def workload_of(scenario: Scenario, data: GivenData, comm: Communicator) -> Workload:
     """The scenario's model, loss and batches for one rank."""
     seed_generators(derive(scenario.seed, "init"))
     model = scenario.problem.model().train()
     seed_generators(derive(scenario.seed, "dropout", comm.rank))
     order = GivenOrder(scenario, data, comm.rank)
-    task = GivenTask(classes=2, problem=scenario.problem, data=data)
+    task = GivenTask(classes=2, problem=scenario.problem, data=data.batch)
     return Workload(model=model, task=task, batch_order=order, loader=GivenBatches(order))
 
 

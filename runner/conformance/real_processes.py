@@ -35,6 +35,7 @@ from .checks import (
     require_same_walk,
 )
 from .driver import drive
+from .given_workload import GivenData
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import Call, History, Problem, Scenario
 
@@ -281,7 +282,7 @@ def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None)
         return TorchReplica(model, criterion, comm)
 
     observer = ScenarioObserver(scenario, comm)
-    return observed_run(observer, make_replica, scenario.problem.data, checkpoints, comm.device)
+    return observed_run(observer, make_replica, GivenData(scenario), checkpoints, comm.device)
 
 
 _KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")

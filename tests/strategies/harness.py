@@ -70,13 +70,25 @@ class EpochObserver(ScenarioObserver):
         self.events: list[str] = []
         self.epoch_end_ns: list[int] = []
         self.in_memory: Counter[str] = Counter()
+        self._counted_ns = self._loss_ns = 0
 
     def on_phase(self, trainer: Trainer, phase: str) -> None:
         if phase == "epoch":
+            self._loss_ns += self.comm.now() - self._counted_ns  # of the sum of its loss
             self.events.append(spell(getattr(trainer.context.strategy, "events", [])))
         elif self._phase == "epoch":
-            self.epoch_end_ns.append(self.comm.now() - self._started)
+            self.epoch_end_ns.append(self.comm.now() - self._started - self._loss_ns)
         super().on_phase(trainer, phase)
+
+    def on_step_counted(self, trainer: Trainer, *, agreed: bool, met: bool) -> None:
+        self._counted_ns = self.comm.now()
+        super().on_step_counted(trainer, agreed=agreed, met=met)
+
+    def on_boundary(self, trainer: Trainer, *, met: bool, last: bool) -> None:
+        # Ranks at their own pace take as many steps as others, wherever they meet.
+        progress = trainer.context.progress
+        over = self.independent and progress.step == progress.steps
+        super().on_boundary(trainer, met=met, last=last or over)
 
     def on_finalized(self, trainer: Trainer) -> None:
         verbs = self.traffic.verbs.items()
