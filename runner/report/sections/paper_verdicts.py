@@ -20,8 +20,8 @@ class VerdictSection(Section):
 <div class="wide" role="region" aria-label="Claims" tabindex="0">
 <table class="sortable prose">
 <caption>Each claim by its own measure and against its own comparator; the rules are docs/claims.md. "Not
-testable here" is a result. Claims that no arm here is about:
-{{ section.without_arm | join(", ") or "none" }}.
+testable here" is a result.
+Claims that no arm here is about: {{ section.without_arm | join(", ") or "none" }}.
 {% if section.not_compared %}
 Claims of which an arm is here, and which were not compared:
 {% for judged in section.not_compared -%}
