@@ -105,8 +105,9 @@ def test_a_running_and_a_waiting_run_are_cancelled_and_resume_finishes_both(stor
     assert before[waiting.run.name]["state"] == "queued"
     assert "JobArrayTaskLimit" in before[waiting.run.name]["reason"]
     assert running.seen["said"].code == 0
-    assert f"{running.run.name}: job {before[running.run.name]['job']} is told" in running.seen["said"].text
-    assert f"{waiting.run.name}: taken out of the queue" in running.seen["said"].text
+    text, job = running.seen["said"].text, before[running.run.name]["job"]
+    assert f"{running.run.name}: job {job} is asked to end" in text
+    assert f"{waiting.run.name}: taken out of the queue" in text
     assert {row["state"] for row in running.seen["after"]} == {"cancelled"}
     assert {row["reason"] for row in running.seen["after"]} == {"by daso-bench cancel"}
     assert running.seen["again"].code == 0
