@@ -298,7 +298,7 @@ class _Forked(Ranks):
 
     def about(self) -> dict[str, Any]:
         if self._venue.emulated:  # the ranks measure themselves whether they have room
-            return {"timing": {"valid": False, "reasons": ["its apparatus is not checked yet"]}}
+            return {"timing": {"valid": False, "reasons": ["its validity is not checked yet"]}}
         valid, reasons = timing_validity(self._ranks, self._threads, usable_cores(), self._workers)
         return {"timing": {"valid": valid, "reasons": reasons}}
 

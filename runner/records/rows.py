@@ -144,16 +144,16 @@ class SummaryRow(RecordRow):
     run_queue_share: float | None = ABSENT
     labels: list[str]
     strategy: dict[str, Any]
-    apparatus: dict[str, Any] = ABSENT
+    validity: dict[str, Any] = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)
-class StretchRow(RecordRow):
+class TrainIntervalRow(RecordRow):
     """The training of one rank between two evaluations or checkpoints."""
 
-    kind = "stretch"
+    kind = "train_interval"
 
-    stretch: int
+    index: int
     train_s: float
     parts_s: Seconds
     make_model_s: float

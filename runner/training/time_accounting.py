@@ -67,9 +67,9 @@ class TimeAccounting:
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
         context.rank_rows.write(
             {
-                "kind": "stretch",
+                "kind": "train_interval",
                 **self.where(),
-                "stretch": account.intervals,
+                "index": account.intervals,
                 "train_s": interval.train / 1e9,
                 "parts_s": {part: times_ns[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,

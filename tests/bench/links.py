@@ -174,7 +174,7 @@ def _modelled_over_kernel() -> list[Figure]:
         for network in sorted(step_s, reverse=bool(turn % 2)):
             summary = summary_of(_slow_run(network))
             step_s[network].append(summary["train_s"] / RUN_STEPS)
-            invalid += summary["apparatus"]["reasons"]
+            invalid += summary["validity"]["reasons"]
     medians = {network: statistics.median(times) for network, times in step_s.items()}
     ratio = medians["modelled"] / medians["kernel"]
     times = ", ".join(f"{network} {1e3 * seconds:.1f} ms" for network, seconds in medians.items())

@@ -88,7 +88,7 @@ def algorithms(comm: TorchCommunicator) -> None:
         took = comm.now() - started
         case = f"{algorithm} {keys}"
         traffic = comm.traffic
-        # One stretch of waiting a step, whatever the helper thread waited for meanwhile.
+        # One interval of waiting a step, whatever the helper thread waited for meanwhile.
         assert len(traffic.blocked) == len(traffic.launches) == STEPS, case
         assert 0 < traffic.blocked_ns < took, case
         assert (replica.flat() - wanted).abs().max() < 1e-6, case

@@ -169,11 +169,11 @@ class ValidityChecks(Callback):
         self._cores.training(False)
 
     def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
-        """`apparatus`: valid, reasons, and all that was measured.
+        """`validity`: valid, reasons, and all that was measured.
 
         Attempts that this one goes on from count, as far as their checkpoint knew.
         """
-        return {"apparatus": self._outcome(train_ns, finished=finished)}
+        return {"validity": self._outcome(train_ns, finished=finished)}
 
     def _outcome(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         if finished and self._links_are_shaped():

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
-from ...records.rows import EpochRow, StartRow, StretchRow
+from ...records.rows import EpochRow, StartRow, TrainIntervalRow
 from ...records.seed_ranges import block_of
 from .declared import name_of, task_of
 from .metric import Metric, metric_of
@@ -38,7 +38,7 @@ class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
-    `rank_rows` holds every stretch of every attempt with its rank; `epochs` are rank 0's, surviving.
+    `rank_rows` holds every train interval of every attempt with its rank; `epochs` are rank 0's, surviving.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
     first began. `copies`: places of other copies of this run directory.
     """
@@ -49,7 +49,7 @@ class Run:
     status: dict[str, Any]
     evaluations: list[Row]
     summary: Row
-    rank_rows: list[tuple[int, StretchRow]]
+    rank_rows: list[tuple[int, TrainIntervalRow]]
     replaced_rows: int
     damage: list[str]
     epochs: list[EpochRow] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Run:
     @property
     def network(self) -> str:
         """What makes the links slower than the machine's, "kernel" or "modelled"; "" for nothing."""
-        return str((self.summary.get("apparatus") or {}).get("network") or "")
+        return str((self.summary.get("validity") or {}).get("network") or "")
 
     @property
     def invalid(self) -> bool:
@@ -241,10 +241,10 @@ class Run:
 
     @property
     def spent_s(self) -> float | None:
-        """Recorded training time of all attempts, redone work included: the slowest rank of every stretch."""
+        """Recorded training time of all attempts, redone work included: each interval's slowest rank."""
         slowest: dict[tuple[Any, Any], float] = defaultdict(float)
         for _, row in self.rank_rows:
-            key = (row.attempt, row.stretch)
+            key = (row.attempt, row.index)
             slowest[key] = max(slowest[key], number(row.train_s) or 0.0)
         return sum(slowest.values()) if slowest else None
 
@@ -340,13 +340,15 @@ def load_run(path: Path, place: str) -> Run:
     damage: list[str] = []
     rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
-    rank_rows: list[tuple[int, StretchRow]] = []
+    rank_rows: list[tuple[int, TrainIntervalRow]] = []
     counted: list[list[Row]] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
         rank = int(file.stem) if file.stem.isdigit() else -1
         of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
         counted.append(of_rank)
-        rank_rows += [(rank, _stretch(row)) for row in of_rank if row.get("kind") == StretchRow.kind]
+        rank_rows += [
+            (rank, _train_interval(row)) for row in of_rank if row.get("kind") == TrainIntervalRow.kind
+        ]
     status = mapping_of(path / "status.json", place, read_json, damage)
     judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
     summaries = [row for row in kept if row.get("kind") == "summary"]
@@ -370,9 +372,9 @@ def _shared(value: Any) -> Any:
     return {sys.intern(key): item for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _stretch(row: Row) -> StretchRow:
-    """What a report needs of a stretch: of many runs the rest would take most of the memory."""
-    return StretchRow.read(
+def _train_interval(row: Row) -> TrainIntervalRow:
+    """What a report needs of a train interval: of many runs the rest would take most of the memory."""
+    return TrainIntervalRow.read(
         {**row, "parts_s": _shared(row.get("parts_s")), "segments_s": {}, "payload_bytes": {}}
     )
 

@@ -446,7 +446,7 @@ def run(cfg: schema.RunConfig) -> dict[str, Any]:
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60)
     assert outcome.status == "finished", outcome.details
     network = cfg.launcher.asked_network
-    assert ((outcome.summary or {}).get("apparatus") or {"network": "none"})["network"] == network
+    assert ((outcome.summary or {}).get("validity") or {"network": "none"})["network"] == network
     assert (f"{network} network" in (outcome.summary or {})["labels"]) == (network != "none")
     return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
 

@@ -236,10 +236,10 @@ def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, str
     directory, _ = finished(cfg)
     for rank in range(4):
         rows = read_records(directory.rank_records(rank)).rows
-        stretches = [row for row in rows if row["kind"] == "stretch"]
+        intervals = [row for row in rows if row["kind"] == "train_interval"]
         last = next(row for row in rows if row["kind"] == "segments")
         train = last["segments_s"]["train"]
-        assert sum(row["parts_s"][part] for row in stretches for part in PARTS) == pytest.approx(
+        assert sum(row["parts_s"][part] for row in intervals for part in PARTS) == pytest.approx(
             train, rel=0.01
         )
         assert sum(last["segments_s"].values()) == pytest.approx(last["wall_s"], rel=0.01)

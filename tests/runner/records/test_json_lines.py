@@ -227,7 +227,7 @@ def test_crossing_at_the_first_evaluation_scores_its_stamp() -> None:
     assert (found.at_first, found.scored_s, found.scored_samples) == (True, 90.0, 1000)
 
 
-def test_a_model_that_took_long_to_make_does_not_turn_the_stretch_of_a_crossing_round() -> None:
+def test_a_model_that_took_long_to_make_does_not_turn_the_interval_of_a_crossing_round() -> None:
     """T_train of an evaluation holds the making of its own model alone: its stamp may be the earlier one."""
     rows = evaluations(0.6, 0.76)
     rows[0]["train_s"] = rows[1]["train_s"] + 4.0

@@ -199,7 +199,7 @@ def test_runs_that_did_not_do_their_work_or_do_not_count_are_left_out(
     """Each arm has a sixth run, fifty times as fast; those of a modelled network may fail its checks."""
 
     def shaped(seed: int, config: Any, environment: Any, summary: dict[str, Any]) -> None:
-        summary["apparatus"] = {"network": "modelled"}
+        summary["validity"] = {"network": "modelled"}
 
     arms = {name: replace(core, edit=shaped, spread=(*core.spread, 50.0)) for name, core in usual().items()}
     made(make_run, tmp_path, arms)

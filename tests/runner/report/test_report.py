@@ -214,8 +214,8 @@ def test_resumed_run_counts_useful_time(make_run: Make, tmp_path: Path) -> None:
     path = make_run(tmp_path / "results", target=0.6, rows=rows, attempts=attempts)
     with open(path / "ranks" / "0.jsonl", "w") as file:
         for attempt, steps in ((1, 50), (2, 20)):
-            for stretch in range(steps):
-                row = {"kind": "stretch", "attempt": attempt, "stretch": stretch, "train_s": 2.0}
+            for interval in range(steps):
+                row = {"kind": "train_interval", "attempt": attempt, "index": interval, "train_s": 2.0}
                 print(json.dumps(row), file=file)
     (path / "ranks" / "1.jsonl").unlink()
     page = report(tmp_path / "results", tmp_path / "out")

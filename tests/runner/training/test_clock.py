@@ -114,7 +114,7 @@ def test_waiting(entered: int, left: int, last: int, waiting: int):
     assert waiting_ns(entered, left, last) == waiting
 
 
-def test_waiting_over_all_collectives_of_a_stretch(traffic: Traffic):
+def test_waiting_over_all_collectives_of_an_interval(traffic: Traffic):
     first = traffic.launch("gradients", (0, 1), 0)
     second = traffic.launch("gradients", (0, 1), 60)
     assert first != second

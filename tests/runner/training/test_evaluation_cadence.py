@@ -133,18 +133,18 @@ class Watch:
         """When the last rank had a model of so many samples, in a run that nothing has interrupted."""
         return max(steps[samples] for steps in self.steps.values()) / 1e9
 
-    def stretches_s(self) -> list[float]:
+    def intervals_s(self) -> list[float]:
         """Training time up to each inline evaluation, its making not included."""
         return self._sums(self.entered)
 
     def ready_s(self) -> list[float]:
         """Training time up to each inline evaluation, and the making of its model alone."""
-        made, before = self._lasts(self.made), [0.0, *self.stretches_s()]
+        made, before = self._lasts(self.made), [0.0, *self.intervals_s()]
         return [before[k] + (made[k] - self._lasts(self.resumed)[k]) / 1e9 for k in range(len(made))]
 
     def total_s(self) -> float:
         """Training time of the whole run."""
-        return self.stretches_s()[-1] + (max(self.ended.values()) - self._lasts(self.resumed)[-1]) / 1e9
+        return self.intervals_s()[-1] + (max(self.ended.values()) - self._lasts(self.resumed)[-1]) / 1e9
 
     def _sums(self, stamps: dict[int, list[int]]) -> list[float]:
         sums, total = [], 0
@@ -215,7 +215,7 @@ def test_a_row_has_the_moment_at_which_its_model_was_ready(name: str, times: str
     inline = evaluations(done)
     assert [row["train_s"] for row in inline] == pytest.approx(watch.ready_s(), rel=1e-9)
     without = [row["train_s"] - row["make_model_s"] for row in inline]
-    assert without == pytest.approx(watch.stretches_s(), rel=1e-9)
+    assert without == pytest.approx(watch.intervals_s(), rel=1e-9)
     _, done = watched(name, times, OFTEN, "deferred")
     *copies, last = evaluations(done)
     assert copies
@@ -224,7 +224,7 @@ def test_a_row_has_the_moment_at_which_its_model_was_ready(name: str, times: str
         moment = row["train_s"] - row["make_model_s"]
         assert moment == pytest.approx(alone.moment_s(row["samples"]), rel=1e-9), row["samples"]
         assert row["make_model_s"] == 0 or not done.contexts[0].strategy.copies_are_whole
-    assert last["train_s"] - last["make_model_s"] == pytest.approx(alone.stretches_s()[-1], rel=1e-9)
+    assert last["train_s"] - last["make_model_s"] == pytest.approx(alone.intervals_s()[-1], rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -437,21 +437,24 @@ def test_workers_at_their_own_pace_stop_at_the_limit_and_say_so():
     assert 7 * 16 <= done.contexts[0].progress.samples < 384
 
 
-def test_train_time_is_the_sum_of_the_slowest_stretches():
-    """Two stretches, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
+def test_train_time_is_the_sum_of_the_slowest_intervals():
+    """Two intervals, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
     times = {0: (10, 8), 1: (8, 10)}
 
     class Uneven(Trainer):
         def step(self) -> None:
             super().step()
-            # After the last collective of the stretch: no rank waits for the other before the evaluation.
+            # After the last collective of the interval: no rank waits for the other before the evaluation.
             comm = self.context.comm
             assert isinstance(comm, SimulatedCommunicator)
             comm.simulator.advance(comm.rank, times[comm.rank][self.context.progress.epoch] * 10**9)
 
     done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
     assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
-    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.rank_rows]
+    own = [
+        [row["train_s"] for row in rows.rows if row["kind"] == "train_interval"][:2]
+        for rows in done.rank_rows
+    ]
     assert own == [[10.0, 8.0], [8.0, 10.0]]
 
 
@@ -491,7 +494,9 @@ def test_waiting_is_told_from_transfer():
 
     cfg = config(ranks=[1, 1], epochs=1, global_batch_size=96)
     done = run(cfg, network=Twenty(), step_time=lambda rank, n: rank * 30_000_000)
-    parts = [next(row for row in own.rows if row["kind"] == "stretch")["parts_s"] for own in done.rank_rows]
+    parts = [
+        next(row for row in own.rows if row["kind"] == "train_interval")["parts_s"] for own in done.rank_rows
+    ]
     assert [part["waiting"] for part in parts] == [0.03, 0.0]
     assert [part["exposed"] for part in parts] == [0.02, 0.02]
     assert [part["compute"] for part in parts] == [0.0, 0.03]
@@ -506,9 +511,9 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
         step_time=lambda rank, n: (rank + 1) * 5_000_000,
     )
     for own, context in zip(done.rank_rows, done.contexts, strict=True):
-        stretches = [row for row in own.rows if row["kind"] == "stretch"]
-        train = sum(row["train_s"] for row in stretches)
-        parts = sum(row["parts_s"][part] for row in stretches for part in PARTS)
+        intervals = [row for row in own.rows if row["kind"] == "train_interval"]
+        train = sum(row["train_s"] for row in intervals)
+        parts = sum(row["parts_s"][part] for row in intervals for part in PARTS)
         assert parts == pytest.approx(train, rel=0.01)
         segments = next(row for row in own.rows if row["kind"] == "segments")
         assert segments["segments_s"]["train"] == pytest.approx(train, rel=1e-9)

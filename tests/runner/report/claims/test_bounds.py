@@ -37,7 +37,7 @@ def recorded(path: Path, waiting: Sequence[float], *, told: Any = None, device: 
     on(path, [[0.0]] * len(waiting), told, {"speeds": SPEEDS} if device is None else device)
     for rank, waiting_s in enumerate(waiting):
         parts = {"compute": 4 - waiting_s, "exposed": 0.0, "waiting": waiting_s}
-        row = {"kind": "stretch", "attempt": 1, "stretch": 0, "train_s": 4.0, "parts_s": parts}
+        row = {"kind": "train_interval", "attempt": 1, "index": 0, "train_s": 4.0, "parts_s": parts}
         (path / "ranks" / f"{rank}.jsonl").write_text(f"{json.dumps(row)}\n")
     return path
 

@@ -119,7 +119,7 @@ def test_unequal_budgets_are_refused() -> None:
         compare(runs(100, 100, 100), runs(100, 100, 100, budget=300))
 
 
-def test_the_width_of_a_crossing_is_the_stretch_it_lies_in() -> None:
+def test_the_width_of_a_crossing_is_the_interval_it_lies_in() -> None:
     rows = [{"train_s": 90.0 * k, "samples": k, "accuracy": 0.2 * k} for k in range(1, 5)]
     later, first = crossing(rows, 0.4), crossing(rows, 0.2)
     assert later is not None
