@@ -21,8 +21,8 @@ from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
 from ..config.optimizers import Optimizer
 from ..config.parts import RunInfo, StudyInfo, TrainConfig
+from ..config.run_config import RunConfig
 from ..config.schedules import Schedule
-from ..config.schema import RunConfig
 from ..config.tasks import Classification
 from ..simulation.timing_only import ghost_data
 from ..training.batch_order import BatchOrder, Place

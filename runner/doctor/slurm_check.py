@@ -20,7 +20,7 @@ from ..config.compose import compose
 from ..config.launchers import SlurmConfig
 from ..config.load import from_composed, to_plain
 from ..config.overrides import key_of
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..config.typed import plain, typed
 from ..conformance.candidates import candidates
 from ..conformance.checks import Candidate

@@ -16,7 +16,7 @@ from ..records.run_directory import Outcome, RunDirectory
 from .supervisor import Event
 
 if TYPE_CHECKING:
-    from ..config.schema import RunConfig  # loads torch, which no supervisor needs
+    from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
 
 Runs = Sequence[tuple[RunDirectory, "RunConfig"]]
 

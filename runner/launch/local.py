@@ -34,7 +34,7 @@ from .rank_process import Meeting, RankTask, run_rank_process
 from .supervisor import Event
 
 if TYPE_CHECKING:
-    from ..config.schema import RunConfig  # loads torch, which no supervisor needs
+    from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
 
 HOST = "127.0.0.1"
 PORT = 29500  # of the rendezvous of emulated nodes: nobody else is on the network of a run's nodes

@@ -21,10 +21,11 @@ from ..communication import gpus
 from ..communication.link_costs import ClusterNetwork
 from ..communication.modelled_network import ModelledCommunicator
 from ..communication.torch_communicator import TorchCommunicator, connect
-from ..config import load, schema
+from ..config import load
 from ..config.launchers import LocalConfig
 from ..config.model_building import build
 from ..config.reader_config import order_alone
+from ..config.run_config import RunConfig
 from ..machine import gpu_facts
 from ..machine.environment import environment, rank_row
 from ..machine.run_queue import RunQueue
@@ -141,7 +142,7 @@ def meet(
     listener: socket.socket | None,
     threads: int,
     meeting: Meeting,
-) -> tuple[schema.RunConfig, TorchCommunicator]:
+) -> tuple[RunConfig, TorchCommunicator]:
     """Read the run directory, take this rank's device, and meet the other ranks; errors as of `run_rank`."""
     torch.set_num_threads(threads)
     config = load.load(run_dir / "config.yaml")
@@ -183,7 +184,7 @@ class Emulated:
 
 
 def _emulated(
-    config: schema.RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, queue: RunQueue
+    config: RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, queue: RunQueue
 ) -> Emulated | None:
     launcher, cluster = config.launcher, config.cluster
     if not isinstance(launcher, LocalConfig) or meeting.network == "none":

@@ -12,8 +12,9 @@ from ...strategies.errors import ExpectedEnd
 from ...strategies.topology import Topology
 from ..communication import gpus
 from ..communication.link_costs import ClusterNetwork
-from ..config import load, schema
+from ..config import load
 from ..config.model_building import input_spec
+from ..config.run_config import RunConfig
 from ..machine.environment import environment, rank_row
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
@@ -111,7 +112,7 @@ def run_all(
         checkpoint.drop_resume_states(run_dir / "checkpoints")
 
 
-def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
+def _data_and_spec(config: RunConfig) -> tuple[Data, InputSpec]:
     """The data, or with `timing_only` their sizes, and what the model is to take in."""
     dataset = config.dataset
     samples, spec = dataset.info().samples, input_spec(dataset)

@@ -13,7 +13,7 @@ from ...datasets.data import Data
 from ...strategies.topology import Topology
 from ..communication.link_costs import Network
 from ..config.reader_config import ORDER_ALONE
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..records.run_directory import Outcome
 from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, Scripted, StepTime

@@ -23,7 +23,7 @@ from ...strategies.gradients import DEFAULT_BUCKET_MIB
 from ...strategies.replica import Batch
 from ..config.model_building import build
 from ..config.optimizers import Optimizer
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..training.device_model import Profile
 from .simulated_replica import SimulatedReplica
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from ...strategies.errors import ConfigError
 from ..config.launchers import SlurmConfig
-from ..config.schema import RunConfig, arm_id
+from ..config.run_config import RunConfig
 from ..launch.launcher import cores_of
 from ..records.display import duration
 from .plan import PlannedRun
@@ -45,11 +45,11 @@ def from_finished(runs: Sequence[PlannedRun]) -> DurationEstimate | None:
     for run in runs:
         seconds = _took(run)
         if seconds is not None:
-            took.setdefault(arm_id(run.config), []).append(seconds)
+            took.setdefault(run.config.arm_id, []).append(seconds)
     if not to_do or not took:
         return None
     mean = fmean(fmean(seconds) for seconds in took.values())
-    each = [fmean(took.get(arm_id(config), [mean])) for config in to_do]
+    each = [fmean(took.get(config.arm_id, [mean])) for config in to_do]
     count = sum(len(seconds) for seconds in took.values())
     return _estimate(to_do, each, f"from {count} finished run{'s' * (count != 1)}")
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from ...strategies.errors import ConfigError
 from ..config.load import Request, requests, to_plain
 from ..config.parts import StudyInfo
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.run_directory import OK

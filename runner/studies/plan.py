@@ -20,7 +20,7 @@ from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.load import Request
-from ..config.schema import RunConfig, arm_id, run_id
+from ..config.run_config import RunConfig
 from ..records.json_lines import RecordWriter, Row, read_records
 from ..records.run_directory import RunDirectory, State
 from ..records.seed_ranges import block_of
@@ -46,7 +46,7 @@ class PlannedRun:
     def of(cls, config: RunConfig) -> "PlannedRun":
         """Raises ConfigError where the status of its directory is damaged."""
         path, title = config.path, config.title
-        arm = f"{path.parent}/{arm_id(config)}"
+        arm = f"{path.parent}/{config.arm_id}"
         return cls(config=config, path=path, title=title, arm=arm, state=RunDirectory(path).state())
 
     @property
@@ -123,7 +123,7 @@ def declare(
         of_folder[run.path.parent].append(run.config)
     for folder, members in of_folder.items():
         known = declared(folder)
-        new = [config for config in members if run_id(config) not in known]
+        new = [config for config in members if config.run_id not in known]
         if not new:
             continue
         try:
@@ -154,5 +154,5 @@ def _stage(configs: Sequence[RunConfig], words: Sequence[str], unix: float, comm
         "sizes": all_of([config.study.size for config in configs if config.study.size]),
         "seeds": all_of([config.seed for config in configs]),
         "targets": all_of([config.train.target for config in configs]),
-        "runs": [run_id(config) for config in configs],
+        "runs": [config.run_id for config in configs],
     }

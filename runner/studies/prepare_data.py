@@ -24,7 +24,7 @@ from ..config.load import dataset_of, reader_of
 from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
 from ..config.reader_config import PackedReader, path_of, reads
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..records.display import make_console, say
 from ..records.run_directory import OK, RunDirectory, write_data_file
 from ..training.data_errors import data_errors

@@ -16,7 +16,7 @@ from scipy.stats import qmc
 
 from ...strategies.errors import ConfigError
 from ...strategies.seeds import derive
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 
 COMMON_KEYS = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
 MOST_STRATEGY_KEYS = 3

@@ -13,7 +13,7 @@ from .. import PACKAGE
 from ..config.load import dump, load, requests, to_plain
 from ..config.overrides import key_of
 from ..config.reader_config import PackedReader
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.load import Request, to_plain
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..launch.launcher import launcher_of
 from ..records.display import duration
 from ..records.json_lines import read_json

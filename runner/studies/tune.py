@@ -19,7 +19,7 @@ from rich.text import Text
 from ...strategies.errors import ConfigError
 from ..config.load import Request, requests
 from ..config.parts import RunInfo, check_trials
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory

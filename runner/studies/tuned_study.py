@@ -21,7 +21,7 @@ from ..config.compose import compose
 from ..config.groups import RUN_GROUPS as GROUPS
 from ..config.load import Request
 from ..config.overrides import quote
-from ..config.schema import RunConfig, arm_id
+from ..config.run_config import RunConfig
 from ..config.typed import TARGET, plain
 from ..records.trees import below, dump_yaml, flatten, nested
 from ..report.claims import convergence_points, paper_claims
@@ -92,7 +92,7 @@ def arms_of(requests: Sequence[Request]) -> list[StudyArm]:
     arms: dict[str, StudyArm] = {}
     for job in jobs:
         first = arms.setdefault(job.name, job)
-        if arm_id(first.config) != arm_id(job.config):
+        if first.config.arm_id != job.config.arm_id:
             raise _not_one_arm(_differing([first.values, job.values]), [first.values, job.values])
     return list(arms.values())
 

@@ -19,8 +19,8 @@ from ...strategies.replica import Batch, Replica
 from ...strategies.seeds import derive
 from ...strategies.topology import WORLD
 from ..communication.traffic import CountedCommunicator
+from ..config.run_config import RunConfig
 from ..config.schedules import Watch
-from ..config.schema import RunConfig
 from .callbacks import Callback
 from .clock import Clock
 from .eval_schedule import DeferredEvaluation, EvalSchedule, Marks

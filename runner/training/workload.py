@@ -14,7 +14,7 @@ from ...strategies.seeds import derive
 from ..config.checks import check_batch_norm
 from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..config.tasks import Task
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from .loader import Ahead, Direct, Loader

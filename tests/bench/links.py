@@ -22,11 +22,12 @@ from processes import configuration, joined, summary_of
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
 from daso_bench.runner.config.parts import RunInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.emulated.nodes import impossible
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.ddp import DDP
@@ -185,7 +186,7 @@ def _modelled_over_kernel() -> list[Figure]:
     ]
 
 
-def _slow_run(network: str) -> schema.RunConfig:
+def _slow_run(network: str) -> RunConfig:
     words = ["strategy=ddp", "launcher=emulated", f"launcher.network={network}"]
     words += ["launcher.on_invalid=record", f"train.max_steps={RUN_STEPS}"]
     (job,) = compose(words, sweep=False, config_dir=None)

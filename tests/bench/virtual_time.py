@@ -13,9 +13,9 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.parts import TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_world import SimulationSetup, simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
@@ -103,7 +103,7 @@ def imagenet_epoch(ranks: int) -> float:
     return timed(timing_only.without_numbers(config, profile), data, setup)
 
 
-def timed(config: schema.RunConfig, data: Any, setup: SimulationSetup) -> float:
+def timed(config: RunConfig, data: Any, setup: SimulationSetup) -> float:
     """Seconds that a simulated run takes on this machine."""
     began = time.perf_counter()
     simulate(config, data, setup)

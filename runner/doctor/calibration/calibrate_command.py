@@ -21,10 +21,11 @@ from rich.text import Text
 
 from ....strategies.ddp import DDP
 from ....strategies.errors import ConfigError
-from ...config import groups, load, schema
+from ...config import groups, load
 from ...config.cluster import ClusterConfig
 from ...config.launchers import SimulatedConfig
 from ...config.overrides import key_of
+from ...config.run_config import RunConfig
 from ...launch import local
 from ...launch.launcher import launcher_of, threads_of
 from ...machine.environment import processor, usable_cores
@@ -124,7 +125,7 @@ def calibrate(
 class Machine:
     """Measures this machine, by one group of processes after the other."""
 
-    def __init__(self, console: Console, config: schema.RunConfig, scratch: Path, effort: float) -> None:
+    def __init__(self, console: Console, config: RunConfig, scratch: Path, effort: float) -> None:
         self._console, self._config, self._scratch, self._effort = console, config, scratch, effort
         self._launches = 0
         self.ranks = config.cluster.ranks
@@ -215,7 +216,7 @@ class Machine:
         return self._launch(title, config, config.cluster.ranks, measure.ENTRY, task)
 
     def _launch(
-        self, title: str, config: schema.RunConfig, ranks: int, entry: str, task: MeasureTask | None = None
+        self, title: str, config: RunConfig, ranks: int, entry: str, task: MeasureTask | None = None
     ) -> dict[str, Any]:
         self._launches += 1
         directory = RunDirectory.create(load.to_plain(config), self._scratch / str(self._launches))
@@ -322,9 +323,7 @@ def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
     return file
 
 
-def _config(
-    words: Sequence[str], config_dir: Path | None, cwd: Path
-) -> tuple[schema.RunConfig, tuple[str, str]]:
+def _config(words: Sequence[str], config_dir: Path | None, cwd: Path) -> tuple[RunConfig, tuple[str, str]]:
     """The run to measure, and the names of its model and data set. Raises ConfigError for a run that real
     processes cannot measure."""
     config = load.run_config(words, config_dir=config_dir, cwd=cwd)
@@ -338,7 +337,7 @@ def _config(
             "strategies; leave strategy and its keys out"
         )
     launcher_of(config).refuse(config)
-    _, model, dataset, *_ = schema.run_id(config).split("-")
+    _, model, dataset, *_ = config.run_id.split("-")
     return config, (model, dataset)
 
 

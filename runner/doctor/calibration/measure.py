@@ -23,7 +23,8 @@ from ....strategies.replica import Batch
 from ....strategies.topology import WORLD, Topology
 from ...communication import gpus
 from ...communication.torch_communicator import TorchCommunicator, connect
-from ...config import load, schema
+from ...config import load
+from ...config.run_config import RunConfig
 from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
 from ...simulation import timing_only
@@ -196,7 +197,7 @@ class StepSeconds:
 class Rig:
     """One rank that takes steps of any size, with or without its gradients averaged, and sums tensors."""
 
-    def __init__(self, config: schema.RunConfig, comm: TorchCommunicator) -> None:
+    def __init__(self, config: RunConfig, comm: TorchCommunicator) -> None:
         self.comm = comm
         self._config = config
         self._samples = 0
@@ -292,7 +293,7 @@ class Rig:
             torch.cuda.synchronize(self.comm.device)
 
 
-def _endless(config: schema.RunConfig) -> schema.RunConfig:
+def _endless(config: RunConfig) -> RunConfig:
     """The run without end, evaluation, checkpoint and progress, so that only steps are left of it."""
     return dataclasses.replace(
         config,

@@ -22,7 +22,7 @@ from ....datasets.packed.record_order import chunks, shuffled
 from ....datasets.preparation import locked
 from ....strategies.errors import ConfigError, MachineError
 from ...config.reader_config import PackedReader, ReaderConfig, path_of
-from ...config.schema import RunConfig
+from ...config.run_config import RunConfig
 
 MUCH_MEMORY_BYTES = 200 * 10**6
 _LESS = "a smaller train.global_batch_size or reader.prefetch_batches needs less"

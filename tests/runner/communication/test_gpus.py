@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 
 from daso_bench.runner.communication import gpus, torch_communicator
 from daso_bench.runner.communication.gpus import device_of
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.doctor.calibration import measure
@@ -132,7 +132,7 @@ def test_a_word_for_people_stays_one_word_and_moves_no_run_id(tmp_path: Path):
     assert "\n    kind: V100\n" in load.dump(cfg)
     again = load.load(tmp_path / "config.yaml")
     assert again.cluster.device.kind == ("V100",)
-    assert schema.run_id(again) == schema.run_id(cfg)
+    assert again.run_id == cfg.run_id
     # Neither does a device that nobody described: real runs have none in their file.
     assert "device" not in load.to_plain(config())["cluster"]
 
@@ -152,7 +152,7 @@ def test_the_kind_of_real_ranks_is_a_key_of_every_real_cluster(
     plain = load.run_config(words, cwd=tmp_path)
     chosen = load.run_config([*words, f"cluster.device.kind={word}"], cwd=tmp_path)
     assert (plain.cluster.device.kind, chosen.cluster.device.kind) == ((), kind)
-    assert (schema.run_id(plain) == schema.run_id(chosen)) == (word == "")
+    assert (plain.run_id == chosen.run_id) == (word == "")
     assert "device" not in load.to_plain(plain)["cluster"]
 
 

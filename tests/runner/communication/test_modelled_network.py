@@ -23,9 +23,10 @@ from runs import config
 from daso_bench.runner.communication import modelled_network
 from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.modelled_network import SLOTS, Deferrer, Held, LinkClocks
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.machine.shared_memory import drop_name
@@ -430,7 +431,7 @@ def test_a_rank_that_is_gone_ends_the_others_with_an_error(tmp_path: Path):
     assert (directory.path / "told-0").read_text() == "['RuntimeError', 'RuntimeError']"
 
 
-def modelled(cfg: schema.RunConfig, rate_gbit: float = 0.01) -> schema.RunConfig:
+def modelled(cfg: RunConfig, rate_gbit: float = 0.01) -> RunConfig:
     """The run on a modelled network between its nodes."""
     inter = LinkConfig(rate_gbit=rate_gbit, latency_us=20)
     return dataclasses.replace(
@@ -440,7 +441,7 @@ def modelled(cfg: schema.RunConfig, rate_gbit: float = 0.01) -> schema.RunConfig
     )
 
 
-def run(cfg: schema.RunConfig) -> dict[str, Any]:
+def run(cfg: RunConfig) -> dict[str, Any]:
     """Run it as `daso-bench run` does; its final model."""
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60)

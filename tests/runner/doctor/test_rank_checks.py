@@ -14,7 +14,7 @@ from torch import nn
 
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import from_composed, to_plain
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.conformance import real_processes
 from daso_bench.runner.conformance.candidates import candidates
 from daso_bench.runner.conformance.checks import Candidate

@@ -10,7 +10,6 @@ from runs import config
 
 from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import LAUNCHERS
-from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.remote import cores_of
 from daso_bench.runner.machine import cores as module
@@ -113,7 +112,7 @@ def test_it_is_off_unless_asked_for_and_then_part_of_the_run(tmp_path: Path, nam
         return
     assert kind(name=name, pin=True).pin
     plain, off, on = (config(launcher=keys) for keys in ({}, {"pin": False}, {"pin": True}))
-    assert run_id(plain) == run_id(off) != run_id(on)
+    assert plain.run_id == off.run_id != on.run_id
 
 
 @pytest.mark.parametrize("many", [True, False])

@@ -15,7 +15,6 @@ from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import to_plain
-from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.launch.simulated_run import NodeLost, run_all
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
@@ -206,7 +205,7 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
         cluster=cluster,
         launcher=SimulatedConfig(timeline=True),
     )
-    assert run_id(made) == run_id(dataclasses.replace(made, launcher=SimulatedConfig()))
+    assert made.run_id == dataclasses.replace(made, launcher=SimulatedConfig()).run_id
     directory = RunDirectory.create(to_plain(made), tmp_path)
     for fails in (True, False):
         directory.begin_attempt()

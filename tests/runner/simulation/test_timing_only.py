@@ -15,7 +15,7 @@ from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.model_building import input_spec
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator

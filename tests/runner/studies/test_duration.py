@@ -8,7 +8,7 @@ import pytest
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.load import requests, to_plain
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.studies import duration

@@ -18,8 +18,8 @@ from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, Slu
 from daso_bench.runner.config.load import Request, load
 from daso_bench.runner.config.optimizers import Optimizer
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Schedule
-from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json

@@ -11,7 +11,8 @@ from runs import NAMES, Awkward, Blobs, config
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -34,19 +35,19 @@ def test_parts_cover_a_batch_and_their_shares_sum_to_one(accumulate: int, sample
     assert [share for _, share in parts] == ([size / samples for size in sizes] if samples else [1.0])
 
 
-def virtual(cfg: schema.RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
+def virtual(cfg: RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
     played = simulate(cfg, cfg.dataset.load(), **more)
     return played.results[0].summary, played.contexts[0].replica.model.state_dict()
 
 
-def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], Model]:
+def real(cfg: RunConfig) -> tuple[dict[str, Any], Model]:
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
     return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
 
 
-def in_parts(cfg: schema.RunConfig, parts: int) -> schema.RunConfig:
+def in_parts(cfg: RunConfig, parts: int) -> RunConfig:
     return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulate=parts))
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from runs import Dies, SmallCNN, config, dies_after
 
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
@@ -17,7 +18,7 @@ CNN = SmallCNN(channels=[4, 6], norm="batch")
 LAST = torch.channels_last
 
 
-def virtual(cfg: schema.RunConfig, **more: Any) -> SimulatedRun:
+def virtual(cfg: RunConfig, **more: Any) -> SimulatedRun:
     return simulate(cfg, cfg.dataset.load(), step_time=lambda rank, samples: 10**6, **more)
 
 

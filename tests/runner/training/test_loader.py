@@ -19,8 +19,9 @@ from daso_bench.datasets.data import Split
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import recipe
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -293,7 +294,7 @@ def test_where_time_is_modelled_there_are_no_workers(cls: Any, fields: dict[str,
     assert LocalConfig(loader_workers=2).loader_workers == 2
 
 
-def history(cfg: schema.RunConfig) -> list[tuple[Any, ...]]:
+def history(cfg: RunConfig) -> list[tuple[Any, ...]]:
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     workers = cfg.launcher.loader_workers
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, workers=workers, stall_s=60)

@@ -11,8 +11,9 @@ from runs import NAMES, Blobs, config
 
 from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.model_building import build, check_build
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local, rank
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -35,7 +36,7 @@ def steady(rank: int, samples: int) -> int:
     return 1_000_000
 
 
-def trained(cfg: schema.RunConfig) -> tuple[RunDirectory, dict[str, torch.Tensor]]:
+def trained(cfg: RunConfig) -> tuple[RunDirectory, dict[str, torch.Tensor]]:
     """The run's directory and final model, by real processes."""
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)

@@ -10,7 +10,8 @@ from runs import Dies, SmallCNN, config, dies_after
 from torch import nn
 
 from daso_bench.runner.communication import gpus
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
@@ -24,11 +25,11 @@ EXPLODES: dict[str, Any] = {"model": Exploding(), "dataset": Marked(), "precisio
 CPU = torch.device("cpu")
 
 
-def virtual(cfg: schema.RunConfig, **more: Any) -> SimulatedRun:
+def virtual(cfg: RunConfig, **more: Any) -> SimulatedRun:
     return simulate(cfg, cfg.dataset.load(), **more)
 
 
-def real(cfg: schema.RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def real(cfg: RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details

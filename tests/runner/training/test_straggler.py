@@ -17,7 +17,7 @@ from daso_bench.runner.config.cluster import (
 )
 from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.load import dump, load
-from daso_bench.runner.config.schema import RunConfig, run_id
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.errors import ConfigError
 
@@ -102,9 +102,9 @@ def run(straggler: StragglerConfig) -> RunConfig:
 
 def test_a_straggler_is_part_of_a_run_and_of_its_id(tmp_path: Path):
     made = [run(straggler) for straggler in (StragglerConfig(), SLOW, dataclasses.replace(SLOW, steps=3))]
-    assert len({run_id(one) for one in made}) == 3
+    assert len({one.run_id for one in made}) == 3
     for one in made:
         path = tmp_path / "config.yaml"
         path.write_text(dump(one), "utf-8")
         assert load(path).cluster.device.straggler == one.cluster.device.straggler
-        assert run_id(load(path)) == run_id(one)
+        assert load(path).run_id == one.run_id

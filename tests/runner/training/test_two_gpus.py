@@ -9,8 +9,9 @@ import torch
 from gpu_runs import Arm, arms, run_of
 from runs import NAMES, SmallCNN, config
 
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -28,7 +29,7 @@ SYNCHRONOUS = ["ddp", "hsgd", "placebo"]
 WAYS = [arm for arm in arms() if arm.name.startswith("ddp_")]
 
 
-def over_nccl(cfg: schema.RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[RunDirectory, Any]:
+def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[RunDirectory, Any]:
     """The directory and the summary of a run that finished on as many GPUs."""
     device = DeviceConfig(kind=("cuda",))
     cfg = replace(cfg, cluster=ClusterConfig(nodes=len(nodes), ranks_per_node=nodes, device=device))

@@ -14,9 +14,10 @@ import yaml
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.communication.link_costs import ClusterNetwork
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import DeviceConfig
 from daso_bench.runner.config.compose import compose
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.doctor.calibration import calibrate_command, fit, write
 from daso_bench.runner.doctor.calibration.calibrate_command import (
     CalibrationPlan,
@@ -382,7 +383,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def run_of(folder: Path, *words: str) -> schema.RunConfig:
+def run_of(folder: Path, *words: str) -> RunConfig:
     (composed,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
     assert composed.config is not None, composed.error
     return load.from_composed(composed.config, folder)

@@ -19,7 +19,7 @@ from daso_bench.datasets.sampler import Sampler
 from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.config import load
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory

@@ -17,7 +17,7 @@ from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.spec import Model
-from daso_bench.runner.config import groups, schema
+from daso_bench.runner.config import groups
 from daso_bench.runner.config import load as loading
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.compose import Composed
@@ -25,8 +25,8 @@ from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, from_composed, load, to_plain
 from daso_bench.runner.config.optimizers import Optimizer
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig, check_trials
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Schedule
-from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
 from daso_bench.runner.config.typed import typed
 from daso_bench.runner.records.seed_ranges import check_fair
 from daso_bench.strategies.base import Strategy
@@ -167,8 +167,8 @@ def test_the_round_trip_through_config_yaml_is_equal(tmp_path: Path) -> None:
         again = load(file)
         assert again == made
         assert again.run.tag == text
-        assert yaml.safe_load(file.read_text("utf-8"))["run"]["id"] == run_id(made)
-        assert run_id(again) == run_id(made)
+        assert yaml.safe_load(file.read_text("utf-8"))["run"]["id"] == made.run_id
+        assert again.run_id == made.run_id
 
 
 def test_load_refuses_what_is_no_run(tmp_path: Path) -> None:
@@ -222,32 +222,32 @@ DECIDES_NOT = {
 
 def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Fake, "check")
-    bare = run_id(config())
+    bare = config().run_id
     assert re.fullmatch(r"fake_parts-fake_parts-fake_parts-s0-[0-9a-f]{8}", bare)
-    ids = [run_id(config(**{key: value})) for key, value in DECIDES.items()]
+    ids = [config(**{key: value}).run_id for key, value in DECIDES.items()]
     assert len({bare, *ids}) == len(ids) + 1
-    assert {run_id(config(**{key: value})) for key, value in DECIDES_NOT.items()} == {bare}
+    assert {config(**{key: value}).run_id for key, value in DECIDES_NOT.items()} == {bare}
 
 
 def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
     """A golden value: a change of it means that no finished run is recognised any more."""
-    assert run_id(config()) == "fake_parts-fake_parts-fake_parts-s0-17ac6320"
+    assert config().run_id == "fake_parts-fake_parts-fake_parts-s0-17ac6320"
 
 
 def test_the_run_id_of_a_configuration_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep of thousands of runs asks for each of them in every step before its first."""
     made, other = config(), config(seed=1)
-    ids = run_id(made), arm_id(made), run_id(other), arm_id(other)
+    ids = made.run_id, made.arm_id, other.run_id, other.arm_id
     assert ids[0] != ids[2]
     assert ids[1] == ids[3]
-    monkeypatch.setattr(schema, "tree_of", lambda config: pytest.fail("once more"))
-    assert (run_id(made), arm_id(made), run_id(other), arm_id(other)) == ids
+    monkeypatch.setattr("daso_bench.runner.config.run_id.tree_of", lambda config: pytest.fail("once more"))
+    assert (made.run_id, made.arm_id, other.run_id, other.arm_id) == ids
     assert made == dataclasses.replace(made), "what is kept is no part of what the run is"
 
 
 def test_names_in_the_run_id_are_safe_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fake, "name", "a/b c", raising=False)
-    assert run_id(config()).startswith("a_b_c-")
+    assert config().run_id.startswith("a_b_c-")
 
 
 def test_the_strategy_is_asked_what_the_run_is_going_to_be() -> None:
@@ -333,7 +333,7 @@ def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> Non
         path.write_text(content)
         links = LinksConfig(intra=LinkConfig(rate_gbit=1.0), inter=LinkConfig(rate_gbit=1.0))
         cluster = ClusterConfig(links=links, device=DeviceConfig(trace=str(path)))
-        return run_id(dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig()))
+        return dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig()).run_id
 
     first = id_of("a.csv", "rank,step_s\n0,0.1\n")
     assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first
