@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
-from ..config.load import Request
+from ..config.load import Request, to_plain
 from ..config.run_config import RunConfig
 from ..records.json_lines import RecordWriter, Row, read_records
 from ..records.run_directory import RunDirectory, State
@@ -31,27 +31,41 @@ PLAN_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run that is to be started: its configuration, its directory, and the state of that when planned.
-
-    `title`: its run id and name. `arm`: the same for the repetitions of an arm in one study.
-    """
+    """A run that is to be started: its configuration, and the state of its directory when planned."""
 
     config: RunConfig
-    path: Path
-    title: str
-    arm: str
     state: State
 
     @classmethod
     def of(cls, config: RunConfig) -> "PlannedRun":
         """Raises ConfigError where the status of its directory is damaged."""
-        path, title = config.path, config.title
-        arm = f"{path.parent}/{config.arm_id}"
-        return cls(config=config, path=path, title=title, arm=arm, state=RunDirectory(path).state())
+        return cls(config=config, state=RunDirectory(config.path).state())
+
+    @property
+    def path(self) -> Path:
+        return self.config.path
+
+    @property
+    def title(self) -> str:
+        return self.config.title
+
+    @property
+    def arm(self) -> str:
+        """The same for the repetitions of an arm in one study."""
+        return f"{self.path.parent}/{self.config.arm_id}"
 
     @property
     def directory(self) -> RunDirectory:
         return RunDirectory(self.path)
+
+    def create_directory(self) -> RunDirectory:
+        """See `RunDirectory.create`."""
+        return RunDirectory.create(to_plain(self.config), self.config.results_dir)
+
+    def renew_directory(self) -> RunDirectory:
+        """Its directory with the present settings of the launcher, which may be others than at its start."""
+        self.directory.renew(to_plain(self.config))
+        return self.directory
 
     def now(self) -> "PlannedRun":
         """With its present state: since the plan was made, hours may have passed."""

@@ -1,4 +1,4 @@
-"""How long a sweep takes is said before it starts, and goes by what its runs really took."""
+"""How long a sweep takes: estimated from its finished runs, and shown while it goes."""
 
 import re
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies import duration
-from daso_bench.runner.studies.duration import Pace
 from daso_bench.runner.studies.plan import PlannedRun, declared, plan_of
+from daso_bench.runner.studies.run_plan import estimate, slurm_limit
 
 
 def plan(folder: Path, *words: str) -> Sequence[PlannedRun]:
@@ -41,38 +40,28 @@ def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> 
     words = ("strategy=ddp,daso,hsgd", "seed=0,1")
     by_arm = {(run.strategy_name, run.seed): run for run in configs(tmp_path, *words)}
     names = sorted({name for name, _ in by_arm})
-    assert duration.from_finished(plan(tmp_path, *words)) is None
+    assert estimate(plan(tmp_path, *words)) is None
     finish(by_arm[names[0], 0], 10.0)
     finish(by_arm[names[1], 0], 30.0)
-    found = duration.from_finished(plan(tmp_path, *words))
-    assert found is not None
-    # One more of either, and two of the arm that nothing is known of, which take the mean.
-    assert (found.runs, found.seconds) == (4, pytest.approx(10 + 30 + 2 * 20, abs=0.01))
-    assert found.each_s == pytest.approx(20.0, abs=0.01)
-    assert found.basis == "from 2 finished runs"
+    # One more of either, and two of the arm without a finished run, which take the mean.
+    words_shown, each_s = estimate(plan(tmp_path, *words)) or ("", 0.0)
+    assert each_s == pytest.approx((10 + 30 + 2 * 20) / 4, abs=0.01)
+    assert re.fullmatch(
+        r"4 runs to do: about 1 min 20 s here, \S+ core-hours \(from 2 finished runs\)", words_shown
+    )
 
 
 def test_what_was_interrupted_tells_no_time(tmp_path: Path) -> None:
     words = ("strategy=ddp", "seed=0,1")
     finish(configs(tmp_path, *words)[0], 10.0, 10.0)
-    assert duration.from_finished(plan(tmp_path, *words)) is None
+    assert estimate(plan(tmp_path, *words)) is None
 
 
 def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
     words = ("launcher=slurm", "launcher.timeout_min=90", "strategy=ddp", "seed=0,1", "cluster=laptop")
-    assert duration.at_most(configs(tmp_path, *words)) == (
-        "at most 12 hours of a rank in all (launcher.timeout_min x ranks)"
-    )
-    assert duration.at_most(configs(tmp_path, "strategy=ddp")) == ""
-
-
-def test_the_pace_goes_by_the_runs_once_there_are_some() -> None:
-    pace = Pace(10.0)
-    assert pace.left_s(3) == 30.0
-    pace.took(4.0)
-    pace.took(6.0)
-    assert pace.left_s(3) == 15.0
-    assert Pace(None).left_s(3) is None
+    limit = "at most 12 hours of a rank in all (launcher.timeout_min x ranks)"
+    assert slurm_limit(plan(tmp_path, *words)) == limit
+    assert slurm_limit(plan(tmp_path, "strategy=ddp")) == ""
 
 
 def test_a_sweep_starts_at_once_and_tells_what_is_left(

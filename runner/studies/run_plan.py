@@ -1,12 +1,16 @@
-"""Runs one run or a sweep: all are checked before the first starts; a failure does not stop the others."""
+"""Runs the runs of a plan, in its order; a failure does not stop the others. Estimates how long they take."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ...strategies.errors import ConfigError, MachineError
-from ..config.load import Request, to_plain
+from ..config.launchers import SlurmConfig
+from ..config.load import Request
 from ..config.run_config import RunConfig
-from ..launch.launcher import launcher_of
+from ..launch.launcher import cores_of, launcher_of
 from ..records.display import duration
 from ..records.json_lines import read_json
 from ..records.run_directory import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
@@ -41,20 +45,20 @@ def always(config: RunConfig) -> None:
     """The `Ready` of runs that need nothing."""
 
 
-def run_one(run: PlannedRun, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
-    """Start one new run. Raises ConfigError if it is there already, MachineError if it cannot be."""
-    launcher_of(run.config).refuse(run.config)
-    ready(run.config)
-    directory = RunDirectory.create(to_plain(run.config), run.config.results_dir)
+def run_one(
+    run: PlannedRun, start: Start, ready: Ready = always, *, resume: bool = False
+) -> tuple[RunDirectory, Outcome]:
+    """Start one new run, or with `resume` go on with one that has begun.
+
+    Raises ConfigError if it is finished, is being run or has begun, MachineError if it cannot be run.
+    """
+    if resume and run.state == "resumable":
+        directory = run.renew_directory()
+    else:
+        launcher_of(run.config).refuse(run.config)
+        ready(run.config)
+        directory = run.create_directory()
     return directory, start(directory, run.config)
-
-
-def run_or_resume(run: PlannedRun, start: Start, ready: Ready = always) -> tuple[RunDirectory, Outcome]:
-    """As `run_one`, and go on with one that has begun. Raises ConfigError if it is finished or being run."""
-    if run.state != "resumable":
-        return run_one(run, start, ready)
-    run.directory.renew(to_plain(run.config))
-    return run.directory, start(run.directory, run.config)
 
 
 def run_all(
@@ -62,26 +66,30 @@ def run_all(
     start: Start,
     tell: Callable[[str], None],
     commit: Callable[[], str | None],
-    left_s: Callable[[int], float | None] = lambda runs: None,
+    each_s: float | None = None,
     ready: Ready = always,
 ) -> list[Result]:
     """Run what is not finished, in the order of the plan.
 
-    `commit`: the present one, asked only to compare. `left_s`: seconds that so many runs will take, shown at
-    the start of each; None if that is not known.
+    `commit`: the present one, asked only to compare. `each_s`: seconds that a run is expected to take; the
+    time left is shown at the start of each, once there is such a number or a run has ended.
     """
     results: list[Result] = []
+    took_s: list[float] = []
     total = len(plan.runs) + len(plan.refused)
     for number, run in enumerate(plan.runs, 1):
         left = plan.runs[number - 1 :]
         if results and _was_interrupted(results[-1]):
             results += [Result(rest, INTERRUPTED_BEFORE) for rest in left]
             break
-        seconds, count = left_s(len(left)), f"[{number}/{total}]"
-        after = f"  ({duration(seconds)} left)" if seconds is not None else ""
+        each_s, count = fmean(took_s) if took_s else each_s, f"[{number}/{total}]"
+        after = f"  ({duration(each_s * len(left))} left)" if each_s is not None else ""
+        began = time.monotonic()
         result = _run(run, count, after, start, ready, tell, commit)
         results.append(result)
-        if not result.ran:
+        if result.ran:
+            took_s.append(time.monotonic() - began)
+        else:
             tell(f"{count} {run.title}: {result.outcome.status}: {result.outcome.reason}")
     interrupted = any(_was_interrupted(result) for result in results)
     for number, request in enumerate(plan.refused, len(plan.runs) + 1):
@@ -131,7 +139,7 @@ def _run(
         else:
             # This refuses a run that another process runs now.
             tell(f"{count} {run.title}{after}")
-            directory = RunDirectory.create(to_plain(config), config.results_dir)
+            directory = run.create_directory()
         return Result(run, start(directory, config))
     except (ConfigError, MachineError) as error:
         directory.refuse(str(error))
@@ -156,3 +164,50 @@ def _finished_at(directory: RunDirectory, commit: Callable[[], str | None]) -> s
 
 def _was_interrupted(result: Result) -> bool:
     return result.outcome.exit_code == INTERRUPTED
+
+
+def estimate(runs: Sequence[PlannedRun]) -> tuple[str, float] | None:
+    """How long the unfinished runs will take here, in words, and the mean seconds of one.
+
+    From the wall clock of the finished runs of each arm; an arm without a finished run takes the mean of the
+    others. None where nothing is finished, or everything.
+    """
+    to_do = [run for run in runs if run.state != "finished"]
+    took: dict[str, list[float]] = {}  # seconds, by arm
+    for run in runs:
+        seconds = _took_s(run)
+        if seconds is not None:
+            took.setdefault(run.config.arm_id, []).append(seconds)
+    if not to_do or not took:
+        return None
+    mean = fmean(fmean(seconds) for seconds in took.values())
+    each = [fmean(took.get(run.config.arm_id, [mean])) for run in to_do]
+    core_hours = math.fsum(s * cores_of(run.config) for s, run in zip(each, to_do, strict=True)) / 3600
+    finished = sum(len(seconds) for seconds in took.values())
+    words = (
+        f"{len(to_do)} run{'s' * (len(to_do) != 1)} to do: about {duration(math.fsum(each))} here, "
+        f"{core_hours:.2g} core-hours (from {finished} finished run{'s' * (finished != 1)})"
+    )
+    return words, fmean(each)
+
+
+def slurm_limit(runs: Sequence[PlannedRun]) -> str:
+    """What the unfinished runs may use up: time limits times tasks; "" for launchers other than Slurm."""
+    hours = sum(
+        run.config.launcher.limit_min / 60 * run.config.cluster.ranks
+        for run in runs
+        if run.state != "finished" and isinstance(run.config.launcher, SlurmConfig)
+    )
+    return f"at most {hours:.4g} hours of a rank in all (launcher.timeout_min x ranks)" if hours else ""
+
+
+def _took_s(run: PlannedRun) -> float | None:
+    """Wall-clock seconds of a finished run of one attempt."""
+    if run.state != "finished":
+        return None
+    try:
+        (attempt,) = run.directory.status()["attempts"]
+        seconds = float(attempt["ended_unix"]) - float(attempt["started_unix"])
+    except (ConfigError, ValueError, KeyError, TypeError):
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None

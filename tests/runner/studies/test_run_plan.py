@@ -25,9 +25,9 @@ from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
-from daso_bench.runner.studies import sweep
+from daso_bench.runner.studies import run_plan
 from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
-from daso_bench.runner.studies.sweep import exit_code, failures, run_all, run_one
+from daso_bench.runner.studies.run_plan import exit_code, failures, run_all, run_one
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError, MachineError
 
@@ -106,7 +106,7 @@ class World:
         directory.end_attempt(ending.status, ending.reason)
         return ending
 
-    def run(self, wanted: Sequence[Request], commit: str | None = None) -> list[sweep.Result]:
+    def run(self, wanted: Sequence[Request], commit: str | None = None) -> list[run_plan.Result]:
         return run_all(in_order(wanted), self.start, self.said.append, lambda: commit)
 
 
