@@ -31,7 +31,7 @@ from ..machine.run_queue import RunQueue
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation.timing_only import profile_of
-from ..training import checkpoint, gather
+from ..training import checkpoint
 from ..training.callbacks import RunQueueTime
 from ..training.context import Backend, Listener, TrainContext
 from ..training.data_errors import data_errors, file_errors, image_errors
@@ -271,7 +271,7 @@ def _write_environment(
         interop_threads=torch.get_num_interop_threads(),
     )
     row |= {"pid": os.getpid(), "gpu": gpu_facts.of_rank(device)}
-    rows = gather.values(comm, row)
+    rows = comm.gather_values(row)
     if comm.rank == 0:
         write_json(
             run_dir / of_attempt("environment", attempt),

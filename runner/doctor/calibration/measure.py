@@ -28,7 +28,6 @@ from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
-from ...training import gather
 from ...training.context import Backend, Nobody, TrainContext
 from ...training.precision import DTYPES
 from ...training.torch_replica import TorchReplica
@@ -268,7 +267,7 @@ class Rig:
 
     def gather(self, vector: Tensor) -> Tensor:
         """All ranks' vectors [k] as [R, k]."""
-        return gather.vectors(self.comm, vector)
+        return self.comm.gather(vector)
 
     def device_name(self) -> str | None:
         """The name of the accelerator; None on a CPU."""
