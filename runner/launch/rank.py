@@ -18,9 +18,10 @@ from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD, Topology
 from ..communication import gpus
+from ..communication.gpus import connect
 from ..communication.link_costs import ClusterNetwork
 from ..communication.modelled_network import ModelledCommunicator
-from ..communication.torch_communicator import TorchCommunicator, connect
+from ..communication.torch_communicator import TorchCommunicator
 from ..config import load, schema
 from ..config.launchers import LocalConfig
 from ..config.model_building import build

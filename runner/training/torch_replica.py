@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
 from ...strategies.replica import Batch, Replica, StepTimes
-from ..communication.cuda_timing import DelayedFlag, Mark, StepMarks, StepTimings
+from ..communication.cuda_timing import DelayedFlag, Mark, StepTimings
 from ..communication.torch_communicator import GradBucket, TorchCommunicator
 from .device_model import Device
 from .precision import LossScaler, outputs_of
@@ -188,13 +188,7 @@ class TorchReplica(Replica):
             padding.end()
         self.stop_requested = self._read_stop_flag()
         self._late_times.add(
-            StepMarks(
-                samples_of_rank=batch.samples_of_rank,
-                forward=tuple(forwards),
-                started=started,
-                computed=computed,
-                done=done,
-            )
+            batch.samples_of_rank, forward=forwards, started=started, computed=computed, done=done
         )
         self._keep(self._late_times.known())
         self._unscale()

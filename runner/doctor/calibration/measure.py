@@ -22,7 +22,8 @@ from ....strategies.progress import Progress
 from ....strategies.replica import Batch
 from ....strategies.topology import WORLD, Topology
 from ...communication import gpus
-from ...communication.torch_communicator import TorchCommunicator, connect
+from ...communication.gpus import connect
+from ...communication.torch_communicator import TorchCommunicator
 from ...config import load, schema
 from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
