@@ -38,7 +38,7 @@ from ..training.context import Backend, Listener, TrainContext
 from ..training.data_errors import data_errors, file_errors, image_errors
 from ..training.device_model import ClusterDevice
 from ..training.evaluation import score
-from ..training.packed.packed_set import of_run
+from ..training.packed_set import of_run
 from ..training.precision import AUTOCAST, DTYPES
 from ..training.torch_replica import TorchReplica
 from ..training.trainer import Trainer

@@ -17,7 +17,7 @@ from ..config.schema import RunConfig
 from ..records.run_directory import Outcome
 from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
 from ..training.device_model import Device, Profile, StepTime
-from ..training.packed.packed_set import of_run
+from ..training.packed_set import of_run
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .simulated_communicator import SimulatedCommunicator

@@ -13,12 +13,11 @@ import torch
 
 from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader, order_alone
-from ..machine import gpu_facts
+from ..machine import gpu_facts, page_cache
 from ..records.json_lines import best, crossing
 from .clock import PARTS, by_device
 from .context import TrainContext
-from .packed import page_cache
-from .packed.packed_loader import ReaderOrder
+from .packed_loader import ReaderOrder
 from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps

@@ -18,8 +18,8 @@ from ..config.schema import RunConfig
 from ..config.tasks import Task
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from .loader import Ahead, Loader
-from .packed.packed_loader import PackedLoader, ReaderOrder
-from .packed.packed_set import PackedSet
+from .packed_loader import PackedLoader, ReaderOrder
+from .packed_set import PackedSet
 from .precision import DTYPES
 
 

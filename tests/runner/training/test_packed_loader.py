@@ -18,10 +18,10 @@ from torch import Tensor
 from daso_bench.datasets.packed.record_codec import codec_of
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
+from daso_bench.runner.machine import page_cache
 from daso_bench.runner.training.loader import Images, Loader
-from daso_bench.runner.training.packed import page_cache
-from daso_bench.runner.training.packed.packed_loader import PackedLoader, ReaderOrder
-from daso_bench.runner.training.packed.packed_set import PackedSet, open_set, write_set
+from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
+from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.errors import ConfigError, MachineError
