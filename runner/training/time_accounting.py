@@ -136,7 +136,7 @@ class TimeAccounting:
             "epochs": progress.epoch,
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
-            "copies_dropped": context.state.schedule.copies.dropped,
+            "copies_dropped": context.state.schedule.copies_dropped,
             "parameters": context.backend.parameters or context.replica.numel,
             "left_out_samples": context.batch_order.left_out,
             "labels": [
