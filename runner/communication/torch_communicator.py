@@ -7,31 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    GradBucket as GradBucket,  # the hook's annotation must be the type itself
-)
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import GradBucket as GradBucket
+from torch._C._distributed_c10d import Store as Store
+from torch._C._distributed_c10d import TCPStore as TCPStore
 
 from ...strategies.communicator import Channel, Operation, Work
 from ...strategies.topology import WORLD, Group, Topology, peers
 from ..machine import shared_memory
-from . import gpus
-from .cuda_timing import Mark
-from .nccl_work import DeviceWork, InFlight, Spans, Streams
+from .cuda_timing import DeviceWork, InFlight, Mark, Spans, Streams
 from .traffic import CountedCommunicator, Traffic
 
 Summed = torch.futures.Future[Tensor]
-
-
-class Announcer(Protocol):
-    """Where the collective that this rank is in is written to (the heartbeat, for the report on a hang)."""
-
-    call: str
 
 
 class TorchWork(Work):
@@ -128,7 +119,8 @@ class TorchCommunicator(CountedCommunicator):
         self.topology, self.rank, self.device = topology, rank, device
         self.traffic = Traffic(topology, rank)
         self.thread = threading.get_ident()
-        self.on_call: Announcer | None = None
+        # The heartbeat, whose attribute `call` names the collective that this rank is in (report on a hang).
+        self.on_call: Any = None
         self.timeout_s = timeout_s
         self.backend = "nccl" if device.type == "cuda" and not mixed else "gloo"
         self._staged = device.type == "cuda" and mixed  # tensors go through copies on the host
@@ -277,7 +269,7 @@ class TorchCommunicator(CountedCommunicator):
         work = dist.all_reduce(here, group=self._groups["gradients", members], async_op=True)
         assert work is not None
         if not self.host_waits:
-            self._in_flight.add(str(op)).over = work.is_completed
+            self._in_flight.add(str(op))(work.is_completed)
         summed = future_of(work)
         return summed if here is tensor else summed.then(lambda future: tensor.copy_(future.value()))
 
@@ -303,17 +295,12 @@ class TorchCommunicator(CountedCommunicator):
         key = self.traffic.launch(op.channel, op.members, self.now()) if is_training else 0
         name = str(op)
         if self._waits_on_device and op.channel != "control" and op.verb != "barrier":
-            began, launched = self._streams.mark(), self._in_flight.add(name)
-            work = DeviceWork(
-                [self._start(op, op.tensor, op.output)],
-                streams=self._streams,
-                began=began,
-                of=(op.channel, op.members),
-                tensors=[op.tensor, op.output],
-                note=self._note_wait,
+            return self._on_device(
+                name,
+                (op.channel, op.members),
+                [op.tensor, op.output],
+                lambda: [self._start(op, op.tensor, op.output)],
             )
-            launched.over = work.is_completed
-            return work
         output = self._here(op.output)
         tensor = output if op.tensor is op.output else self._here(op.tensor)
         return TorchWork(
@@ -387,21 +374,25 @@ class TorchCommunicator(CountedCommunicator):
 
     def _exchange_on_device(self, messages: Sequence[Operation]) -> Work:
         """Start NCCL's messages in one call: started singly, two ranks that both send first deadlock."""
-        group, began, calls = self._groups["parameters", self.members(WORLD)], self._streams.mark(), []
+        group, calls = self._groups["parameters", self.members(WORLD)], []
         for op in messages:
             sender, receiver = op.members
             verb, peer = (dist.isend, receiver) if sender == self.rank else (dist.irecv, sender)
             calls.append(dist.P2POp(verb, op.tensor, group=group, tag=op.tag, group_peer=peer))
-        launched = self._in_flight.add("exchange")
-        work = DeviceWork(
-            dist.batch_isend_irecv(calls) if calls else [],
-            streams=self._streams,
-            began=began,
-            of="messages",
-            tensors=[op.tensor for op in messages],
-            note=self._note_wait,
+        tensors = [op.tensor for op in messages]
+        return self._on_device(
+            "exchange", "messages", tensors, lambda: dist.batch_isend_irecv(calls) if calls else []
         )
-        launched.over = work.is_completed
+
+    def _on_device(
+        self, name: str, of: Any, tensors: Sequence[Tensor], start: Callable[[], Sequence[Any]]
+    ) -> Work:
+        """`start` NCCL operations; the side stream of the group `of` waits for them."""
+        began, set_over = self._streams.mark(), self._in_flight.add(name)
+        work = DeviceWork(
+            start(), streams=self._streams, began=began, of=of, tensors=tensors, note=self._note_wait
+        )
+        set_over(work.is_completed)
         return work
 
     def _barrier_in_memory(self, group: Group, members: tuple[int, ...]) -> None:
@@ -431,52 +422,4 @@ class TorchCommunicator(CountedCommunicator):
 
     def _future_of(self, op: Operation) -> Callable[[dist.Work], Summed]:
         """Called before the sum `op` starts; returns the function from its work to its future."""
-        return _summed
-
-
-def _summed(work: dist.Work) -> Summed:
-    return work.get_future().then(lambda future: future.value()[0])
-
-
-def connect(
-    topology: Topology,
-    rank: int,
-    *,
-    host: str,
-    port: int,
-    listener_fd: int | None,
-    device: torch.device,
-    timeout_s: float,
-    interface: str | None = None,
-    mixed: bool = False,
-    share_gpus: bool = False,
-) -> TorchCommunicator:
-    """Join the other ranks at `host:port`.
-
-    Rank 0 serves on the listening socket `listener_fd`, which the store then owns and closes, or opens the
-    port itself. `interface`: the network interface for gloo.
-    `mixed`: the configuration gives ranks devices of several kinds. `share_gpus`: ranks may share a GPU.
-
-    Raises:
-        MachineError: some ranks have a GPU and others do not, or two share one, without being configured so.
-    """
-    if interface is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-    # One machine: gloo must not resolve the host name, which may point at an address without a listener.
-    elif host == "127.0.0.1":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = TCPStore(
-        host,
-        port,
-        topology.ranks,
-        is_master=rank == 0,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        master_listen_fd=listener_fd if rank == 0 else None,
-    )
-    names = gpus.names_of_all(store, topology.ranks, rank, gpus.name_of(device))
-    gpus.check(names, mixed=mixed, share=share_gpus)
-    sharing = gpus.most_on_one(names)
-    comm = TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed or sharing > 1)
-    comm.ranks_on_a_gpu, comm.some_on_gpus = sharing, sharing > 0
-    return comm
+        return lambda work: work.get_future().then(lambda future: future.value()[0])

@@ -34,7 +34,6 @@ from ..launch.slurm.job import ENTRY_FILE
 from ..machine.facts import process_facts
 from ..machine.gpu_facts import nccl_version
 from ..records.json_lines import read_json, write_json
-from ..training import gather
 
 ENTRY = "daso_bench.runner.doctor.rank_checks:examine"
 RESULT, PHASE_FILE, TOKEN = "check.json", "doing.txt", "token.txt"
@@ -97,7 +96,7 @@ def examine(
             write_json(run_dir / RESULT, result)
 
     row = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, phase)
-    rows = gather.values(comm, row)
+    rows = comm.gather_values(row)
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
     pairs, remark = links(comm, hosts, phase)
@@ -238,7 +237,7 @@ def links(
         elif comm.rank == leaders[b]:
             measure(comm, leaders[a], first=False)
     phase("links")
-    gathered = [pair for of_rank in gather.values(comm, measured) for pair in of_rank]
+    gathered = [pair for of_rank in comm.gather_values(measured) for pair in of_rank]
     return sorted(gathered, key=lambda pair: pair["nodes"]), remark
 
 
@@ -300,9 +299,9 @@ def sums(comm: TorchCommunicator, phase: Callable[[str], None]) -> list[dict[str
     for numbytes in SUM_BYTES if ranks > 1 else ():
         phase(f"all_reduce of {numbytes // 1024} KiB")
         tensor = torch.zeros(numbytes // 4, device=comm.device)
-        once_s = max(gather.values(comm, [timed(comm, tensor, 1) for _ in range(2)][-1]))
+        once_s = max(comm.gather_values([timed(comm, tensor, 1) for _ in range(2)][-1]))
         times = max(3, min(100, round(MEASURE_S / max(once_s, 1e-6))))
-        seconds = max(gather.values(comm, timed(comm, tensor, times) / times))
+        seconds = max(comm.gather_values(timed(comm, tensor, times) / times))
         bus_gbit = 8e-9 * numbytes * 2 * (ranks - 1) / ranks / seconds
         rows.append(
             {
@@ -374,7 +373,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str |
         other_sizes = _held_against_virtual_time(comm, candidate, walks)
     except Failed as failed:
         problem = str(failed)
-    gathered = gather.values(comm, [other_sizes, problem])
+    gathered = comm.gather_values([other_sizes, problem])
     problems = [text for _, text in gathered if text is not None]
     if problems:
         more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
@@ -421,7 +420,7 @@ def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> No
                     for during, channel, verb, members, numbytes in theirs
                 ],
             )
-            for rank, (final, theirs) in enumerate(gather.values(comm, [walk.final.tolist(), calls]))
+            for rank, (final, theirs) in enumerate(comm.gather_values([walk.final.tolist(), calls]))
         ]
         real_processes.require_agreement_of(histories, f"{name} over {comm.backend}")
 

@@ -16,8 +16,8 @@ from ..config.reader_config import ORDER_ALONE
 from ..config.run_config import RunConfig
 from ..records.run_directory import Outcome
 from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
-from ..training.device_model import Device, Profile, Scripted, StepTime
-from ..training.packed.packed_set import of_run
+from ..training.device_model import Device, Profile, StepTime
+from ..training.packed_set import of_run
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .simulated_communicator import SimulatedCommunicator
@@ -25,7 +25,7 @@ from .simulated_replica import SimulatedReplica
 from .simulator import Simulator
 from .stacked_gradients import FEWEST, GradientPool
 from .timeline import Timeline
-from .timing_only import REMARK, GhostBatches, TimedReplica, scale_of
+from .timing_only import REMARK, TimedReplica, ghost_batches, scale_of
 
 
 @dataclass
@@ -94,7 +94,7 @@ class SimulationSetup:
 
     def device_of(self, rank: int) -> Device:
         """The modelled device of a rank."""
-        return Scripted(rank, self.step_time) if self.device is None else self.device(rank)
+        return Device(rank, self.step_time) if self.device is None else self.device(rank)
 
 
 def simulate(
@@ -123,7 +123,7 @@ def simulate(
             assert setup.profile is not None, "timing_only needs a profile"
             numel, comm.scale = sum(setup.profile.numels), scale_of(setup.profile)[1]
             make_replica = partial(TimedReplica, comm=comm, device=device, profile=setup.profile)
-            timed = {"make_batch": GhostBatches(rank), "parameters": numel}
+            timed = {"make_batch": ghost_batches(rank), "parameters": numel}
 
         def spend(what: str, samples: int) -> None:
             simulator.advance(rank, device.spend_ns(what, samples))

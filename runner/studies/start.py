@@ -20,7 +20,7 @@ from ..machine.environment import commit_of
 from ..records import display
 from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from ..training.data_errors import can_go_on
-from ..training.packed.packed_set import look_at
+from ..training.packed_set import look_at
 from . import run_plan
 from .overview import runs_below
 from .plan import PlannedRun, StudyPlan, declare, plan_of

@@ -23,7 +23,7 @@ from ..config.run_config import RunConfig
 from ..config.schedules import Watch
 from .callbacks import Callback
 from .clock import Clock
-from .eval_schedule import DeferredEvaluation, EvalSchedule, Marks
+from .eval_schedule import EvalSchedule, Marks
 from .precision import AUTOCAST, DTYPES, scaler_of
 from .state import LossSums, TrainState
 from .warm_up import CompiledModel, undone_step
@@ -263,10 +263,9 @@ class TrainContext:
         size = max(1, (numel + self.replica.buffers.numel) * element)
         # No more than a run can need: checkpoints evaluate what is waiting.
         most = self.progress.budget // self.eval_every + 1
-        slots = max(1, min(most, int(train.eval_copies_mib * 2**20) // size))
-        schedule.copies = DeferredEvaluation(slots=slots)
+        schedule.slots = max(1, min(most, int(train.eval_copies_mib * 2**20) // size))
         if isinstance(strategy, AsynchronousStrategy):
-            strategy.reserve(slots)
+            strategy.reserve(schedule.slots)
 
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples

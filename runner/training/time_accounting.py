@@ -13,13 +13,11 @@ import torch
 
 from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader, order_alone
-from ..machine import gpu_facts
+from ..machine import gpu_facts, page_cache
 from ..records.json_lines import best, crossing
-from . import gather
-from .clock import PARTS, by_device, waiting_of
+from .clock import PARTS, by_device
 from .context import TrainContext
-from .packed import page_cache
-from .packed.packed_loader import ReaderOrder
+from .packed_loader import ReaderOrder
 from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps
@@ -45,9 +43,9 @@ class TimeAccounting:
         of_device = context.replica.take_device_ns()
         if of_device is not None:
             interval = by_device(interval, *of_device)
-        waiting = traffic.waited_ns
         if context.backend.common_clock:
-            waiting += waiting_of(traffic, self._launches_of_ranks())
+            traffic.split_waiting(context.comm.gather_values([*traffic.launches.items()]))
+        waiting = traffic.waited_ns
         if of_device is not None:  # `by_device` may have cut some of it off
             waiting = min(waiting, interval.blocked)
         exposed = interval.blocked - waiting
@@ -138,7 +136,7 @@ class TimeAccounting:
             "epochs": progress.epoch,
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
-            "copies_dropped": context.state.schedule.copies.dropped,
+            "copies_dropped": context.state.schedule.copies_dropped,
             "parameters": context.backend.parameters or context.replica.numel,
             "left_out_samples": context.batch_order.left_out,
             "labels": [
@@ -226,7 +224,7 @@ class TimeAccounting:
 
     def gather(self, vector: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        return gather.vectors(self.context.comm, vector)
+        return self.context.comm.gather(vector)
 
     def _traffic(self) -> dict[str, Any]:
         """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over ranks.
@@ -263,15 +261,6 @@ class TimeAccounting:
             "epoch": progress.epoch,
             "samples": progress.samples,
         }
-
-    def _launches_of_ranks(self) -> list[dict[int, int]]:
-        launches = self.context.comm.traffic.launches
-        flat = torch.tensor([list(launches.keys()), list(launches.values())], dtype=torch.int64)
-        most = int(self.gather(torch.tensor([flat.shape[1]])).max())
-        padded = torch.full((2, most), -1, dtype=torch.int64)
-        padded[:, : flat.shape[1]] = flat
-        gathered = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
-        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in gathered]
 
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:

@@ -17,9 +17,9 @@ from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..config.tasks import Task
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
-from .loader import Ahead, Direct, Loader
-from .packed.packed_loader import PackedLoader, ReaderOrder
-from .packed.packed_set import PackedSet
+from .loader import Ahead, Loader
+from .packed_loader import PackedLoader, ReaderOrder
+from .packed_set import PackedSet
 from .precision import DTYPES
 
 
@@ -128,7 +128,7 @@ def _loader(
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     if launcher.loader_workers == 0:
-        return Direct(data.train, batch_order, seed)
+        return Loader(data.train, batch_order, seed)
     return Ahead(
         data.train,
         batch_order,

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.communication.torch_communicator import TorchCommunicator, connect
+from daso_bench.runner.communication.gpus import connect
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Communicator, Work

@@ -12,7 +12,7 @@ from runs import dies_after
 from torch import Tensor, nn
 
 from daso_bench.runner.communication import gpus, torch_communicator
-from daso_bench.runner.communication.nccl_work import DeviceWork
+from daso_bench.runner.communication.cuda_timing import DeviceWork
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.launch import rank as ranks_work
 from daso_bench.runner.training import warm_up

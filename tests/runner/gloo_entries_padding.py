@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.slow_device import Padding
 
 MS = 1_000_000
@@ -84,7 +84,7 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
             return done
 
         def pads(model: nn.Module = model, clock: Ticking = clock) -> Padding:
-            return Padding(model, Scripted(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)
+            return Padding(model, Device(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)
 
         padding = pads() if pads_first else None
         ddp = wrapped(model, comm, launch)
@@ -129,7 +129,7 @@ def places(comm: TorchCommunicator) -> dict[str, Any]:
     """What steps of 200 ms take beyond them with pads in the right place and in wrong ones."""
     x = torch.randn(64, WIDTH)
     model, sums = net(), OneByOne()
-    padding = Padding(model, Scripted(0, lambda *_: STEP_NS))
+    padding = Padding(model, Device(0, lambda *_: STEP_NS))
 
     def launch(bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         with padding.excluded():

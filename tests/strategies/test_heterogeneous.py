@@ -25,7 +25,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies import heterogeneous
 from daso_bench.strategies.ddp import DDP
@@ -78,7 +78,7 @@ def weighted(
 
     def body(rank: int) -> SimulatedReplica:
         comm = SimulatedCommunicator(simulator, rank)
-        replica = SimulatedReplica(model(), criterion, comm, Scripted(comm.rank, lambda rank, samples: 0))
+        replica = SimulatedReplica(model(), criterion, comm, Device(comm.rank, lambda rank, samples: 0))
         strategy = make(**keys)
         progress = Progress(1, 1, global_batch_size=sum(n))
         strategy.setup(replica, comm, progress)
@@ -437,7 +437,7 @@ def train(
     def body(rank: int) -> None:
         trace, comm = traces[rank], SimulatedCommunicator(simulator, rank)
         torch.manual_seed(5)
-        replica = SimulatedReplica(model(), nn.CrossEntropyLoss(), comm, Scripted(comm.rank, step_time))
+        replica = SimulatedReplica(model(), nn.CrossEntropyLoss(), comm, Device(comm.rank, step_time))
         sampler = Sampler(samples, batch, ranks, 7, short_batch="keep")
         progress = Progress(epochs, sampler.steps_per_epoch, global_batch_size=batch)
         one = trace.strategy = strategy()

@@ -19,7 +19,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.device_model import Device
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ddp import DDP, DDPConfig
 from daso_bench.strategies.errors import ConfigError
@@ -143,7 +143,7 @@ def race(
         took = round(seconds[rank] * SECOND)
         built = model(rank) if model else Linear(torch.zeros(1, dtype=torch.float64))
         kind = SimulatedReplica if numbers else Idle
-        replica = kind(built, criterion or Mean(), comm, Scripted(rank, lambda rank, samples: took))
+        replica = kind(built, criterion or Mean(), comm, Device(rank, lambda rank, samples: took))
         progress = Progress(10**6, 10**6, budget=budget, global_batch_size=len(seconds))
         strategy = make()
         strategy.setup(replica, comm, progress)

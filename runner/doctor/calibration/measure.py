@@ -22,14 +22,14 @@ from ....strategies.progress import Progress
 from ....strategies.replica import Batch
 from ....strategies.topology import WORLD, Topology
 from ...communication import gpus
-from ...communication.torch_communicator import TorchCommunicator, connect
+from ...communication.gpus import connect
+from ...communication.torch_communicator import TorchCommunicator
 from ...config import load
 from ...config.run_config import RunConfig
 from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
-from ...training import gather
 from ...training.context import Backend, Nobody, TrainContext
 from ...training.precision import DTYPES
 from ...training.torch_replica import TorchReplica
@@ -269,7 +269,7 @@ class Rig:
 
     def gather(self, vector: Tensor) -> Tensor:
         """All ranks' vectors [k] as [R, k]."""
-        return gather.vectors(self.comm, vector)
+        return self.comm.gather(vector)
 
     def device_name(self) -> str | None:
         """The name of the accelerator; None on a CPU."""

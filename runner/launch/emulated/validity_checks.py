@@ -28,7 +28,6 @@ from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
 from ...machine.cores import computed_s
 from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
-from ...training import gather
 from ...training.batch_order import BatchOrder
 from ...training.callbacks import Callback
 from ...training.slow_device import Padding
@@ -339,7 +338,7 @@ class ValidityChecks(Callback):
 
     def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k], in rank order."""
-        return gather.vectors(self._comm, torch.tensor(numbers, dtype=torch.float64)).tolist()
+        return self._comm.gather(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
 
 class Cores:

@@ -13,7 +13,7 @@ import yaml
 from runs import config
 from torch._C._distributed_c10d import HashStore
 
-from daso_bench.runner.communication import gpus, torch_communicator
+from daso_bench.runner.communication import gpus
 from daso_bench.runner.communication.gpus import device_of
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
@@ -295,14 +295,14 @@ def meet(
 
     listener = socket.create_server(("127.0.0.1", 0))
     port, topology = listener.getsockname()[1], Topology.of([len(devices)])
-    monkeypatch.setattr(torch_communicator, "TorchCommunicator", Made)
+    monkeypatch.setattr(gpus, "TorchCommunicator", Made)
     monkeypatch.setattr(
         gpus, "name_of", lambda device: uuids[device.index] if device.type == "cuda" else "cpu"
     )
 
     def come(rank: int) -> Any:
         try:
-            return torch_communicator.connect(
+            return gpus.connect(
                 topology,
                 rank,
                 host="127.0.0.1",

@@ -33,7 +33,6 @@ from daso_bench.runner.machine.shared_memory import drop_name
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import (
     SimulatedCommunicator,
-    SimulatedExchange,
     SimulatedWork,
 )
 from daso_bench.runner.simulation.simulator import Simulator
@@ -216,9 +215,8 @@ def ends_in_virtual_time(
     ends: list[int | None] = []
     for number in range(len(steps)):
         work = works[number]
-        one = work.works[0] if isinstance(work, SimulatedExchange) else work
-        assert isinstance(one, SimulatedWork)
-        ends.append(one._operation.end)  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(work, SimulatedWork)
+        ends.append(work.parts[0][0].end)
     return ends
 
 

@@ -71,7 +71,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
         (
             TellsOneRank,
             "hears stop requests",
-            "Deadlock: no rank can go on: ",  # rank 0 alone asks all ranks why
+            "RuntimeError: deadlock: no rank can go on: ",  # rank 0 alone asks all ranks why
         ),
         (
             ForgetsStopRequests,
@@ -122,7 +122,7 @@ def test_an_error_is_told_with_the_line_of_the_plug_in():
 def test_a_deadlock_is_told_with_who_waits_for_what():
     text = tried("ends", plugin(Alone)).text
     assert text == (
-        "Deadlock: no rank can go on: rank 0 waits in barrier over (0, 1) for ranks [1]; "
+        "RuntimeError: deadlock: no rank can go on: rank 0 waits in barrier over (0, 1) for ranks [1]; "
         "rank 1 waits in all_reduce over (0, 1) for ranks [0]"
     )
 

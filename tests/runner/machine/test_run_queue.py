@@ -9,11 +9,10 @@ import torch
 from runs import config
 from test_torch_world import launch
 
+from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.machine.run_queue import RunQueue, in_each_second
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import gather
 from daso_bench.runner.training.callbacks import RunQueueTime
-from daso_bench.strategies.communicator import Communicator
 
 MS = 1_000_000
 
@@ -105,18 +104,18 @@ def test_an_attempt_without_counts_makes_the_share_unknown(tmp_path: Path):
 @pytest.mark.parametrize(
     ("of_others", "worst"), [([0.004, 0.02], 0.02), ([0.004, 0.0], 0.01), ([0.004, -1.0], None)]
 )
-def test_the_worst_rank_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_others: list[float], worst: float | None
-):
+def test_the_worst_rank_is_recorded(tmp_path: Path, of_others: list[float], worst: float | None):
     rows = torch.tensor([[value] for value in of_others], dtype=torch.float64)
-    monkeypatch.setattr(gather, "vectors", lambda comm, own: torch.cat([own[None], rows]))
-    callback = RunQueueTime(waited(tmp_path, 10), cast(Communicator, None))
+    comm = SimpleNamespace(gather=lambda of_rank: torch.cat([of_rank[None], rows]))
+    callback = RunQueueTime(waited(tmp_path, 10), cast(CountedCommunicator, comm))
     assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": worst}
 
 
 def test_it_is_told_when_training_starts_and_pauses():
     calls: list[bool] = []
-    callback = RunQueueTime(cast(RunQueue, SimpleNamespace(training=calls.append)), cast(Communicator, None))
+    callback = RunQueueTime(
+        cast(RunQueue, SimpleNamespace(training=calls.append)), cast(CountedCommunicator, None)
+    )
     callback.on_train_start()
     callback.on_pause()
     assert calls == [True, False]

@@ -11,7 +11,6 @@ from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.clock import waiting_of
 from daso_bench.strategies import hsgd
 from daso_bench.strategies.topology import Topology
 
@@ -131,7 +130,8 @@ def test_what_of_a_wait_was_transfer_is_known_when_all_have_told_when_they_came(
     traffic.block(key, 0, 50)
     assert traffic.blocked_on == {"inter": 50}
     other.launch("parameters", (0, 1), 30)
-    assert waiting_of(traffic, [traffic.launches, other.launches]) == 30
+    traffic.split_waiting([[*rank.launches.items()] for rank in (traffic, other)])
+    assert traffic.waited_ns == 30
     assert traffic.blocked_on == {"inter": 30, "intra": 20}
     assert traffic.blocked_ns == 50
 

@@ -20,7 +20,7 @@ from daso_bench.runner.config.cluster import DeviceConfig, LinkConfig, LinksConf
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile, Scripted
+from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.gradients import Reduction
 from daso_bench.strategies.reductions import Flat, Hierarchical, Sliced
@@ -100,7 +100,7 @@ def surrogate() -> nn.Module:
 
 def scripted(rank: int) -> Device:
     """Forward is a third of a step."""
-    return Scripted(rank, lambda rank, samples: FORWARD + BACKWARD)
+    return Device(rank, lambda rank, samples: FORWARD + BACKWARD)
 
 
 def ends_of_steps(

@@ -11,7 +11,7 @@ from torch import Tensor
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.traffic import ring_bytes
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import Deadlock, OutOfTime, Simulator
+from daso_bench.runner.simulation.simulator import OutOfTime, Simulator
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology
 
 MS = 1_000_000
@@ -114,7 +114,7 @@ def test_a_rank_that_stays_away_is_named():
         if comm.rank != 2:
             comm.all_reduce(torch.zeros(1), WORLD).wait()
 
-    with pytest.raises(Deadlock, match=r"rank 0 waits in all_reduce over \(0, 1, 2, 3\) for ranks \[2\]"):
+    with pytest.raises(RuntimeError, match=r"rank 0 waits in all_reduce over \(0, 1, 2, 3\) for ranks \[2\]"):
         run(body, [2, 2])
 
 
@@ -249,7 +249,7 @@ def test_a_rank_that_polls_for_ever_in_no_time_is_stopped():
             while not work.is_completed():
                 pass
 
-    with pytest.raises(Deadlock, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
+    with pytest.raises(RuntimeError, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
         run(body, [1, 1])
 
 

@@ -17,7 +17,7 @@ from daso_bench.models.small import MLP
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.config.cluster import DeviceConfig
-from daso_bench.runner.training.device_model import SHORTEST, ClusterDevice, Profile, Scripted, read_trace
+from daso_bench.runner.training.device_model import SHORTEST, ClusterDevice, Device, Profile, read_trace
 from daso_bench.strategies.errors import ConfigError
 
 MS = 1_000_000
@@ -202,7 +202,7 @@ def test_what_time_passes_beside_steps():
 
 
 def test_a_scripted_device_takes_the_time_it_is_given():
-    one = Scripted(3, lambda rank, samples: 100 * rank + samples)
+    one = Device(3, lambda rank, samples: 100 * rank + samples)
     assert one.step_ns(4) == (101, 203)
     assert one.spend_ns("data") == 0
 

@@ -7,8 +7,8 @@ import pytest
 
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.training.context import TrainContext
-from daso_bench.runner.training.packed.packed_loader import ReaderOrder
-from daso_bench.runner.training.packed.packed_set import PackedSet
+from daso_bench.runner.training.packed_loader import ReaderOrder
+from daso_bench.runner.training.packed_set import PackedSet
 from daso_bench.runner.training.state import Account
 from daso_bench.runner.training.time_accounting import TimeAccounting
 

@@ -26,7 +26,7 @@ from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.batch_order import BatchOrder, GlobalOrder, IndependentOrder
-from daso_bench.runner.training.loader import Ahead, Direct, Loader
+from daso_bench.runner.training.loader import Ahead, Loader
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Progress
@@ -93,7 +93,7 @@ def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor,
 def test_batches_made_ahead_are_those_made_on_demand(make: Any) -> None:
     direct_feed, direct_progress = make()
     steps = EPOCHS * 3
-    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), steps)
+    expected = batches(direct_feed, direct_progress, Loader(samples(), direct_feed, 3), steps)
     order, progress = make()
     with ahead(order) as loader:
         assert_same(batches(order, progress, loader, steps), expected)
@@ -116,7 +116,7 @@ class PinsIntoLists:
 
 def test_batches_come_pinned_from_every_pytorch_that_we_take() -> None:
     direct_feed, direct_progress = global_order()
-    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), 4)
+    expected = batches(direct_feed, direct_progress, Loader(samples(), direct_feed, 3), 4)
     order, progress = global_order()
     with ahead(order) as loader:
         loader._slots = 0  # as where batches are pinned
@@ -131,7 +131,7 @@ def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None
     expected_feed, expected_progress = global_order()
     order, progress = global_order()
     expected: list[tuple[Tensor, Tensor]] = []
-    direct = Direct(samples(), expected_feed, 3)
+    direct = Loader(samples(), expected_feed, 3)
     for step in walk(expected_feed, expected_progress, 8):
         if step == 4:
             expected_feed.shares = shares

@@ -15,7 +15,7 @@ from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import DeviceConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile, Scripted
+from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile
 from daso_bench.runner.training.slow_device import LayerMarks, Padding
 from daso_bench.strategies.errors import ConfigError
 
@@ -319,7 +319,7 @@ def passes(model: nn.Module, padding: Padding, x: Tensor) -> None:
 def test_a_model_that_runs_other_layers_in_some_steps_is_refused(mood: str, came: str, expected: str):
     """A pad of a layer left out would lie somewhere else."""
     model = Moody()
-    padding = Padding(model, Scripted(0, lambda rank, samples: MS))
+    padding = Padding(model, Device(0, lambda rank, samples: MS))
     moods = iter(["usual", "usual", mood])
 
     def step() -> None:
@@ -347,7 +347,7 @@ def test_a_model_that_runs_other_layers_in_some_steps_is_refused(mood: str, came
 
 def test_a_gradient_that_is_not_computed_is_found_at_the_end_of_the_step():
     model = Moody()
-    padding = Padding(model, Scripted(0, lambda rank, samples: MS))
+    padding = Padding(model, Device(0, lambda rank, samples: MS))
     padding.measure(lambda: passes(model, padding, torch.ones(1, 2)), 2)
     padding.begin(1)
     out = model(torch.ones(1, 2))
@@ -362,7 +362,7 @@ def test_a_model_on_a_gpu_is_refused():
     """The meta device stands for all that are not the processor."""
     for model in (nn.Linear(2, 2, device="meta"), nn.BatchNorm1d(2, affine=False, device="meta")):
         with pytest.raises(ConfigError) as error:
-            Padding(model, Scripted(0, lambda rank, samples: MS))
+            Padding(model, Device(0, lambda rank, samples: MS))
         assert str(error.value).startswith("cluster.device: the model is on meta, ")
         assert "launcher=simulated" in str(error.value)
 
@@ -393,7 +393,7 @@ def trained(padded: bool) -> tuple[dict[str, Tensor], Padding | None]:
     model = Awkward()
     padding = None
     if padded:
-        padding = Padding(model, Scripted(0, lambda rank, samples: 9 * MS))
+        padding = Padding(model, Device(0, lambda rank, samples: 9 * MS))
         before = {name: value.clone() for name, value in model.state_dict().items()}
         padding.measure(lambda: passes(model, padding, torch.randn(4, 2, 4, 4)), 5)
         model.load_state_dict(before)
@@ -432,7 +432,7 @@ def test_pads_change_no_bit_of_an_awkward_model():
 def test_layers_that_run_again_in_backward_count_there():
     """Activations that are computed again: the same layers, now as parts of the backward pass."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    padding = Padding(model, Scripted(0, lambda rank, samples: MS))
+    padding = Padding(model, Device(0, lambda rank, samples: MS))
 
     def step() -> None:
         x = torch.ones(2, 4, requires_grad=True)
@@ -458,7 +458,7 @@ def test_real_layers_end_at_their_shares_of_100_ms():
     """
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
-    padding = Padding(model, Scripted(0, lambda rank, samples: 100 * MS))
+    padding = Padding(model, Device(0, lambda rank, samples: 100 * MS))
     x = torch.randn(64, 256)
     padding.measure(lambda: passes(model, padding, x))
     stamps: list[int] = []

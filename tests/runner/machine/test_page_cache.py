@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.training.packed import page_cache
-from daso_bench.runner.training.packed.page_cache import cached, drop, read_in, remark
+from daso_bench.runner.machine import page_cache
+from daso_bench.runner.machine.page_cache import cached, drop, read_in, remark
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system does not tell")
 MEMORY = Path("/dev/shm")

@@ -13,19 +13,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ....datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
-from ....datasets.packed.readers import Counters, CounterTally
-from ....datasets.packed.record_order import Epoch, Stretch, steps
-from ....datasets.sampler import Sampler
-from ....datasets.transforms import epoch_key
-from ....strategies.communicator import Communicator
-from ....strategies.errors import ConfigError, MachineError
-from ....strategies.progress import Progress
-from ....strategies.topology import NODE
-from ...config.reader_config import PackedReader
-from ..batch_order import GlobalOrder, Place
-from ..loader import Images, Loader
-from . import page_cache
+from ...datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
+from ...datasets.packed.readers import Counters, CounterTally
+from ...datasets.packed.record_order import Epoch, Stretch, steps
+from ...datasets.sampler import Sampler
+from ...datasets.transforms import epoch_key
+from ...strategies.communicator import Communicator
+from ...strategies.errors import ConfigError, MachineError
+from ...strategies.progress import Progress
+from ...strategies.topology import NODE
+from ..config.reader_config import PackedReader
+from ..machine import page_cache
+from .batch_order import GlobalOrder, Place
+from .loader import Images, Loader
 from .packed_set import PackedSet
 
 _MESSAGE_BYTES, _KEY_BYTES = 256, 16

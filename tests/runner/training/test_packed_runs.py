@@ -21,13 +21,13 @@ from daso_bench.runner.config import load
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
+from daso_bench.runner.machine import page_cache
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation import simulated_world
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training import checkpoint
-from daso_bench.runner.training.packed import page_cache
-from daso_bench.runner.training.packed.packed_set import write_set
+from daso_bench.runner.training.packed_set import write_set
 from daso_bench.strategies.seeds import derive
 
 READERS: list[PackedReader] = [

@@ -1,4 +1,4 @@
-"""The packed file of a training split: writing it, opening it with checks, the memory of its readers."""
+"""The packed file of a training split: writing it, and opening it with checks."""
 
 import contextlib
 import dataclasses
@@ -7,25 +7,19 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
-from ....datasets.data import Data
-from ....datasets.dataset import Dataset, Tell
-from ....datasets.packed.feeder import Geometry
-from ....datasets.packed.packed_file import START_BYTES, Packed, Writer
-from ....datasets.packed.packed_format import DamagedFile, Description, described
-from ....datasets.packed.readers import CHUNK_BYTES
-from ....datasets.packed.record_codec import RecordCodec, codec_of
-from ....datasets.packed.record_order import chunks, shuffled
-from ....datasets.preparation import locked
-from ....strategies.errors import ConfigError, MachineError
-from ...config.reader_config import PackedReader, ReaderConfig, path_of
-from ...config.run_config import RunConfig
-
-MUCH_MEMORY_BYTES = 200 * 10**6
-_LESS = "a smaller train.global_batch_size or reader.prefetch_batches needs less"
+from ...datasets.data import Data
+from ...datasets.dataset import Dataset, Tell
+from ...datasets.packed.packed_file import START_BYTES, Packed, Writer
+from ...datasets.packed.packed_format import DamagedFile, Description, described
+from ...datasets.packed.readers import CHUNK_BYTES
+from ...datasets.packed.record_codec import RecordCodec, codec_of
+from ...datasets.packed.record_order import chunks, shuffled
+from ...datasets.preparation import locked
+from ...strategies.errors import ConfigError, MachineError
+from ..config.reader_config import PackedReader, ReaderConfig, path_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,29 +108,6 @@ def command(dataset: Dataset, reader: PackedReader) -> str:
     if reader.shuffle_seed != PackedReader.shuffle_seed:
         words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
     return f"{' '.join(words)} (and the run's other dataset keys)"
-
-
-def memory_needed(config: RunConfig) -> str | None:
-    """The most memory that the readers of a machine take, in words; None where it is little, or none is read.
-
-    It is an upper bound: with records of many sizes some pages are never used.
-    Raises ConfigError where it is more than this machine has. `look_at` has found the file.
-    """
-    reader, ranks_of_nodes = config.reader, config.cluster.ranks_of_nodes
-    if not isinstance(reader, PackedReader):
-        return None
-    with Packed(path_of(config.dataset, reader)) as packed:
-        ranks = max(ranks_of_nodes) if reader.by_node else 1
-        records = -(-config.train.global_batch_size * ranks // sum(ranks_of_nodes))
-        slots = Geometry.of(packed, records, depth=reader.prefetch_batches + 1)
-        each = slots.depth * slots.slot_bytes + reader.own_bytes(packed, slots.content_bytes)
-    by_node = [1 if reader.by_node else ranks for ranks in ranks_of_nodes]
-    readers = max(by_node) if config.launcher.external else sum(by_node)  # of the fullest machine
-    start = f"reader={reader.name}: {readers} on a machine, each up to {each / 1e6:.0f} MB for what is read"
-    total = psutil.virtual_memory().total
-    if each * readers > total:
-        raise ConfigError(f"{start}: more than the {total / 1e6:.0f} MB that this one has; {_LESS}")
-    return f"{start}; {_LESS}" if each > MUCH_MEMORY_BYTES else None
 
 
 def _opened(dataset: Dataset, reader: PackedReader) -> Packed:

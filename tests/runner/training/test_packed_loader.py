@@ -18,10 +18,10 @@ from torch import Tensor
 from daso_bench.datasets.packed.record_codec import codec_of
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
-from daso_bench.runner.training.loader import Direct, Images, Loader
-from daso_bench.runner.training.packed import page_cache
-from daso_bench.runner.training.packed.packed_loader import PackedLoader, ReaderOrder
-from daso_bench.runner.training.packed.packed_set import PackedSet, open_set, write_set
+from daso_bench.runner.machine import page_cache
+from daso_bench.runner.training.loader import Images, Loader
+from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
+from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -114,7 +114,7 @@ def of_rank(
     loader.on_prepared(None, None)
     found = walk(reading, loader, changes, start)
     by_index = order()
-    return found, walk(by_index, Direct(samples, by_index, 5), changes, start), loader
+    return found, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
 
 
 def all_ranks(
@@ -163,7 +163,7 @@ def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) 
     orders = [ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
     reading = PackedLoader(orders[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
     found = walk(orders[0], reading, {})
-    for ours, theirs in zip(found, walk(orders[1], Direct(flipped, orders[1], 5), {}), strict=True):
+    for ours, theirs in zip(found, walk(orders[1], Loader(flipped, orders[1], 5), {}), strict=True):
         assert torch.equal(ours[0], theirs[0])
     assert not torch.equal(found[0][0], found[5][0]), "the same samples, changed anew in the next epoch"
     assert torch.equal(found[0][1], found[5][1])
