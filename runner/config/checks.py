@@ -7,8 +7,7 @@ raises ConfigError.
 from collections.abc import Callable
 
 from ...datasets.sampler import Sampler
-from ...models.sized import Sized
-from ...models.spec import InputSpec, Model
+from ...models.spec import InputSpec, Model, Sized
 from ...strategies.asynchronous import AsynchronousStrategy
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, unknown, within

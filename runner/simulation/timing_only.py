@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.data import Data
-from ...models.sized import Sized
-from ...models.spec import InputSpec, Model
+from ...models.spec import InputSpec, Model, Sized
 from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
 from ...strategies.replica import Batch

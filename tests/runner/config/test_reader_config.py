@@ -10,7 +10,7 @@ import yaml
 from runs import config
 
 from daso_bench.datasets.shapes import Shapes
-from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig

@@ -15,8 +15,7 @@ from torch.nn import functional
 from daso_bench.datasets.digits import Digits
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.models.small import MLP
-from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.models.small import MLP, SmallFCN
 from daso_bench.runner.config import load
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.optimizers import SGD

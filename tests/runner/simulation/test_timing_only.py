@@ -8,8 +8,7 @@ import torch
 from runs import MLP, NAMES, Blobs, config
 
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.models.sized import Sized
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Sized
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
