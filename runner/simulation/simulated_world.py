@@ -88,7 +88,7 @@ class SimulationSetup:
     listeners: Callable[[int], Listener] = lambda rank: Nobody()
     rank_rows: Callable[[int], Rows] = lambda rank: Recorded()
     metrics: Rows = field(default_factory=Recorded)
-    loop: type[Trainer] = Trainer
+    loop: Callable[[TrainContext], Trainer] = Trainer
     until_ns: int | None = None
     timeline: Timeline | None = None
 

@@ -8,7 +8,6 @@ from runs import Awkward, Dies, config, dies_after
 
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.communication.traffic import Traffic
-from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.strategies import hsgd
@@ -116,26 +115,6 @@ def test_adding_up_a_node_is_time_of_its_links_and_the_parts_are_all_of_training
     assert sum(parts.values()) == pytest.approx(summary["train_s"], abs=1e-6)
 
 
-def test_on_one_node_there_are_no_other_links():
-    comm = SimulatedCommunicator(Simulator(Topology.of([2])), 0)
-    with comm.summing("inter"):
-        assert comm.traffic.summing == "intra"
-    assert comm.traffic.summing is None
-
-
-def test_what_of_a_wait_was_transfer_is_known_when_all_have_told_when_they_came():
-    traffic, other = Traffic(Topology.of([2, 2]), 1), Traffic(Topology.of([2, 2]), 0)
-    key = traffic.launch("parameters", (0, 1), 0)
-    traffic.summing = "inter"
-    traffic.block(key, 0, 50)
-    assert traffic.blocked_on == {"inter": 50}
-    other.launch("parameters", (0, 1), 30)
-    traffic.split_waiting([[*rank.launches.items()] for rank in (traffic, other)])
-    assert traffic.waited_ns == 30
-    assert traffic.blocked_on == {"inter": 30, "intra": 20}
-    assert traffic.blocked_ns == 50
-
-
 def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_is():
     traffic = Traffic(Topology.of([2, 2]), rank=0)
     inside, across = (traffic.launch("gradients", members, 0) for members in ((0, 1), (0, 2)))
@@ -146,14 +125,6 @@ def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_i
     alone = Traffic(Topology.of([2]), rank=0)
     alone.block(-1, 0, 4)
     assert alone.blocked_on == {"intra": 4}
-
-
-def test_what_is_not_training_is_not_counted():
-    traffic = Traffic(Topology.of([2]), rank=0)
-    key = traffic.launch("control", (0, 1), 0)
-    traffic.training = False
-    traffic.block(key, 0, 5)
-    assert not traffic.blocked_on
 
 
 def test_a_resumed_run_has_stood_still_as_long(tmp_path: Path):

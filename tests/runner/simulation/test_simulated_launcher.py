@@ -56,16 +56,6 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     ), "a figure travels without its page"
 
 
-def test_the_same_run_twice_is_the_same_to_the_last_bit():
-    for repeat in (0, 1):
-        jitter = ["cluster.device.jitter=student_t3", "cluster.device.speeds=[1,1,1,0.5]"]
-        assert code_of(*SMALL, "strategy=lasgd", *jitter, f"run.repeat={repeat}") == 0
-    one, other = runs()
-    assert rows(one) == rows(other)
-    for rank in range(4):
-        assert rows(one, f"ranks/{rank}.jsonl") == rows(other, f"ranks/{rank}.jsonl")
-
-
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
 def test_it_learns_what_real_processes_learn(strategy: str):
     words = [f"strategy={strategy}", "train.epochs=4", "train.precision=fp64"]
@@ -135,14 +125,3 @@ def test_what_cannot_be_is_one_sentence(words: list[str], sentence: str, capsys:
     assert sentence in error
     assert error.count("\n") == 1
     assert not Path("results").exists()
-
-
-def test_a_dry_run_tells_of_one_process_and_of_hardware_only_where_it_is_described(
-    capsys: pytest.CaptureFixture[str],
-):
-    assert code_of("--dry-run", "strategy=ddp") == 0
-    assert "links" not in capsys.readouterr().out
-    assert code_of("--dry-run", *SMALL) == 0
-    told = capsys.readouterr().out
-    assert "1, for 4 ranks on 2 nodes (2 x 2) in virtual time" in told
-    assert "links" in told

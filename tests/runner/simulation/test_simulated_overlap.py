@@ -174,18 +174,6 @@ def test_what_overlap_leaves_exposed(name: str, rate_gbit: float, network: str, 
             assert stamp / step - FORWARD - BACKWARD == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
-def test_a_model_beside_itself_agrees_to_the_nanosecond(rate_gbit: float):
-    """No surrogate: the perceptron's own gradients, and the stop flag in its first bucket."""
-    (size, share), *others = PIECES["mlp"]
-    expected = exposed([(size + 4, share), *others], ring_of_two(rate_gbit))
-    got = ends_of_steps(
-        [1, 1], links("AlphaBeta", rate_gbit, [1, 1]), PROFILES["mlp"], model=perceptron, inputs=2048
-    )
-    for (stamp,) in got:
-        assert abs(stamp - FORWARD - BACKWARD - expected) <= 2
-
-
 def test_a_bucket_waits_for_the_slower_rank():
     """Rank 1 takes twice as long: its gradients decide when each sum starts, and both end together."""
     device = DeviceConfig(samples_per_second=20 / 3, speeds=(1.0, 0.5))  # 150 ms a sample, 300 on rank 1
@@ -306,31 +294,6 @@ def test_pipelined_levels_where_links_hold_one_transfer(
         assert ends[reduction] < 0.99 * ends[OneByOne]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_flat_reduction_is_the_plain_sum(name: str):
-    """Beside the rank's clock or on it: one all-reduce after the other over the same link.
-
-    Pieces of the stand-in's vector come to a bucket's bytes up to the rounding of their cuts.
-    """
-    slower = links("AlphaBeta", 10, [1, 1])
-    plain = ends_of_steps([1, 1], slower, PROFILES[name], steps=2)
-    flat = ends_of_steps([1, 1], slower, PROFILES[name], reduction=Flat, steps=2)
-    for mine, theirs in zip(flat, plain, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-4)
-
-
-def test_other_bucket_sizes_move_the_first_start():
-    """One bucket of everything hides nothing; small buckets hide nearly all on a fast link."""
-    name, rate = "resnet50", 10.0
-    slower = links("AlphaBeta", rate, [1, 1])
-    whole = 4 * sum(PROFILES[name].numels)
-    (one,), _ = ends_of_steps([1, 1], slower, PROFILES[name], bucket_mib=1000)
-    assert one - FORWARD - BACKWARD == pytest.approx(ring_of_two(rate)(whole) * 1e9, rel=0.01)
-    (small,), _ = ends_of_steps([1, 1], slower, PROFILES[name], bucket_mib=4)
-    (usual,), _ = ends_of_steps([1, 1], slower, PROFILES[name])
-    assert small < usual < one
-
-
 def losing(loss: float) -> Callable[[int], Device]:
     """Devices on which sums beside the backward pass cost this share of their time."""
 
@@ -392,17 +355,6 @@ def test_buckets_that_others_enter_late_are_waited_for():
 
     # Rank 0 waits from 40 to 60 ms for the first part, then 2 ms for its transfer, then from 62 to 90.
     assert simulator.run(body) == [(92_000_000, 48_000_000, 12), (92_000_000, 0, 12)]
-
-
-def test_different_buckets_are_a_disagreement():
-    simulator = Simulator(Topology.of([2]))
-
-    def body(rank: int) -> None:
-        comm = SimulatedCommunicator(simulator, rank)
-        comm.all_reduce_buckets(WORLD, lambda: torch.ones(1), [4] * (1 + rank), [0] * (1 + rank)).wait()
-
-    with pytest.raises(RuntimeError, match="rank 1 calls 2 all_reduce over"):
-        simulator.run(body)
 
 
 def test_weights_that_look_at_more_than_sizes_are_asked_in_each_step():

@@ -126,20 +126,6 @@ def test_buffers_and_dropout_are_not_stacked():
     assert stackable(SmallCNN().build(SPEC))
 
 
-def test_other_shapes_are_other_stacks():
-    models = different(SmallCNN(), 20)
-    waiting = pendings(models[:10])[0] + pendings(models[10:], batch=5)[0]
-    pool = GradientPool(CRITERION, ranks=20)
-    for one in waiting:
-        pool.submit(one)
-    pool.result(waiting[0])
-    together = [gradients(one.model) for one in waiting]
-    for one, stacked in zip(waiting, together, strict=True):
-        one.alone()
-        for mine, wanted in zip(stacked, gradients(one.model), strict=True):
-            assert torch.allclose(mine, wanted, rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "hsgd", "heterogeneous", "local_sgd"])
 def test_runs_of_many_ranks_resume_bit_for_bit(tmp_path: Path, strategy: str):
     """Ranks of different speeds are computed in other company before the break than after the resume."""

@@ -8,14 +8,13 @@ import pytest
 from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.mnist import NAMES
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.preparation import BadFile
 from daso_bench.runner.cli.main import main, run
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import dataset_of
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.data_errors import BadData, can_go_on, data_errors, file_errors
+from daso_bench.runner.training.data_errors import data_errors, file_errors
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 RUN = (
@@ -87,15 +86,6 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
         run(["prepare", *way])
 
 
-def test_a_damaged_file_is_the_users_to_mend(tmp_path: Path) -> None:
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    for name in NAMES:
-        (folder / f"{name}.gz").write_bytes(b"\x1f\x8b\x08\x00")
-    with pytest.raises(ConfigError, match=rf"{NAMES[0]}\.gz: damaged or cut short"):
-        run(["prepare", "dataset=mnist", f"dataset.root={tmp_path}"])
-
-
 def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     dataset = ImageFolder(root="my imgs", class_names=("a,b", "größe"))
     with pytest.raises(ConfigError) as raised, file_errors(dataset):
@@ -106,12 +96,6 @@ def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     assert dataset_of(composed.config, Path("/")) == dataclasses.replace(
         dataset, root="/my imgs", check="decode"
     )
-
-
-def test_a_run_can_go_on_unless_it_met_a_bad_file() -> None:
-    assert can_go_on(None)
-    assert can_go_on("rank 1: killed by SIGKILL")
-    assert not can_go_on(f"rank 1: {BadData.__name__}: a.jpg: empty")
 
 
 def code_of(*words: str) -> int:

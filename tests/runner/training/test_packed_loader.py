@@ -15,7 +15,6 @@ import torch
 from runs import Blobs
 from torch import Tensor
 
-from daso_bench.datasets.packed.record_codec import codec_of
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.machine import page_cache
@@ -24,7 +23,7 @@ from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
 from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.communicator import Communicator
-from daso_bench.strategies.errors import ConfigError, MachineError
+from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.topology import Topology
 
@@ -156,29 +155,6 @@ def test_every_rank_reads_what_it_would_take_by_index(
     assert steps == len(ranks[0][0])
 
 
-def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) -> None:
-    reader, opened = open_file(Block())
-    flipped = replace(DATA, augment="flip").load().train
-    opened = replace(opened, codec=codec_of(flipped))
-    orders = [ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
-    reading = PackedLoader(orders[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
-    found = walk(orders[0], reading, {})
-    for ours, theirs in zip(found, walk(orders[1], Loader(flipped, orders[1], 5), {}), strict=True):
-        assert torch.equal(ours[0], theirs[0])
-    assert not torch.equal(found[0][0], found[5][0]), "the same samples, changed anew in the next epoch"
-    assert torch.equal(found[0][1], found[5][1])
-
-
-def test_node_batch_of_a_file_in_order_p_has_the_batches_of_p(open_file: Any) -> None:
-    reader, opened = open_file(NodeBatch())
-    batches = [found for found, _, _ in all_ranks(reader, opened)]
-    images = DATA.load().train
-    for step in range(5):
-        labels = torch.cat([rank[step][1] for rank in batches])
-        order = opened.order[step * BATCH : (step + 1) * BATCH]
-        assert torch.equal(labels, images.batch(order)[1])
-
-
 def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
     for reader in READERS:
         reader, opened = open_file(reader)
@@ -211,20 +187,6 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
     ReaderOrder(sampler, 0, (4,), reader, opened, 9)
     with pytest.raises(ConfigError, match=r"; take another reader$"):
         reader.check(opened.packed, 25)
-
-
-def test_layouts_that_deal_the_same_batches_have_one_digest(open_file: Any) -> None:
-    digests = {}
-    for reader in READERS:
-        reader, opened = open_file(reader)
-        for nodes in ((3, 1), (1, 1, 1, 1)):
-            order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, nodes, reader, opened, 9)
-            digests[reader.name, nodes] = order.digest(7)
-    assert (
-        len({digests[name, nodes] for name in ("strided", "node_batch") for nodes in ((3, 1), (1, 1, 1, 1))})
-        == 1
-    )
-    assert len(set(digests.values())) == 4, "block one, chunks of two and of four nodes"
 
 
 def test_the_reader_stands_still_while_training_pauses(
@@ -299,34 +261,6 @@ def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
     assert again.lacking == pytest.approx(lacking, nan_ok=True)
 
 
-def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: Any) -> None:
-    reader, opened = open_file(NodeBatch())
-    opened.packed.close()
-    path = Path(reader.path)
-    content = bytearray(path.read_bytes())
-    content[4096 + 64 * 25 + 3] ^= 1  # of the second batch
-    path.write_bytes(content)
-    opened = open_set(DATA, reader, DATA.load())
-    told: list[str] = []
-
-    def rank(number: int, node: Together) -> None:
-        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), number, NODES, reader, opened, 9)
-        loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(number, node)))
-        loader.on_prepared(None, None)
-        with pytest.raises(MachineError) as error:
-            walk(order, loader, {})
-        told.append(str(error.value))
-        loader.close()
-
-    node = Together(3)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(rank, (0, 1, 2), (node, node, node)))
-    assert len(told) == 3
-    for sentence in told:
-        assert sentence.startswith("reader=node_batch: ")
-        assert "blobs.packed: record 25, byte 5696: checksum is wrong; make the file again" in sentence
-
-
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
     reader, opened = open_file(Block())
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
@@ -338,15 +272,3 @@ def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_fil
         ConfigError, match=r"blobs\.packed: is another file \(of samples .*\) than the run began"
     ):
         order.load_state_dict({"source": "0" * 32})
-
-
-def test_a_reader_at_another_place_than_the_step_says_so(open_file: Any) -> None:
-    reader, opened = open_file(Block())
-    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
-    progress = Progress(EPOCHS, 5)
-    loader.next(progress)
-    progress.batch = 2
-    with pytest.raises(RuntimeError, match=r"^the reader is at \(0, 1\), the step at \(0, 2\)$"):
-        loader.next(progress)
-    loader.close()

@@ -1,6 +1,5 @@
 """The file of a data set is written whole and once, another is refused."""
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -107,14 +106,6 @@ def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reade
     open_set(Blobs(), reader, data).packed.close()
 
 
-def test_a_damaged_file_is_named_with_the_command_that_makes_it_again(reader: NodeBatch) -> None:
-    path = Path(reader.path)
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])
-    with pytest.raises(ConfigError, match=rf"cut short: {len(content) - 1} bytes where .*{AGAIN}"):
-        open_set(Blobs(), reader, Blobs().load())
-
-
 def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None:
     path = Path(reader.path)
     whole = path.read_bytes()
@@ -158,21 +149,6 @@ def test_what_is_no_packed_file_or_a_later_kind_of_one_is_not_written_over(
     with pytest.raises(ConfigError, match=r"precious\.txt: holds something else .*; delete it or take"):
         write_set(Blobs(), NodeBatch(path=str(path)), Blobs().load(), silent)
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("precious.txt", content)]
-
-
-def test_a_folder_or_device_is_no_place_for_a_packed_file_and_an_empty_file_is_one(tmp_path: Path) -> None:
-    for name, make in (("folder", os.mkdir), ("pipe", os.mkfifo)):
-        make(tmp_path / name)
-        taken = NodeBatch(path=str(tmp_path / name))
-        with pytest.raises(ConfigError, match=f"{name}: is no regular file; delete it or take another"):
-            write_set(Blobs(), taken, Blobs().load(), silent)
-    (tmp_path / "empty").touch()
-    assert write_set(Blobs(), NodeBatch(path=str(tmp_path / "empty")), Blobs().load(), silent)
-
-
-def test_random_changes_of_images_need_no_other_file(reader: NodeBatch) -> None:
-    flipped = Blobs(augment="flip")
-    open_set(flipped, reader, flipped.load()).packed.close()
 
 
 def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:

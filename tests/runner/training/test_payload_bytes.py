@@ -47,14 +47,6 @@ def test_bytes_grow_from_evaluation_to_evaluation_and_end_as_the_summary_says(st
     assert found[-1] == done.results[0].summary["payload_bytes"]
 
 
-def test_a_stretch_holds_what_its_rank_had_sent_at_its_end():
-    done = run("ddp", eval_every_samples=96)
-    for own in done.rank_rows:
-        stretches = [row["payload_bytes"] for row in own.rows if row["kind"] == "stretch"]
-        assert stretches[:-1] == [row["payload_bytes"] for row in notes(own.rows)]
-        assert stretches[-1] == stretches[-2], "nothing is trained after the last evaluation"
-
-
 def test_a_copy_is_noted_with_what_had_been_sent_when_it_was_set_aside():
     later, now = (sums(run("sgp", eval_mode=mode)) for mode in ("deferred", "inline"))
     assert len(later) == 4
