@@ -224,13 +224,6 @@ class TorchCommunicator(CountedCommunicator):
         os.close(descriptor)
         return memory
 
-    def broadcast_text(self, text: str, group: Group) -> str:
-        """The first member's text of at most 256 bytes."""
-        message = torch.zeros(256, dtype=torch.uint8)
-        message[: len(text)] = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        self.broadcast(message, 0, group, channel="control").wait()
-        return bytes(message.tolist()).rstrip(b"\0").decode()
-
     def now(self) -> int:
         return time.monotonic_ns()
 

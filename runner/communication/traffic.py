@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...strategies.communicator import Communicator, Link
-from ...strategies.topology import WORLD, Topology
+from ...strategies.topology import WORLD, Group, Topology
 
 LINKS = ("intra", "inter")
 
@@ -273,6 +273,13 @@ class CountedCommunicator(Communicator):
         padded[: len(text)] = text
         pieces = self.gather(padded).numpy()
         return [json.loads(piece[:length].tobytes()) for piece, length in zip(pieces, lengths, strict=True)]
+
+    def broadcast_text(self, text: str, group: Group) -> str:
+        """The first member's text of at most 256 bytes."""
+        message = torch.zeros(256, dtype=torch.uint8)
+        message[: len(text)] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        self.broadcast(message, 0, group, channel="control").wait()
+        return bytes(message.tolist()).rstrip(b"\0").decode()
 
     @contextmanager
     def summing(self, link: Link) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Batch order: which samples a rank trains on in each step, from common global batches or its own draws."""
+"""Batch order: the position of one rank in the data, and the samples of its next step, which a sampler cuts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -104,7 +104,7 @@ def test_a_broadcast_begins_with_its_source(clock: FakeTime):
         late = ranks[0].enter("broadcast", "parameters", (0, 1, 2), 4000, 0, 1)
         assert late.end_ns() == 1009 * MS
         assert late.over()
-        assert late.wait() == 1009 * MS
+        late.wait()
         assert clock.now == 1055 * MS, "who comes when all is over waits for nothing"
 
 
@@ -236,7 +236,6 @@ def test_numbers_of_operations_go_round_the_slots(clock: FakeTime):
             oldest = oldest or held[0]
         assert oldest is not None
         assert oldest.over(), "its slot has another operation: it has ended long ago"
-        assert oldest.wait() < clock.now
 
 
 def test_more_operations_than_slots_are_refused_not_mixed_up(clock: FakeTime):
@@ -251,7 +250,8 @@ def test_more_operations_than_slots_are_refused_not_mixed_up(clock: FakeTime):
 def test_a_rank_that_was_let_go_alone_waits_its_own_transfers_time(clock: FakeTime):
     with opened([1, 1]) as ranks:
         held = ranks[0].enter("reduce", "gradients", (0, 1), 6000, 0)
-        assert held.wait() == clock.now == 1006 * MS
+        held.wait()
+        assert clock.now == 1006 * MS
 
 
 def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():

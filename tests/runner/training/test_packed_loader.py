@@ -13,16 +13,15 @@ from typing import Any, cast
 import pytest
 import torch
 from runs import Blobs
-from torch import Tensor
 
 from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.machine import page_cache
 from daso_bench.runner.training.loader import Images, Loader
 from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
 from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
 from daso_bench.strategies.base import Shares
-from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.topology import Topology
@@ -44,7 +43,7 @@ class Together:
     """What the ranks of a node, as threads, say to each other."""
 
     def __init__(self, ranks: int) -> None:
-        self.barrier, self.said = threading.Barrier(ranks), torch.empty(0)
+        self.barrier, self.said = threading.Barrier(ranks), ""
 
 
 class Rank:
@@ -55,15 +54,11 @@ class Rank:
         self.node, self.local_rank = self.topology.node_of_rank[rank], self.topology.local_ranks[rank]
         self._together = node
 
-    def broadcast(self, tensor: Tensor, source: int, group: object, *, channel: str) -> "Rank":
-        if self.local_rank == source:
-            self._together.said = tensor
+    def broadcast_text(self, text: str, group: object) -> str:
+        if self.local_rank == 0:
+            self._together.said = text
         self._together.barrier.wait(20)
-        tensor.copy_(self._together.said)
-        return self
-
-    def wait(self) -> None:
-        return
+        return self._together.said
 
     def barrier(self, group: object) -> None:
         self._together.barrier.wait(20)
@@ -109,7 +104,7 @@ def of_rank(
 
     samples = DATA.load().train
     reading = order()
-    loader = PackedLoader(reading, samples, 5, cast(Communicator, Rank(rank, node)))
+    loader = PackedLoader(reading, samples, 5, cast(CountedCommunicator, Rank(rank, node)))
     loader.on_prepared(None, None)
     found = walk(reading, loader, changes, start)
     by_index = order()
@@ -194,7 +189,7 @@ def test_the_reader_stands_still_while_training_pauses(
 ) -> None:
     reader, opened = open_file(Block(prefetch_batches=2))
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
     loader.on_prepared(None, None)
     progress = Progress(EPOCHS, 5)
 
@@ -221,7 +216,7 @@ def test_the_reader_stands_still_while_training_pauses(
 def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
     """The loader of a rank that is a node by itself."""
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
     loader.on_prepared(None, None)
     loader.close()
     return loader
@@ -264,7 +259,7 @@ def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
     reader, opened = open_file(Block())
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(0, Together(2))))
     loader.load_state_dict({**loader.state_dict(0), "useful_bytes": 640, "waited_s": 1.5})
     assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)
     order.load_state_dict(order.state_dict())
